@@ -1,0 +1,94 @@
+# The project's commands. Everything runs in .venv, which 'make setup' builds from constraints.txt;
+# a fresh Debian or Ubuntu with Python 3.11+ and Java 17+ needs nothing else.
+SHELL := /bin/bash -euo pipefail
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PACKAGES := $(VENV)/.packages
+PROJECT := $(VENV)/.project
+PROTOS := $(wildcard proto/ha_engine/v1/*.proto)
+ARGS ?=
+
+.PHONY: help setup demo test check proto proto-check bench constraints clean distclean java python
+
+help: ## Print this list.
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+
+setup: $(PROJECT) ## Build .venv with everything that the other commands need.
+
+demo: java $(PROJECT) ## Send a year of real flights through one node and compare with a reference.
+	$(BIN)/ha-engine demo $(ARGS)
+
+test: java $(PROJECT) ## Run the tests; ARGS='-k journal' picks some.
+	$(BIN)/pytest $(ARGS)
+
+check: $(PROJECT) ## Lint, format, types, import rules, generated code.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(MAKE) --no-print-directory proto-check
+
+bench: java $(PROJECT) ## Measure throughput and latency against plain PySpark.
+	$(BIN)/python -m benchmarks $(ARGS)
+
+# -- generated code --------------------------------------------------------------------------------
+
+define generate # $(1): where to
+PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m grpc_tools.protoc -Iproto \
+	--python_out=$(1) --grpc_python_out=$(1) --mypy_out=quiet:$(1) --mypy_grpc_out=quiet:$(1) $(PROTOS)
+endef
+
+proto: $(PROJECT) ## Generate ha_engine/v1 from proto/.
+	$(call generate,.)
+
+proto-check: $(PROJECT)
+	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && $(call generate,$$fresh) && \
+	diff -r -x __init__.py -x __pycache__ "$$fresh/ha_engine/v1" ha_engine/v1 \
+		|| { echo "ha_engine/v1 is not what proto/ generates; run 'make proto' and commit."; exit 1; }
+
+# -- the environment -------------------------------------------------------------------------------
+
+python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Python 3.11 or newer is needed; install it, or name it: make PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null \
+		|| { echo "$(PYTHON) cannot make virtual environments; install python3-venv."; exit 1; }
+
+java:
+	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \
+	version=$$("$$java" -version 2>&1 | sed -nE 's/.*version "([0-9]+).*/\1/p' | head -n 1) || true; \
+	[ "$${version:-0}" -ge 17 ] || { echo "Spark needs Java 17 or newer and found $${version:-none};" \
+		"install it (apt-get install openjdk-17-jre-headless) or set JAVA_HOME."; exit 1; }
+
+$(PACKAGES): constraints.txt | python
+	@echo "Installing the pinned packages into $(VENV). The first time this downloads about 600 MB:"
+	@echo "PySpark comes as source and has 456 MB, and building it takes a minute. Later runs are quick."
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r constraints.txt
+	@touch $@
+
+$(PROJECT): $(PACKAGES) pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+		--editable .
+	@touch $@
+
+constraints: | python ## Pin every package anew, with hashes, into constraints.txt.
+	$(PYTHON) -m venv build/pip-tools
+	build/pip-tools/bin/pip install --quiet 'pip-tools>=7.4,<8'
+	build/pip-tools/bin/pip-compile --quiet --upgrade --all-extras --generate-hashes --strip-extras \
+		--no-header --no-annotate --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
+		--unsafe-package ha-engine --output-file build/constraints.txt pyproject.toml
+	{ echo "# Every package of the development environment, with hashes. Made by 'make constraints'."; \
+		grep -E '^( +--hash|[a-z0-9-]+==)' build/constraints.txt; } > constraints.txt
+
+clean: ## Remove caches and what demo and tests leave behind.
+	rm -rf build dist var spark-warehouse metastore_db derby.log .hypothesis
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean ## Remove .venv too.
+	rm -rf $(VENV)

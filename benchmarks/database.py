@@ -1,0 +1,93 @@
+"""The PostgreSQL of both sides, and when it committed what.
+
+The server stamps each transaction at its commit (``track_commit_timestamp``), so that nobody has to
+poll a table to learn when a row became visible. The stamp is taken just before the commit's fsync,
+on both sides alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from sqlalchemy import Engine, bindparam, inspect, text
+
+from benchmarks.waiting import wait_until
+from benchmarks.workload import WORKLOADS
+from ha_engine.postgres.embedded import EmbeddedPostgres
+from ha_engine.postgres.engine import open_engine
+from ha_engine.postgres.upgrade import upgrade
+
+_STAMP = "extract(epoch FROM pg_xact_commit_timestamp(xmin))::float8"
+
+
+class Database:
+    """``url`` is SQLAlchemy's; times are seconds since 1970."""
+
+    def __init__(self, url: str, engine: Engine) -> None:
+        self.url, self._engine = url, engine
+
+    @property
+    def libpq_url(self) -> str:
+        return self.url.replace("+psycopg2", "")
+
+    def make_plain_tables(self) -> None:
+        """Tables of the plain side, like those that the engine makes when its queries start."""
+        wait_until(self._engine_tables_exist, within=120)
+        with self._engine.begin() as connection:
+            for one in WORKLOADS:
+                connection.execute(text(f"CREATE TABLE plain_{one.name} (LIKE engine_{one.name})"))
+
+    def _engine_tables_exist(self) -> bool:
+        there = set(inspect(self._engine).get_table_names())
+        return there >= {f"engine_{one.name}" for one in WORKLOADS}
+
+    def empty(self, table: str) -> None:
+        with self._engine.begin() as connection:
+            connection.execute(text(f"TRUNCATE {table}"))
+
+    def count(self, table: str) -> int:
+        with self._engine.begin() as connection:
+            return int(connection.execute(text(f"SELECT count(*) FROM {table}")).scalar_one())
+
+    def distinct(self, table: str) -> int:
+        with self._engine.begin() as connection:
+            query = text(f"SELECT count(DISTINCT id) FROM {table}")
+            return int(connection.execute(query).scalar_one())
+
+    def sum_of_events(self, table: str) -> int:
+        with self._engine.begin() as connection:
+            query = text(f"SELECT coalesce(sum(events), 0) FROM {table}")
+            return int(connection.execute(query).scalar_one())
+
+    def published_at(self, query: str) -> float:
+        """When the engine committed the newest batch of ``query``."""
+        statement = text(f"SELECT {_STAMP} FROM ha_engine_ledger WHERE query = :query")
+        with self._engine.begin() as connection:
+            return float(connection.execute(statement, {"query": query}).scalar_one())
+
+    def committed_at(self, table: str, ids: Sequence[int]) -> dict[int, float]:
+        """When each of these rows was committed; those that are not there yet are left out."""
+        statement = text(f"SELECT id, {_STAMP} FROM {table} WHERE id IN :ids")
+        statement = statement.bindparams(bindparam("ids", expanding=True))
+        with self._engine.begin() as connection:
+            return {row[0]: row[1] for row in connection.execute(statement, {"ids": list(ids)})}
+
+
+@contextmanager
+def database(directory: Path) -> Iterator[Database]:
+    """A server of its own, its commits stamped, the engine's schema in it."""
+    server = EmbeddedPostgres(directory)
+    server.start()
+    with open_engine(server.url).connect() as connection:
+        connection.execution_options(isolation_level="AUTOCOMMIT")
+        connection.execute(text("ALTER SYSTEM SET track_commit_timestamp = on"))
+    server.stop()
+    with server:
+        engine = open_engine(server.url, statement_timeout=120)
+        upgrade(engine)
+        try:
+            yield Database(server.url, engine)
+        finally:
+            engine.dispose()

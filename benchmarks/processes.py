@@ -1,0 +1,59 @@
+"""CPU of a set of processes, and standing one side still while the other is measured."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import psutil
+
+
+def session_of(leader: int) -> list[psutil.Process]:
+    """Every living process of the session of ``leader``: Spark's workers leave its group."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if os.getsid(process.pid) == leader and lives(process):
+                found.append(process)
+    return found
+
+
+def lives(process: psutil.Process) -> bool:
+    """Neither gone nor a zombie."""
+    with contextlib.suppress(psutil.Error):
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
+def cpu_seconds(processes: Sequence[psutil.Process]) -> dict[int, float]:
+    """User and system time of each, by pid."""
+    found = {}
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            found[process.pid] = float(times.user + times.system)
+    return found
+
+
+def spent(before: dict[int, float], after: dict[int, float]) -> float:
+    """Seconds between two looks; a process that came in between counts from its start."""
+    return sum(seconds - before.get(pid, 0.0) for pid, seconds in after.items())
+
+
+@contextmanager
+def standing_still(processes: Sequence[psutil.Process]) -> Iterator[None]:
+    """They get no CPU inside, so that they do not disturb what is measured there."""
+    _signal(processes, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        _signal(processes, signal.SIGCONT)
+
+
+def _signal(processes: Sequence[psutil.Process], number: signal.Signals) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.send_signal(number)

@@ -1,0 +1,57 @@
+"""The HTTP server inside the node's event loop, and the socket that it listens on."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+
+from ha_engine.config import HttpConfig
+from ha_engine.config.quantities import split_address
+from ha_engine.errors import AddressInUse
+
+GRACE_SECONDS = 3
+
+
+class WebServer(uvicorn.Server):
+    """uvicorn without its signal handlers: the node has its own."""
+
+    def __init__(self, application: Any, http: HttpConfig) -> None:
+        super().__init__(
+            uvicorn.Config(
+                application,
+                loop="none",
+                http="httptools",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                timeout_keep_alive=int(http.keep_alive),
+                limit_concurrency=http.max_connections,
+                timeout_graceful_shutdown=GRACE_SECONDS,
+            )
+        )
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def listen(address: str) -> socket.socket:
+    """A TCP socket bound to ``host:port``. Raises AddressInUse."""
+    host, port = split_address(address)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # With the protocol named, asyncio turns Nagle's algorithm off for each connection.
+    opened = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        opened.bind((host, port))
+    except OSError as error:
+        opened.close()
+        raise AddressInUse(
+            f"http.listen {address} cannot be bound: {error.strerror}; stop what uses it or choose "
+            "another port"
+        ) from error
+    return opened

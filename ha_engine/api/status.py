@@ -1,0 +1,130 @@
+"""The status of a node as plain values: the one source of /v1/status, /metrics and the CLI."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ha_engine import __version__
+from ha_engine.core import Core
+from ha_engine.core.lease import Lease
+from ha_engine.core.marks import QueryMarks
+from ha_engine.core.queries import QueryLife
+from ha_engine.publish import SinkStatus
+
+
+class GateCounts(Protocol):
+    """Totals of the receive stage since the process started."""
+
+    rows_accepted: int
+    rows_duplicate: int
+    requests_rejected: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Spark's word on the newest batch of a query. Times in milliseconds, sizes in bytes."""
+
+    batch: int = 0
+    input_rows: int = 0
+    duration_ms: int = 0
+    watermark: str = ""
+    dropped_by_watermark: int = 0
+    state_rows: int = 0
+    state_bytes: int = 0
+
+
+def status_of(
+    core: Core,
+    group: str,
+    gate: GateCounts,
+    sinks: Sequence[SinkStatus],
+    progress: Mapping[str, Progress],
+    started_at: float,
+) -> dict[str, Any]:
+    """The body of GET /v1/status."""
+    return {
+        "group": group,
+        "node": core.identity.node,
+        "version": __version__,
+        "role": core.role.value,
+        "why": core.why,
+        "epoch": core.epoch,
+        "suspended": core.suspended(),
+        "protected": False,
+        "uptime_seconds": round(time.monotonic() - started_at, 1),
+        "lease": _lease(core.lease, core),
+        "journal": {
+            "id": core.identity.journal_id,
+            "last": str(core.last),
+            "last_sequence": core.last.sequence,
+            "durable_sequence": core.durable,
+            "committed_sequence": core.committed,
+        },
+        "receive": {
+            "accepted_events": gate.rows_accepted,
+            "duplicate_events": gate.rows_duplicate,
+            "rejected_requests": dict(gate.requests_rejected),
+            "backlog_events": core.deployment.backlog_events(),
+        },
+        "query_process": {
+            "incarnation": core.process.incarnation,
+            "attended": core.process.attended,
+            "last_death": core.process.last_death,
+        },
+        "queries": {
+            name: _query(marks, core.deployment.lives[name], progress.get(name, Progress()))
+            | {"sinks": {sink.sink: _sink(sink) for sink in sinks if sink.query == name}}
+            for name, marks in core.deployment.marks.items()
+        },
+    }
+
+
+def _lease(lease: Lease, core: Core) -> dict[str, Any]:
+    row = lease.row
+    authority = core.authority_seconds(time.clock_gettime(time.CLOCK_BOOTTIME))
+    return {
+        "holder": row.holder.node if row and row.holder else None,
+        "epoch": row.epoch if row else None,
+        "version": row.version if row else None,
+        "in_sync": [member.node for member in row.in_sync] if row else [],
+        "paused": row.paused if row else False,
+        "authority_seconds": None if math.isinf(authority) else round(authority, 3),
+        "alone": lease.alone,
+    }
+
+
+def _query(marks: QueryMarks, life: QueryLife, progress: Progress) -> dict[str, Any]:
+    batches, size = marks.outbox_backlog
+    failure = life.failure
+    return {
+        "state": life.state.value,
+        "reason": failure.reason if failure else None,
+        "failed_batch": failure.number if failure else None,
+        "restarts": life.restarts,
+        "mark": marks.last.number,
+        "batch": marks.admitted,
+        "published": dict(marks.published),
+        "backlog_events": marks.events_uncut,
+        "outbox_batches": batches,
+        "outbox_bytes": size,
+        "batch_rows": progress.input_rows,
+        "batch_duration_ms": progress.duration_ms,
+        "watermark": progress.watermark or None,
+        "dropped_by_watermark": progress.dropped_by_watermark,
+        "state_rows": progress.state_rows,
+        "state_bytes": progress.state_bytes,
+    }
+
+
+def _sink(sink: SinkStatus) -> dict[str, Any]:
+    return {
+        "state": sink.state.value,
+        "published_through": sink.published_through,
+        "backlog": sink.backlog,
+        "error": sink.error,
+        "since": sink.since,
+    }

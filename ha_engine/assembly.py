@@ -1,0 +1,122 @@
+"""From config and application to the parts that a node is made of; opens nothing by itself."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+
+from sqlalchemy import Engine
+
+from ha_engine.config import Config
+from ha_engine.config.load import dereferenced
+from ha_engine.core import (
+    Core,
+    Deployment,
+    HighWater,
+    Identity,
+    LeaseTiming,
+    MarkLimits,
+    QueryPlan,
+    RestartPolicy,
+)
+from ha_engine.errors import ConfigError
+from ha_engine.journal import Journal
+from ha_engine.postgres.engine import open_engine
+from ha_engine.postgres.lease_store import PostgresLeaseStore
+from ha_engine.postgres.ledger import LedgerKey
+from ha_engine.postgres.sink_store import PostgresSinkStore
+from ha_engine.postgres.sink_table import Target
+from ha_engine.publish import Sink
+from ha_engine.publish.sinks.postgres import PostgresSink
+from ha_engine.query.application import PostgresSinkSpec, StreamApplication
+
+
+def core_of(
+    config: Config,
+    application: StreamApplication,
+    journal: Journal,
+    process_id: str,
+    high_water: HighWater,
+) -> Core:
+    """The core of this node, before it has read its journal."""
+    lease = config.lease
+    identity = Identity(
+        config.node.id,
+        process_id,
+        journal.journal_id,
+        journal.group_id,
+        str(uuid.uuid4()),
+        config.http.advertise or f"http://{config.http.listen}",
+    )
+    timing = LeaseTiming(lease.ttl, lease.renew_every, lease.margin)
+    return Core(identity, timing, high_water, _deployment(config, application))
+
+
+def _deployment(config: Config, application: StreamApplication) -> Deployment:
+    query, outbox = config.query, config.outbox
+    limits = MarkLimits(
+        query.max_events_per_batch,
+        query.min_batch_interval,
+        query.tick_after,
+        outbox.max_batches,
+        outbox.max_bytes,
+    )
+    restarts = RestartPolicy(query.attempts_per_batch, backoff_max=query.restart_backoff_max)
+    return Deployment(application.digest, _plans(application), limits, restarts)
+
+
+def _plans(application: StreamApplication) -> tuple[QueryPlan, ...]:
+    return tuple(
+        QueryPlan(
+            query.name,
+            query.digest,
+            frozenset(query.streams),
+            tuple(sink.name for sink in query.sinks),
+            query.on_change.value if query.on_change else None,
+        )
+        for query in application.queries.values()
+    )
+
+
+def sinks_of(config: Config, application: StreamApplication) -> dict[tuple[str, str], Sink]:
+    """Every sink by (query, name); connects only when it is used. Raises ConfigError."""
+    return {
+        (query.name, spec.name): _sink(config, query.name, spec, application.directory)
+        for query in application.queries.values()
+        for spec in query.sinks
+    }
+
+
+def _sink(config: Config, query: str, spec: PostgresSinkSpec, base: Path) -> Sink:
+    url = None if spec.url is None else dereferenced(spec.url, base, os.environ)
+    if url is None and spec.url is not None:
+        raise ConfigError(
+            f"query {query}: the url of sink {spec.name} is {spec.url}, which is not set"
+        )
+    key = LedgerKey(config.group, query, spec.name)
+    target = Target(spec.table, spec.mode, spec.key, spec.auto_create)
+    engine = database_engine(config, url, config.publish.timeout)
+    return PostgresSink(spec.name, PostgresSinkStore(engine, key, target), spec.key)
+
+
+def lease_store_of(config: Config, url: str | None = None) -> PostgresLeaseStore:
+    """The lease row of the group, in the database of the config unless ``url`` names another."""
+    lease = config.lease
+    return PostgresLeaseStore(
+        database_engine(config, url, lease.db_timeout),
+        config.group,
+        lease.ttl,
+        db_timeout=lease.db_timeout,
+        schema=config.database.schema_name,
+    )
+
+
+def database_engine(config: Config, url: str | None, timeout: float) -> Engine:
+    """``timeout`` in seconds bounds every statement."""
+    database = config.database
+    return open_engine(
+        url or database.url.get_secret_value(),
+        connect_timeout=database.connect_timeout,
+        statement_timeout=timeout,
+    )

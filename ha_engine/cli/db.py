@@ -1,0 +1,75 @@
+"""``ha-engine db``: give a database the engine's schema, and say which one it has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ha_engine.cli.config import ConfigPath
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+app = typer.Typer(help="Prepare the database that both nodes share.", no_args_is_help=True)
+
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option("--url", help="Database URL; without it, that of the config."),
+]
+
+
+@app.command()
+def init(path: ConfigPath = None, url: DatabaseUrl = None) -> None:
+    """Create the schema. Safe to repeat, and to run from several hosts at once."""
+    _upgrade(path, url)
+
+
+@app.command()
+def upgrade(path: ConfigPath = None, url: DatabaseUrl = None) -> None:
+    """Bring the schema to this version of ha-engine."""
+    _upgrade(path, url)
+
+
+@app.command()
+def version(path: ConfigPath = None, url: DatabaseUrl = None) -> None:
+    """Print the schema version of the database."""
+    from ha_engine.postgres.upgrade import current
+
+    with _database(path, url) as (engine, schema):
+        typer.echo(current(engine, schema) or "none")
+
+
+def _upgrade(path: ConfigPath, url: DatabaseUrl) -> None:
+    from ha_engine.postgres.engine import place
+    from ha_engine.postgres.upgrade import upgrade as upgrade_schema
+
+    with _database(path, url) as (engine, schema):
+        done = upgrade_schema(engine, schema)
+        where = f"schema {schema} in {place(engine)}"
+    match done.before:
+        case None:
+            typer.echo(f"created {where}, version {done.after}")
+        case done.after:
+            typer.echo(f"{where} has version {done.after}: nothing to do")
+        case before:
+            typer.echo(f"upgraded {where} from version {before} to {done.after}")
+
+
+@contextmanager
+def _database(path: ConfigPath, url: DatabaseUrl) -> Iterator[tuple[Engine, str]]:
+    from ha_engine.config.load import load_config
+    from ha_engine.postgres.embedded import EmbeddedPostgres
+    from ha_engine.postgres.engine import open_engine
+
+    database = load_config(path, os.environ).database
+    wanted = url or database.url.get_secret_value()
+    timeout = database.connect_timeout
+    if wanted != "embedded":
+        yield open_engine(wanted, connect_timeout=timeout), database.schema_name
+        return
+    with EmbeddedPostgres(database.embedded_dir) as server:
+        yield open_engine(server.url, connect_timeout=timeout), database.schema_name

@@ -1,0 +1,25 @@
+"""``ha-engine demo``: the whole product on one machine, with real data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def demo(
+    nodes: Annotated[int, typer.Option("--nodes", min=1, max=1, help="How many nodes.")] = 1,
+    directory: Annotated[
+        Path, typer.Option("--directory", help="Where it works; emptied first.")
+    ] = Path("var/demo"),
+) -> None:
+    """Send a year of flights through a node and compare its sink with pandas.
+
+    Needs the extra: pip install 'ha-engine[demo]'.
+    """
+    from rich.console import Console
+
+    from ha_engine.demo.show import show
+
+    raise typer.Exit(0 if show(directory.resolve(), Console()) else 1)

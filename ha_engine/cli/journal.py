@@ -1,0 +1,117 @@
+"""``ha-engine journal``: look at a node's journal and verify it; never changes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from ha_engine.journal.inspection import Report
+    from ha_engine.types import Record
+
+app = typer.Typer(help="Look at a journal and verify it.", no_args_is_help=True)
+
+Directory = Annotated[
+    Path, typer.Argument(metavar="DIR", help="A node's data directory, or its journal directory.")
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+
+
+@app.command()
+def inspect(
+    path: Directory,
+    records: Annotated[
+        int, typer.Option("--records", min=0, metavar="N", help="Show the last N records too.")
+    ] = 0,
+    oldest: Annotated[bool, typer.Option("--oldest", help="Show the first N instead.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List the segments, and some records without their payload."""
+    from ha_engine.journal.inspection import newest_records, oldest_records, survey
+
+    report = survey(_directory(path), payloads=False)
+    shown = (oldest_records if oldest else newest_records)(report, records)
+    _print_json(report, shown) if as_json else _print_tables(report, shown)
+    if report.damage is not None:
+        raise report.damage
+
+
+@app.command()
+def verify(path: Directory, as_json: Json = False) -> None:
+    """Check every checksum and the order of all records; exit 1 with file and offset on damage."""
+    from ha_engine.journal.inspection import survey
+    from ha_engine.journal.segment import segment_paths
+
+    directory = _directory(path)
+    with _progress() as progress:
+        task = progress.add_task("verifying", total=len(segment_paths(directory)))
+        report = survey(directory, on_segment=lambda _: progress.advance(task))
+    if as_json:
+        _print_json(report, [])
+    if report.damage is not None:
+        raise report.damage
+    if not as_json:
+        _print_torn(report)
+        typer.echo(f"OK: {report.records} records, {report.size_bytes} bytes")
+
+
+def _directory(path: Path) -> Path:
+    from ha_engine.journal.inspection import find_directory
+
+    directory = find_directory(path)
+    if directory is None:
+        raise typer.BadParameter(
+            f"{path} holds no journal; give the data directory of a node (node.data_dir)"
+        )
+    return directory
+
+
+def _progress() -> Progress:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    return Progress(console=Console(stderr=True), transient=True)
+
+
+def _print_json(report: Report, records: list[Record]) -> None:
+    from ha_engine.journal.inspection import record_tree, report_tree
+
+    tree = report_tree(report) | {"shown": [record_tree(record) for record in records]}
+    typer.echo(json.dumps(tree, indent=2))
+
+
+def _print_tables(report: Report, records: list[Record]) -> None:
+    typer.echo(f"journal {report.journal_id} of group {report.group} in {report.directory}")
+    segments = [
+        (one.path.name, str(one.first), str(one.last or "-"), str(one.records), str(one.size_bytes))
+        for one in report.segments
+    ]
+    _print_table(("segment", "first", "last", "records", "bytes"), segments)
+    if records:
+        shown = [(str(one.position), str(one.committed), str(one.body)) for one in records]
+        _print_table(("position", "committed", "record"), shown)
+    epochs = ", ".join(map(str, report.epochs)) or "none"
+    typer.echo(f"epochs begin at: {epochs}")
+    _print_torn(report)
+
+
+def _print_torn(report: Report) -> None:
+    if report.torn is not None:
+        typer.echo(f"torn tail: {report.torn}; a starting node cuts it off")
+
+
+def _print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.box import SIMPLE
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*titles, box=SIMPLE)
+    for row in rows:
+        table.add_row(*row)
+    Console(markup=False, highlight=False).print(table)

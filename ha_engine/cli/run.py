@@ -1,0 +1,23 @@
+"""``ha-engine run``: one node, in the foreground, until SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+
+import typer
+
+from ha_engine.cli.config import ConfigPath
+
+
+def run(path: ConfigPath = None) -> None:
+    """Run this node: supervisor, node process and Spark.
+
+    Stops gracefully on SIGTERM and Ctrl-C, and gives up the lease first.
+
+    Example: ha-engine run --config /etc/ha-engine/ha-engine.yaml
+    """
+    # The supervisor forks only to exec at once: gRPC's fork handlers would do nothing but log.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+    from ha_engine.launch import run as run_node
+
+    raise typer.Exit(run_node(path))

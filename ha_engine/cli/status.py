@@ -1,0 +1,89 @@
+"""``ha-engine status`` and ``ha-engine query``: what a running node says, skip and retry."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Annotated, Any, Literal
+
+import typer
+
+UrlOption = Annotated[
+    str,
+    typer.Option("--url", envvar="HA_ENGINE_URL", help="HTTP address of a node."),
+]
+LOCAL = "http://127.0.0.1:8080"
+
+query_app = typer.Typer(help="Act on one query of a running node.", no_args_is_help=True)
+
+
+def status(
+    url: UrlOption = LOCAL,
+    output: Annotated[
+        Literal["pretty", "json", "yaml"], typer.Option("--format", "-f", help="How to print it.")
+    ] = "pretty",
+    watch: Annotated[
+        float | None, typer.Option("--watch", "-w", metavar="SECONDS", help="Print it again.")
+    ] = None,
+) -> None:
+    """Show role, lease, journal and queries of a node.
+
+    Example: ha-engine status -w 2
+    """
+    from ha_engine.client.admin import fetch_status
+
+    while True:
+        _show(fetch_status(url), output)
+        if watch is None:
+            return
+        time.sleep(watch)
+
+
+def _show(status: dict[str, Any], output: str) -> None:
+    if output == "json":
+        typer.echo(json.dumps(status))
+    elif output == "yaml":
+        import yaml
+
+        typer.echo(yaml.safe_dump(status, sort_keys=False), nl=False)
+    else:
+        from rich.console import Console
+
+        from ha_engine.cli.status_table import node_table, query_table
+
+        Console().print(node_table(status), query_table(status))
+
+
+@query_app.command()
+def skip(
+    query: Annotated[str, typer.Argument(help="Name of a query that is FAILED.")],
+    url: UrlOption = LOCAL,
+    by: Annotated[str, typer.Option("--by", help="Who decides; recorded.")] = "operator",
+) -> None:
+    """Give up the batch at which a query failed, and let the query go on behind it.
+
+    Its events stay in the journal and are not in the query's result. The decision is recorded.
+
+    Example: ha-engine query skip delays --by alice
+    """
+    from ha_engine.client.admin import skip_batch
+
+    skip_batch(url, query, by)
+    typer.echo(f"{query} goes on behind the skipped batch")
+
+
+@query_app.command()
+def retry(
+    query: Annotated[str, typer.Argument(help="Name of a query that is FAILED.")],
+    url: UrlOption = LOCAL,
+) -> None:
+    """Let a FAILED query try its batch again, once what made it fail is mended.
+
+    Nothing is given up: a batch that fails again makes the query FAILED again.
+
+    Example: ha-engine query retry delays
+    """
+    from ha_engine.client.admin import retry_query
+
+    retry_query(url, query)
+    typer.echo(f"{query} tries its batch again")

@@ -1,0 +1,64 @@
+"""The status of a node as tables for a terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.table import Table
+
+_STATE_STYLES = {"running": "green", "waiting": "yellow", "failed": "bold red"}
+
+
+def node_table(status: dict[str, Any]) -> Table:
+    """One column of names, one of values."""
+    table = Table(title=f"{status['node']} of group {status['group']}", show_header=False)
+    table.add_column(style="dim")
+    table.add_column()
+    lease, journal, receive = status["lease"], status["journal"], status["receive"]
+    role = status["role"].upper() + (" (suspended)" if status["suspended"] else "")
+    rows = {
+        "role": f"{role}  {status['why']}",
+        "epoch": status["epoch"],
+        "lease": f"{lease['holder'] or 'nobody'}, version {lease['version']}"
+        f", in sync: {', '.join(lease['in_sync']) or '-'}",
+        "journal": f"last {journal['last']}, committed {journal['committed_sequence']}",
+        "events": f"{receive['accepted_events']} accepted, "
+        f"{receive['duplicate_events']} duplicate, "
+        f"{receive['backlog_events']} waiting for a batch",
+        "query process": _process(status["query_process"]),
+        "uptime": f"{status['uptime_seconds']:.0f} s",
+    }
+    for name, value in rows.items():
+        table.add_row(name, str(value))
+    return table
+
+
+def _process(process: dict[str, Any]) -> str:
+    if process["attended"]:
+        return "running"
+    died = f"; the last one: {process['last_death']}" if process["last_death"] else ""
+    return f"starting{died}"
+
+
+def query_table(status: dict[str, Any]) -> Table:
+    """One row a query."""
+    table = Table(title="queries")
+    for name in ("query", "state", "batch", "published", "backlog", "outbox", "ms", "watermark"):
+        table.add_column(name, justify="left" if name in ("query", "state") else "right")
+    table.add_column("reason", overflow="fold")
+    for name, query in status["queries"].items():
+        style = _STATE_STYLES[query["state"]]
+        published = ", ".join(f"{s} {n}" for s, n in query["published"].items())
+        errors = [s["error"] for s in query["sinks"].values() if s.get("error")]
+        table.add_row(
+            name,
+            f"[{style}]{query['state']}[/{style}]",
+            str(query["batch"]),
+            published or "-",
+            str(query["backlog_events"]),
+            f"{query['outbox_batches']}",
+            str(query["batch_duration_ms"]),
+            query["watermark"] or "-",
+            "; ".join([*([query["reason"]] if query["reason"] else []), *errors]) or "-",
+        )
+    return table

@@ -1,0 +1,43 @@
+"""What the command line asks of a running node, over its HTTP interface."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+
+from ha_engine.errors import EngineError, NodeUnreachable
+
+TIMEOUT_SECONDS = 5.0
+
+
+def fetch_status(url: str) -> dict[str, Any]:
+    """The body of GET /v1/status. Raises NodeUnreachable."""
+    status: dict[str, Any] = _call("GET", url, "/v1/status").json()
+    return status
+
+
+def skip_batch(url: str, query: str, by: str) -> None:
+    """Raises EngineError with the node's reason when it refuses."""
+    _change(url, f"/v1/queries/{query}/skip", {"by": by})
+
+
+def retry_query(url: str, query: str) -> None:
+    """Raises EngineError with the node's reason when it refuses."""
+    _change(url, f"/v1/queries/{query}/retry")
+
+
+def _change(url: str, path: str, body: Any = None) -> None:
+    answer = _call("POST", url, path, body)
+    if answer.status_code != httpx.codes.OK:
+        raise EngineError(answer.json()["error"])
+
+
+def _call(method: str, url: str, path: str, body: Any = None) -> httpx.Response:
+    try:
+        return httpx.request(method, url.rstrip("/") + path, json=body, timeout=TIMEOUT_SECONDS)
+    except httpx.HTTPError as error:
+        reason = str(error) or type(error).__name__
+        raise NodeUnreachable(
+            f"no node answers at {url} ({reason}); is 'ha-engine run' running, and is --url right?"
+        ) from error

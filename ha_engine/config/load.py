@@ -1,0 +1,339 @@
+"""Reads the config: one YAML file or a directory of them, then ``HA_ENGINE_*``, then secrets.
+
+Every problem is found in one go and reported one a line, with its key. What the keys mean and how
+they relate is in ``config``; this module only knows where values come from.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic_core import ErrorDetails
+
+from ha_engine.config import Config
+from ha_engine.errors import ConfigError
+from ha_engine.runtime_dir import derived_runtime_dir
+
+Key = tuple[str, ...]
+"""The path of a key in the tree: ``("lease", "ttl")``, written ``lease.ttl``."""
+
+PREFIX = "HA_ENGINE_"
+RESERVED = frozenset(PREFIX + name for name in ("CONFIG", "URL", "INCARNATION", "QUERY_OF"))
+"""Variables of the engine that are no keys of the tree."""
+DEFAULT = "default"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One key of the tree: its path, its type, what it is for."""
+
+    key: Key
+    annotation: Any
+    default: Any
+    description: str
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return PREFIX + "_".join(self.key).upper()
+
+    def holds(self, kind: type) -> bool:
+        """Whether a value may be of ``kind``, as in ``Path | None``."""
+        return kind in _kinds(self.annotation)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A config with, for each key that was set, where it was: a file's name or a variable's.
+
+    ``references`` are the secrets as they were written: ``env:NAME`` or ``file:/path``.
+    """
+
+    config: Config
+    origins: Mapping[Key, str]
+    references: Mapping[Key, str]
+
+
+@dataclass
+class _Draft:
+    """Values by key while they are collected, and what is wrong with them."""
+
+    values: dict[Key, Any] = field(default_factory=dict)
+    origins: dict[Key, str] = field(default_factory=dict)
+    references: dict[Key, str] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def blame(self, key: Key, reason: str) -> None:
+        origin = self.origins.get(key)
+        self.problems.append(f"{'.'.join(key)}: {reason}" + (f" ({origin})" if origin else ""))
+
+
+def load_config(path: Path | None, environ: Mapping[str, str]) -> Config:
+    """The config of ``path`` (None: defaults only) and ``environ``; see ``load``."""
+    return load(path, environ).config
+
+
+def load(path: Path | None, environ: Mapping[str, str]) -> Loaded:
+    """Read, merge and check. Relative paths count from the file's directory.
+
+    Raises ConfigError with one line for each problem; no line shows a secret.
+    """
+    draft = _Draft()
+    base = _read_files(draft, path)
+    _read_environment(draft, environ)
+    _resolve_secrets(draft, base, environ)
+    _resolve_paths(draft, base, environ)
+    config = _checked(draft)
+    if draft.problems or config is None:
+        raise ConfigError("\n".join(draft.problems))
+    return Loaded(config, draft.origins, draft.references)
+
+
+# -- the tree --------------------------------------------------------------------------------------
+
+
+def settings() -> Iterator[Setting]:
+    """Every key of the tree, in the order of the sample file."""
+    yield from _settings_of(Config, ())
+
+
+def _settings_of(model: type[BaseModel], prefix: Key) -> Iterator[Setting]:
+    for name, found in model.model_fields.items():
+        key = (*prefix, found.alias or name)
+        if isinstance(found.annotation, type) and issubclass(found.annotation, BaseModel):
+            yield from _settings_of(found.annotation, key)
+        else:
+            default = found.get_default(call_default_factory=True)
+            yield Setting(key, found.annotation, default, found.description or "")
+
+
+def _kinds(annotation: Any) -> tuple[Any, ...]:
+    if get_origin(annotation) in (Union, types.UnionType):
+        return get_args(annotation)
+    return (get_origin(annotation) or annotation,)
+
+
+def _sections() -> set[Key]:
+    return {setting.key[:depth] for setting in settings() for depth in range(len(setting.key))}
+
+
+def _open_keys() -> set[Key]:
+    """Keys below which the user chooses the names: ``query.spark``."""
+    return {setting.key for setting in settings() if setting.holds(dict)}
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """SafeLoader that refuses a key written twice in one mapping."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            name = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
+            if name in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"key {name!r} is written twice", problem_mark=key_node.start_mark
+                )
+            seen.add(name or key_node)
+        return super().construct_mapping(node, deep)
+
+
+def _read_files(draft: _Draft, path: Path | None) -> Path:
+    """Fill the draft; answer the directory from which relative paths count."""
+    if path is None:
+        return Path.cwd()
+    for file in _files_of(path):
+        for key, value in _leaves(_tree_of(file), (), _sections() | _open_keys()):
+            if key in draft.values:
+                draft.blame(key, f"is set in {draft.origins[key]} and again in {file}; keep one")
+            draft.values[key], draft.origins[key] = value, str(file)
+    return (path if path.is_dir() else path.parent).absolute()
+
+
+def _files_of(path: Path) -> list[Path]:
+    if not path.exists():
+        raise ConfigError(f"config {path} does not exist; name a YAML file or a directory of them")
+    if not path.is_dir():
+        return [path]
+    files = sorted(file for file in path.iterdir() if file.suffix in (".yaml", ".yml"))
+    if not files:
+        raise ConfigError(f"config directory {path} holds no file that ends in .yaml")
+    return files
+
+
+def _tree_of(file: Path) -> Mapping[str, Any]:
+    try:
+        # _StrictLoader is a SafeLoader: it builds plain values only.
+        tree = yaml.load(file.read_text(encoding="utf-8"), Loader=_StrictLoader)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"config {file} cannot be read: {error}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"config {file} is not valid YAML: {_in_one_line(error)}") from error
+    if not isinstance(tree, dict | None):
+        raise ConfigError(f"config {file} must hold keys and values, not a single value or a list")
+    return tree or {}
+
+
+def _in_one_line(error: yaml.YAMLError) -> str:
+    # str(error) quotes the line, which may hold a password.
+    match error:
+        case yaml.MarkedYAMLError(problem=str(problem), problem_mark=yaml.Mark() as mark):
+            return f"{problem}, in line {mark.line + 1}"
+    return "it holds characters or a structure that YAML does not allow"
+
+
+def _leaves(tree: Mapping[Any, Any], prefix: Key, inner: set[Key]) -> Iterator[tuple[Key, Any]]:
+    for name, value in tree.items():
+        key = (*prefix, str(name))
+        if key not in inner:
+            yield key, value
+        elif isinstance(value, dict):
+            yield from _leaves(value, key, inner)
+        elif value is not None:  # a section whose keys are all commented out is as good as none
+            yield key, value
+
+
+# -- the environment -------------------------------------------------------------------------------
+
+
+def _read_environment(draft: _Draft, environ: Mapping[str, str]) -> None:
+    known = {setting.variable: setting for setting in settings()}
+    for variable in sorted(name for name in environ if name.startswith(PREFIX)):
+        if variable in known:
+            _set_from_variable(draft, known[variable], environ[variable])
+        elif variable not in RESERVED:
+            reason = f"{variable}: no setting has this environment variable"
+            draft.problems.append(reason + _nearest(variable, [*known, *RESERVED]))
+
+
+def _set_from_variable(draft: _Draft, setting: Setting, text: str) -> None:
+    values: dict[Key, Any] = {setting.key: text}
+    if setting.holds(dict):
+        try:
+            parsed = yaml.load(text, Loader=_StrictLoader)
+        except yaml.YAMLError as error:
+            draft.problems.append(f"{setting.variable}: is not valid YAML: {_in_one_line(error)}")
+            return
+        values = dict(_leaves({setting.key[-1]: parsed}, setting.key[:-1], {setting.key}))
+    draft.values.update(values)
+    draft.origins.update(dict.fromkeys(values, setting.variable))
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    match difflib.get_close_matches(word, list(known), n=1, cutoff=0.5):
+        case [near]:
+            return f"; did you mean {near}?"
+        case _:
+            return "; 'ha-engine config schema' lists all"
+
+
+# -- secrets and paths -----------------------------------------------------------------------------
+
+
+def _resolve_secrets(draft: _Draft, base: Path, environ: Mapping[str, str]) -> None:
+    for setting in settings():
+        written = draft.values.get(setting.key)
+        if not setting.holds(SecretStr) or not isinstance(written, str):
+            continue
+        scheme, _, target = written.partition(":")
+        if scheme in ("env", "file"):
+            draft.references[setting.key] = written
+            draft.values[setting.key] = secret = dereferenced(written, base, environ)
+            if not secret:
+                _blame_reference(draft, setting.key, scheme, target)
+
+
+def dereferenced(written: str, base: Path, environ: Mapping[str, str]) -> str | None:
+    """What ``env:NAME`` or ``file:/path`` refers to, None when it is missing; else ``written``."""
+    scheme, _, target = written.partition(":")
+    match scheme:
+        case "env":
+            return environ.get(target)
+        case "file":
+            return _content_of(base / target)
+        case _:
+            return written
+
+
+def _blame_reference(draft: _Draft, key: Key, scheme: str, target: str) -> None:
+    what = "environment variable" if scheme == "env" else "file"
+    draft.blame(key, f"refers to the {what} {target}, which is missing or empty; provide it")
+    del draft.values[key]
+
+
+def _content_of(file: Path) -> str | None:
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _resolve_paths(draft: _Draft, base: Path, environ: Mapping[str, str]) -> None:
+    for setting in settings():
+        value = draft.values.get(setting.key, setting.default)
+        if setting.holds(Path) and isinstance(value, str | Path) and str(value):
+            draft.values[setting.key] = Path(os.path.normpath(base / Path(value).expanduser()))
+    data_dir = draft.values.get(("node", "data_dir"))
+    if isinstance(data_dir, Path) and draft.values.get(("node", "runtime_dir")) is None:
+        draft.values["node", "runtime_dir"] = derived_runtime_dir(data_dir, environ)
+
+
+# -- checking --------------------------------------------------------------------------------------
+
+
+def _checked(draft: _Draft) -> Config | None:
+    try:
+        return Config.model_validate(_nested(draft.values))
+    except ValidationError as error:
+        for problem in error.errors(include_url=False, include_context=False, include_input=False):
+            _blame_value(draft, problem)
+    return None
+
+
+def _nested(values: Mapping[Key, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for key, value in sorted(values.items(), key=lambda item: len(item[0])):
+        section = tree
+        for name in key[:-1]:
+            section = section.setdefault(name, {})
+            if not isinstance(section, dict):
+                break
+        else:
+            section[key[-1]] = value
+    return tree
+
+
+def _blame_value(draft: _Draft, problem: ErrorDetails) -> None:
+    key = tuple(str(part) for part in problem["loc"])
+    message = problem["msg"].removeprefix("Value error, ")
+    match problem["type"]:
+        case "extra_forbidden":
+            draft.blame(key, "there is no such key" + _nearest(".".join(key), _known_keys()))
+        case "model_type":
+            below = next(name for name in _known_keys() if name.startswith(f"{key[0]}."))
+            draft.blame(key, f"needs keys below it, such as {below}")
+        case "value_error" if not key:
+            draft.problems.extend(message.splitlines())
+        case "string_pattern_mismatch":
+            draft.blame(key, f"has characters or a form that is not allowed; {_purpose(key)}")
+        case _:
+            draft.blame(key, message[0].lower() + message[1:])
+
+
+def _known_keys() -> list[str]:
+    return sorted(".".join(key) for key in {s.key for s in settings()} | _sections() if key)
+
+
+def _purpose(key: Key) -> str:
+    found = next((s.description for s in settings() if s.key == key), "")
+    return f"it is: {found}" if found else "see 'ha-engine config schema'"

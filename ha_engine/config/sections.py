@@ -1,0 +1,286 @@
+"""The sections of the config tree: every key with its type, default and description.
+
+Durations are seconds and sizes are bytes once loaded; in the file, and when dumped as JSON, both
+carry a unit (``3s``, ``64MiB``). A description is what ``config schema`` and the sample file say.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    model_validator,
+)
+
+from ha_engine.config.quantities import (
+    Address,
+    DatabaseUrl,
+    Duration,
+    Size,
+    as_text,
+    is_loopback,
+    split_address,
+)
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+
+
+class Section(BaseModel):
+    """A section of the tree: frozen, and strict about what it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class NodeConfig(Section):
+    """Who this node is and where it keeps its files."""
+
+    id: Name = Field(
+        default="node-a", description="Name of this node, unique in its group and never reused."
+    )
+    data_dir: Path = Field(
+        default=Path("var/node-a"),
+        description="Directory of the journal and the outbox, on a disk that honours fsync.",
+    )
+    runtime_dir: Path | None = Field(
+        default=None,
+        description="Directory of the node's Unix socket; by default a short one is derived from "
+        "data_dir below XDG_RUNTIME_DIR, /run or the temporary directory.",
+    )
+
+
+class DatabaseConfig(Section):
+    """The PostgreSQL that holds the lease."""
+
+    url: DatabaseUrl = Field(
+        default=SecretStr("embedded"),
+        description="URL of the PostgreSQL that both nodes share (postgresql://user@host/name), "
+        "best as env:NAME or file:/path; 'embedded' starts one of its own for a single machine.",
+    )
+    embedded_dir: Path = Field(
+        default=Path("var/postgres"), description="Directory of the embedded PostgreSQL's files."
+    )
+    schema_name: str = Field(
+        default="ha_engine",
+        alias="schema",
+        pattern=r"^[a-z_][a-z0-9_]{0,62}$",
+        description="Database schema of the engine's own tables.",
+    )
+    connect_timeout: Duration = Field(
+        default=2.0, description="How long one connection attempt may take."
+    )
+
+
+class LeaseConfig(Section):
+    """How long a silent active keeps its role."""
+
+    ttl: Duration = Field(
+        default=5.0,
+        description="How long the lease row must stand still before another node takes over.",
+    )
+    renew_every: Duration = Field(default=1.0, description="How often the active renews its lease.")
+    db_timeout: Duration = Field(
+        default=1.0, description="When an unanswered call on the lease row counts as lost."
+    )
+    margin: Duration = Field(
+        default=0.5, description="How long before the end of the ttl the active falls silent."
+    )
+
+    @model_validator(mode="after")
+    def _renewals_fit_into_the_ttl(self) -> LeaseConfig:
+        if min(self.ttl, self.renew_every, self.db_timeout, self.margin) <= 0:
+            raise ValueError("ttl, renew_every, db_timeout and margin must be longer than 0s")
+        needed, room = self.renew_every + 2 * self.db_timeout, self.ttl - self.margin
+        if needed > room:
+            raise ValueError(
+                f"renew_every + 2 * db_timeout is {needed:g}s but ttl - margin is only {room:g}s: "
+                "one slow answer of the database would suspend the active; raise ttl or lower them"
+            )
+        return self
+
+
+class HttpConfig(Section):
+    """The HTTP interface for producers, operators and load balancers."""
+
+    listen: Address = Field(
+        default="127.0.0.1:8080",
+        description="Address (host:port) that the HTTP interface listens on.",
+    )
+    advertise: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^\s/]+$",
+        description="URL at which producers and the peer reach this node; by default http:// and "
+        "the listen address.",
+    )
+    insecure: bool = Field(
+        default=False,
+        description="Written out as true, lets HTTP listen on an address that other hosts reach, "
+        "although it neither encrypts nor asks who calls.",
+    )
+    max_body: Size = Field(
+        default=16 << 20,
+        description="Largest body of one request; a larger one is answered with 413.",
+    )
+    max_connections: int = Field(
+        default=10_000,
+        ge=1,
+        description="Most connections at one time; more are answered with 503.",
+    )
+    keep_alive: Duration = Field(
+        default=75.0, description="How long an idle connection stays open."
+    )
+
+    @model_validator(mode="after")
+    def _strangers_are_let_in_on_purpose_only(self) -> HttpConfig:
+        host, _ = split_address(self.listen)
+        if not self.insecure and not is_loopback(host):
+            raise ValueError(
+                f"listen is {self.listen}, which other hosts reach, and HTTP neither encrypts nor "
+                "asks who calls; listen on 127.0.0.1, or write 'insecure: true' if you trust them"
+            )
+        return self
+
+
+class ReceiveConfig(Section):
+    """What the node accepts before it pushes back."""
+
+    max_pending: Size = Field(
+        default=64 << 20,
+        description="Most bytes that wait for their ack; beyond it producers get 429.",
+    )
+    max_backlog_events: int = Field(
+        default=2_000_000,
+        ge=1,
+        description="Most accepted events that no query has read yet; beyond it producers get 429.",
+    )
+    max_record_rows: int = Field(
+        default=20_000, ge=1, description="Most events in one journal record, which is one fsync."
+    )
+    producers_max: int = Field(
+        default=10_000, ge=1, description="Most producers whose sequences are remembered."
+    )
+    sequences_kept: int = Field(
+        default=64,
+        ge=1,
+        description="Latest sequences remembered of each producer, to answer retries.",
+    )
+
+
+class JournalConfig(Section):
+    """The journal's files."""
+
+    segment_size: Size = Field(
+        default=64 << 20,
+        ge=64 << 10,
+        description="Size at which a segment file is closed and the next begins.",
+    )
+    min_free: Size = Field(
+        default=512 << 20,
+        description="Free space of the data directory's disk below which events are refused, so "
+        "that what is accepted can still be worked off.",
+    )
+
+
+class QueryConfig(Section):
+    """The Spark process."""
+
+    master: str = Field(
+        default="local[2]", min_length=1, description="Spark master that runs the queries."
+    )
+    heap: Size = Field(default=1 << 30, ge=256 << 20, description="Heap of the Spark driver's JVM.")
+    shuffle_partitions: int = Field(
+        default=1, ge=1, description="Partitions of a shuffle, and so of each query's state."
+    )
+    read_parallelism: int = Field(
+        default=2,
+        ge=1,
+        description="Most tasks that read one micro-batch. Group-wide: must be equal on both "
+        "nodes, since sums of floating-point numbers depend on it.",
+    )
+    state_store: Literal["hdfs", "rocksdb"] = Field(
+        default="hdfs",
+        description="Spark's state store: hdfs keeps the state on the heap, rocksdb on the disk.",
+    )
+    checkpoint_dir: Path | None = Field(
+        default=None,
+        description="Directory of Spark's checkpoints, which need no durable disk; by default "
+        "'checkpoints' below data_dir.",
+    )
+    max_events_per_batch: int = Field(
+        default=200_000, ge=1, description="Most events in one micro-batch of a query."
+    )
+    min_batch_interval: Duration = Field(
+        default=0.0, description="Shortest time from one micro-batch's start to the next one's."
+    )
+    tick_after: Duration = Field(
+        default=0.5,
+        description="How long input must pause before an empty micro-batch closes what has become "
+        "due.",
+    )
+    start_timeout: Duration = Field(
+        default=120.0, description="How long the Spark process may take to start."
+    )
+    restart_backoff_max: Duration = Field(
+        default=30.0, description="Longest wait before a dead Spark process is started again."
+    )
+    attempts_per_batch: int = Field(
+        default=2, ge=1, description="Failures of one micro-batch after which its query is FAILED."
+    )
+    spark: dict[str, Annotated[str, BeforeValidator(as_text)]] = Field(
+        default_factory=dict,
+        description="Further Spark settings, by their full name (spark.sql.…: value).",
+    )
+
+    @model_validator(mode="after")
+    def _settings_are_sparks(self) -> QueryConfig:
+        strange = sorted(key for key in self.spark if not key.startswith("spark."))
+        if strange:
+            raise ValueError(
+                f"{', '.join(strange)} under 'spark' is no Spark setting; write its full name, "
+                "which starts with 'spark.'"
+            )
+        return self
+
+
+class OutboxConfig(Section):
+    """Finished micro-batches that wait to be published."""
+
+    max_batches: int = Field(
+        default=64,
+        ge=1,
+        description="Most batches of a query that wait; beyond it the query waits.",
+    )
+    max_bytes: Size = Field(
+        default=256 << 20,
+        ge=1 << 20,
+        description="Most bytes of a query's batches that wait; beyond it the query waits.",
+    )
+
+
+class PublishConfig(Section):
+    """Delivery to the sinks."""
+
+    timeout: Duration = Field(
+        default=10.0,
+        description="How long one delivery to a sink may take, as a duration; it never outlasts "
+        "the lease.",
+    )
+    retry_backoff_max: Duration = Field(
+        default=5.0, description="Longest wait before a failed delivery is tried again."
+    )
+
+
+class LogConfig(Section):
+    """What the node writes to stderr."""
+
+    format: Literal["human", "json"] = Field(
+        default="human", description="'human' for a terminal, 'json' for one JSON object a line."
+    )
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least important level that is written."
+    )

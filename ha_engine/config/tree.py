@@ -1,0 +1,92 @@
+"""The whole config tree of one node, and how its sections relate."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pydantic import Field, model_validator
+
+from ha_engine.config.quantities import format_size
+from ha_engine.config.sections import (
+    DatabaseConfig,
+    HttpConfig,
+    JournalConfig,
+    LeaseConfig,
+    LogConfig,
+    Name,
+    NodeConfig,
+    OutboxConfig,
+    PublishConfig,
+    QueryConfig,
+    ReceiveConfig,
+    Section,
+)
+from ha_engine.runtime_dir import SOCKET_NAME, SOCKET_PATH_BYTES_MAX, derived_runtime_dir
+
+
+class Config(Section):
+    """The whole tree of one node."""
+
+    group: Name = Field(
+        default="default", description="Name of the group: the nodes that share one lease."
+    )
+    application: Path = Field(
+        default=Path("application.yaml"),
+        description="File of the stream application: its streams, queries and sinks.",
+    )
+    node: NodeConfig = NodeConfig()
+    database: DatabaseConfig = DatabaseConfig()
+    lease: LeaseConfig = LeaseConfig()
+    http: HttpConfig = HttpConfig()
+    receive: ReceiveConfig = ReceiveConfig()
+    journal: JournalConfig = JournalConfig()
+    query: QueryConfig = QueryConfig()
+    outbox: OutboxConfig = OutboxConfig()
+    publish: PublishConfig = PublishConfig()
+    log: LogConfig = LogConfig()
+
+    @property
+    def runtime_dir(self) -> Path:
+        """Directory of the node's socket, absolute, given or derived."""
+        given = self.node.runtime_dir
+        return given.absolute() if given else derived_runtime_dir(self.node.data_dir, os.environ)
+
+    @property
+    def socket_path(self) -> Path:
+        """Where the node process listens for its query process and its supervisor."""
+        return self.runtime_dir / SOCKET_NAME
+
+    @model_validator(mode="after")
+    def _sections_fit_each_other(self) -> Config:
+        relations = (self._request_problem(), self._record_problem(), self._socket_problem())
+        if problems := [problem for problem in relations if problem]:
+            raise ValueError("\n".join(problems))
+        return self
+
+    def _request_problem(self) -> str | None:
+        if self.http.max_body <= self.receive.max_pending:
+            return None
+        return (
+            f"http.max_body ({format_size(self.http.max_body)}) is more than receive.max_pending "
+            f"({format_size(self.receive.max_pending)}): the largest request could never be "
+            "accepted; raise receive.max_pending or lower http.max_body"
+        )
+
+    def _record_problem(self) -> str | None:
+        if self.receive.max_record_rows <= self.query.max_events_per_batch:
+            return None
+        return (
+            f"receive.max_record_rows ({self.receive.max_record_rows}) is more than "
+            f"query.max_events_per_batch ({self.query.max_events_per_batch}): a batch is cut "
+            "between records and would exceed its limit; lower receive.max_record_rows"
+        )
+
+    def _socket_problem(self) -> str | None:
+        length = len(os.fsencode(self.socket_path))
+        if length <= SOCKET_PATH_BYTES_MAX:
+            return None
+        return (
+            f"node.runtime_dir makes a socket path of {length} bytes and the system takes at most "
+            f"{SOCKET_PATH_BYTES_MAX}: {self.socket_path}; choose a shorter directory"
+        )

@@ -1,0 +1,172 @@
+"""What the core wants done. The driver performs actions in order; outcomes come back as inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ha_engine.types import DatabaseIdentity, LeaseRow, Mark, Record, Role
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLease:
+    """Read the group's row. Answered by LeaseRead or DatabaseUnreachable."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateLease:
+    """Write the row of a group that has none (R6). Answered like WriteLease."""
+
+    row: LeaseRow
+
+
+@dataclass(frozen=True, slots=True)
+class WriteLease:
+    """Compare-and-set on (holder, epoch, version) of ``expected`` (R1).
+
+    Answered by LeaseWritten, LeaseDenied or DatabaseUnreachable. ``why`` goes to the history when
+    the holder changes.
+    """
+
+    expected: LeaseRow
+    wanted: LeaseRow
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeepHighWater:
+    """Keep on disk the highest (epoch, version) read and the database's identity (R5)."""
+
+    epoch: int
+    version: int
+    identity: DatabaseIdentity | None
+
+
+@dataclass(frozen=True, slots=True)
+class BindGroup:
+    """Write the group's UUID into the journal's identity (R6)."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AppendRecords:
+    """Append to the journal. Answered by RecordsDurable."""
+
+    records: tuple[Record, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Everything up to ``sequence`` is committed: acks may go out."""
+
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRole:
+    """The node's role changed; ``why`` is for the log and the status page."""
+
+    role: Role
+    epoch: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenReceivers:
+    """Take events from producers."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloseReceivers:
+    """Refuse events; ``active`` is the URL of the node that takes them, when known."""
+
+    reason: str
+    active: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StartPublishing:
+    """Claim the ledgers under ``epoch`` and publish from where they stand (R24)."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopPublishing:
+    """Publish nothing more."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerMark:
+    """A committed mark is there for the query that waits for it."""
+
+    mark: Mark
+
+
+@dataclass(frozen=True, slots=True)
+class TrimOutbox:
+    """Batches of ``query`` through ``through`` are published, and that is committed (R25)."""
+
+    query: str
+    through: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartQueryProcess:
+    """Start Spark under this incarnation once nothing of the one before is left (R20)."""
+
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopQueryProcess:
+    """End the whole session of this incarnation."""
+
+    incarnation: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunQuery:
+    """Start one query in the query process.
+
+    ``lineage`` names the state that the checkpoint must hold; another one is set aside.
+    ``initial`` is the mark before the query's first batch, the same for all its sources (R18).
+    ``must_resume``: the state began under other code, so that no replay can rebuild it.
+    ``digest`` is that of the definition which runs under this version, and no other (R23).
+    """
+
+    query: str
+    lineage: str
+    initial: Mark
+    must_resume: bool
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """The node process is to end, its work done."""
+
+    reason: str
+
+
+Action = (
+    ReadLease
+    | CreateLease
+    | WriteLease
+    | KeepHighWater
+    | BindGroup
+    | AppendRecords
+    | Commit
+    | ChangeRole
+    | OpenReceivers
+    | CloseReceivers
+    | StartPublishing
+    | StopPublishing
+    | AnswerMark
+    | TrimOutbox
+    | StartQueryProcess
+    | StopQueryProcess
+    | RunQuery
+    | Exit
+)

@@ -1,0 +1,255 @@
+"""The deployed application as the journal tells it: versions, marks, batches, failures, skips.
+
+Everything a record can say about queries is taken in here, at start and at run time alike; the
+answers are bodies of new records or actions, and ``core`` decides when they may go out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ha_engine.core import actions as do
+from ha_engine.core import inputs as on
+from ha_engine.core.marks import MarkLimits, QueryMarks
+from ha_engine.core.queries import QueryLife, QueryState, RestartPolicy
+from ha_engine.types import Application, Events, Mark, Published, QueryVersion, Record, Skip
+
+UNDECIDED = (
+    "its definition changed since it last ran; set on_change to keep (its state goes on) or reset "
+    "(its state is emptied and it starts at the present position)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryPlan:
+    """What the application says of one query; ``on_change`` is keep, reset or undecided (None)."""
+
+    name: str
+    digest: str
+    streams: frozenset[str]
+    sinks: tuple[str, ...]
+    on_change: str | None = None
+
+
+class Deployment:
+    """The queries of one node. ``marks`` and ``lives`` have one entry for each planned query."""
+
+    def __init__(
+        self,
+        digest: str,
+        plans: tuple[QueryPlan, ...],
+        limits: MarkLimits,
+        restarts: RestartPolicy,
+    ) -> None:
+        self.digest = digest
+        self.plans = {plan.name: plan for plan in plans}
+        self.restarts = restarts
+        self.marks = {
+            plan.name: QueryMarks(plan.name, plan.streams, plan.sinks, limits) for plan in plans
+        }
+        self.lives = {plan.name: QueryLife(plan.name, restarts) for plan in plans}
+        self.recorded: str | None = None
+        self.versions: dict[str, QueryVersion] = {}
+        # The sequence of the record that began a query's state; names the checkpoint that fits it.
+        self.lineages: dict[str, int] = {}
+        # Queries whose state goes on under changed code, each with its last mark before the change:
+        # only their checkpoint has that state, and only the old code made those batches.
+        self._carried_on: dict[str, int] = {}
+        self.skips: set[tuple[str, int]] = set()
+        self._skips_uncommitted: deque[tuple[int, str]] = deque()
+        self._reported: dict[tuple[str, str], int] = {}
+        self._trimmed: dict[str, int] = {}
+
+    # -- what records and the outbox say -----------------------------------------------------------
+
+    def take(self, record: Record) -> None:
+        sequence = record.position.sequence
+        match record.body:
+            case Events() as events:
+                for marks in self.marks.values():
+                    marks.saw_events(sequence, events)
+            case Mark() as mark if mark.query in self.marks:
+                self.marks[mark.query].saw_mark(sequence, mark)
+            case Published() as published if published.query in self.marks:
+                self.marks[published.query].saw_published(sequence, published)
+            case Skip() as skip:
+                self.skips.add((skip.query, skip.number))
+                self._skips_uncommitted.append((sequence, skip.query))
+            case Application() as application:
+                self._take_application(sequence, application)
+            case _:
+                pass
+
+    def _take_application(self, sequence: int, application: Application) -> None:
+        self.recorded = application.digest
+        for version in application.queries:
+            before = self.versions.get(version.query)
+            if before is None or version.reset:
+                self.lineages[version.query] = sequence
+                self._carried_on.pop(version.query, None)
+                if version.query in self.marks:
+                    self.marks[version.query].restart_at(version.first)
+            elif before.digest != version.digest:
+                marks = self.marks.get(version.query)
+                self._carried_on[version.query] = marks.last.number if marks else 0
+            self.versions[version.query] = replace(version, reset=False)
+
+    def restore_admitted(self, query: str, number: int, rows: int, size: int) -> None:
+        if query in self.marks:
+            self.marks[query].restore_admitted(number, rows, size)
+
+    def restore_done(self) -> None:
+        """What is published was admitted, though its output has left the outbox."""
+        for marks in self.marks.values():
+            published = max(marks.published.values(), default=marks.published_through)
+            marks.admitted = max(marks.admitted, published)
+
+    # -- the application record --------------------------------------------------------------------
+
+    def change(self, committed: int) -> Application | None:
+        """R23: the record that switches to this application, None when it is already in force."""
+        versions = tuple(self._next_version(plan, committed) for plan in self.plans.values())
+        in_force = all(self.versions.get(v.query) == v for v in versions)
+        if self.recorded == self.digest and in_force:
+            return None
+        return Application(self.digest, versions)
+
+    def _next_version(self, plan: QueryPlan, committed: int) -> QueryVersion:
+        now = self.versions.get(plan.name)
+        if now is None:
+            through = 0 if self.recorded is None else committed
+            return QueryVersion(plan.name, plan.digest, Mark(plan.name, 0, through))
+        if now.digest == plan.digest:
+            return now
+        marks = self.marks[plan.name]
+        if marks.last == marks.initial:
+            # It never ran a batch, since Spark refused it perhaps: there is no state to ask about.
+            return QueryVersion(plan.name, plan.digest, now.first, reset=True)
+        if plan.on_change == "keep":
+            return QueryVersion(plan.name, plan.digest, now.first)
+        if plan.on_change == "reset":
+            return QueryVersion(plan.name, plan.digest, marks.mark_at(marks.admitted), reset=True)
+        self.lives[plan.name].refused(UNDECIDED)
+        return now
+
+    # -- marks and batches -------------------------------------------------------------------------
+
+    def next_marks(self, now: float, committed: int) -> Iterator[Mark]:
+        for name, marks in self.marks.items():
+            if self.lives[name].state is QueryState.RUNNING:
+                mark = marks.plan(now, committed)
+                if mark is not None:
+                    yield mark
+
+    def answers(self, committed: int) -> Iterator[do.AnswerMark]:
+        for marks in self.marks.values():
+            mark = marks.answer(committed)
+            if mark is not None:
+                yield do.AnswerMark(mark)
+
+    def admitted(self, event: on.BatchAdmitted) -> None:
+        self.marks[event.query].saw_admitted(event.number, event.rows, event.size)
+        self.lives[event.query].advanced()
+
+    def published(self, event: on.SinkPublished) -> Published | None:
+        """The record to write, None when one at least as high is written already."""
+        if event.query not in self.marks:
+            return None
+        if event.batch > self.marks[event.query].admitted:
+            return None  # I7: a ledger that another history wrote says nothing about this one
+        key = (event.query, event.sink)
+        known = max(self._reported.get(key, 0), self.marks[event.query].published[event.sink])
+        if event.batch <= known:
+            return None
+        self._reported[key] = event.batch
+        return Published(event.query, event.sink, event.batch)
+
+    def trims(self, committed: int) -> Iterator[do.TrimOutbox]:
+        """R25: only what a committed record says is published leaves the outbox."""
+        for name, marks in self.marks.items():
+            through = marks.published_committed(committed)
+            if through > self._trimmed.get(name, 0):
+                self._trimmed[name] = through
+                marks.trim(through)
+                yield do.TrimOutbox(name, through)
+
+    def backlog_events(self) -> int:
+        """Events that the slowest query which is not FAILED has yet to cut into a batch."""
+        return max(
+            (
+                marks.events_uncut
+                for name, marks in self.marks.items()
+                if self.lives[name].state is not QueryState.FAILED
+            ),
+            default=0,
+        )
+
+    # -- life of the queries -----------------------------------------------------------------------
+
+    def runs(self, now: float, journal_id: str) -> Iterator[do.RunQuery]:
+        """The queries to start now: those whose recorded version is the one in the application."""
+        for name, life in self.lives.items():
+            if self._is_current(name) and life.runnable(now):
+                life.started()
+                lineage = f"{journal_id}:{self.lineages[name]}"
+                carried_on = name in self._carried_on
+                digest = self.plans[name].digest
+                yield do.RunQuery(name, lineage, self.marks[name].initial, carried_on, digest)
+
+    def was_made_by_other_code(self, query: str, number: int) -> bool:
+        """Whether batch ``number`` was cut before a change that kept the query's state (R23)."""
+        return number <= self._carried_on.get(query, 0)
+
+    def _is_current(self, name: str) -> bool:
+        version = self.versions.get(name)
+        return version is not None and version.digest == self.plans[name].digest
+
+    def attended(self) -> None:
+        """The query process asks what to run: everything that runs is to be named again."""
+        for life in self.lives.values():
+            if life.state is QueryState.RUNNING:
+                life.state = QueryState.WAITING
+
+    def process_died(self, now: float, reason: str) -> None:
+        for name, life in self.lives.items():
+            marks = self.marks[name]
+            marks.wanted = None
+            life.process_died(now, marks.in_flight, reason)
+
+    def failed(self, now: float, event: on.QueryFailed) -> None:
+        self.marks[event.query].wanted = None
+        self.lives[event.query].failed(now, event.number, event.reason)
+
+    def skip(self, event: on.SkipAsked) -> Skip | None:
+        """The record that gives up the batch at which a query FAILED (I15).
+
+        The query is revived once that is committed (I5), or now when there is no batch to give up:
+        it failed before any, at one that is skipped already, or at one that the outbox has.
+        """
+        life, failure = self.lives[event.query], self.lives[event.query].failure
+        if failure is None or not self._may_revive(event.query):
+            return None
+        skipped = (event.query, failure.number) in self.skips
+        if skipped or failure.number <= self.marks[event.query].admitted:
+            life.revive()
+            return None
+        return Skip(event.query, failure.number, event.by, failure.reason)
+
+    def retry(self, query: str) -> None:
+        """Runs a FAILED query again, its batch included; no record, since nothing changes."""
+        if self._may_revive(query):
+            self.lives[query].revive()
+
+    def _may_revive(self, query: str) -> bool:
+        skip_is_pending = any(skipped == query for _, skipped in self._skips_uncommitted)
+        failed = self.lives[query].state is QueryState.FAILED
+        return failed and self._is_current(query) and not skip_is_pending
+
+    def revive_skipped(self, committed: int) -> None:
+        """What Spark reads must not depend on a skip that a failover could still discard (I5)."""
+        while self._skips_uncommitted and self._skips_uncommitted[0][0] <= committed:
+            life = self.lives.get(self._skips_uncommitted.popleft()[1])
+            if life is not None and life.state is QueryState.FAILED:
+                life.revive()

@@ -1,0 +1,171 @@
+"""What can happen to a node. Each is a fact that the driver observed, in the past tense."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ha_engine.types import DatabaseIdentity, Events, LeaseRow
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time went by; arrives several times within the shortest timer."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRead:
+    """The database answered a ReadLease. ``row`` is None when the group has no row yet."""
+
+    row: LeaseRow | None
+    identity: DatabaseIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseWritten:
+    """A compare-and-set or the creation of the row succeeded; ``row`` is what now stands there."""
+
+    row: LeaseRow
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseDenied:
+    """A compare-and-set found another row than expected, or a creation came second."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseUnreachable:
+    """A lease request failed or was late: if it was a write, its outcome is unknown (R1)."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class EventsOffered:
+    """The gate has validated events; only offered while receivers are open."""
+
+    events: Events
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsDurable:
+    """Every record up to ``sequence`` is on this node's disk."""
+
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class HigherEpochSeen:
+    """An authenticated message, a ledger or a row carries an epoch above ours (R14)."""
+
+    epoch: int
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueryProcessGone:
+    """No process of the incarnation's session is left (R20)."""
+
+    incarnation: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueryProcessAdopted:
+    """The supervisor still runs a query process that an earlier node process asked for."""
+
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueryProcessAttended:
+    """The query process has started Spark and asks what to run."""
+
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class MarkWanted:
+    """Spark finished batch ``after`` of the query and waits for the mark that follows."""
+
+    query: str
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAdmitted:
+    """The outbox holds the output of batch ``number`` durably."""
+
+    query: str
+    number: int
+    rows: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPublished:
+    """The sink's ledger says that ``batch`` is delivered."""
+
+    query: str
+    sink: str
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueryFailed:
+    """A query ended with an error while it ran batch ``number`` (0: before any)."""
+
+    query: str
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueryRefused:
+    """A query must not start, and trying again changes nothing."""
+
+    query: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SkipAsked:
+    """An operator gives up the batch at which the query failed."""
+
+    query: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class RetryAsked:
+    """An operator has mended what made the query fail; it is to try the same batch again."""
+
+    query: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    """The node shall end; the lease is to be given up first."""
+
+
+Input = (
+    Tick
+    | LeaseRead
+    | LeaseWritten
+    | LeaseDenied
+    | DatabaseUnreachable
+    | EventsOffered
+    | RecordsDurable
+    | HigherEpochSeen
+    | QueryProcessGone
+    | QueryProcessAdopted
+    | QueryProcessAttended
+    | MarkWanted
+    | BatchAdmitted
+    | SinkPublished
+    | QueryFailed
+    | QueryRefused
+    | SkipAsked
+    | RetryAsked
+    | StopAsked
+)

@@ -1,0 +1,41 @@
+"""What must be true after every step, in production too. Numbers are those of the design."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ha_engine.errors import InvariantBroken
+from ha_engine.types import Role
+
+if TYPE_CHECKING:
+    from ha_engine.core.core import Core
+
+
+def check(core: Core) -> None:
+    """Raises InvariantBroken naming the first one that is not true."""
+    for number, holds, said in _facts(core):
+        if not holds:
+            raise InvariantBroken(f"{number} does not hold: {said}")
+
+
+def _facts(core: Core) -> list[tuple[str, bool, str]]:
+    acting = core.role in (Role.PROMOTING, Role.ACTIVE)
+    facts = [
+        ("I1", not acting or core.epoch > 0, "a node acts without an epoch"),
+        ("I3", core.committed <= core.durable, f"committed {core.committed} over {core.durable}"),
+        ("I8", core.durable <= core.last.sequence, f"durable {core.durable} over {core.last}"),
+        ("I8", not acting or core.last.epoch <= core.epoch, "the journal's epoch is above ours"),
+        ("I4", not core.receiving or core.role is Role.ACTIVE, "receivers are open, not active"),
+        ("I2", not core.receiving or core.may_act(), "receivers are open past safe_until"),
+    ]
+    for name, marks in core.deployment.marks.items():
+        facts += [
+            ("I5", marks.last.through <= core.last.sequence, f"{name}'s mark is past the journal"),
+            ("I6", marks.admitted <= marks.last.number, f"{name} admitted a batch without a mark"),
+            (
+                "I7",
+                marks.published_through <= marks.admitted,
+                f"{name} published what is not admitted",
+            ),
+        ]
+    return facts

@@ -1,0 +1,229 @@
+"""Where each query cuts its micro-batches, and how far each batch has come.
+
+A mark is planned when the query asks for one and there is committed input that no mark covers yet;
+or, when input pauses, as a *tick*: an empty batch that lets Spark act on the watermark of the batch
+before. Under load the batch grows up to the limit; it is never held back to fill.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_right
+from collections import deque
+from dataclasses import dataclass
+
+from ha_engine.core.uncut import UncutEvents
+from ha_engine.errors import InvariantBroken
+from ha_engine.types import Events, Mark, Published
+
+TICKS_IN_A_ROW_MAX = 3
+"""Chained stateful operators settle within these; complete mode never falls quiet."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkLimits:
+    """Sizes in events, batches and bytes; times in seconds."""
+
+    max_events_per_batch: int
+    min_batch_interval: float
+    tick_after: float
+    outbox_batches_max: int
+    outbox_bytes_max: int
+
+
+class QueryMarks:
+    """The marks of one query. Batch n is mark n (I6); marks are contiguous from ``initial``."""
+
+    def __init__(
+        self, query: str, streams: frozenset[str], sinks: tuple[str, ...], limits: MarkLimits
+    ) -> None:
+        self.query, self.streams, self.sinks, self.limits = query, streams, sinks, limits
+        self.initial = Mark(query, 0, 0)
+        self._throughs = array("Q")
+        self._sequences = array("Q")
+        self._uncut = UncutEvents(limits.max_events_per_batch)
+        self._outbox: deque[tuple[int, int]] = deque()
+        self._outbox_bytes = 0
+        self.admitted = 0
+        self.floor = 0
+        self.published: dict[str, int] = dict.fromkeys(sinks, 0)
+        # Of every sink that a record names, whether the application still has it or not.
+        self._recorded: dict[str, int] = {}
+        self._published_uncommitted: deque[tuple[int, Published]] = deque()
+        self._published_committed: dict[str, int] = dict.fromkeys(sinks, 0)
+        self.wanted: int | None = None
+        self._cut_at = -math.inf
+        self._quiet = False
+        self._ticks = 0
+
+    # -- what the journal says ---------------------------------------------------------------------
+
+    @property
+    def last(self) -> Mark:
+        """The newest mark in the journal, committed or not."""
+        number = self.initial.number + len(self._throughs)
+        return Mark(self.query, number, self._throughs[-1]) if self._throughs else self.initial
+
+    def restart_at(self, initial: Mark) -> None:
+        """An application record starts the query's state anew after ``initial``.
+
+        Marks that were planned after it stand: the new version runs the same batches.
+        """
+        kept = max(0, initial.number - self.initial.number)
+        self.initial = initial
+        self._throughs, self._sequences = self._throughs[kept:], self._sequences[kept:]
+        self.admitted = initial.number
+        self._uncut.drop_through(initial.through)
+
+    def mark_at(self, number: int) -> Mark:
+        """The mark ``number``, which is ``initial`` or a later one."""
+        if number == self.initial.number:
+            return self.initial
+        return Mark(self.query, number, self._throughs[number - 1 - self.initial.number])
+
+    def saw_events(self, sequence: int, events: Events) -> None:
+        if events.stream in self.streams and sequence > self.last.through:
+            self._uncut.append(sequence, events.rows)
+
+    @property
+    def events_uncut(self) -> int:
+        """Events in the journal that no batch of the query has yet."""
+        return self._uncut.events
+
+    def saw_mark(self, sequence: int, mark: Mark) -> None:
+        """Takes in the mark whose record is ``sequence``."""
+        if mark.number != self.last.number + 1 or mark.through < self.last.through:
+            raise InvariantBroken(f"mark {mark} does not follow {self.last} (I5, I6)")
+        self._throughs.append(mark.through)
+        self._sequences.append(sequence)
+        self._uncut.drop_through(mark.through)
+
+    def saw_published(self, sequence: int, published: Published) -> None:
+        batch = max(published.batch, self._recorded.get(published.sink, 0))
+        self._recorded[published.sink] = batch
+        if published.sink in self.published:
+            self.published[published.sink] = batch
+            self._published_uncommitted.append((sequence, published))
+
+    def published_committed(self, committed: int) -> int:
+        """The batch that every sink has, as far as committed records tell (R25).
+
+        Nothing records that a query without sinks came on but its next mark, which it asks for
+        after the batch before.
+        """
+        if not self.sinks:
+            marks_committed = bisect_right(self._sequences, committed)
+            return self.initial.number + max(0, marks_committed - 1)
+        while self._published_uncommitted and self._published_uncommitted[0][0] <= committed:
+            published = self._published_uncommitted.popleft()[1]
+            self._published_committed[published.sink] = published.batch
+        return min(self._published_committed.values())
+
+    @property
+    def published_through(self) -> int:
+        """The batch that every sink has; without sinks, the one before the last mark's."""
+        before_last = max(self.initial.number, self.last.number - 1)
+        return min(self.published.values(), default=before_last)
+
+    # -- batches -----------------------------------------------------------------------------------
+
+    def restore_floor(self, first_kept: int | None) -> int:
+        """The batch behind which the outbox goes on; ``first_kept`` is the lowest that it has.
+
+        What is not above it is gone, so a sink that no record names begins there.
+        """
+        if first_kept is None:
+            # Spark asked for the last mark, so the batch before it came out.
+            before_last = max(self.initial.number, self.last.number - 1)
+            self.floor = max(self._recorded.values(), default=0)
+            self.floor = max(self.floor, before_last)
+        else:
+            self.floor = max(first_kept - 1, self.published_through)
+        for sink in self.published.keys() - self._recorded.keys():
+            self.published[sink] = self._published_committed[sink] = self.floor
+        return self.floor
+
+    def start_after(self, sink: str) -> int:
+        """Where ``sink`` begins when its ledger has no row: at no batch later than it had."""
+        return min(self.floor, self._recorded.get(sink, self.floor))
+
+    def saw_admitted(self, number: int, rows: int, size: int) -> None:
+        if number <= self.admitted:
+            return
+        if number != self.admitted + 1 or number > self.last.number:
+            raise InvariantBroken(
+                f"{self.query} admitted batch {number} after {self.admitted} (I6)"
+            )
+        self._enter_outbox(number, rows, size)
+
+    def restore_admitted(self, number: int, rows: int, size: int) -> None:
+        """A batch that lies in the outbox at start; older than ``initial`` after a reset."""
+        self._enter_outbox(number, rows, size)
+
+    def _enter_outbox(self, number: int, rows: int, size: int) -> None:
+        # Data that yields nothing still moves the watermark; only a tick without rows is the end.
+        self._quiet = rows == 0 and self._is_tick(number)
+        self.admitted = max(self.admitted, number)
+        self._outbox.append((number, size))
+        self._outbox_bytes += size
+
+    def trim(self, through: int) -> None:
+        while self._outbox and self._outbox[0][0] <= through:
+            self._outbox_bytes -= self._outbox.popleft()[1]
+
+    @property
+    def outbox_backlog(self) -> tuple[int, int]:
+        """Admitted and not yet published: batches, bytes."""
+        return len(self._outbox), self._outbox_bytes
+
+    @property
+    def in_flight(self) -> int | None:
+        """The batch that Spark runs now, as far as this node can tell."""
+        return self.admitted + 1 if self.last.number > self.admitted else None
+
+    # -- planning ----------------------------------------------------------------------------------
+
+    def answer(self, committed: int) -> Mark | None:
+        """The mark that the waiting query gets, if its record is committed (I5)."""
+        if self.wanted is None:
+            return None
+        index = self.wanted - self.initial.number
+        if not 0 <= index < len(self._throughs) or self._sequences[index] > committed:
+            return None
+        number, self.wanted = self.wanted + 1, None
+        return Mark(self.query, number, self._throughs[index])
+
+    def plan(self, now: float, committed: int) -> Mark | None:
+        """The next mark; None while there is nothing to cut, nobody to run it, or no room."""
+        if self.wanted != self.last.number or self._outbox_full():
+            return None
+        if now < self._cut_at + self.limits.min_batch_interval:
+            return None
+        through = self._uncut.cut(committed)
+        if through is not None:
+            self._ticks, self._quiet = 0, False
+        elif self._tick_due(now):
+            self._ticks += 1
+            through = self.last.through
+        else:
+            return None
+        self._cut_at = now
+        return Mark(self.query, self.last.number + 1, through)
+
+    def _tick_due(self, now: float) -> bool:
+        return (
+            self.last.number > self.initial.number
+            and not self._quiet
+            and self._ticks < TICKS_IN_A_ROW_MAX
+            and now >= self._cut_at + self.limits.tick_after
+        )
+
+    def _is_tick(self, number: int) -> bool:
+        if number <= self.initial.number:
+            return False
+        return self.mark_at(number).through == self.mark_at(number - 1).through
+
+    def _outbox_full(self) -> bool:
+        batches, size = self.outbox_backlog if self.sinks else (0, 0)
+        return batches >= self.limits.outbox_batches_max or size >= self.limits.outbox_bytes_max

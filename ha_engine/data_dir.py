@@ -1,0 +1,81 @@
+"""A node's directory: one process at a time (R2), and the highest lease it ever read (R5)."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+from ha_engine.core import HighWater
+from ha_engine.errors import DataDirectoryLocked, DiskFailed
+from ha_engine.types import DatabaseIdentity
+
+
+def lock_directory(path: Path, name: str) -> int:
+    """Makes ``path`` and locks ``name`` in it; the lock lasts until the descriptor is closed.
+
+    Raises DataDirectoryLocked when another process has it.
+    """
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = os.open(path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(lock)
+        raise DataDirectoryLocked(
+            f"{path} is in use by another node; stop it, or give this node a data_dir of its own"
+        ) from error
+    return lock
+
+
+class DataDirectory:
+    """Locked from construction to ``close``. Raises DataDirectoryLocked when another has it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = lock_directory(path, "node.lock")
+
+    @property
+    def journal(self) -> Path:
+        return self.path / "journal"
+
+    @property
+    def outbox(self) -> Path:
+        return self.path / "outbox"
+
+    def close(self) -> None:
+        os.close(self._lock)
+
+    # -- high water --------------------------------------------------------------------------------
+
+    def high_water(self) -> HighWater:
+        """What was kept last; the lowest possible in a new directory."""
+        try:
+            kept = json.loads((self.path / "high_water.json").read_text())
+        except FileNotFoundError:
+            return HighWater()
+        identity = DatabaseIdentity(**kept["identity"]) if kept["identity"] else None
+        return HighWater(kept["epoch"], kept["version"], identity)
+
+    def keep(self, high_water: HighWater) -> None:
+        """Durable when it returns. Blocks for two fsyncs. Raises DiskFailed."""
+        target, draft = self.path / "high_water.json", self.path / "high_water.tmp"
+        try:
+            with draft.open("w") as file:
+                json.dump(asdict(high_water), file)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(target)
+            self._fsync_directory()
+        except OSError as error:
+            raise DiskFailed(f"{target} cannot be written: {error.strerror}") from error
+
+    def _fsync_directory(self) -> None:
+        """Without it a loss of power may bring back the file before: R5 would forget an epoch."""
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,6 @@
+"""``ha-engine demo``: a real year of flights through a real node, compared with a reference.
+
+flights     the data, and what pandas makes of it
+comparison  whether the sink's tables are right
+show        the story that the user sees
+"""

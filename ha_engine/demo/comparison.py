@@ -1,0 +1,77 @@
+"""Reads the demo's sink tables and compares them with what pandas computes from the same file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+from sqlalchemy import MetaData, Table, select
+
+from ha_engine.demo.flights import reference_alerts, reference_delays
+from ha_engine.postgres.engine import open_engine
+
+ALERT_MEAN_ABOVE = 60.0
+ALERT_DEPARTED_MIN = 5
+WATERMARK = timedelta(hours=2)
+"""The three as conf/applications/flights.yaml has them; a test holds them equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one query's table compares: rows found, rows expected, rows that differ."""
+
+    query: str
+    found: int
+    expected: int
+    differing: int
+
+    @property
+    def equal(self) -> bool:
+        return self.differing == 0 and self.found == self.expected
+
+
+def compare(url: str, flights: pa.Table) -> list[Outcome]:
+    """One outcome for each query of the demo. Exact: means are compared bit by bit."""
+    references: dict[str, Callable[[], pd.DataFrame]] = {
+        "delays": lambda: reference_delays(flights),
+        "alerts": lambda: reference_alerts(
+            flights,
+            delay_mean_above=ALERT_MEAN_ABOVE,
+            watermark=WATERMARK,
+            departed_min=ALERT_DEPARTED_MIN,
+        ),
+    }
+    return [_outcome(name, _rows_of(url, name), make()) for name, make in references.items()]
+
+
+def _rows_of(url: str, table_name: str) -> list[dict[str, Any]]:
+    engine = open_engine(url)
+    table = Table(table_name, MetaData(), autoload_with=engine)
+    with engine.connect() as connection:
+        return [dict(row) for row in connection.execute(select(table)).mappings()]
+
+
+def _outcome(query: str, found: list[dict[str, Any]], expected: pd.DataFrame) -> Outcome:
+    """A row that is there twice differs: the counts of equal rows must be equal."""
+    columns = list(expected.columns)
+    have = pd.Series([_key(row, columns) for row in found], dtype=object).value_counts()
+    records = expected.to_dict("records")
+    want = pd.Series([_key(row, columns) for row in records], dtype=object).value_counts()
+    difference = have.subtract(want, fill_value=0).abs().sum()
+    return Outcome(query, len(found), len(expected), int(difference))
+
+
+def _key(row: dict[Any, Any], columns: list[str]) -> tuple[Any, ...]:
+    return tuple(_plain(row[column]) for column in columns)
+
+
+def _plain(value: Any) -> Any:
+    if value is None or value is pd.NaT or value is pd.NA or value != value:
+        return None
+    if hasattr(value, "timestamp"):
+        return value.timestamp()
+    return value.item() if hasattr(value, "item") else value

@@ -1,0 +1,282 @@
+"""Feeds the core and performs what it decides; the only caller of ``Core.step``.
+
+It adds nothing to a decision: no timer of its own but the tick, no retry, no condition. Each action
+has one line here that names the port it goes to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Protocol
+
+import structlog
+
+from ha_engine.core import Core, HighWater
+from ha_engine.core import actions as do
+from ha_engine.core import inputs as on
+from ha_engine.errors import EngineError, InvariantBroken, NotActive
+from ha_engine.types import DatabaseIdentity, Events, LeaseRow, Mark, Position, Record, Role
+
+log = structlog.get_logger(__name__)
+
+TICK_SECONDS = 0.05
+LEASE_THREADS = 3
+"""A call that a frozen database never answers keeps its thread; the next ones need others."""
+
+
+class LeaseStore(Protocol):
+    """Blocking calls on the group's row; DatabaseUnreachable when the outcome is unknown."""
+
+    def read(self) -> LeaseRow | None: ...
+    def identity(self) -> DatabaseIdentity: ...
+    def create(self, row: LeaseRow) -> LeaseRow | None: ...
+    def compare_and_set(
+        self, expected: LeaseRow, wanted: LeaseRow, *, why: str | None = None
+    ) -> LeaseRow | None: ...
+
+
+class Appender(Protocol):
+    """The journal's writer. Durable records come back through ``Driver.durable``."""
+
+    def append(self, records: Sequence[Record]) -> None: ...
+
+
+class Receivers(Protocol):
+    def open(self) -> None: ...
+    def close(self, reason: str, active: str | None) -> None: ...
+
+
+class Publishing(Protocol):
+    def start(self, epoch: int) -> None: ...
+    async def stop(self) -> None: ...
+
+
+class QueryProcessLink(Protocol):
+    """The way to the supervisor and to the query process."""
+
+    def start_process(self, incarnation: str) -> None: ...
+    def stop_process(self, incarnation: str, reason: str) -> None: ...
+    def run_query(self, query: do.RunQuery) -> None: ...
+    def answer_mark(self, mark: Mark) -> None: ...
+
+
+class Keeper(Protocol):
+    """What a node keeps on disk beside its journal. ``keep`` and ``trim_outbox`` block."""
+
+    def keep(self, high_water: HighWater) -> None: ...
+    def bind_group(self, group_id: str) -> None: ...
+    def trim_outbox(self, query: str, through: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where actions go."""
+
+    appender: Appender
+    lease_store: LeaseStore
+    receivers: Receivers
+    publishing: Publishing
+    process_link: QueryProcessLink
+    keeper: Keeper
+    exit: Callable[[str], None]
+
+
+class Driver:
+    """One per node process, on its event loop."""
+
+    def __init__(self, core: Core, clock: Callable[[], float], db_timeout: float) -> None:
+        self.core, self._clock, self._db_timeout = core, clock, db_timeout
+        self._ports: Ports | None = None
+        self._inputs: deque[on.Input] = deque()
+        self._stepping = False
+        # A heap: a retry may wait for an older record than those who came before it.
+        self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._arrivals = count()
+        self._threads = ThreadPoolExecutor(LEASE_THREADS, thread_name_prefix="lease")
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="keeper")
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._database_away = False
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connect(self, ports: Ports) -> None:
+        self._ports = ports
+
+    def handle(self, event: on.Input) -> None:
+        """Steps the core; an input that an action brings at once waits for its turn."""
+        self._inputs.append(event)
+        if self._stepping:
+            return
+        self._stepping = True
+        try:
+            while self._inputs:
+                for action in self.core.step(self._clock(), self._inputs.popleft()):
+                    self._perform(action)
+        except BaseException as error:
+            self.fail(error)
+            raise
+        finally:
+            self._stepping = False
+
+    def fail(self, error: BaseException) -> None:
+        """Whatever breaks the core or the disk ends the process, with its reason."""
+        if not self.ended.done():
+            self.ended.set_exception(error)
+
+    def close(self) -> None:
+        """Small file work is finished; a call that the database still owes is not waited for."""
+        self._disk.shutdown(wait=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def end(self) -> None:
+        """The core has said that its work is done."""
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    async def tick(self) -> None:
+        """Runs for the life of the node."""
+        while True:
+            self.handle(on.Tick())
+            await asyncio.sleep(TICK_SECONDS)
+
+    # -- the gate's log ----------------------------------------------------------------------------
+
+    def offer(self, events: Events, payload: bytes) -> Position:
+        """Hands validated events to the journal. Raises NotActive."""
+        if not self.core.receiving:
+            raise NotActive(self.core.why)
+        position = Position(self.core.epoch, self.core.last.sequence + 1)
+        self.handle(on.EventsOffered(events, payload))
+        return position
+
+    async def committed(self, sequence: int) -> None:
+        """Returns when ``sequence`` is committed. Raises NotActive when this node gives up."""
+        if sequence <= self.core.committed:
+            return
+        future = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiters, (sequence, next(self._arrivals), future))
+        await future
+
+    def durable(self, sequence: int) -> None:
+        self.handle(on.RecordsDurable(sequence))
+
+    def _answer_commits(self, sequence: int) -> None:
+        while self._waiters and self._waiters[0][0] <= sequence:
+            future = heapq.heappop(self._waiters)[-1]
+            if not future.done():
+                future.set_result(None)
+
+    def _refuse_commits(self, reason: str) -> None:
+        while self._waiters:
+            future = heapq.heappop(self._waiters)[-1]
+            if not future.done():
+                future.set_exception(NotActive(reason))
+
+    # -- actions -----------------------------------------------------------------------------------
+
+    def _perform(self, action: do.Action) -> None:
+        ports = self._ports
+        assert ports is not None
+        match action:
+            case do.AppendRecords(records):
+                ports.appender.append(records)
+            case do.Commit(sequence):
+                self._answer_commits(sequence)
+            case do.AnswerMark(mark):
+                ports.process_link.answer_mark(mark)
+            case do.TrimOutbox(query, through):
+                self._on_disk(ports.keeper.trim_outbox, query, through)
+            case do.ReadLease() | do.CreateLease() | do.WriteLease():
+                self._spawn(self._call_lease(action), "lease call")
+            case do.KeepHighWater(epoch, version, identity):
+                self._on_disk(ports.keeper.keep, HighWater(epoch, version, identity))
+            case do.BindGroup(group_id):
+                ports.keeper.bind_group(group_id)
+            case _:
+                self._perform_change(ports, action)
+
+    def _perform_change(self, ports: Ports, action: do.Action) -> None:
+        match action:
+            case do.ChangeRole(role, epoch, why):
+                log.info("role changed", role=role.value, epoch=epoch, why=why)
+                if role is Role.DEMOTING:
+                    self._refuse_commits(why)
+            case do.OpenReceivers():
+                ports.receivers.open()
+            case do.CloseReceivers(reason, active):
+                ports.receivers.close(reason, active)
+            case do.StartPublishing(epoch):
+                ports.publishing.start(epoch)
+            case do.StopPublishing():
+                self._spawn(ports.publishing.stop(), "stop publishing")
+            case do.StartQueryProcess(incarnation):
+                ports.process_link.start_process(incarnation)
+            case do.StopQueryProcess(incarnation, reason):
+                ports.process_link.stop_process(incarnation, reason)
+            case do.RunQuery():
+                ports.process_link.run_query(action)
+            case do.Exit(reason):
+                ports.exit(reason)
+            case _:
+                raise TypeError(f"no port for {action!r}")
+
+    # -- lease -------------------------------------------------------------------------------------
+
+    async def _call_lease(self, action: do.Action) -> None:
+        """A reply later than its deadline counts as lost; its thread is left to end by itself."""
+        loop = asyncio.get_running_loop()
+        try:
+            call = loop.run_in_executor(self._threads, self._ask, action)
+            outcome = await asyncio.wait_for(call, self._db_timeout)
+        except TimeoutError:
+            outcome = on.DatabaseUnreachable(f"no answer within {self._db_timeout:g} s")
+        except InvariantBroken:
+            raise
+        except EngineError as error:
+            outcome = on.DatabaseUnreachable(str(error))
+        self._tell_of_database(outcome)
+        self.handle(outcome)
+
+    def _tell_of_database(self, outcome: on.Input) -> None:
+        """A line when it goes and one when it is back, however long it is away."""
+        reason = outcome.reason if isinstance(outcome, on.DatabaseUnreachable) else ""
+        if reason and not self._database_away:
+            log.warning("the database does not answer; it is asked again and again", reason=reason)
+        elif self._database_away and not reason:
+            log.info("the database answers again")
+        self._database_away = bool(reason)
+
+    def _ask(self, action: do.Action) -> on.Input:
+        assert self._ports is not None
+        store = self._ports.lease_store
+        match action:
+            case do.ReadLease():
+                return on.LeaseRead(store.read(), store.identity())
+            case do.CreateLease(row):
+                written = store.create(row)
+            case do.WriteLease(expected, wanted, why):
+                written = store.compare_and_set(expected, wanted, why=why)
+            case _:
+                raise TypeError(f"not a lease call: {action!r}")
+        return on.LeaseDenied() if written is None else on.LeaseWritten(written)
+
+    def _on_disk(self, change: Callable[..., None], *arguments: Any) -> None:
+        """One after the other, in the order of the decisions, off the event loop."""
+        loop = asyncio.get_running_loop()
+        self._spawn(loop.run_in_executor(self._disk, change, *arguments), "small file work")
+
+    def _spawn(self, work: Awaitable[None], name: str) -> None:
+        async def run() -> None:
+            try:
+                await work
+            except Exception as error:
+                self.fail(error)
+
+        task = asyncio.get_running_loop().create_task(run(), name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

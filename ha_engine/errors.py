@@ -1,0 +1,196 @@
+"""Every error that a user or another module is meant to meet: what happened, and what to do.
+
+A message is one sentence, or two joined by a semicolon. Errors of drivers are translated into
+these at the place that calls the driver, with ``from``. Programmer errors are not here: they crash.
+"""
+
+from __future__ import annotations
+
+
+class EngineError(Exception):
+    """Base of all. ``exit_code`` is what the command line ends with."""
+
+    exit_code = 1
+
+
+class InvariantBroken(EngineError):
+    """The core found one of I1..I15 untrue after a step; the process ends and does not guess."""
+
+    exit_code = 70
+
+
+# -- what the user wrote ---------------------------------------------------------------------------
+
+
+class ConfigError(EngineError):
+    """A configuration file, variable or relation between settings is wrong."""
+
+    exit_code = 2
+
+
+class ApplicationError(EngineError):
+    """An application file is wrong, or Spark refuses one of its queries."""
+
+    exit_code = 2
+
+
+class NonDeterministicQuery(ApplicationError):
+    """A query would give another answer on the other node (design: section 8)."""
+
+
+class JavaMissing(EngineError):
+    """No Java, or one that Spark cannot run on."""
+
+    exit_code = 2
+
+
+class DemoNotInstalled(EngineError):
+    """The demo's flights are in a package that is installed with the extra ``demo``."""
+
+    exit_code = 2
+
+
+class AddressInUse(EngineError):
+    """A port or socket that this node shall listen on is taken."""
+
+
+# -- the disk --------------------------------------------------------------------------------------
+
+
+class DataDirectoryLocked(EngineError):
+    """Another process works on this data directory (R2)."""
+
+
+class DiskFailed(EngineError):
+    """A write or fsync of the journal or the outbox failed; it is never retried."""
+
+    exit_code = 74
+
+
+class JournalDamaged(EngineError):
+    """A record inside the journal is unreadable; names file and offset."""
+
+    def __init__(self, path: str, offset: int, reason: str) -> None:
+        self.path, self.offset, self.reason = path, offset, reason
+        super().__init__(
+            f"{path} is damaged at byte {offset}: {reason}; the records after it cannot be "
+            "trusted: restore this file, or move the data directory away to begin an empty journal"
+        )
+
+
+class ForeignJournal(EngineError):
+    """The journal on this disk belongs to another group."""
+
+
+class UnknownJournalVersion(EngineError):
+    """The journal on this disk has a format that this version does not read (R32)."""
+
+
+class OutboxDamaged(EngineError):
+    """An admitted batch is missing or unreadable."""
+
+
+# -- the database ----------------------------------------------------------------------------------
+
+
+class DatabaseUnreachable(EngineError):
+    """The database did not answer in time, or the outcome of a call is unknown."""
+
+
+class DatabaseNotReady(EngineError):
+    """The database answers, but its schema is missing or of another version."""
+
+    exit_code = 2
+
+
+class LeaseHeld(EngineError):
+    """Another node holds the lease, so what was asked is not possible here."""
+
+
+# -- events ----------------------------------------------------------------------------------------
+
+
+class Rejected(EngineError):
+    """Base of the answers that a producer gets instead of an ack. Nothing was stored."""
+
+
+class InvalidEvents(Rejected):
+    """The payload does not fit the stream's schema. ``row`` counts from 0; None: not known."""
+
+    def __init__(self, reason: str, row: int | None = None) -> None:
+        self.reason, self.row = reason, row
+        super().__init__(reason if row is None else f"row {row}: {reason}")
+
+
+class UnknownStream(Rejected):
+    """No stream of that name in the application."""
+
+
+class PayloadTooLarge(Rejected):
+    """The request is larger than ``http.max_body``."""
+
+
+class BodyTooSlow(Rejected):
+    """The body of the request did not arrive in time."""
+
+
+class UnsupportedFormat(Rejected):
+    """The content type is none that the gate reads."""
+
+
+class SequenceConflict(Rejected):
+    """A producer reused a sequence for another payload, or one too old to be known (R27)."""
+
+
+class SequenceForgotten(SequenceConflict):
+    """The sequence is older than those that are remembered: it may or may not have been stored."""
+
+
+class Backpressure(Rejected):
+    """The node is full for now; come again after ``retry_after_seconds``."""
+
+    def __init__(self, reason: str, retry_after_seconds: float = 1.0) -> None:
+        self.retry_after_seconds = retry_after_seconds
+        super().__init__(reason)
+
+
+class NotActive(Rejected):
+    """This node does not take events now; ``active`` is the URL of the node that does, if known."""
+
+    def __init__(self, reason: str, active: str | None = None) -> None:
+        self.active = active
+        super().__init__(reason)
+
+
+# -- output ----------------------------------------------------------------------------------------
+
+
+class SinkUnavailable(EngineError):
+    """The sink did not take the batch now; the publisher tries again."""
+
+
+class SinkRefused(EngineError):
+    """The sink will never take this output: schema, rights or value; an operator must act."""
+
+
+class Fenced(EngineError):
+    """The sink's ledger carries a higher epoch: another node publishes (R24)."""
+
+    def __init__(self, epoch: int, sink: str) -> None:
+        self.epoch = epoch
+        super().__init__(f"sink {sink} is owned by epoch {epoch}: another node became active")
+
+
+# -- processes and tools ---------------------------------------------------------------------------
+
+
+class NodeUnreachable(EngineError):
+    """A command needs a running node and none answered."""
+
+
+class QueryProcessFailed(EngineError):
+    """The Spark process could not be started or kept alive."""
+
+
+class DeliveryFailed(EngineError):
+    """A producer gave up: no node took the events before the deadline."""

@@ -1,0 +1,19 @@
+"""The journal: every record of the node, in order, on its own disk.
+
+    record.py      a record as a frame of bytes, and back
+    reading.py     frames out of a segment file; what Spark's workers use
+    tail.py        is the end of a file torn or damaged
+    segment.py     one file
+    identity.py    the small file that says whose journal it is
+    opening.py     what a directory holds, without changing it
+    journal.py     the journal: append, sync, read, truncate, trim
+    writer.py      the journal for asyncio: group commit in a thread (import it by its own name)
+    inspection.py  what ``ha-engine journal`` shows
+
+Importing the package loads no asyncio, database or configuration, since Spark's workers import it.
+"""
+
+from ha_engine.journal.journal import Journal
+from ha_engine.journal.reading import read_extent
+
+__all__ = ["Journal", "read_extent"]

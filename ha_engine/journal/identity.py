@@ -1,0 +1,93 @@
+"""Who a journal is: one small JSON file beside its segments, replaced as a whole.
+
+It holds what the segments cannot say: the group, the journal_id (R8), and the epochs whose records
+were trimmed away.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ha_engine.errors import JournalDamaged, UnknownJournalVersion
+from ha_engine.types import Position
+
+FILE_NAME = "identity.json"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """``former`` are retired ids that segments still on disk carry."""
+
+    group: str
+    group_id: str | None
+    journal_id: str
+    former: tuple[str, ...] = ()
+    epochs: tuple[Position, ...] = ()
+
+
+def load(directory: Path) -> Identity | None:
+    """None when there is no file. Raises JournalDamaged, UnknownJournalVersion, OSError."""
+    path = directory / FILE_NAME
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        tree = json.loads(text)
+        version = tree["version"]
+        if version == VERSION:
+            return _from_tree(tree)
+    except (ValueError, KeyError, TypeError) as error:
+        raise JournalDamaged(str(path), 0, "it is no identity of a journal") from error
+    raise UnknownJournalVersion(
+        f"{path} is of version {version} and this engine reads {VERSION}; "
+        "run the version that wrote it"
+    )
+
+
+def store(directory: Path, identity: Identity) -> None:
+    """Durable when it returns; a crash leaves the old file or the new one. Raises OSError."""
+    path = directory / FILE_NAME
+    fresh = path.with_suffix(".tmp")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(json.dumps(_to_tree(identity), indent=1).encode())
+        file.flush()
+        os.fsync(descriptor)
+    os.replace(fresh, path)
+    fsync_directory(directory)
+
+
+def fsync_directory(directory: Path) -> None:
+    """Make created, renamed and removed entries of ``directory`` durable. Raises OSError."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _to_tree(identity: Identity) -> dict[str, Any]:
+    return {
+        "version": VERSION,
+        "group": identity.group,
+        "group_id": identity.group_id,
+        "journal_id": identity.journal_id,
+        "former": identity.former,
+        "epochs": [[first.epoch, first.sequence] for first in identity.epochs],
+    }
+
+
+def _from_tree(tree: dict[str, Any]) -> Identity:
+    return Identity(
+        group=tree["group"],
+        group_id=tree["group_id"],
+        journal_id=tree["journal_id"],
+        former=tuple(tree["former"]),
+        epochs=tuple(Position(epoch, sequence) for epoch, sequence in tree["epochs"]),
+    )

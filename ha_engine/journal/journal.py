@@ -1,0 +1,306 @@
+"""The journal of one node: the ordered log of records on its disk. Every call blocks.
+
+Not for asyncio (writer.py is), and not aware of peers: what is committed, and what may be
+trimmed, others decide. One thread appends, syncs, truncates and trims; reading and locating records
+that were appended before is safe from any thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+from ha_engine.errors import DiskFailed, ForeignJournal
+from ha_engine.journal import identity as identities
+from ha_engine.journal.identity import Identity, fsync_directory
+from ha_engine.journal.opening import Found, epochs_before, look, read_identity
+from ha_engine.journal.reading import read_records
+from ha_engine.journal.record import Frame, to_frame
+from ha_engine.journal.segment import Segment, create, cut_file, segment_paths, settle
+from ha_engine.types import Extent, Position, Record
+
+SEGMENT_SIZE = 64 << 20
+log = logging.getLogger(__name__)
+
+
+class Journal:
+    """Make one with ``Journal.open``.
+
+    After a DiskFailed it refuses every further call: what an fsync that failed left on the disk is
+    unknown, and a second one may report success for pages that were lost.
+    """
+
+    def __init__(
+        self, directory: Path, identity: Identity, found: Sequence[Found], segment_size: int
+    ) -> None:
+        self._directory, self._identity, self._segment_size = directory, identity, segment_size
+        self._failure: str | None = None
+        self._entry_pending = False
+        # Replaced, never changed in place: readers in other threads hold on to the tuple they took.
+        self._segments = tuple(
+            Segment(one.path, one.journal_id, one.first, one.outline) for one in found
+        )
+        starts = [start for one in found for start in one.outline.epochs]
+        self._epochs = (*epochs_before(identity, self.first), *starts)
+        self._last = found[-1].outline.last
+        self._torn = found[-1].torn
+
+    @classmethod
+    def open(cls, directory: Path, *, group: str, segment_size: int = SEGMENT_SIZE) -> Journal:
+        """Open or create the journal in ``directory``; a torn tail is cut, and told in ``torn``.
+
+        Verifies every byte. All that it then holds is durable. Raises JournalDamaged with file and
+        offset, ForeignJournal, UnknownJournalVersion, DiskFailed.
+        """
+        try:
+            identity = read_identity(directory, group) or _create(directory, group)
+            settle(segment_paths(directory)[-1])
+            found = list(look(directory, identity))
+            _mend(found[-1], identity)
+            fsync_directory(directory)
+            journal = cls(directory, identity, found, segment_size)
+            journal._tail.open_for_append()
+        except OSError as error:
+            raise _disk_failed("opened", directory, error) from error
+        return journal
+
+    def close(self) -> None:
+        """Close the files; what was not synced stays so."""
+        for segment in self._segments:
+            segment.close()
+
+    # -- who it is
+
+    @property
+    def journal_id(self) -> str:
+        """UUID of this journal on this disk (R8)."""
+        return self._identity.journal_id
+
+    @property
+    def group(self) -> str:
+        return self._identity.group
+
+    @property
+    def group_id(self) -> str | None:
+        """UUID of the group as its lease row has it (R6); None until ``bind_group``."""
+        return self._identity.group_id
+
+    @property
+    def torn(self) -> str | None:
+        """What ``open`` cut off as torn, in words; None when nothing was."""
+        return self._torn
+
+    def bind_group(self, group_id: str) -> None:
+        """Note, durably, which group this journal serves. Raises ForeignJournal, DiskFailed."""
+        if self.group_id not in (None, group_id):
+            raise ForeignJournal(
+                f"the journal in {self._directory} belongs to the group {self.group_id}, but the "
+                f"database knows {self.group} as {group_id}; check database.url, or give this "
+                "node another data directory"
+            )
+        if self.group_id is None:
+            self._store(replace(self._identity, group_id=group_id))
+
+    def retire(self) -> str:
+        """Take a new journal_id, durably: the lease row's word on the old one is void (R8)."""
+        former = tuple(dict.fromkeys(segment.journal_id for segment in self._segments))
+        self._store(replace(self._identity, journal_id=str(uuid4()), former=former))
+        return self.journal_id
+
+    # -- what it holds
+
+    @property
+    def first(self) -> int:
+        """Sequence of the oldest record, or of the next one while the journal is empty."""
+        return self._segments[0].first
+
+    @property
+    def last(self) -> Position:
+        """The newest record, durable or not; ORIGIN in a new journal."""
+        return self._last
+
+    @property
+    def epochs(self) -> tuple[Position, ...]:
+        """The first position of each epoch, trimmed ones included."""
+        return self._epochs
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self._segments)
+
+    def read(
+        self, first: int, last: int | None = None, *, payloads: bool = True
+    ) -> Iterator[Record]:
+        """Records ``first`` to ``last`` (default: the newest now); ``first`` must not be trimmed.
+
+        Without ``payloads`` they come back empty. Raises JournalDamaged, DiskFailed.
+        """
+        extents = self.locate(first, self.last.sequence if last is None else last)
+        return _read(extents, payloads)
+
+    def locate(self, first: int, last: int) -> list[Extent]:
+        """Where the records ``first`` to ``last`` lie, one extent a segment."""
+        self._refuse_after_failure()
+        segments = self._segments
+        if first < segments[0].first:
+            raise ValueError(f"record {first} was trimmed, the oldest is {segments[0].first}")
+        last = min(last, self.last.sequence)
+        return [
+            segment.extent(max(first, segment.first), min(last, segment.last))
+            for segment in segments
+            if segment.first <= last and first <= segment.last
+        ]
+
+    # -- changes
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Write ``records`` behind the last one; they are durable after ``sync``.
+
+        Raises DiskFailed; AssertionError when they do not continue the journal.
+        """
+        self.append_frames([to_frame(record) for record in records])
+
+    def append_frames(self, frames: Sequence[Frame]) -> None:
+        """As append, for records that are encoded already."""
+        check_follows(self._last, [frame.position for frame in frames])
+        with self._fatal("written"):
+            while frames:
+                count = self._tail.room(frames, self._segment_size)
+                if count == 0:
+                    self._roll()
+                    continue
+                self._tail.append(frames[:count])
+                self._note(frames[:count])
+                frames = frames[count:]
+
+    def sync(self) -> None:
+        """Make everything appended so far durable. Raises DiskFailed."""
+        with self._fatal("synced"):
+            if self._entry_pending:
+                fsync_directory(self._directory)
+                self._entry_pending = False
+            self._tail.sync()
+
+    def truncate_after(self, sequence: int) -> None:
+        """Remove every record after ``sequence``, durably. Raises DiskFailed."""
+        if not self.first - 1 <= sequence <= self.last.sequence:
+            raise AssertionError(f"no record {sequence} to cut after: {self.first} to {self.last}")
+        with self._fatal("truncated"):
+            # Newest first: at every crash the rest is a prefix.
+            while len(self._segments) > 1 and self._tail.first > sequence:
+                self._drop_tail()
+            if sequence < self._tail.last:
+                self._tail.truncate_after(sequence)
+        self._epochs = tuple(start for start in self._epochs if start.sequence <= sequence)
+        self._last = Position(self._epochs[-1].epoch if self._epochs else 0, sequence)
+
+    def trim_before(self, sequence: int) -> None:
+        """Remove whole segments whose records are all before ``sequence``, durably.
+
+        The newest segment stays. Raises DiskFailed.
+        """
+        keep = [one for one in self._segments[:-1] if one.last >= sequence] + [self._tail]
+        if not (gone := self._segments[: -len(keep)]):
+            return
+        trimmed = tuple(start for start in self._epochs if start.sequence < keep[0].first)
+        self._store(replace(self._identity, epochs=trimmed))
+        with self._fatal("trimmed"):
+            self._segments = tuple(keep)
+            for segment in gone:
+                segment.path.unlink()
+            fsync_directory(self._directory)
+
+    # -- how
+
+    @property
+    def _tail(self) -> Segment:
+        return self._segments[-1]
+
+    def _note(self, frames: Sequence[Frame]) -> None:
+        for frame in frames:
+            if not self._epochs or frame.position.epoch > self._epochs[-1].epoch:
+                self._epochs = (*self._epochs, frame.position)
+        self._last = frames[-1].position
+
+    def _roll(self) -> None:
+        # The old segment first: a torn record is accepted in the newest segment only.
+        self._tail.sync()
+        self._tail.close()
+        self._add_segment(self._last.sequence + 1)
+        self._entry_pending = True
+
+    def _add_segment(self, first: int) -> None:
+        path = create(self._directory, self.journal_id, first)
+        segment = Segment.empty(path, self.journal_id, first)
+        segment.open_for_append()
+        self._segments = (*self._segments, segment)
+
+    def _drop_tail(self) -> None:
+        tail, self._segments = self._tail, self._segments[:-1]
+        tail.close()
+        tail.path.unlink()
+        fsync_directory(self._directory)
+        self._tail.open_for_append()
+
+    def _store(self, identity: Identity) -> None:
+        with self._fatal("written"):
+            identities.store(self._directory, identity)
+        self._identity = identity
+
+    @contextmanager
+    def _fatal(self, action: str) -> Iterator[None]:
+        self._refuse_after_failure()
+        try:
+            yield
+        except OSError as error:
+            failed = _disk_failed(action, self._directory, error)
+            self._failure = str(failed)
+            raise failed from error
+
+    def _refuse_after_failure(self) -> None:
+        if self._failure is not None:
+            raise DiskFailed(self._failure)
+
+
+def check_follows(last: Position, positions: Sequence[Position]) -> None:
+    """Raise AssertionError, a caller's error, unless ``positions`` continue ``last``."""
+    for position in positions:
+        if position.sequence != last.sequence + 1 or position.epoch < last.epoch:
+            raise AssertionError(f"record {position} does not follow {last}")
+        last = position
+
+
+def _create(directory: Path, group: str) -> Identity:
+    identity = Identity(group, None, str(uuid4()))
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    settle(create(directory, identity.journal_id, 1))
+    identities.store(directory, identity)
+    fsync_directory(directory.parent)
+    return identity
+
+
+def _mend(tail: Found, identity: Identity) -> None:
+    if tail.torn is None:
+        return
+    log.warning("journal: %s; it was never acknowledged and is cut off", tail.torn)
+    if tail.headless:
+        settle(create(tail.path.parent, identity.journal_id, tail.first))
+    else:
+        cut_file(tail.path, tail.outline.end)
+
+
+def _read(extents: list[Extent], payloads: bool) -> Iterator[Record]:
+    for extent in extents:
+        yield from read_records(Path(extent.path), extent.offset, extent.length, payloads=payloads)
+
+
+def _disk_failed(action: str, directory: Path, error: OSError) -> DiskFailed:
+    where = error.filename or directory
+    return DiskFailed(
+        f"the journal could not be {action} ({where}: {error.strerror}); check the disk and its "
+        "free space, then start the node again"
+    )

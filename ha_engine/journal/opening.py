@@ -1,0 +1,121 @@
+"""What a journal directory holds, and what is wrong with it. Looks only; journal.py mends.
+
+Shared by the node, which opens a journal to write it, and by the commands that only look at one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ha_engine.errors import ForeignJournal, JournalDamaged
+from ha_engine.journal import identity as identities
+from ha_engine.journal.identity import Identity
+from ha_engine.journal.reading import (
+    FILE_HEADER_BYTES,
+    FileHeader,
+    Outline,
+    SparseIndex,
+    damage,
+    read_file_header,
+    scan,
+)
+from ha_engine.journal.record import BadFrame, NewerVersion
+from ha_engine.journal.segment import segment_path, segment_paths
+from ha_engine.journal.tail import describe_torn, is_torn_file_header
+from ha_engine.types import Position
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One segment as it lies there. ``headless``: torn so early that it must be created again."""
+
+    path: Path
+    journal_id: str
+    first: int
+    outline: Outline
+    torn: str | None = None
+    headless: bool = False
+
+
+def read_identity(directory: Path, group: str | None = None) -> Identity | None:
+    """None where no journal was ever completed.
+
+    Raises ForeignJournal when it is not of ``group``, JournalDamaged when files are missing,
+    UnknownJournalVersion, OSError.
+    """
+    identity, paths = identities.load(directory), segment_paths(directory)
+    if identity is None:
+        if paths and not _is_unfinished(directory, paths):
+            raise JournalDamaged(str(directory / identities.FILE_NAME), 0, "the file is missing")
+        return None
+    if group not in (None, identity.group):
+        raise ForeignJournal(
+            f"the journal in {directory} belongs to group {identity.group}, not to {group}; "
+            f"set group: {identity.group}, or give this node another data directory"
+        )
+    if not paths:
+        raise JournalDamaged(str(directory), 0, "all its segments are missing")
+    return identity
+
+
+def look(directory: Path, identity: Identity, *, payloads: bool = True) -> Iterator[Found]:
+    """The segments, oldest first, each verified by itself and as a link of the chain.
+
+    Raises JournalDamaged with file and offset, UnknownJournalVersion, DiskFailed, OSError.
+    """
+    paths, last = segment_paths(directory), None
+    for path in paths:
+        found = _look_at(path, identity, last, path == paths[-1], payloads)
+        yield found
+        last = found.outline.last
+
+
+def epochs_before(identity: Identity, first: int) -> list[Position]:
+    """The epochs that the trimmed records, all before ``first``, began."""
+    return [start for start in identity.epochs if start.sequence < first]
+
+
+def _is_unfinished(directory: Path, paths: list[Path]) -> bool:
+    # The first segment is made before the identity, so a crash between the two leaves it alone.
+    begun = [segment_path(directory, 1)]
+    return paths == begun and begun[0].stat().st_size <= FILE_HEADER_BYTES
+
+
+def _look_at(
+    path: Path, identity: Identity, last: Position | None, is_tail: bool, payloads: bool
+) -> Found:
+    first = int(path.stem)
+    if last is None:
+        before = epochs_before(identity, first)
+        last = Position(before[-1].epoch if before else 0, first - 1)
+    try:
+        header = read_file_header(path)
+    except BadFrame as error:
+        if not is_tail or isinstance(error, NewerVersion) or not is_torn_file_header(path):
+            raise damage(path, 0, error) from error
+        torn = f"{path} ended inside its file header"
+        outline = Outline(SparseIndex(first), last)
+        return Found(path, identity.journal_id, first, outline, torn, headless=True)
+    _check_place(path, header, identity, last)
+    outline = scan(path, first, last.epoch, payloads=payloads)
+    return Found(path, header.journal_id, first, outline, _torn(path, outline, is_tail))
+
+
+def _torn(path: Path, outline: Outline, is_tail: bool) -> str | None:
+    if outline.bad is None:
+        return None
+    if not is_tail:
+        raise damage(path, outline.end, outline.bad) from outline.bad
+    return describe_torn(path, outline.end, outline.last.sequence + 1, outline.bad)
+
+
+def _check_place(path: Path, header: FileHeader, identity: Identity, last: Position) -> None:
+    if header.journal_id not in (identity.journal_id, *identity.former):
+        raise JournalDamaged(str(path), 0, f"it is of another journal, {header.journal_id}")
+    if header.first != int(path.stem):
+        raise JournalDamaged(str(path), 0, f"its first record is {header.first}, not its name")
+    if header.first != last.sequence + 1:
+        reason = f"it starts with record {header.first} where {last.sequence + 1} belongs"
+        raise JournalDamaged(str(path), 0, reason)

@@ -1,0 +1,249 @@
+"""Read records out of segment files, verifying every byte that is returned.
+
+Spark's workers import this in processes of their own, so it needs nothing but the standard library,
+google_crc32c and the package's values.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+from uuid import UUID
+
+from google_crc32c import value as crc32c
+
+from ha_engine.errors import DiskFailed, JournalDamaged, UnknownJournalVersion
+from ha_engine.journal.record import (
+    HEADER_BYTES,
+    BadFrame,
+    Header,
+    NewerVersion,
+    decode_header,
+    to_record,
+    verified,
+)
+from ha_engine.types import ORIGIN, Body, Events, Extent, Position, Record
+
+FILE_MAGIC = b"\xf5HAJSEG\n"
+FILE_VERSION = 1
+FILE_HEADER_BYTES = 40
+INDEX_EVERY_BYTES = 16 << 10
+BUFFER_BYTES_MAX = 256 << 10
+
+_FILE_START = struct.Struct("<8sI")
+_FILE_REST = struct.Struct("<H2x16sQ")
+
+
+class FileHeader(NamedTuple):
+    """A segment starts with magic 8, CRC32C 4, version 2, zero 2, journal_id 16, first 8 bytes."""
+
+    journal_id: str
+    first: int
+
+
+class SparseIndex:
+    """Where some of a segment's records start: one entry about every 16 KiB."""
+
+    def __init__(self, first: int) -> None:
+        self._sequences = array("Q", [first])
+        self._offsets = array("Q", [FILE_HEADER_BYTES])
+
+    def note(self, sequence: int, offset: int) -> None:
+        if offset - self._offsets[-1] >= INDEX_EVERY_BYTES:
+            # Offset first: a reader in another thread looks at sequences, then takes the offset.
+            self._offsets.append(offset)
+            self._sequences.append(sequence)
+
+    def at_or_before(self, sequence: int) -> tuple[int, int]:
+        """The nearest noted (sequence, offset)."""
+        place = bisect_right(self._sequences, sequence) - 1
+        return self._sequences[place], self._offsets[place]
+
+    def cut_after(self, sequence: int) -> None:
+        keep = max(1, bisect_right(self._sequences, sequence))
+        del self._sequences[keep:], self._offsets[keep:]
+
+
+@dataclass(slots=True)
+class Outline:
+    """What a scan found: whole records up to byte ``end``, then ``bad``, or the end of the file."""
+
+    index: SparseIndex
+    last: Position
+    end: int = FILE_HEADER_BYTES
+    records: int = 0
+    epochs: list[Position] = field(default_factory=list)
+    bad: BadFrame | None = None
+
+
+def read_extent(extent: Extent, *, stream: str | None = None) -> Iterator[Record]:
+    """Every record of ``extent``; with ``stream``, only the events of that stream.
+
+    Raises JournalDamaged with file and offset, UnknownJournalVersion, DiskFailed.
+    """
+    return read_records(Path(extent.path), extent.offset, extent.length, stream=stream)
+
+
+def read_records(
+    path: Path, offset: int, length: int, *, stream: str | None = None, payloads: bool = True
+) -> Iterator[Record]:
+    """As read_extent; without ``payloads`` they are skipped and come back empty."""
+    end = offset + length
+    with open_segment(path, length) as file:
+        file.seek(offset)
+        while offset < end:
+            try:
+                header, body = _read_head(file, end - offset)
+                record = _read_rest(file, header, body, stream, payloads)
+            except BadFrame as error:
+                raise damage(path, offset, error) from error
+            except OSError as error:
+                raise _unreadable(path, error) from error
+            if record is not None:
+                yield record
+            offset += header.frame_length
+
+
+def read_header(file: BinaryIO, room: int) -> Header:
+    """The header of the frame that starts here and has at most ``room`` bytes. Raises BadFrame."""
+    header = decode_header(file.read(min(HEADER_BYTES, room)))
+    if header.frame_length > room:
+        raise BadFrame(f"the record is cut after {room} of {header.frame_length} bytes")
+    return header
+
+
+def scan(path: Path, first: int, epoch: int, *, payloads: bool = True) -> Outline:
+    """Verify a segment whose first record is ``first``, written after a record of ``epoch``.
+
+    Without ``payloads`` their checksums are not looked at. Stops at the first frame that is not
+    whole. Raises JournalDamaged when an intact record stands where it does not belong,
+    UnknownJournalVersion, DiskFailed.
+    """
+    outline = Outline(SparseIndex(first), Position(epoch, first - 1))
+    size = path.stat().st_size
+    with open_segment(path, size) as file:
+        file.seek(FILE_HEADER_BYTES)
+        while outline.end < size:
+            try:
+                header = read_header(file, size - outline.end)
+                _check_parts(file, header, payloads)
+            except NewerVersion as error:
+                raise damage(path, outline.end, error) from error
+            except BadFrame as error:
+                outline.bad = error
+                break
+            _extend(outline, header, path)
+    return outline
+
+
+def offset_of(path: Path, sequence: int, start: tuple[int, int]) -> int:
+    """Where the record ``sequence`` starts, walking headers from ``start`` (sequence, offset)."""
+    at, offset = start
+    with open_segment(path, INDEX_EVERY_BYTES) as file:
+        while at < sequence:
+            file.seek(offset)
+            try:
+                offset += decode_header(file.read(HEADER_BYTES)).frame_length
+            except BadFrame as error:
+                raise damage(path, offset, error) from error
+            at += 1
+    return offset
+
+
+def open_segment(path: Path, length: int) -> BinaryIO:
+    """A buffered reader for about ``length`` bytes. Raises JournalDamaged, DiskFailed."""
+    try:
+        return open(path, "rb", buffering=max(4096, min(length, BUFFER_BYTES_MAX)))
+    except FileNotFoundError as error:
+        raise JournalDamaged(str(path), 0, "the segment is gone") from error
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> DiskFailed:
+    return DiskFailed(f"{path} cannot be read ({error.strerror}); check the disk")
+
+
+def damage(path: Path, offset: int, error: BadFrame) -> JournalDamaged | UnknownJournalVersion:
+    """The error that a user meets for a bad frame."""
+    if isinstance(error, NewerVersion):
+        return UnknownJournalVersion(
+            f"{path} at byte {offset}: {error}; run the version that wrote it"
+        )
+    return JournalDamaged(str(path), offset, str(error))
+
+
+# -- file headers ----------------------------------------------------------------------------------
+
+
+def encode_file_header(journal_id: str, first: int) -> bytes:
+    rest = _FILE_REST.pack(FILE_VERSION, UUID(journal_id).bytes, first)
+    return _FILE_START.pack(FILE_MAGIC, crc32c(rest)) + rest
+
+
+def read_file_header(path: Path) -> FileHeader:
+    """Raises BadFrame when it is cut or damaged, NewerVersion, JournalDamaged, DiskFailed."""
+    with open_segment(path, FILE_HEADER_BYTES) as file:
+        raw = file.read(FILE_HEADER_BYTES)
+    if len(raw) < FILE_HEADER_BYTES:
+        raise BadFrame("the file header is cut")
+    magic, crc = _FILE_START.unpack_from(raw)
+    if magic != FILE_MAGIC:
+        raise BadFrame("it is no journal segment")
+    if crc32c(raw[_FILE_START.size :]) != crc:
+        raise BadFrame("the file header's checksum is wrong")
+    version, journal_id, first = _FILE_REST.unpack_from(raw, _FILE_START.size)
+    if version != FILE_VERSION:
+        raise NewerVersion(f"segment format version {version} is not {FILE_VERSION}")
+    return FileHeader(str(UUID(bytes=journal_id)), first)
+
+
+# -- one frame -------------------------------------------------------------------------------------
+
+
+def _read_head(file: BinaryIO, room: int) -> tuple[Header, Body]:
+    header = read_header(file, room)
+    meta = verified(file.read(header.meta_length), header.meta_length, header.meta_crc, "meta")
+    return header, to_record(header, meta, b"").body
+
+
+def _read_rest(
+    file: BinaryIO, header: Header, body: Body, stream: str | None, payloads: bool
+) -> Record | None:
+    wanted = stream is None or (isinstance(body, Events) and body.stream == stream)
+    if not (wanted and payloads):
+        file.seek(header.payload_length, 1)
+        return Record(header.position, header.committed, body) if wanted else None
+    length = header.payload_length
+    payload = verified(file.read(length), length, header.payload_crc, "payload")
+    return Record(header.position, header.committed, body, payload)
+
+
+def _check_parts(file: BinaryIO, header: Header, payloads: bool) -> None:
+    verified(file.read(header.meta_length), header.meta_length, header.meta_crc, "meta")
+    if payloads:
+        length = header.payload_length
+        verified(file.read(length), length, header.payload_crc, "payload")
+    else:
+        file.seek(header.payload_length, 1)
+
+
+def _extend(outline: Outline, header: Header, path: Path) -> None:
+    expected, epoch = outline.last.sequence + 1, outline.last.epoch
+    if header.sequence != expected:
+        reason = f"record {header.sequence} stands where {expected} belongs"
+        raise JournalDamaged(str(path), outline.end, reason)
+    if header.epoch < epoch:
+        reason = f"epoch {header.epoch} follows epoch {epoch}"
+        raise JournalDamaged(str(path), outline.end, reason)
+    if header.epoch > epoch or outline.last == ORIGIN:
+        outline.epochs.append(header.position)
+    outline.index.note(header.sequence, outline.end)
+    outline.last = header.position
+    outline.end += header.frame_length
+    outline.records += 1

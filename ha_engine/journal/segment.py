@@ -1,0 +1,163 @@
+"""One segment file: append, sync, cut, and find records in it. Knows nothing of its neighbours.
+
+One thread changes a segment; others may read what was appended before at the same time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from ha_engine.journal.reading import (
+    Outline,
+    SparseIndex,
+    encode_file_header,
+    offset_of,
+)
+from ha_engine.journal.record import Frame
+from ha_engine.types import Extent, Position
+
+SUFFIX = ".journal"
+_BUFFERS_MAX = 1000
+_OPEN = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+
+
+def segment_path(directory: Path, first: int) -> Path:
+    return directory / f"{first:020d}{SUFFIX}"
+
+
+def segment_paths(directory: Path) -> list[Path]:
+    """All segments, oldest first: names are padded, so their order is that of the records."""
+    return sorted(path for path in directory.glob(f"*{SUFFIX}") if path.stem.isdecimal())
+
+
+class Segment:
+    """``size`` is where the next record goes; ``last`` is ``first - 1`` while it is empty."""
+
+    # One tuple, so that a reader in another thread never sees the one without the other.
+    _end: tuple[int, int]
+
+    def __init__(self, path: Path, journal_id: str, first: int, outline: Outline) -> None:
+        self.path, self.journal_id, self.first = path, journal_id, first
+        self._end = outline.last.sequence, outline.end
+        self._index: SparseIndex = outline.index
+        self._descriptor: int | None = None
+
+    @classmethod
+    def empty(cls, path: Path, journal_id: str, first: int) -> Segment:
+        return cls(path, journal_id, first, Outline(SparseIndex(first), Position(0, first - 1)))
+
+    # -- changes: the journal's one writer, OSError goes up untouched
+
+    def open_for_append(self) -> None:
+        self._descriptor = os.open(self.path, _OPEN)
+
+    def append(self, frames: Sequence[Frame]) -> None:
+        _write_all(self._writable(), frames)
+        size = self.size
+        for frame in frames:
+            self._index.note(frame.position.sequence, size)
+            size += frame.length
+        self._end = frames[-1].position.sequence, size
+
+    def sync(self) -> None:
+        os.fdatasync(self._writable())
+
+    def truncate_after(self, sequence: int) -> None:
+        """Durable when it returns."""
+        end = self.offset_of(sequence + 1)
+        self._index.cut_after(sequence)
+        self._end = sequence, end
+        os.ftruncate(self._writable(), end)
+        os.fsync(self._writable())
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    # -- questions
+
+    @property
+    def last(self) -> int:
+        return self._end[0]
+
+    @property
+    def size(self) -> int:
+        return self._end[1]
+
+    def room(self, frames: Sequence[Frame], segment_size: int) -> int:
+        """How many of ``frames`` fit; an empty segment takes the first, however large it is."""
+        size = self.size
+        for count, frame in enumerate(frames):
+            size += frame.length
+            if size > segment_size and (count or self.last >= self.first):
+                return count
+        return len(frames)
+
+    def extent(self, first: int, last: int) -> Extent:
+        """The bytes of the records ``first`` to ``last``, which this segment holds."""
+        start = self.offset_of(first)
+        return Extent(str(self.path), start, self.offset_of(last + 1) - start)
+
+    def offset_of(self, sequence: int) -> int:
+        last, size = self._end
+        if sequence > last:
+            return size
+        return offset_of(self.path, sequence, self._index.at_or_before(sequence))
+
+    def _writable(self) -> int:
+        assert self._descriptor is not None, f"{self.path} is not open for appending"
+        return self._descriptor
+
+
+def create(directory: Path, journal_id: str, first: int) -> Path:
+    """Write a new file with its header; the caller makes it and its directory entry durable."""
+    path = segment_path(directory, first)
+    descriptor = os.open(path, _OPEN | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        _write(descriptor, encode_file_header(journal_id, first))
+    finally:
+        os.close(descriptor)
+    return path
+
+
+def settle(path: Path) -> None:
+    """Make the disk and the page cache agree on a file, so that what is read next is durable.
+
+    A killed process leaves records that only the cache holds; an fsync that failed leaves some that
+    the cache shows and the disk may lack.
+    """
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
+
+
+def cut_file(path: Path, size: int) -> None:
+    """Shorten a file, durably."""
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        os.ftruncate(descriptor, size)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_all(descriptor: int, frames: Sequence[Frame]) -> None:
+    buffers = [part for frame in frames for part in (frame.head, frame.payload) if part]
+    for start in range(0, len(buffers), _BUFFERS_MAX):
+        some = buffers[start : start + _BUFFERS_MAX]
+        written = os.writev(descriptor, some)
+        if written < sum(map(len, some)):
+            _write(descriptor, b"".join(some)[written:])
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    # A disk that fills up takes a part first and fails at the next call.
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]

@@ -1,0 +1,186 @@
+"""The journal for asyncio: group commit in one thread of its own.
+
+While one write and fdatasync runs, what arrives is gathered and goes into the next; an idle writer
+writes at once. Records are encoded on the loop, so that the thread does little besides system calls
+and the two seldom wait for each other's interpreter lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ha_engine.errors import Backpressure, DiskFailed
+from ha_engine.journal.journal import Journal, check_follows
+from ha_engine.journal.record import Frame, to_frame
+from ha_engine.types import Events, Position, Record
+
+PENDING_BYTES_MAX = 256 << 20
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Exclusive:
+    call: Callable[[], Any]
+    outcome: asyncio.Future[Any]
+
+
+class JournalWriter:
+    """Owns the changes of an open journal; made and used on the loop's thread.
+
+    ``on_durable(sequence)`` is called on the loop after each fdatasync with the last sequence that
+    it made durable; ``on_failed(error)`` once, after which nothing is written any more. The journal
+    itself is closed by who opened it.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        on_durable: Callable[[int], None],
+        on_failed: Callable[[BaseException], None],
+        *,
+        pending_bytes_max: int = PENDING_BYTES_MAX,
+    ) -> None:
+        self._journal, self._on_durable, self._on_failed = journal, on_durable, on_failed
+        self._pending_bytes, self._pending_bytes_max = 0, pending_bytes_max
+        self._loop = asyncio.get_running_loop()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
+        self._queue: deque[Frame | _Exclusive] = deque()
+        # None while an exclusive call is queued, which may move the end of the journal.
+        self._last: Position | None = journal.last
+        self._busy = self._closing = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._failure: BaseException | None = None
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes appended and not durable yet."""
+        return self._pending_bytes
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Queue ``records``; returns at once.
+
+        Raises Backpressure, having taken nothing, when events do not fit into
+        ``pending_bytes_max``; other records always fit (R30). Raises DiskFailed after a failure,
+        AssertionError when the records do not continue the journal.
+        """
+        self._refuse_when_done()
+        if self._last is not None:
+            check_follows(self._last, [record.position for record in records])
+        frames = [to_frame(record) for record in records]
+        length = sum(frame.length for frame in frames)
+        full = self._pending_bytes + length > self._pending_bytes_max
+        if full and any(isinstance(record.body, Events) for record in records):
+            raise Backpressure("the journal's disk does not keep up; send the events again later")
+        self._pending_bytes += length
+        if frames and self._last is not None:
+            self._last = frames[-1].position
+        self._enqueue(frames)
+
+    async def run_exclusive(self, call: Callable[[], T]) -> T:
+        """Run ``call`` in the writer's thread, after all records that were appended before.
+
+        For truncate_after, trim_before, retire and bind_group. Its exception is raised here; a
+        DiskFailed also ends the writer.
+        """
+        self._refuse_when_done()
+        outcome: asyncio.Future[T] = self._loop.create_future()
+        self._last = None
+        self._enqueue([_Exclusive(call, outcome)])
+        return await outcome
+
+    async def close(self) -> None:
+        """Write what is queued, then end the thread; nothing can be appended any more."""
+        self._closing = True
+        await self._idle.wait()
+        self._thread.shutdown(wait=False)
+
+    # -- how: at most one piece of work is with the thread; _busy says so
+
+    def _enqueue(self, work: Sequence[Frame | _Exclusive]) -> None:
+        self._queue.extend(work)
+        if self._queue and not self._busy:
+            self._busy = True
+            self._idle.clear()
+            # At the end of this turn of the loop, so that its other appends come along.
+            self._loop.call_soon(self._start)
+
+    def _start(self) -> None:
+        if isinstance(self._queue[0], _Exclusive):
+            self._submit_exclusive(self._queue[0])
+        else:
+            self._submit_frames()
+
+    def _submit_frames(self) -> None:
+        frames: list[Frame] = []
+        while self._queue and isinstance(self._queue[0], Frame):
+            frames.append(self._queue[0])
+            self._queue.popleft()
+        self._submit(lambda: self._write(frames), lambda done: self._written(frames, done))
+
+    def _submit_exclusive(self, exclusive: _Exclusive) -> None:
+        self._queue.popleft()
+        self._submit(exclusive.call, lambda done: self._ran(exclusive, done))
+
+    def _submit(self, call: Callable[[], Any], then: Callable[[Future[Any]], None]) -> None:
+        future = self._thread.submit(call)
+        future.add_done_callback(lambda done: self._loop.call_soon_threadsafe(then, done))
+
+    def _write(self, frames: list[Frame]) -> None:
+        self._journal.append_frames(frames)
+        self._journal.sync()
+
+    def _written(self, frames: list[Frame], done: Future[Any]) -> None:
+        if (failed := done.exception()) is not None:
+            self._fail(failed)
+            return
+        self._pending_bytes -= sum(frame.length for frame in frames)
+        try:
+            self._on_durable(frames[-1].position.sequence)
+        except Exception as error:
+            # Records that nobody learns of would stall the node in silence.
+            self._fail(error)
+        self._continue()
+
+    def _ran(self, exclusive: _Exclusive, done: Future[Any]) -> None:
+        error = done.exception()
+        if not exclusive.outcome.done():  # else: who waited was cancelled
+            if error is None:
+                exclusive.outcome.set_result(done.result())
+            else:
+                exclusive.outcome.set_exception(error)
+        if isinstance(error, DiskFailed):
+            self._fail(error)
+        elif not any(isinstance(work, _Exclusive) for work in self._queue):
+            self._last = self._queue[-1].position if self._queue else self._journal.last  # type: ignore[union-attr]
+        self._continue()
+
+    def _continue(self) -> None:
+        if self._queue and self._failure is None:
+            self._start()
+        else:
+            self._busy = False
+            self._idle.set()
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is not None:
+            return
+        self._failure = error
+        for work in self._queue:
+            if isinstance(work, _Exclusive) and not work.outcome.done():
+                work.outcome.set_exception(error)
+        self._queue.clear()
+        self._busy = False
+        self._idle.set()
+        self._on_failed(error)
+
+    def _refuse_when_done(self) -> None:
+        if self._failure is not None:
+            raise DiskFailed(str(self._failure)) from self._failure
+        if self._closing:
+            raise RuntimeError("the journal writer is closed")

@@ -1,0 +1,147 @@
+"""Prometheus metrics of a node: gauges read from its status at each scrape, and two histograms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+
+from ha_engine.receive.gate import Tally
+
+ROLE_CODES = {
+    "starting": 0,
+    "joining": 1,
+    "passive": 2,
+    "promoting": 3,
+    "active": 4,
+    "demoting": 5,
+    "stopped": 6,
+}
+"""Stable: dashboards and alerts compare with them."""
+STATE_CODES = {"waiting": 0, "running": 1, "failed": 2}
+
+_ACK_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+_BATCH_BUCKETS = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
+
+_NODE_GAUGES = {
+    "journal_last_sequence": ("journal", "last_sequence", "Newest record in the journal."),
+    "journal_durable_sequence": ("journal", "durable_sequence", "Newest record on disk."),
+    "journal_committed_sequence": ("journal", "committed_sequence", "Newest committed record."),
+    "receive_backlog_events": ("receive", "backlog_events", "Events no batch has taken in yet."),
+}
+_NODE_COUNTERS = {
+    "events_accepted": ("accepted_events", "Events stored."),
+    "events_duplicate": ("duplicate_events", "Events answered again and not stored twice."),
+}
+_QUERY_GAUGES = {
+    "query_batch": ("batch", "Newest batch whose output is in the outbox."),
+    "query_mark": ("mark", "Newest mark in the journal."),
+    "query_backlog_events": ("backlog_events", "Events the query has not taken in yet."),
+    "query_restarts": ("restarts", "Restarts after a failure since the process started."),
+    "query_state_rows": ("state_rows", "Rows in Spark's state."),
+    "query_state_bytes": ("state_bytes", "Memory of Spark's state, in bytes."),
+    "query_dropped_by_watermark": ("dropped_by_watermark", "Rows too late in the newest batch."),
+    "outbox_batches": ("outbox_batches", "Batches admitted and not yet published everywhere."),
+    "outbox_bytes": ("outbox_bytes", "Bytes admitted and not yet published everywhere."),
+}
+
+
+class GateCounters(Tally):
+    """The gate's counters, with the latency of acks beside them."""
+
+    def __init__(self, ack_seconds: Histogram) -> None:
+        super().__init__()
+        self._ack_seconds = ack_seconds
+
+    def accepted(self, stream: str, rows: int, seconds: float) -> None:
+        super().accepted(stream, rows, seconds)
+        self._ack_seconds.observe(seconds)
+
+
+class NodeMetrics:
+    """One registry per node process; ``status`` is called at each scrape."""
+
+    def __init__(self, group: str, node: str, status: Callable[[], dict[str, Any]]) -> None:
+        self._labels = {"group": group, "node": node}
+        self._status = status
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
+        ack = Histogram(
+            "ha_engine_ack_seconds",
+            "From a request's validated events to their commit.",
+            list(self._labels),
+            buckets=_ACK_BUCKETS,
+            registry=self.registry,
+        )
+        self.gate = GateCounters(ack.labels(**self._labels))
+        self._batch = Histogram(
+            "ha_engine_batch_seconds",
+            "Duration of a micro-batch, as Spark measures it.",
+            [*self._labels, "query"],
+            buckets=_BATCH_BUCKETS,
+            registry=self.registry,
+        )
+
+    def observe_batch(self, query: str, seconds: float) -> None:
+        self._batch.labels(**self._labels, query=query).observe(seconds)
+
+    def exposition(self) -> bytes:
+        """The text format of Prometheus."""
+        return generate_latest(self.registry)
+
+    def collect(self) -> Iterator[Metric]:
+        status = self._status()
+        yield InfoMetricFamily(
+            "ha_engine_build", "What runs.", value={**self._labels, "version": status["version"]}
+        )
+        yield self._gauge("role", "Role of the node, as a stable code.", ROLE_CODES[status["role"]])
+        yield self._gauge("epoch", "Epoch under which the node acts.", status["epoch"])
+        yield self._gauge("suspended", "1 while past safe_until.", status["suspended"])
+        for name, (section, key, text) in _NODE_GAUGES.items():
+            yield self._gauge(name, text, status[section][key])
+        for name, (key, text) in _NODE_COUNTERS.items():
+            counter = CounterMetricFamily(f"ha_engine_{name}", text, labels=list(self._labels))
+            counter.add_metric(list(self._labels.values()), status["receive"][key])
+            yield counter
+        yield self._rejected(status["receive"]["rejected_requests"])
+        yield from self._queries(status["queries"])
+
+    def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:
+        gauge = GaugeMetricFamily(f"ha_engine_{name}", text, labels=list(self._labels))
+        gauge.add_metric(list(self._labels.values()), value)
+        return gauge
+
+    def _rejected(self, reasons: dict[str, int]) -> CounterMetricFamily:
+        counter = CounterMetricFamily(
+            "ha_engine_requests_rejected", "Requests refused.", labels=[*self._labels, "reason"]
+        )
+        for reason, count in reasons.items():
+            counter.add_metric([*self._labels.values(), reason], count)
+        return counter
+
+    def _queries(self, queries: dict[str, Any]) -> Iterator[Metric]:
+        labels = [*self._labels, "query"]
+        state = GaugeMetricFamily(
+            "ha_engine_query_state", "0 waiting, 1 running, 2 failed.", labels=labels
+        )
+        published = GaugeMetricFamily(
+            "ha_engine_published_batch", "Newest batch in the sink.", labels=[*labels, "sink"]
+        )
+        for query, seen in queries.items():
+            own = [*self._labels.values(), query]
+            state.add_metric(own, STATE_CODES[seen["state"]])
+            for sink, batch in seen["published"].items():
+                published.add_metric([*own, sink], batch)
+        yield from (state, published)
+        for name, (key, text) in _QUERY_GAUGES.items():
+            gauge = GaugeMetricFamily(f"ha_engine_{name}", text, labels=labels)
+            for query, seen in queries.items():
+                gauge.add_metric([*self._labels.values(), query], seen[key])
+            yield gauge

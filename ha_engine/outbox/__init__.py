@@ -1,0 +1,10 @@
+"""Durable output of each batch, kept until every sink has it.
+
+outbox      which batches are admitted, and what becomes of a second attempt (R19)
+batch_file  the file of one batch and its digest (I6)
+canonical   one way to write each value, for the digest
+"""
+
+from ha_engine.outbox.outbox import Outbox, OutboxBatch, Verdict
+
+__all__ = ["Outbox", "OutboxBatch", "Verdict"]

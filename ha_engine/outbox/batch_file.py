@@ -1,0 +1,113 @@
+"""The file of one output batch, and the digest by which nodes compare batches (I6).
+
+The file is an Arrow IPC file. The digest does not depend on the order of rows nor on how they are
+chunked, since Spark promises neither; it depends on column names, types and values. Where files
+lie and when they go is the outbox's business, not this module's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from ha_engine.errors import DiskFailed, OutboxDamaged
+from ha_engine.outbox.canonical import canonical_columns
+
+DIGEST_BYTES = 16
+_QUERY, _NUMBER = b"ha_engine.query", b"ha_engine.number"
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenBatch:
+    """A batch on disk, fsynced. ``bytes`` is the size of the file."""
+
+    path: Path
+    rows: int
+    bytes: int
+
+
+def write_batch_file(path: Path, table: pa.Table, *, query: str, number: int) -> WrittenBatch:
+    """Write and fsync; whoever renames the file fsyncs the directory. Raises DiskFailed."""
+    marked = table.replace_schema_metadata({_QUERY: query.encode(), _NUMBER: str(number).encode()})
+    try:
+        with path.open("wb") as file:
+            with pa.ipc.new_file(file, marked.schema) as writer:
+                writer.write_table(marked)
+            file.flush()
+            os.fsync(file.fileno())
+            return WrittenBatch(path, table.num_rows, file.tell())
+    except OSError as error:
+        raise DiskFailed(
+            f"writing {path} failed: {error.strerror}; "
+            "free or replace the disk, then restart the node"
+        ) from error
+
+
+def read_batch_file(path: Path) -> pa.Table:
+    """The rows of a batch, memory-mapped. Raises OutboxDamaged."""
+    try:
+        with pa.memory_map(str(path)) as file, pa.ipc.open_file(file) as reader:
+            return reader.read_all().replace_schema_metadata(None)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise OutboxDamaged(
+            f"{path} cannot be read ({error}); "
+            "stop the node and restore it from its peer or a snapshot"
+        ) from error
+
+
+def iter_batch_file(path: Path) -> Iterator[pa.RecordBatch]:
+    """The same rows in record batches, for a sink that takes them piece by piece."""
+    yield from read_batch_file(path).to_batches()
+
+
+def digest_of_file(path: Path) -> str:
+    """The digest of an admitted batch whose writer died before it told."""
+    return digest_of_table(read_batch_file(path))
+
+
+def digest_of_table(table: pa.Table) -> str:
+    """Hex digest of the rows as a multiset: BLAKE2b over the sorted rows in Arrow IPC (I6)."""
+    columns = canonical_columns(table)
+    rows = columns
+    if columns.num_columns and columns.num_rows:
+        rows = columns.sort_by([(name, "ascending") for name in columns.column_names])
+    hasher = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    hasher.update(_heading(table))
+    with pa.ipc.new_stream(pa.PythonFile(_Hashing(hasher), mode="w"), rows.schema) as writer:
+        writer.write_table(rows.combine_chunks())
+    return hasher.hexdigest()
+
+
+def _heading(table: pa.Table) -> bytes:
+    """What the rows alone do not tell: names, types and the number of rows."""
+    fields = "".join(f"{field.name!r}: {field.type}\n" for field in table.schema)
+    return f"{table.num_rows}\n{fields}".encode()
+
+
+class _Hashing:
+    """A file for Arrow to write to that keeps nothing but the hash."""
+
+    closed = False
+
+    def __init__(self, hasher: hashlib.blake2b) -> None:
+        self._hasher = hasher
+        self._written = 0
+
+    def write(self, part: bytes) -> int:
+        self._hasher.update(part)
+        self._written += len(part)
+        return len(part)
+
+    def tell(self) -> int:
+        return self._written
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,141 @@
+"""One way to write each value, so that equal rows have equal bytes and can be sorted.
+
+null      a column of validity, and the type's zero in its place
+double    -0.0 becomes 0.0, every NaN the same NaN
+struct    its validity, then each field as a column of its own
+list, map one binary column: the encoding of ``encoded`` (map entries sorted by key)
+other     as it is, or as the integer that stores it
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_INT64 = pa.int64()
+
+
+def canonical_columns(table: pa.Table) -> pa.Table:
+    """The table's values in columns without nulls, of types that Arrow sorts; names are numbers."""
+    columns = [
+        part for column in table.combine_chunks().columns for part in _parts(_single(column))
+    ]
+    return pa.table(columns, names=[str(index) for index in range(len(columns))])
+
+
+def _single(column: pa.ChunkedArray) -> pa.Array:
+    return pa.concat_arrays(column.chunks) if column.chunks else pa.array([], column.type)
+
+
+def _parts(column: pa.Array) -> Iterator[pa.Array]:
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column = column.dictionary_decode()
+        kind = column.type
+    if column.null_count:
+        yield pc.cast(pc.is_valid(column), pa.uint8())
+    if pa.types.is_struct(kind):
+        for child in column.flatten():
+            yield from _parts(child)
+    elif not pa.types.is_null(kind):
+        yield _plain(column)
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    """No nulls and a type that Arrow sorts."""
+    kind = column.type
+    if pa.types.is_floating(kind):
+        return _one_zero_one_nan(column)
+    if pa.types.is_boolean(kind):
+        return pc.fill_null(pc.cast(column, pa.uint8()), 0)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return pc.fill_null(pc.cast(column, pa.large_string()), "")
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return pc.fill_null(pc.cast(column, pa.large_binary()), b"")
+    if pa.types.is_temporal(kind) and not pa.types.is_interval(kind):
+        return pc.fill_null(_as_integer(column), 0)
+    if pa.types.is_integer(kind):
+        return pc.fill_null(column, 0)
+    if pa.types.is_decimal(kind):
+        return pc.fill_null(column, pa.scalar(Decimal(0), kind))
+    return pa.array([encoded(value) for value in _values(column)], pa.large_binary())
+
+
+def _one_zero_one_nan(column: pa.Array) -> pa.Array:
+    wide = pc.add(pc.cast(column, pa.float64()), 0.0)
+    one_nan = pc.if_else(pc.is_nan(wide), pa.scalar(math.nan, pa.float64()), wide)
+    return pc.fill_null(one_nan, 0.0)
+
+
+def _as_integer(column: pa.Array) -> pa.Array:
+    narrow = pa.int32() if column.type.bit_width == 32 else _INT64
+    return pc.cast(column.view(narrow), _INT64)
+
+
+# -- values inside of lists and maps ---------------------------------------------------------------
+
+
+def _values(column: pa.Array) -> Iterator[Any]:
+    """Python values; maps as ``_Entries``, so that they are told apart from lists of pairs."""
+    for scalar in column:
+        yield _value(scalar)
+
+
+class _Entries(list[tuple[Any, Any]]):
+    """The entries of a map, in any order."""
+
+
+def _value(scalar: pa.Scalar) -> Any:
+    if not scalar.is_valid:
+        return None
+    kind = scalar.type
+    if pa.types.is_map(kind):
+        return _Entries((_value(entry["key"]), _value(entry["value"])) for entry in scalar.values)
+    if pa.types.is_struct(kind):
+        return tuple(_value(scalar[index]) for index in range(kind.num_fields))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return [_value(item) for item in scalar.values]
+    return scalar.as_py()
+
+
+def encoded(value: Any) -> bytes:
+    """A tag and a self-delimiting body for each value: equal bytes exactly for equal values."""
+    match value:
+        case None:
+            return b"n"
+        case bool():
+            return b"t" if value else b"f"
+        case int():
+            return _framed(b"i", str(value).encode())
+        case float():
+            return b"d" + struct.pack(">d", math.nan if math.isnan(value) else value + 0.0)
+        case str():
+            return _framed(b"s", value.encode("utf-8", "surrogatepass"))
+        case bytes():
+            return _framed(b"b", value)
+        case Decimal():
+            return _framed(b"e", str(value).encode())
+        case datetime() | date() | time():
+            return _framed(b"w", value.isoformat().encode())
+        case timedelta():
+            return _framed(b"u", str(value // timedelta(microseconds=1)).encode())
+        case _Entries():
+            entries = sorted(encoded(key) + encoded(item) for key, item in value)
+            return _framed(b"m", b"".join(entries))
+        case list():
+            return _framed(b"l", b"".join(encoded(item) for item in value))
+        case tuple():
+            return _framed(b"r", b"".join(encoded(item) for item in value))
+        case _:
+            raise TypeError(f"a batch cannot be compared by values of {type(value).__name__}")
+
+
+def _framed(tag: bytes, body: bytes) -> bytes:
+    return tag + struct.pack(">I", len(body)) + body

@@ -1,0 +1,182 @@
+"""Which batches of which query are admitted: contiguous, never replaced (R19).
+
+    <directory>/<query>/pending/<n>.<incarnation>.arrow   written by the query process, not admitted
+    <directory>/<query>/<n>.arrow                         admitted: renamed, directory fsynced
+    <directory>/<query>/<n>.digest                        digest of an admitted batch
+
+Not for writing or reading rows: that is ``batch_file``. Nor for deciding what is published: the
+sinks' ledgers do that, and the node trims here what all of them have (R25). Changes block on small
+file operations and are meant for a thread; questions are answered from memory.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from ha_engine.errors import OutboxDamaged
+from ha_engine.outbox.batch_file import digest_of_file
+from ha_engine.outbox.shelf import OutboxBatch, Shelf
+
+__all__ = ["Outbox", "OutboxBatch", "Verdict"]
+
+
+class Verdict(Enum):
+    """What became of a batch that the query process wants admitted."""
+
+    ADMITTED = "admitted"
+    DONE = "done"
+    NEED_DIGEST = "need digest"
+    MISMATCH = "mismatch"
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    number: int
+    file: Path
+    rows: int
+    bytes: int
+    digest: str | None
+
+
+class Outbox:
+    """All queries' batches below one directory; safe to call from several threads."""
+
+    def __init__(self, directory: Path, max_batches: int, max_bytes: int) -> None:
+        self._directory, self._max_batches, self._max_bytes = directory, max_batches, max_bytes
+        self._shelves: dict[str, Shelf] = {}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def open(
+        cls, directory: Path, *, max_batches: int, max_bytes: int, living: str | None = None
+    ) -> Outbox:
+        """Read what is admitted and remove what is not, but for files of incarnation ``living``.
+
+        The limits are for each query. Raises OutboxDamaged and DiskFailed.
+        """
+        outbox = cls(directory.resolve(), max_batches, max_bytes)
+        outbox._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for place in sorted(outbox._directory.iterdir()):
+            if place.is_dir():
+                outbox._shelves[place.name] = Shelf.open(place, living)
+        return outbox
+
+    # -- the query process writes --------------------------------------------------------------
+
+    def admit(
+        self, query: str, number: int, file: str, rows: int, bytes: int, digest: str | None = None
+    ) -> Verdict:
+        """Admit the pending ``file``, a path below the outbox directory; ``bytes`` is its size.
+
+        Raises OutboxDamaged when the batch does not follow the last one or its file is not there,
+        and DiskFailed.
+        """
+        attempt = _Attempt(number, self._pending(query, file), rows, bytes, digest or None)
+        with self._lock:
+            shelf = self._shelf(query)
+            if number <= shelf.last:
+                return _again(shelf, attempt)
+            if number > shelf.last + 1:
+                raise OutboxDamaged(
+                    f"batch {number} of query {query} does not follow batch {shelf.last}; "
+                    "the query must start again from its checkpoint"
+                )
+            shelf.add(OutboxBatch(attempt.file, rows, bytes), attempt.digest)
+            return Verdict.ADMITTED
+
+    def report_digest(self, query: str, number: int, digest: str) -> None:
+        """Keep the digest of an admitted batch; a second report changes nothing."""
+        with self._lock:
+            self._shelf(query).keep_digest(number, digest)
+
+    # -- the node asks -------------------------------------------------------------------------
+
+    def last_admitted(self, query: str) -> int:
+        """The highest batch that is admitted, or published before; 0 for none."""
+        return self._shelf(query).last
+
+    def floor(self, query: str) -> int:
+        """Batches up to and including this one are gone, since every sink has them."""
+        return self._shelf(query).floor
+
+    def first(self, query: str) -> int | None:
+        """The lowest batch that is kept; None while there is none."""
+        return min(self._shelf(query).batches, default=None)
+
+    def batch(self, query: str, number: int) -> OutboxBatch | None:
+        """An admitted batch; None when it is not admitted yet or trimmed."""
+        return self._shelf(query).batches.get(number)
+
+    def digest(self, query: str, number: int) -> str | None:
+        """What was reported for a batch; also for a while after it was trimmed."""
+        return self._shelf(query).digests.get(number)
+
+    def backlog(self, query: str) -> tuple[int, int]:
+        """Batches and bytes that are kept."""
+        shelf = self._shelf(query)
+        return len(shelf.batches), shelf.bytes
+
+    def is_full(self, query: str) -> bool:
+        """Whether a limit is reached: no further batch of the query should be planned."""
+        batches, size = self.backlog(query)
+        return batches >= self._max_batches or size >= self._max_bytes
+
+    # -- the node lets go ----------------------------------------------------------------------
+
+    def restore_floor(self, query: str, floor: int) -> None:
+        """Tell at start behind which batch it goes on; the rest must be here without a gap.
+
+        Raises OutboxDamaged when a batch between is missing.
+        """
+        with self._lock:
+            self._shelf(query).restore(floor)
+
+    def trim(self, query: str, through: int) -> None:
+        """Remove the batches up to and including ``through``."""
+        with self._lock:
+            self._shelf(query).trim(through)
+
+    def drop(self, query: str) -> None:
+        """Forget everything about a query, its numbers too: its state starts anew."""
+        with self._lock:
+            self._shelf(query).remove()
+            self._shelves.pop(query, None)
+
+    # ------------------------------------------------------------------------------------------
+
+    def _shelf(self, query: str) -> Shelf:
+        if query not in self._shelves:
+            self._shelves[query] = Shelf(self._place(query))
+        return self._shelves[query]
+
+    def _place(self, query: str) -> Path:
+        place = self._directory / query
+        if place.parent != self._directory or query in {"", ".", ".."}:
+            raise OutboxDamaged(f"{query!r} is no name of a query; rename it in the application")
+        return place
+
+    def _pending(self, query: str, file: str) -> Path:
+        path = (self._directory / file).resolve()
+        if path.parent != self._place(query) / "pending":
+            raise OutboxDamaged(f"{file!r} is not among the pending files of query {query}")
+        return path
+
+
+def _again(shelf: Shelf, attempt: _Attempt) -> Verdict:
+    """A second attempt at an admitted batch: the first one stays whatever comes."""
+    admitted = shelf.batches.get(attempt.number)
+    known = shelf.digests.get(attempt.number)
+    if known is None and admitted is None:
+        verdict = Verdict.DONE  # published and trimmed so long ago that its digest is gone too
+    elif attempt.digest is None:
+        return Verdict.NEED_DIGEST
+    else:
+        if known is None and admitted is not None:
+            known = digest_of_file(admitted.path)
+            shelf.keep_digest(attempt.number, known)
+        verdict = Verdict.DONE if known == attempt.digest else Verdict.MISMATCH
+    attempt.file.unlink(missing_ok=True)
+    return verdict

@@ -1,0 +1,179 @@
+"""The admitted batches of one query, in memory and on disk. The outbox locks around it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from ha_engine.errors import DiskFailed, OutboxDamaged
+
+DIGESTS_KEPT = 1024
+"""Digests of so many trimmed batches stay, to judge a late second attempt."""
+
+_BATCH, _DIGEST = re.compile(r"(\d+)\.arrow"), re.compile(r"(\d+)\.digest")
+_DIGEST_TEXT = re.compile(r"[0-9a-f]{32,}|uncompared")
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxBatch:
+    """An Arrow IPC file; ``bytes`` is its size."""
+
+    path: Path
+    rows: int
+    bytes: int
+
+
+class Shelf:
+    """Invariant: ``batches`` are exactly the numbers from ``floor`` + 1 to ``last`` (R19)."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        self.batches: dict[int, OutboxBatch] = {}
+        self.digests: dict[int, str] = {}
+        self.floor = 0
+        self.last = 0
+        self.bytes = 0
+
+    @classmethod
+    def open(cls, place: Path, living: str | None) -> Shelf:
+        """Read a directory; pending files stay only if incarnation ``living`` wrote them."""
+        shelf = cls(place)
+        with _disk(place):
+            shelf._sweep(living)
+            for number, path in _numbered(place, _BATCH):
+                shelf._put(number, OutboxBatch(path, _rows(path), path.stat().st_size))
+            shelf.digests = dict(_whole_digests(place))
+        shelf.floor = min(shelf.batches, default=1) - 1
+        shelf.require_no_gap()
+        return shelf
+
+    def require_no_gap(self) -> None:
+        """Raise OutboxDamaged unless the invariant holds."""
+        for number in range(self.floor + 1, self.last + 1):
+            if number not in self.batches:
+                raise OutboxDamaged(
+                    f"batch {number} is missing in {self._place}, though later ones are there; "
+                    "stop the node and restore it from its peer or a snapshot"
+                )
+
+    def add(self, pending: OutboxBatch, digest: str | None) -> None:
+        """Rename the pending file to the next number, durably."""
+        number = self.last + 1
+        path = self._place / f"{number}.arrow"
+        with _disk(self._place):
+            try:
+                pending.path.rename(path)
+            except FileNotFoundError:
+                raise OutboxDamaged(
+                    f"{pending.path} is not there; the query must write batch {number} again"
+                ) from None
+            _fsync_directory(self._place)
+        self._put(number, replace(pending, path=path))
+        if digest is not None:
+            self.keep_digest(number, digest)
+
+    def keep_digest(self, number: int, digest: str) -> None:
+        """Write the sidecar of an admitted batch, unless there is one."""
+        if number in self.digests or not 0 < number <= self.last:
+            return
+        path = self._place / f"{number}.digest"
+        with _disk(self._place):
+            # Not fsynced: a lost digest is computed again from the batch's own file.
+            unfinished = path.with_suffix(".digest-unfinished")
+            unfinished.write_text(digest)
+            unfinished.rename(path)
+        self.digests[number] = digest
+
+    def trim(self, through: int) -> None:
+        """Remove the batches up to ``through``; a lower number than before changes nothing."""
+        if through <= self.floor:
+            return
+        with _disk(self._place):
+            for number in range(self.floor + 1, min(through, self.last) + 1):
+                self._take(number)
+            for number in [n for n in self.digests if n <= through - DIGESTS_KEPT]:
+                del self.digests[number]
+                (self._place / f"{number}.digest").unlink(missing_ok=True)
+        self.floor, self.last = through, max(self.last, through)
+
+    def restore(self, published_through: int) -> None:
+        """Take the journal's word for the floor; raises OutboxDamaged on a gap above it."""
+        self.trim(published_through)
+        self.floor = published_through
+        self.require_no_gap()
+
+    def remove(self) -> None:
+        """Delete the whole directory."""
+        with _disk(self._place):
+            if self._place.exists():
+                shutil.rmtree(self._place)
+                _fsync_directory(self._place.parent)
+
+    def _put(self, number: int, batch: OutboxBatch) -> None:
+        self.batches[number] = batch
+        self.bytes += batch.bytes
+        self.last = max(self.last, number)
+
+    def _take(self, number: int) -> None:
+        batch = self.batches.pop(number, None)
+        if batch is not None:
+            self.bytes -= batch.bytes
+            batch.path.unlink(missing_ok=True)
+
+    def _sweep(self, living: str | None) -> None:
+        for path in (self._place / "pending").glob("*"):
+            if living is None or f".{living}." not in path.name:
+                path.unlink(missing_ok=True)
+
+
+def _numbered(place: Path, pattern: re.Pattern[str]) -> list[tuple[int, Path]]:
+    found = ((pattern.fullmatch(path.name), path) for path in place.iterdir())
+    return sorted((int(match[1]), path) for match, path in found if match)
+
+
+def _whole_digests(place: Path) -> Iterator[tuple[int, str]]:
+    """A loss of power leaves sidecars empty: they go, and are computed again when asked for."""
+    for number, path in _numbered(place, _DIGEST):
+        text = path.read_bytes().decode("ascii", "replace").strip()
+        if _DIGEST_TEXT.fullmatch(text):
+            yield number, text
+        else:
+            path.unlink()
+
+
+def _rows(path: Path) -> int:
+    """Rows of a batch file, from its metadata; also proves that the file is whole."""
+    try:
+        with pa.memory_map(str(path)) as file, pa.ipc.open_file(file) as reader:
+            return sum(reader.get_batch(n).num_rows for n in range(reader.num_record_batches))
+    except (OSError, pa.ArrowException) as error:
+        raise OutboxDamaged(
+            f"{path} cannot be read ({error}); "
+            "stop the node and restore it from its peer or a snapshot"
+        ) from error
+
+
+def _fsync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _disk(place: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DiskFailed(
+            f"writing below {place} failed: {error.strerror}; "
+            "free or replace the disk, then restart the node"
+        ) from error

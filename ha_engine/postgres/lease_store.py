@@ -1,0 +1,265 @@
+"""The group's lease row: read it, create it, change it by compare-and-set (R1).
+
+Decides nothing: who may acquire, and when, is the core's matter. Every call is one statement in
+autocommit on one connection, blocks for at most ``db_timeout`` seconds on this machine's clock, and
+is meant for a thread. No call leaves a transaction open.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from sqlalchemy import (
+    CTE,
+    Connection,
+    Engine,
+    Row,
+    Select,
+    func,
+    insert,
+    literal,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.dialects.postgresql import insert as postgres_insert
+
+from ha_engine.errors import DatabaseUnreachable
+from ha_engine.postgres.engine import place
+from ha_engine.postgres.schema import SCHEMA, lease, lease_history
+from ha_engine.postgres.session import Session
+from ha_engine.types import DatabaseIdentity, Holder, LeaseRow, Member
+
+T = TypeVar("T")
+
+_ROW = [
+    column for column in lease.c if column.name not in {"group_name", "expires_at", "written_at"}
+]
+
+
+@dataclass(frozen=True, slots=True)
+class HolderChange:
+    """One line of the history. ``outage_seconds`` is what the new holder measured, if it did."""
+
+    at: datetime
+    epoch: int
+    version: int
+    holder: Holder | None
+    previous: Holder | None
+    why: str | None
+    outage_seconds: float | None
+
+
+class _Warnings:
+    """Where the driver leaves what the server warned about. No list: SQLAlchemy would empty it."""
+
+    latest: str | None = None
+
+    def append(self, notice: str) -> None:
+        self.latest = notice
+
+
+class PostgresLeaseStore:
+    """The row of ``group``.
+
+    Every method raises DatabaseUnreachable when the outcome is unknown, DatabaseNotReady when the
+    schema is missing, and InvariantBroken when the database's own constraints refuse a write.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        group: str,
+        ttl_seconds: float,
+        *,
+        db_timeout: float = 1.0,
+        schema: str = SCHEMA,
+    ) -> None:
+        translated_schema = engine.execution_options(schema_translate_map={SCHEMA: schema})
+        self._session = Session(translated_schema, name="lease", autocommit=True)
+        self._group, self._ttl_seconds, self._db_timeout = group, ttl_seconds, db_timeout
+
+    def read(self) -> LeaseRow | None:
+        """The row as it is now; None: the group has none."""
+        return self._one_row(select(*_ROW).where(lease.c.group_name == self._group))
+
+    def create(self, row: LeaseRow) -> LeaseRow | None:
+        """Write the row of a group that has none, as given (R6); None: somebody was faster."""
+        created = (
+            postgres_insert(lease)
+            .values(group_name=self._group, **_columns(row), **self._times())
+            .on_conflict_do_nothing()
+            .returning(*_ROW)
+            .cte("created")
+        )
+        statement = select(*created.c)
+        if row.holder is not None:
+            why = "first row of the group" if row.epoch <= 1 else "the database had lost the row"
+            statement = statement.add_cte(self._history_of(created, None, why, None))
+        return self._one_row(statement, writes=True)
+
+    def compare_and_set(
+        self,
+        expected: LeaseRow,
+        wanted: LeaseRow,
+        *,
+        why: str | None = None,
+        outage_seconds: float | None = None,
+    ) -> LeaseRow | None:
+        """Replace ``expected`` by ``wanted`` with version + 1; None: it was no longer ``expected``.
+
+        A change of holder or epoch is written to the history by the same statement.
+        """
+        values = _columns(wanted) | {"version": lease.c.version + 1}
+        written = (
+            update(lease)
+            .where(lease.c.group_name == self._group, *_is(expected))
+            .values(**values, **self._times())
+            .returning(*_ROW)
+            .cte("written")
+        )
+        statement = select(*written.c)
+        if (wanted.holder, wanted.epoch) != (expected.holder, expected.epoch):
+            statement = statement.add_cte(
+                self._history_of(written, expected.holder, why, outage_seconds)
+            )
+        return self._one_row(statement, writes=True)
+
+    def identity(self) -> DatabaseIdentity:
+        """Which PostgreSQL answers; works for an unprivileged role (R5)."""
+        statement = text(
+            "SELECT (SELECT system_identifier::text FROM pg_control_system()),"
+            " substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
+        )
+        row = self._call(lambda connection: connection.execute(statement).one())
+        return DatabaseIdentity(row[0], row[1])
+
+    def history(self, limit: int = 20) -> list[HolderChange]:
+        """The latest changes of holder, newest first."""
+        statement = (
+            select(lease_history)
+            .where(lease_history.c.group_name == self._group)
+            .order_by(lease_history.c.id.desc())
+            .limit(limit)
+        )
+        rows = self._call(lambda connection: connection.execute(statement).all())
+        return [_holder_change(row) for row in rows]
+
+    def close(self) -> None:
+        """End the connection and its thread."""
+        self._session.shut()
+
+    # -- one statement -------------------------------------------------------------------------
+
+    def _call(self, work: Callable[[Connection], T]) -> T:
+        deadline = time.monotonic() + self._db_timeout
+        return self._session.call(work, lambda: deadline - time.monotonic())
+
+    def _one_row(self, statement: Select[Any], *, writes: bool = False) -> LeaseRow | None:
+        def work(connection: Connection) -> LeaseRow | None:
+            warnings = _Warnings()
+            connection.connection.driver_connection.notices = warnings  # type: ignore[union-attr]
+            row = connection.execute(statement).one_or_none()
+            if writes and warnings.latest is not None:
+                raise self._doubtful(warnings.latest)
+            return None if row is None else _lease_row(row)
+
+        return self._call(work)
+
+    def _doubtful(self, notice: str) -> DatabaseUnreachable:
+        # 1. The commit waits for a synchronous standby that is gone. 2. Somebody cancels the wait.
+        # 3. The server reports success with a warning of SQLSTATE class 01, though a failover to
+        # that standby would lose the write. So a write that warns has an unknown outcome (R1).
+        return DatabaseUnreachable(
+            f"the database {place(self._session.engine)} warned about a write to the lease, "
+            f"so its outcome is unknown: {' '.join(notice.split())}"
+        )
+
+    def _times(self) -> dict[str, Any]:
+        # Never now(), the start of the transaction; the trigger adds a wait for the row lock.
+        ttl = timedelta(seconds=self._ttl_seconds)
+        return {"written_at": func.clock_timestamp(), "expires_at": func.clock_timestamp() + ttl}
+
+    def _history_of(
+        self, written: CTE, previous: Holder | None, why: str | None, outage_seconds: float | None
+    ) -> CTE:
+        line = {
+            "group_name": literal(self._group),
+            "epoch": written.c.epoch,
+            "version": written.c.version,
+            "at": func.clock_timestamp(),
+            "holder_node": written.c.holder_node,
+            "holder_process": written.c.holder_process,
+            "previous_node": literal(previous.node if previous else None, lease.c.holder_node.type),
+            "previous_process": literal(
+                previous.process if previous else None, lease.c.holder_process.type
+            ),
+            "why": literal(why, lease_history.c.why.type),
+            "outage_seconds": literal(outage_seconds, lease_history.c.outage_seconds.type),
+        }
+        lines = select(*line.values()).select_from(written)
+        return insert(lease_history).from_select(list(line), lines).cte("history_line")
+
+
+def _is(expected: LeaseRow) -> list[Any]:
+    holder = expected.holder
+    return [
+        lease.c.holder_node.is_not_distinct_from(holder.node if holder else None),
+        lease.c.holder_process.is_not_distinct_from(holder.process if holder else None),
+        lease.c.epoch == expected.epoch,
+        lease.c.version == expected.version,
+    ]
+
+
+def _columns(row: LeaseRow) -> dict[str, Any]:
+    return {
+        "group_id": row.group_id,
+        "holder_node": row.holder.node if row.holder else None,
+        "holder_process": row.holder.process if row.holder else None,
+        "epoch": row.epoch,
+        "version": row.version,
+        "in_sync": [
+            {"node": member.node, "journal_id": member.journal_id} for member in row.in_sync
+        ],
+        "advertise": row.advertise,
+        "successor": row.successor,
+        "paused": row.paused,
+        "system_identifier": row.identity.system_identifier if row.identity else None,
+        "timeline": row.identity.timeline if row.identity else None,
+    }
+
+
+def _lease_row(row: Row[Any]) -> LeaseRow:
+    return LeaseRow(
+        group_id=row.group_id,
+        holder=_holder(row.holder_node, row.holder_process),
+        epoch=row.epoch,
+        version=row.version,
+        in_sync=tuple(Member(member["node"], member["journal_id"]) for member in row.in_sync),
+        advertise=row.advertise,
+        successor=row.successor,
+        paused=row.paused,
+        identity=DatabaseIdentity(row.system_identifier, row.timeline)
+        if row.system_identifier
+        else None,
+    )
+
+
+def _holder(node: str | None, process: str | None) -> Holder | None:
+    return None if node is None or process is None else Holder(node, process)
+
+
+def _holder_change(row: Row[Any]) -> HolderChange:
+    return HolderChange(
+        at=row.at,
+        epoch=row.epoch,
+        version=row.version,
+        holder=_holder(row.holder_node, row.holder_process),
+        previous=_holder(row.previous_node, row.previous_process),
+        why=row.why,
+        outage_seconds=row.outage_seconds,
+    )

@@ -1,0 +1,144 @@
+"""The ledger beside a sink's table: which batch is the last one there, and whose turn it is (R24).
+
+One row per (group, query, sink), in the schema of the sink's table, moved in the transaction of the
+rows. The functions run inside a transaction of the caller.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Connection,
+    DateTime,
+    MetaData,
+    Table,
+    Text,
+    func,
+    select,
+    update,
+)
+from sqlalchemy.dialects.postgresql import insert
+
+from ha_engine.errors import Fenced, SinkRefused, SinkUnavailable
+
+TABLE = "ha_engine_ledger"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerKey:
+    """Whose row it is."""
+
+    group: str
+    query: str
+    sink: str
+
+
+class Ledger:
+    """The row of ``key`` in ``schema`` (None: where the connection's search path points)."""
+
+    def __init__(self, key: LedgerKey, schema: str | None) -> None:
+        self._key = key
+        self._group_id = ""
+        # I7: one row for each sink, so that the rows of a batch and the batch's number move
+        # together or not at all; a batch and an epoch never become negative.
+        self.table = Table(
+            TABLE,
+            MetaData(),
+            Column("group_name", Text, primary_key=True),
+            Column("query", Text, primary_key=True),
+            Column("sink", Text, primary_key=True),
+            # A name can be used again, by a wiped node or a second installation; this cannot.
+            Column("group_id", Text, nullable=False),
+            Column("epoch", BigInteger, nullable=False),
+            Column("batch", BigInteger, nullable=False),
+            Column("published_at", DateTime(timezone=True), nullable=False),
+            CheckConstraint("epoch >= 0 AND batch >= 0", name="ha_engine_ledger_counts_up"),
+            schema=schema,
+        )
+
+    def claim(self, connection: Connection, epoch: int, start_after: int, group_id: str) -> int:
+        """Raise the row's epoch to ``epoch`` and answer its batch; a missing row starts as told.
+
+        The caller must commit before it acts on the answer. Raises Fenced when the row carries a
+        higher epoch, SinkRefused when it is another group's, whose epochs say nothing about ours.
+        """
+        self._group_id = group_id
+        row = dict(zip(("group_name", "query", "sink"), self._identity(), strict=True))
+        first = insert(self.table).values(
+            **row,
+            group_id=group_id,
+            epoch=epoch,
+            batch=start_after,
+            published_at=func.clock_timestamp(),
+        )
+        connection.execute(first.on_conflict_do_nothing())
+        raised = connection.execute(
+            update(self.table)
+            .where(*self._ours(), self.table.c.epoch <= epoch)
+            .values(epoch=epoch)
+            .returning(self.table.c.batch)
+        ).scalar_one_or_none()
+        if raised is None:
+            raise Fenced(self._read(connection)[0], self._key.sink)
+        return int(raised)
+
+    def advance(self, connection: Connection, epoch: int, batch: int) -> bool:
+        """Move the row from ``batch`` - 1 to ``batch``; False: it is there already.
+
+        Raises Fenced on a higher epoch, SinkUnavailable when the row must be claimed again, and
+        SinkRefused when batches are missing.
+        """
+        ledger = self.table.c
+        moved = connection.execute(
+            update(self.table)
+            .where(*self._ours(), ledger.epoch == epoch, ledger.batch == batch - 1)
+            .values(batch=batch, published_at=func.clock_timestamp())
+        ).rowcount
+        return True if moved == 1 else self._why_not(connection, epoch, batch)
+
+    def _why_not(self, connection: Connection, epoch: int, batch: int) -> bool:
+        found_epoch, found_batch = self._read(connection)
+        if found_epoch > epoch:
+            raise Fenced(found_epoch, self._key.sink)
+        if found_epoch < epoch:
+            raise SinkUnavailable(
+                f"the ledger of sink {self._key.sink} fell back to epoch {found_epoch}; "
+                "it is claimed again"
+            )
+        if found_batch < batch - 1:
+            raise SinkRefused(
+                f"the ledger of sink {self._key.sink} ends at batch {found_batch}, "
+                f"so batch {batch} would leave a gap; was its database restored to an older state?"
+            )
+        return False
+
+    def _read(self, connection: Connection) -> tuple[int, int]:
+        ledger = self.table.c
+        columns = (ledger.epoch, ledger.batch, ledger.group_id)
+        row = connection.execute(select(*columns).where(*self._named())).first()
+        if row is None:
+            return 0, 0
+        if row.group_id != self._group_id:
+            raise SinkRefused(
+                f"the row of sink {self._key.sink} of query {self._key.query} in "
+                f"{self.table.fullname} belongs to group {row.group_id}, and this is group "
+                f"{self._group_id}, though both are named {self._key.group}; give this sink or "
+                "this group another name, or delete that row if its group is gone for good"
+            )
+        return row.epoch, row.batch
+
+    def _ours(self) -> list[Any]:
+        return [*self._named(), self.table.c.group_id == self._group_id]
+
+    def _named(self) -> list[Any]:
+        ledger = self.table.c
+        columns = (ledger.group_name, ledger.query, ledger.sink)
+        return [c == value for c, value in zip(columns, self._identity(), strict=True)]
+
+    def _identity(self) -> tuple[str, str, str]:
+        return self._key.group, self._key.query, self._key.sink

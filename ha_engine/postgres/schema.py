@@ -1,0 +1,50 @@
+"""The tables of the project's own schema, as the stores use them.
+
+Not their definition in a database: that is ``migrations``, where the sentence above each table
+names the invariant that it holds. The default schema here is replaced by the configured one through
+``schema_translate_map``.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Boolean, Column, DateTime, Double, MetaData, Table, Text
+from sqlalchemy.dialects.postgresql import JSONB
+
+SCHEMA = "ha_engine"
+
+metadata = MetaData(schema=SCHEMA)
+
+lease = Table(
+    "lease",
+    metadata,
+    Column("group_name", Text, primary_key=True),
+    Column("group_id", Text, nullable=False),
+    Column("holder_node", Text),
+    Column("holder_process", Text),
+    Column("epoch", BigInteger, nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("in_sync", JSONB, nullable=False),
+    Column("advertise", Text),
+    Column("successor", Text),
+    Column("paused", Boolean, nullable=False),
+    Column("system_identifier", Text),
+    Column("timeline", Text),
+    Column("expires_at", DateTime(timezone=True), nullable=False),
+    Column("written_at", DateTime(timezone=True), nullable=False),
+)
+
+lease_history = Table(
+    "lease_history",
+    metadata,
+    Column("id", BigInteger, primary_key=True),
+    Column("group_name", Text, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("at", DateTime(timezone=True), nullable=False),
+    Column("holder_node", Text),
+    Column("holder_process", Text),
+    Column("previous_node", Text),
+    Column("previous_process", Text),
+    Column("why", Text),
+    Column("outage_seconds", Double),
+)

@@ -1,0 +1,156 @@
+"""One connection behind a local deadline.
+
+A frozen server, or a link that swallows packets, is found by no setting of the server or the
+socket. So every call runs on a thread of its own; when the caller's time is over, the socket is
+shut down under the driver, which ends the call at once, and the outcome counts as unknown. Not a
+pool, and not for long-lived transactions: a call is a whole unit of work.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine
+
+from ha_engine.errors import DatabaseUnreachable
+from ha_engine.postgres.engine import Translation, database_error, place, translated
+
+T = TypeVar("T")
+
+_SLICE_SECONDS = 0.1
+
+
+class Session:
+    """Calls run one after the other. After any failure the next call starts on a new connection."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        name: str,
+        autocommit: bool = False,
+        translation: Translation = database_error,
+    ) -> None:
+        self.engine = engine
+        self._translation = translation
+        self._options = {"isolation_level": "AUTOCOMMIT"} if autocommit else {}
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+        self._turn = threading.Lock()
+        self._lock = threading.Lock()
+        self._connection: Connection | None = None
+        self._wire: socket.socket | None = None
+
+    def call(self, work: Callable[[Connection], T], remaining: Callable[[], float]) -> T:
+        """Run ``work`` while ``remaining()``, in seconds, is positive; it may grow meanwhile.
+
+        Raises DatabaseUnreachable when the time is over: what the server did is then unknown.
+        Other errors of the driver are translated; what ``work`` raises itself passes through.
+        """
+        if not self._turn.acquire(timeout=max(0.0, remaining())):
+            raise self._too_late("was busy with another call of ours")
+        try:
+            future = self._worker.submit(self._run, work, remaining)
+            try:
+                return self._wait(future, remaining)
+            except BaseException:
+                self._drop_connection(future)
+                raise
+        finally:
+            self._turn.release()
+
+    def close(self) -> None:
+        """End the connection; a later call opens another."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+            wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.close()
+        if connection is not None:
+            _discard(connection)
+
+    def shut(self) -> None:
+        """Close for good, with the thread."""
+        self._cut()
+        self._worker.shutdown(wait=False, cancel_futures=True)
+        self.close()
+
+    # -- the caller's side ---------------------------------------------------------------------
+
+    def _wait(self, future: Future[T], remaining: Callable[[], float]) -> T:
+        while (left := remaining()) > 0:
+            try:
+                return future.result(timeout=min(left, _SLICE_SECONDS))
+            except FutureTimeout:
+                if future.done():
+                    return future.result()
+        raise self._too_late("did not answer in time, so the outcome of the call is unknown")
+
+    def _too_late(self, what: str) -> DatabaseUnreachable:
+        return DatabaseUnreachable(f"the database {place(self.engine)} {what}; it is tried again")
+
+    def _drop_connection(self, future: Future[Any]) -> None:
+        if future.cancel():
+            return  # it waited behind an abandoned call, and will not happen later
+        if future.done():
+            self.close()
+        else:
+            self._cut()
+
+    def _cut(self) -> None:
+        with self._lock:
+            if self._wire is not None:
+                try:
+                    self._wire.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass  # it was gone already
+
+    # -- the thread's side ---------------------------------------------------------------------
+
+    def _run(self, work: Callable[[Connection], T], remaining: Callable[[], float]) -> T:
+        try:
+            with translated(self.engine, self._translation):
+                connection = self._connected()
+                if remaining() <= 0:
+                    raise self._too_late("took too long to connect to")
+                return work(connection)
+        except BaseException:
+            self.close()
+            raise
+
+    def _connected(self) -> Connection:
+        if self._connection is not None and _hung_up(self._connection):
+            self.close()
+        if self._connection is None:
+            connection = self.engine.connect().execution_options(**self._options)
+            with self._lock:
+                self._connection = connection
+                self._wire = socket.socket(fileno=os.dup(_driver(connection).fileno()))
+        return self._connection
+
+
+def _driver(connection: Connection) -> Any:
+    return connection.connection.driver_connection
+
+
+def _hung_up(connection: Connection) -> bool:
+    """Whether the server ended this idle connection: found before a write is sent, not after."""
+    if connection.closed or connection.invalidated or _driver(connection).closed:
+        return True
+    poll = select.poll()
+    poll.register(_driver(connection).fileno(), select.POLLIN | select.POLLRDHUP)
+    return bool(poll.poll(0))
+
+
+def _discard(connection: Connection) -> None:
+    try:
+        connection.invalidate()
+        connection.close()
+    except Exception:
+        pass  # it was broken, and what counts is that it is not used again

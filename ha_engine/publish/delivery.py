@@ -1,0 +1,337 @@
+"""One query's batches on their way to one sink: claim, then batch after batch, until stopped.
+
+Not for deciding what may be published: the sink's ledger says what is there, the outbox what is
+admitted, and the authority how long this node may act (R17, R24).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol, TypeVar
+
+import pyarrow as pa
+import structlog
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
+from tenacity.wait import wait_base
+
+from ha_engine.errors import Fenced, SinkRefused, SinkUnavailable
+from ha_engine.outbox.outbox import OutboxBatch
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+Remaining = Callable[[], float]
+
+LEAST_SECONDS = 0.05
+"""No call begins with less time than this: it waits for the next renewal."""
+REFUSED_SECONDS_MAX = 60.0
+"""A sink that refused is asked again so often: an operator may have mended it."""
+
+
+class SinkState(Enum):
+    """How a delivery fares, for the status page and metrics."""
+
+    STOPPED = "stopped"
+    CLAIMING = "claiming"
+    PUBLISHING = "publishing"
+    SUSPENDED = "suspended"
+    UNAVAILABLE = "unavailable"
+    REFUSED = "refused"
+    FENCED = "fenced"
+
+
+_FAILED = frozenset({SinkState.UNAVAILABLE, SinkState.REFUSED})
+
+
+@dataclass(frozen=True, slots=True)
+class SinkStatus:
+    """``backlog`` counts admitted batches that the sink lacks; ``since`` is a Unix time."""
+
+    query: str
+    sink: str
+    state: SinkState
+    published_through: int | None
+    backlog: int
+    error: str | None
+    since: float
+
+
+class Authority(Protocol):
+    """What lets this node publish."""
+
+    def remaining_seconds(self) -> float:
+        """Until safe_until; zero or less when suspended. Grows with each renewal."""
+        ...
+
+
+class Sink(Protocol):
+    """A place that takes batches once each. Methods block, in one thread but for ``prepare``.
+
+    They raise SinkUnavailable (come again, or outcome unknown), SinkRefused (an operator must act)
+    and Fenced (a higher epoch owns the ledger), and end when the deadline does (R17).
+    """
+
+    name: str
+
+    def prepare(self, schema: pa.Schema) -> None:
+        """Make or check the place for rows of ``schema``."""
+        ...
+
+    def claim(self, epoch: int, start_after: int, group_id: str, deadline: Deadline) -> int:
+        """Raise the ledger's epoch durably, then answer the last batch published.
+
+        A ledger that another group made, under the same name, is refused.
+
+        A sink without a ledger row starts one at ``start_after``: one that is added to a query
+        later gets the batches from then on.
+        """
+        ...
+
+    def publish(self, number: int, batch: OutboxBatch, epoch: int, deadline: Deadline) -> None:
+        """Deliver batch ``number`` and move the ledger to it, together; done before is done."""
+        ...
+
+    def close(self) -> None:
+        """Hold no connection any more; a later call opens another."""
+        ...
+
+
+class Admitted(Protocol):
+    """What a delivery asks of the outbox."""
+
+    def last_admitted(self, query: str) -> int: ...
+    def floor(self, query: str) -> int: ...
+    def batch(self, query: str, number: int) -> OutboxBatch | None: ...
+
+
+class Deadline:
+    """The end of one call: after ``timeout`` seconds, at safe_until, or when cancelled."""
+
+    def __init__(self, authority: Authority, timeout: float) -> None:
+        self._authority, self._until = authority, time.monotonic() + timeout
+        self._cancelled = False
+
+    def remaining_seconds(self) -> float:
+        """Asked again and again: a renewal during the call gives it more time (R17)."""
+        if self._cancelled:
+            return 0.0
+        return min(self._until - time.monotonic(), self._authority.remaining_seconds())
+
+    def cancel(self) -> None:
+        """The call is to end now."""
+        self._cancelled = True
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds: of one call, and of the longest pause between two attempts."""
+
+    call_timeout: float = 10.0
+    backoff_max: float = 5.0
+
+
+class Delivery:
+    """Invariant (I7): batch n + 1 is sent only after the ledger was seen at n under this epoch."""
+
+    def __init__(
+        self,
+        query: str,
+        sink: Sink,
+        outbox: Admitted,
+        authority: Authority,
+        timing: Timing,
+        start_after: int,
+        group_id: Callable[[], str],
+        changed: Callable[[SinkStatus], None],
+    ) -> None:
+        self.query, self.sink = query, sink
+        self._outbox, self._authority, self._timing = outbox, authority, timing
+        self._start_after, self._group_id, self._changed = start_after, group_id, changed
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"publish {query}/{sink.name}")
+        self._news = asyncio.Event()
+        self._through: int | None = None
+        self._claimed = False
+        self._state, self._error, self._since = SinkState.STOPPED, "", time.time()
+
+    def wake(self) -> None:
+        """A batch was admitted, or the lease renewed."""
+        self._news.set()
+
+    def status(self) -> SinkStatus:
+        """As it is now."""
+        through = self._outbox.floor(self.query) if self._through is None else self._through
+        backlog = max(0, self._outbox.last_admitted(self.query) - through)
+        return SinkStatus(
+            self.query,
+            self.sink.name,
+            self._state,
+            self._through,
+            backlog,
+            self._error or None,
+            self._since,
+        )
+
+    async def run(self, epoch: int, published: Callable[[int], None]) -> None:
+        """Publish until cancelled; ``published`` hears of each batch the ledger has.
+
+        Raises Fenced, and OutboxDamaged when an admitted batch cannot be read.
+        """
+        self._claimed = False
+        try:
+            while True:
+                await self._with_retries(self._advance, epoch, published)
+        except Fenced as error:
+            self._become(SinkState.FENCED, str(error))
+            raise
+        finally:
+            await _over(asyncio.ensure_future(self._run_blocking(self.sink.close)))
+            if self._state is not SinkState.FENCED:
+                self._become(SinkState.STOPPED)
+
+    def end(self) -> None:
+        """Give the thread back; the delivery is over for good."""
+        self._thread.shutdown(wait=False)
+
+    # -- one step ------------------------------------------------------------------------------
+
+    async def _advance(self, epoch: int, published: Callable[[int], None]) -> None:
+        if not self._claimed:
+            await self._claim(epoch, published)
+        number = (self._through or 0) + 1
+        self._claimed = False  # if this step fails, only the ledger knows how far it came
+        batch = await self._next_batch(number)
+        await self._call(lambda deadline: self.sink.publish(number, batch, epoch, deadline))
+        self._claimed = True
+        self._become(SinkState.PUBLISHING)
+        self._reached(number, published)
+
+    async def _claim(self, epoch: int, published: Callable[[int], None]) -> None:
+        if self._state not in _FAILED:
+            self._become(SinkState.CLAIMING)
+        through = await self._call(
+            lambda deadline: self.sink.claim(epoch, self._start_after, self._group_id(), deadline)
+        )
+        self._require_ours(through)
+        self._claimed = True
+        if self._state not in _FAILED:
+            self._become(SinkState.PUBLISHING)
+        if through != self._through:
+            self._reached(through, published)
+
+    def _require_ours(self, through: int) -> None:
+        """I7: what is published was admitted here first, so anything else tells another story."""
+        last = self._outbox.last_admitted(self.query)
+        if through > last:
+            raise SinkRefused(
+                f"the ledger of sink {self.sink.name} says that batch {through} of query "
+                f"{self.query} is published, but the last one made here is {last}; bring back the "
+                "data directory that made it, or give the sink a new name"
+            )
+
+    def _reached(self, number: int, published: Callable[[int], None]) -> None:
+        self._through = number
+        if number > 0:
+            published(number)
+
+    async def _next_batch(self, number: int) -> OutboxBatch:
+        if number <= self._outbox.floor(self.query):
+            raise SinkRefused(
+                f"sink {self.sink.name} of query {self.query} lacks batch {number}, but the outbox "
+                f"goes on behind {self._outbox.floor(self.query)}; give the sink a new name to let "
+                "it begin there, or restore its ledger together with its rows"
+            )
+        while True:
+            self._news.clear()
+            batch = self._outbox.batch(self.query, number)
+            if batch is not None:
+                return batch
+            self._become(SinkState.PUBLISHING)
+            await self._news.wait()
+
+    # -- calls ---------------------------------------------------------------------------------
+
+    async def _call(self, work: Callable[[Deadline], T]) -> T:
+        await self._authorized()
+        deadline = Deadline(self._authority, self._timing.call_timeout)
+        running = asyncio.ensure_future(self._run_blocking(lambda: work(deadline)))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            # The call must be over before whoever cancelled goes on: it may demote.
+            deadline.cancel()
+            await _over(running)
+            raise
+
+    async def _run_blocking(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    async def _authorized(self) -> None:
+        while self._authority.remaining_seconds() < LEAST_SECONDS:
+            self._become(SinkState.SUSPENDED)
+            self._news.clear()
+            try:
+                await asyncio.wait_for(self._news.wait(), LEAST_SECONDS)
+            except TimeoutError:
+                pass  # nobody is bound to tell of a renewal
+
+    async def _with_retries(
+        self,
+        step: Callable[[int, Callable[[int], None]], Awaitable[None]],
+        epoch: int,
+        published: Callable[[int], None],
+    ) -> None:
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type((SinkUnavailable, SinkRefused)),
+            wait=_Pause(self._timing.backoff_max),
+            before_sleep=self._failed,
+            reraise=True,
+        )
+        await retrying(step, epoch, published)
+
+    def _failed(self, attempt: RetryCallState) -> None:
+        error = attempt.outcome.exception() if attempt.outcome else None
+        refused = isinstance(error, SinkRefused)
+        self._become(SinkState.REFUSED if refused else SinkState.UNAVAILABLE, str(error))
+
+    def _become(self, state: SinkState, error: str = "") -> None:
+        if state is self._state and error == self._error:
+            return
+        failed_before = self._state in _FAILED
+        self._state, self._error, self._since = state, error, time.time()
+        if error:
+            log.warning("sink fails", query=self.query, sink=self.sink.name, reason=error)
+        elif failed_before and state is SinkState.PUBLISHING:
+            log.info("sink takes batches again", query=self.query, sink=self.sink.name)
+        self._changed(self.status())
+
+
+async def _over(running: asyncio.Future[Any]) -> None:
+    """Wait for the end of a bounded call, however often we are cancelled meanwhile.
+
+    How it ended is of no interest: the ledger tells whoever claims next.
+    """
+    while not running.done():
+        try:
+            await asyncio.wait({running})
+        except asyncio.CancelledError:
+            pass
+    running.exception()
+
+
+class _Pause(wait_base):
+    """Exponential with jitter; a refusal waits longer, since only an operator ends it."""
+
+    def __init__(self, longest: float) -> None:
+        self._unavailable = wait_random_exponential(multiplier=0.1, max=longest)
+        self._refused = wait_random_exponential(multiplier=1, max=REFUSED_SECONDS_MAX)
+
+    def __call__(self, retry_state: RetryCallState) -> float:
+        error = retry_state.outcome.exception() if retry_state.outcome else None
+        wait = self._refused if isinstance(error, SinkRefused) else self._unavailable
+        return float(wait(retry_state))

@@ -1,0 +1,131 @@
+"""Publishing while this node is the active: one watched task per (query, sink).
+
+Starts and stops at the core's word. What a task does is in ``delivery``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import structlog
+
+from ha_engine.errors import Fenced
+from ha_engine.publish.delivery import Admitted, Authority, Delivery, Sink, SinkStatus, Timing
+
+log = structlog.get_logger(__name__)
+
+QuerySink = tuple[str, str]
+
+
+class Publisher:
+    """Lives on the node's event loop; callbacks run there too.
+
+    ``on_published(query, sink, batch)``: the ledger has every batch up to this one.
+    ``on_fenced(epoch)``: a ledger carries that higher epoch; its task has ended.
+    ``on_state``: a sink became available, unavailable, refused, ... Never once a batch.
+    ``start_after``: the batch after which a sink that has no ledger row yet begins; 0 if not named.
+    ``group_id``: the group's UUID, known once a node is promoted; it is asked for at each claim.
+    ``failed`` gets the exception of a task that died of anything else.
+    """
+
+    def __init__(
+        self,
+        outbox: Admitted,
+        sinks: Mapping[QuerySink, Sink],
+        authority: Authority,
+        *,
+        on_published: Callable[[str, str, int], None],
+        on_fenced: Callable[[int], None],
+        group_id: Callable[[], str],
+        on_state: Callable[[SinkStatus], None] = lambda status: None,
+        timing: Timing | None = None,
+        start_after: Mapping[QuerySink, int] = MappingProxyType({}),
+    ) -> None:
+        self._on_published, self._on_fenced = on_published, on_fenced
+        timing = timing or Timing()
+        self._deliveries = {
+            (query, name): Delivery(
+                query,
+                sink,
+                outbox,
+                authority,
+                timing,
+                start_after.get((query, name), 0),
+                group_id,
+                on_state,
+            )
+            for (query, name), sink in sinks.items()
+        }
+        self._latest: dict[QuerySink, asyncio.Task[None]] = {}
+        self._running: set[asyncio.Task[None]] = set()
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def start(self, epoch: int) -> None:
+        """Claim every ledger under ``epoch`` and publish from where it stands (R24)."""
+        for key, delivery in self._deliveries.items():
+            before = self._latest.get(key)
+            if before is not None:
+                before.cancel()
+            task = asyncio.create_task(
+                self._deliver(delivery, epoch, before), name=f"publish {'/'.join(key)}"
+            )
+            task.add_done_callback(partial(self._ended, key))
+            self._latest[key] = task
+            self._running.add(task)
+
+    def stop(self) -> Coroutine[Any, Any, None]:
+        """End every call in flight now; what is answered waits until they are over."""
+        for task in self._running:
+            task.cancel()
+        return _all_over(set(self._running))
+
+    def admitted(self, query: str, number: int) -> None:
+        """Batch ``number`` of ``query`` is in the outbox."""
+        for (of, _), delivery in self._deliveries.items():
+            if of == query:
+                delivery.wake()
+
+    def renewed(self) -> None:
+        """The lease was renewed: who waits for authority goes on."""
+        for delivery in self._deliveries.values():
+            delivery.wake()
+
+    def status(self) -> list[SinkStatus]:
+        """Each sink as it is now."""
+        return [delivery.status() for delivery in self._deliveries.values()]
+
+    async def close(self) -> None:
+        """Stop for good and give the threads back."""
+        await self.stop()
+        for delivery in self._deliveries.values():
+            delivery.end()
+
+    # ------------------------------------------------------------------------------------------
+
+    async def _deliver(
+        self, delivery: Delivery, epoch: int, before: asyncio.Task[None] | None
+    ) -> None:
+        if before is not None:
+            await asyncio.wait({before})  # a connection never serves two epochs at once
+        await delivery.run(epoch, partial(self._on_published, delivery.query, delivery.sink.name))
+
+    def _ended(self, key: QuerySink, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        match None if task.cancelled() else task.exception():
+            case None:
+                pass
+            case Fenced() as fenced:
+                log.warning("fenced", query=key[0], sink=key[1], by_epoch=fenced.epoch)
+                self._on_fenced(fenced.epoch)
+            case error:
+                if not self.failed.done():
+                    self.failed.set_exception(error)
+
+
+async def _all_over(tasks: set[asyncio.Task[None]]) -> None:
+    if tasks:
+        await asyncio.wait(tasks)

@@ -1,0 +1,1 @@
+"""One module a kind of sink; each implements ``publish.Sink``."""

@@ -1,0 +1,122 @@
+"""Rows of a batch as the text that PostgreSQL's COPY reads; pure.
+
+Numbers, text, dates and times are written by Arrow. What Arrow's CSV does not know becomes text
+first: bytes as hex, structs, lists and maps as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+from ha_engine.errors import SinkRefused
+
+_ROW = "\0row"
+"""Name of a column of our own; PostgreSQL allows no such name, so it never meets another."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyText:
+    """CSV without a header: null is nothing, an empty text is ``""``."""
+
+    columns: tuple[str, ...]
+    rows: int
+    body: IO[bytes]
+
+
+def copy_text(table: pa.Table, key: tuple[str, ...] = ()) -> CopyText:
+    """The rows as CSV; with ``key``, one row of each key.
+
+    Of several rows with one key the greatest stays, comparing the other columns from left to right,
+    null lowest: a node that read the rows in another order keeps the same one (I6). Raises
+    SinkRefused for a value without a JSON form.
+    """
+    plain = pa.table(
+        [_plain(table.field(index), column) for index, column in enumerate(table.columns)],
+        names=table.column_names,
+    )
+    if key:
+        plain = _one_of_each(plain, list(key))
+    buffer = pa.BufferOutputStream()
+    pyarrow.csv.write_csv(plain, buffer, pyarrow.csv.WriteOptions(include_header=False))
+    return CopyText(tuple(plain.column_names), plain.num_rows, pa.BufferReader(buffer.getvalue()))
+
+
+def _one_of_each(table: pa.Table, key: list[str]) -> pa.Table:
+    if table.select(key).group_by(key).aggregate([]).num_rows == table.num_rows:
+        return table
+    # Arrow puts nulls last in either direction, so the greatest row of a key comes first.
+    others = [(name, "descending") for name in table.column_names if name not in key]
+    ordered = table.sort_by([*((name, "ascending") for name in key), *others])
+    numbered = ordered.append_column(_ROW, pa.array(range(ordered.num_rows), pa.int64()))
+    first = numbered.group_by(key).aggregate([(_ROW, "min")])[f"{_ROW}_min"]
+    return ordered.take(first.take(pc.sort_indices(first)))
+
+
+def _plain(field: pa.Field, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column of a type that Arrow's CSV writes as PostgreSQL reads it."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return _plain(field, column.cast(kind.value_type))
+    if pa.types.is_nested(kind):
+        return _by_value(column, lambda value: _as_json(field.name, value))
+    if (
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+        or pa.types.is_binary_view(kind)
+    ):
+        return _by_value(column, lambda value: "\\x" + bytes(value).hex())
+    return column.cast(_written_as(kind), safe=False)
+
+
+def _written_as(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_string_view(kind) or pa.types.is_null(kind):
+        return pa.large_string()
+    if pa.types.is_float16(kind):
+        return pa.float32()
+    if pa.types.is_date64(kind):
+        return pa.date32()
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        return pa.timestamp("us", kind.tz)
+    if kind == pa.time64("ns"):
+        return pa.time64("us")
+    return kind
+
+
+def _by_value(column: pa.ChunkedArray, written: Callable[[Any], str]) -> pa.ChunkedArray:
+    values = column.to_pylist(maps_as_pydicts="lossy")
+    texts = [None if value is None else written(value) for value in values]
+    return pa.chunked_array([pa.array(texts, pa.large_string())])
+
+
+def _as_json(column: str, value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_json_text)
+    except (TypeError, ValueError) as error:
+        raise SinkRefused(
+            f"a value of column {column} has no form in JSON ({error}); "
+            "select its fields as columns of their own"
+        ) from error
+
+
+def _json_text(value: Any) -> str:
+    match value:
+        case datetime() if value.tzinfo is not None:
+            return value.astimezone(UTC).isoformat()
+        case date() | time():
+            return value.isoformat()
+        case Decimal():
+            return str(value)
+        case bytes():
+            return value.hex()
+        case _:
+            raise TypeError(f"{type(value).__name__} is not supported")

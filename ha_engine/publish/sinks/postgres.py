@@ -1,0 +1,76 @@
+"""The ``postgres`` sink: rows and ledger move in one transaction (I7, R24).
+
+It knows Arrow and files; the database's side is behind ``SinkStore``, which the node hands over.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import IO, Protocol
+
+import pyarrow as pa
+
+from ha_engine.outbox.batch_file import read_batch_file
+from ha_engine.outbox.outbox import OutboxBatch
+from ha_engine.publish.delivery import Deadline, Remaining
+from ha_engine.publish.sinks.copy_text import copy_text
+
+
+class SinkStore(Protocol):
+    """The sink's database. All methods block, and raise SinkUnavailable, SinkRefused or Fenced."""
+
+    def prepare(self, schema: pa.Schema, remaining: Remaining) -> None: ...
+    def claim(self, epoch: int, start_after: int, group_id: str, remaining: Remaining) -> int: ...
+    def publish(
+        self,
+        batch: int,
+        epoch: int,
+        columns: tuple[str, ...],
+        rows: int,
+        csv: IO[bytes] | None,
+        remaining: Remaining,
+    ) -> None: ...
+    def close(self) -> None: ...
+
+
+class PostgresSink:
+    """Implements ``publish.Sink``. ``key``: its columns, when rows replace older ones."""
+
+    def __init__(
+        self,
+        name: str,
+        store: SinkStore,
+        key: tuple[str, ...] = (),
+        *,
+        prepare_seconds: float = 10.0,
+    ) -> None:
+        self.name = name
+        self._store, self._key, self._prepare_seconds = store, key, prepare_seconds
+        self._prepared: pa.Schema | None = None
+
+    def prepare(self, schema: pa.Schema) -> None:
+        """Make or check the table; writes no row, so it needs no authority."""
+        until = time.monotonic() + self._prepare_seconds
+        self._store.prepare(schema, lambda: until - time.monotonic())
+        self._prepared = schema
+
+    def claim(self, epoch: int, start_after: int, group_id: str, deadline: Deadline) -> int:
+        """Raise the ledger's epoch and answer the last batch published."""
+        return self._store.claim(epoch, start_after, group_id, deadline.remaining_seconds)
+
+    def publish(self, number: int, batch: OutboxBatch, epoch: int, deadline: Deadline) -> None:
+        """Write the batch once; a batch without rows moves the ledger only."""
+        remaining = deadline.remaining_seconds
+        if batch.rows == 0:
+            self._store.publish(number, epoch, (), 0, None, remaining)
+            return
+        table = read_batch_file(batch.path)
+        if self._prepared is None or not table.schema.equals(self._prepared):
+            self._store.prepare(table.schema, remaining)
+            self._prepared = table.schema
+        text = copy_text(table, self._key)
+        self._store.publish(number, epoch, text.columns, text.rows, text.body, remaining)
+
+    def close(self) -> None:
+        """End the connection; a later call opens another."""
+        self._store.close()

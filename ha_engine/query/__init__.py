@@ -1,0 +1,28 @@
+"""The Spark process of a node, and what both processes know about the user's application.
+
+    application   the application file as frozen values; imported by the node too, so no Spark in it
+    columns       the column types of a stream, in the words of SQL and of Arrow
+    application_versions  the file as loaded, held against the version that the node runs
+    session       the one Spark session with its settings; the check for Java
+    link          calls over the node's local socket, retried while the node is away
+    sql_words     which streams a SQL text names, told without Spark
+    source        the ``ha_journal`` data source: committed records up to the next mark
+    record_rows   rows of records as Spark shall see them
+    offsets       which mark a batch of Spark's belongs to, and whether all its sources agree
+    outbox_writer one batch to the outbox, its admission, its digest
+    plan          the application's queries as Spark data frames
+    determinism   what would give another answer on another node, refused before it runs
+    check         what ``app check`` says about an application
+    failure       a Spark error in one line
+    disk          the disk's errors in the engine's words
+    checkpoints   one directory per query, set aside when its stamp differs
+    runner        starts, watches and stops the streaming queries
+    reports       digests and progress to the node, off the batch's critical path
+    progress      Spark's progress of a batch
+    lifeline      ends a process whose parent or driver is gone
+    start_deadline  ends a process that does not get to its work in time
+    main          the process
+    service       the node's side of the socket; it runs in the node process
+
+Nothing here decides which batch comes next or what a failure means: the node does.
+"""

@@ -1,0 +1,191 @@
+"""A stream application as frozen values: its streams, queries and sinks.
+
+Reading and checking the file is in ``application_file``. The node imports this module, so it
+imports no Spark. Digests tell whether two nodes run the same thing (R23).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+import pyarrow as pa
+
+from ha_engine.query.columns import Column
+
+SYSTEM_COLUMNS = MappingProxyType(
+    {
+        "_received_at": Column("_received_at", "timestamp", nullable=False),
+        "_event_id": Column("_event_id", "string", nullable=False),
+    }
+)
+"""Columns that the engine can add to a stream: equal on every node, unlike a clock or uuid()."""
+
+
+class OutputMode(Enum):
+    """Spark's output modes."""
+
+    APPEND = "append"
+    UPDATE = "update"
+    COMPLETE = "complete"
+
+
+class OnChange(Enum):
+    """What happens to a query's state when its digest changes."""
+
+    KEEP = "keep"
+    RESET = "reset"
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """``delay`` is a Spark interval such as ``10 minutes``."""
+
+    column: str
+    delay: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSpec:
+    """An input stream. ``columns`` are what producers send, without the system columns."""
+
+    name: str
+    columns: tuple[Column, ...]
+    watermark: Watermark | None = None
+    system_columns: tuple[str, ...] = ()
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """Schema of the record batches in the journal: the declared columns in their order."""
+        return pa.schema([column.arrow for column in self.columns])
+
+    @property
+    def spark_schema(self) -> str:
+        """DDL of what a query sees: the declared columns, then the system columns."""
+        added = (SYSTEM_COLUMNS[name] for name in self.system_columns)
+        return ", ".join(column.ddl for column in (*self.columns, *added))
+
+    @property
+    def digest(self) -> str:
+        return _digest(self.spark_schema, _mark_text(self.watermark))
+
+
+def _mark_text(watermark: Watermark | None) -> str:
+    return "" if watermark is None else f"{watermark.column} {watermark.delay}"
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresSinkSpec:
+    """A table that gets the batches of a query. ``url`` None: the database of the node."""
+
+    name: str
+    table: str
+    mode: Literal["insert", "upsert"] = "insert"
+    key: tuple[str, ...] = ()
+    auto_create: bool = False
+    url: str | None = field(default=None, repr=False)
+
+    @property
+    def guarantee(self) -> str:
+        return "exactly once: the rows and the ledger move in one transaction"
+
+    @property
+    def digest(self) -> str:
+        return _digest(
+            "postgres", self.name, self.table, self.mode, *self.key, str(self.auto_create)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SqlText:
+    """A query in Spark SQL."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PythonFunction:
+    """``module:function``, called with {stream: DataFrame}; ``source`` is the module's file."""
+
+    reference: str
+    source: Path
+    source_digest: str
+
+    @property
+    def module(self) -> str:
+        return self.reference.partition(":")[0]
+
+    @property
+    def function(self) -> str:
+        return self.reference.partition(":")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class QuerySpec:
+    """One streaming query. ``digest`` changes with whatever changes its state or its output.
+
+    ``streams`` are those that it reads (a SQL text: those that it names); ``deterministic`` False
+    turns the comparison of digests off for it.
+    """
+
+    name: str
+    text: SqlText | PythonFunction
+    streams: tuple[str, ...]
+    digest: str
+    output_mode: OutputMode = OutputMode.APPEND
+    on_change: OnChange | None = None
+    deterministic: bool = True
+    sinks: tuple[PostgresSinkSpec, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StreamApplication:
+    """All that a node runs. Mappings are read-only and keep the order of the file."""
+
+    name: str
+    streams: MappingProxyType[str, StreamSpec]
+    queries: MappingProxyType[str, QuerySpec]
+    directory: Path
+
+    @property
+    def digest(self) -> str:
+        """Differs when any stream, query or sink does; URLs and the file's layout do not count."""
+        streams = [f"{s.name} {s.digest}" for s in self.streams.values()]
+        queries = [
+            f"{q.name} {q.digest} {q.deterministic} " + " ".join(s.digest for s in q.sinks)
+            for q in self.queries.values()
+        ]
+        return _digest(self.name, *sorted(streams), *sorted(queries))
+
+
+def query_digest(
+    text: SqlText | PythonFunction, mode: OutputMode, streams: tuple[StreamSpec, ...]
+) -> str:
+    match text:
+        case SqlText(sql):
+            words = ["sql", sql.strip()]
+        case PythonFunction(reference, _, source_digest):
+            words = ["function", reference, source_digest]
+    read = sorted(f"{s.name} {s.digest}" for s in streams)
+    return _digest(*words, mode.value, *read)
+
+
+def source_digest(source: bytes) -> str:
+    """Of a Python module's file."""
+    return hashlib.blake2b(source, digest_size=16).hexdigest()
+
+
+def _digest(*words: str) -> str:
+    return hashlib.blake2b(json.dumps(words).encode(), digest_size=16).hexdigest()
+
+
+def load_application(path: Path | str) -> StreamApplication:
+    """Read and check an application file; raises ApplicationError with the place and what to do."""
+    from ha_engine.query.application_file import read_application
+
+    return read_application(Path(path))

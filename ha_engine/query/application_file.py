@@ -1,0 +1,325 @@
+"""The application file: read with pydantic, refused with the nearest known key, turned into values.
+
+Not for what only Spark can tell (bad SQL, an unknown column): that is ``plan``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from ha_engine.errors import ApplicationError
+from ha_engine.query.application import (
+    SYSTEM_COLUMNS,
+    OnChange,
+    OutputMode,
+    PostgresSinkSpec,
+    PythonFunction,
+    QuerySpec,
+    SqlText,
+    StreamApplication,
+    StreamSpec,
+    Watermark,
+    query_digest,
+    source_digest,
+)
+from ha_engine.query.columns import Column, parse_column
+from ha_engine.query.sql_words import names_in, watermarked_in
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+_TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62})?")
+_SHORT_DELAY = re.compile(r"(\d+)\s*(ms|s|m|h|d)")
+_UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_DELAY = re.compile(r"\d+ (millisecond|second|minute|hour|day|week)s?")
+
+
+def _name(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise ValueError(
+            f"{value!r} is not a name; use letters, digits and _, at most 63, no digit first"
+        )
+    return value
+
+
+def _delay(value: str) -> str:
+    if short := _SHORT_DELAY.fullmatch(value):
+        return f"{short[1]} {_UNITS[short[2]]}"
+    if not _DELAY.fullmatch(value):
+        raise ValueError(f"{value!r} is not a delay; write one such as '10 minutes' or '30s'")
+    return value
+
+
+def _table(value: str) -> str:
+    if not _TABLE.fullmatch(value):
+        raise ValueError(f"{value!r} is not a table; write table or schema.table")
+    return value
+
+
+Name = Annotated[str, AfterValidator(_name)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class _Watermark(_Section):
+    column: str
+    delay: Annotated[str, AfterValidator(_delay)]
+
+
+class _Stream(_Section):
+    columns: dict[Name, str] = Field(alias="schema", min_length=1)
+    watermark: _Watermark | None = None
+    system_columns: list[Literal["_received_at", "_event_id"]] = []
+
+
+class _Sink(_Section):
+    name: Name
+    type: Literal["postgres"]
+    table: Annotated[str, AfterValidator(_table)]
+    mode: Literal["insert", "upsert"] = "insert"
+    key: list[Name] = []
+    auto_create: bool = False
+    url: str | None = None
+
+
+class _Query(_Section):
+    sql: str | None = None
+    function: str | None = Field(None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+    streams: list[str] | None = None
+    output_mode: Literal["append", "update", "complete"] = "append"
+    on_change: Literal["keep", "reset"] | None = None
+    deterministic: bool = True
+    sinks: list[_Sink] = []
+
+
+class _Application(_Section):
+    name: Name
+    streams: dict[Name, _Stream] = Field(min_length=1)
+    queries: dict[Name, _Query] = Field(min_length=1)
+
+
+def read_application(path: Path) -> StreamApplication:
+    """Raises ApplicationError: one sentence that names the file, the key and what to do."""
+    try:
+        parsed = _Application.model_validate(_read_yaml(path))
+        _refuse_twins("stream", parsed.streams)
+        _refuse_twins("query", parsed.queries)
+        streams = {name: _stream(name, raw) for name, raw in parsed.streams.items()}
+        queries = {name: _query(name, raw, streams, path) for name, raw in parsed.queries.items()}
+    except ValidationError as error:
+        raise ApplicationError(f"{path}: {_sentence(error)}") from None
+    except ApplicationError as error:
+        raise ApplicationError(f"{path}: {error}") from None
+    return StreamApplication(
+        parsed.name, MappingProxyType(streams), MappingProxyType(queries), path.resolve().parent
+    )
+
+
+def _read_yaml(path: Path) -> object:
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ApplicationError(f"cannot be read: {error.strerror}; check the path") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ApplicationError(f"is not YAML: {' '.join(str(error).split())}") from None
+
+
+def _refuse_twins(what: str, names: Mapping[str, object]) -> None:
+    """Spark does not tell names apart by case, and neither do the directories of some systems."""
+    seen: dict[str, str] = {}
+    for name in names:
+        if other := seen.get(name.lower()):
+            raise ApplicationError(
+                f"{what} {name!r} differs from {other!r} only in case; rename one"
+            )
+        seen[name.lower()] = name
+
+
+# -- streams ---------------------------------------------------------------------------------------
+
+
+def _stream(name: str, raw: _Stream) -> StreamSpec:
+    columns = tuple(_column(name, column, text) for column, text in raw.columns.items())
+    if len(set(raw.system_columns)) < len(raw.system_columns):
+        raise ApplicationError(f"streams.{name}.system_columns names a column twice; remove one")
+    watermark = _watermark(name, raw.watermark, columns, raw.system_columns)
+    return StreamSpec(name, columns, watermark, tuple(raw.system_columns))
+
+
+def _column(stream: str, name: str, text: str) -> Column:
+    if name in SYSTEM_COLUMNS:
+        raise ApplicationError(
+            f"streams.{stream}.schema: {name} is the engine's own column; list it in system_columns"
+        )
+    try:
+        return parse_column(name, text)
+    except ApplicationError as error:
+        raise ApplicationError(f"streams.{stream}.schema.{name}: {error}") from None
+
+
+def _watermark(
+    stream: str, raw: _Watermark | None, columns: tuple[Column, ...], system: list[Any]
+) -> Watermark | None:
+    if raw is None:
+        return None
+    known = {c.name: c.sql for c in (*columns, *(SYSTEM_COLUMNS[name] for name in system))}
+    if known.get(raw.column) != "timestamp":
+        raise ApplicationError(
+            f"streams.{stream}.watermark.column: {raw.column!r} is not a timestamp column of it"
+        )
+    return Watermark(raw.column, raw.delay)
+
+
+# -- queries ---------------------------------------------------------------------------------------
+
+
+def _query(name: str, raw: _Query, streams: Mapping[str, StreamSpec], path: Path) -> QuerySpec:
+    where = f"queries.{name}"
+    text = _text(where, raw, path)
+    read = _streams_read(where, raw, text, streams)
+    mode = OutputMode(raw.output_mode)
+    return QuerySpec(
+        name=name,
+        text=text,
+        streams=read,
+        digest=query_digest(text, mode, tuple(streams[stream] for stream in read)),
+        output_mode=mode,
+        on_change=OnChange(raw.on_change) if raw.on_change else None,
+        deterministic=raw.deterministic,
+        sinks=_sinks(where, raw, mode),
+    )
+
+
+def _text(where: str, raw: _Query, path: Path) -> SqlText | PythonFunction:
+    match raw.sql, raw.function:
+        case str(sql), None:
+            return SqlText(sql)
+        case None, str(reference):
+            source = _source_of(where, reference.partition(":")[0], path.resolve().parent)
+            return PythonFunction(reference, source, source_digest(source.read_bytes()))
+        case _:
+            raise ApplicationError(f"{where} needs either sql or function, and not both")
+
+
+def _source_of(where: str, module: str, directory: Path) -> Path:
+    """The module's file, without importing it: beside the application file, else on the path."""
+    beside = directory.joinpath(*module.split(".")).with_suffix(".py")
+    if beside.is_file():
+        return beside
+    try:
+        found = importlib.util.find_spec(module)
+    except ImportError:
+        found = None
+    if found is None or not found.origin or not Path(found.origin).is_file():
+        raise ApplicationError(
+            f"{where}.function: there is no module {module!r}; "
+            f"put {beside.name} beside the application file"
+        )
+    return Path(found.origin)
+
+
+def _streams_read(
+    where: str, raw: _Query, text: SqlText | PythonFunction, streams: Mapping[str, StreamSpec]
+) -> tuple[str, ...]:
+    match text:
+        case SqlText(sql):
+            read = tuple(name for name in streams if name.lower() in names_in(sql))
+            _refuse_two_watermarks(where, sql, read, streams)
+            if raw.streams is not None:
+                raise ApplicationError(f"{where}.streams is only for a function; remove it")
+        case PythonFunction():
+            read = tuple(raw.streams) if raw.streams is not None else tuple(streams)
+    for name in read:
+        if name not in streams:
+            raise ApplicationError(
+                f"{where}.streams: there is no stream {name!r}{_nearest(name, streams)}"
+            )
+    if not read:
+        raise ApplicationError(f"{where} reads no stream of this application: {', '.join(streams)}")
+    return read
+
+
+def _refuse_two_watermarks(
+    where: str, sql: str, read: tuple[str, ...], streams: Mapping[str, StreamSpec]
+) -> None:
+    for name in read:
+        if streams[name].watermark and watermarked_in(sql, name):
+            raise ApplicationError(
+                f"{where}: stream {name!r} has a watermark in the file "
+                "and a WATERMARK clause in the SQL; keep one"
+            )
+
+
+def _sinks(where: str, raw: _Query, mode: OutputMode) -> tuple[PostgresSinkSpec, ...]:
+    names = [sink.name for sink in raw.sinks]
+    if len(set(names)) < len(names):
+        raise ApplicationError(
+            f"{where}.sinks: two sinks have the same name; the ledger tells them apart by it"
+        )
+    return tuple(_sink(f"{where}.sinks.{sink.name}", sink, mode) for sink in raw.sinks)
+
+
+def _sink(where: str, raw: _Sink, mode: OutputMode) -> PostgresSinkSpec:
+    if raw.mode == "upsert" and not raw.key:
+        raise ApplicationError(f"{where}: mode upsert needs key, the columns that tell rows apart")
+    if raw.mode == "insert" and raw.key:
+        raise ApplicationError(
+            f"{where}: key is only for mode upsert; remove it or set mode: upsert"
+        )
+    if raw.mode == "insert" and mode is OutputMode.COMPLETE:
+        raise ApplicationError(
+            f"{where}: output_mode complete repeats the whole result in each batch; "
+            "use mode: upsert with key"
+        )
+    return PostgresSinkSpec(raw.name, raw.table, raw.mode, tuple(raw.key), raw.auto_create, raw.url)
+
+
+# -- messages --------------------------------------------------------------------------------------
+
+
+def _nearest(word: str, known: Mapping[str, object] | list[str]) -> str:
+    near = get_close_matches(word, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(known)}"
+
+
+def _sentence(error: ValidationError) -> str:
+    """The first thing that pydantic found, in words of the file."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    place = [str(part) for part in first["loc"]]
+    where = ".".join(place) or "the file"
+    match first["type"]:
+        case "extra_forbidden":
+            return f"{where} is not a known key{_nearest(place[-1], _keys_at(place[:-1]))}"
+        case "missing":
+            return f"{where} is missing"
+        case "model_type" | "dict_type" | "model_attributes_type":
+            return f"{where} must be a mapping of keys to values"
+        case "value_error":
+            return f"{where}: {first['msg'].removeprefix('Value error, ')}"
+        case _:
+            return f"{where}: {first['msg']}, not {first['input']!r}"
+
+
+def _keys_at(place: list[str]) -> list[str]:
+    model: type[BaseModel]
+    match place:
+        case []:
+            model = _Application
+        case ["streams", _]:
+            model = _Stream
+        case ["streams", _, "watermark"]:
+            model = _Watermark
+        case ["queries", _]:
+            model = _Query
+        case _:
+            model = _Sink
+    return [spec.alias or name for name, spec in model.model_fields.items()]

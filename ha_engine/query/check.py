@@ -1,0 +1,132 @@
+"""What ``ha-engine app check`` tells about an application: each query planned, none started."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from ha_engine.errors import ApplicationError
+from ha_engine.query.application import (
+    PostgresSinkSpec,
+    PythonFunction,
+    QuerySpec,
+    StreamApplication,
+    StreamSpec,
+)
+from ha_engine.query.determinism import uses_python
+from ha_engine.query.lifeline import ProcessId
+from ha_engine.query.plan import PlannedQuery, plan_query
+from ha_engine.query.source import SourceOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PYTHON = (
+    "a Python function cannot be checked for what differs between nodes: "
+    "the digests of its batches are compared instead"
+)
+_UNCOMPARED = "deterministic: false, so a difference between nodes goes unnoticed"
+_NO_SINK = "no sink: its batches are computed and dropped"
+_NEVER_CLOSES = "no watermark on {}: state that depends on it is kept for ever"
+
+
+@dataclass(frozen=True, slots=True)
+class SinkReport:
+    """A sink and what it guarantees."""
+
+    name: str
+    type: str
+    table: str
+    mode: str
+    guarantee: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueryReport:
+    """One query. ``columns`` are (name, Arrow type); ``error`` None means that it can run."""
+
+    name: str
+    output_mode: str
+    streams: tuple[str, ...]
+    columns: tuple[tuple[str, str], ...]
+    sinks: tuple[SinkReport, ...]
+    notes: tuple[str, ...]
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationReport:
+    """All queries, good or bad; ``digest`` is what nodes compare."""
+
+    application: str
+    digest: str
+    queries: tuple[QueryReport, ...]
+
+    @property
+    def is_good(self) -> bool:
+        return all(query.error is None for query in self.queries)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"good": self.is_good, **asdict(self)}
+
+
+def check_application(application: StreamApplication, spark: SparkSession) -> ApplicationReport:
+    """Plans every query as a node would. Raises nothing about a query: it is in the report."""
+    queries = tuple(_check(application, spec, spark) for spec in application.queries.values())
+    return ApplicationReport(application.name, application.digest, queries)
+
+
+def _check(application: StreamApplication, spec: QuerySpec, spark: SparkSession) -> QueryReport:
+    try:
+        planned = plan_query(spark, application, spec, lambda stream: _options(spec, stream))
+        _check_sinks(spec, planned.schema)
+    except ApplicationError as error:
+        return _report(spec, error=str(error))
+    return _report(spec, planned.schema, _notes(application, planned))
+
+
+def _options(spec: QuerySpec, stream: StreamSpec) -> SourceOptions:
+    """No source is ever started with these."""
+    me = ProcessId.of_this()
+    return SourceOptions("/nowhere", "check", spec.name, stream.name, stream.arrow_schema, me)
+
+
+def _check_sinks(spec: QuerySpec, schema: pa.Schema) -> None:
+    for sink in spec.sinks:
+        for column in sink.key:
+            if column not in schema.names:
+                raise ApplicationError(
+                    f"query {spec.name}: sink {sink.name} has the key {column!r}, but the query "
+                    f"yields {', '.join(schema.names)}"
+                )
+
+
+def _notes(application: StreamApplication, planned: PlannedQuery) -> tuple[str, ...]:
+    spec = planned.spec
+    open_ended = [name for name in spec.streams if application.streams[name].watermark is None]
+    found = [
+        _PYTHON if isinstance(spec.text, PythonFunction) or uses_python(planned.frame) else "",
+        "" if spec.deterministic else _UNCOMPARED,
+        "" if spec.sinks else _NO_SINK,
+        _NEVER_CLOSES.format(", ".join(open_ended)) if open_ended else "",
+    ]
+    return tuple(note for note in found if note)
+
+
+def _report(
+    spec: QuerySpec,
+    schema: pa.Schema | None = None,
+    notes: tuple[str, ...] = (),
+    *,
+    error: str | None = None,
+) -> QueryReport:
+    fields = () if schema is None else tuple((field.name, str(field.type)) for field in schema)
+    sinks = tuple(_sink_report(sink) for sink in spec.sinks)
+    mode = spec.output_mode.value
+    return QueryReport(spec.name, mode, spec.streams, fields, sinks, notes, error)
+
+
+def _sink_report(sink: PostgresSinkSpec) -> SinkReport:
+    return SinkReport(sink.name, "postgres", sink.table, sink.mode, sink.guarantee)

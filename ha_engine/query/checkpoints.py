@@ -1,0 +1,156 @@
+"""The checkpoint directory of a query: taken as it is when it is known to be whole, else set aside.
+
+The stamp says for which journal and version of the query Spark wrote the checkpoint (R8), and since
+which boot of the host; the node knows the former, this module only compares it. Spark does not
+fsync what it writes, so a checkpoint outlives the boot in which it was written only if it was
+marked clean: a loss of power leaves files of no bytes behind.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from ha_engine.errors import QueryProcessFailed
+from ha_engine.query.disk import disk
+
+STAMP_FILE = "ha_engine.stamp"
+CLEAN_FILE = "ha_engine.clean"
+_ASIDE = ".set-aside-"
+_WRITTEN_BY_SPARK = ("offsets", "commits", "state")
+_LOST = (
+    "its checkpoint is lost, and its state began before its definition changed, so the journal "
+    "cannot rebuild it; set on_change to reset and change the query (a comment is enough) to start "
+    "with empty state"
+)
+
+
+def boot_id() -> str:
+    """Another one after each start of the kernel."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def open_checkpoint(
+    root: Path, query: str, stamp: str, *, must_resume: bool = False, boot: str | None = None
+) -> Path:
+    """The query's directory, stamped; one that does not fit is set aside and deleted later.
+
+    Raises QueryProcessFailed when the state ``must_resume`` and no checkpoint has it; DiskFailed.
+    """
+    directory, wanted = root / query, _Stamp(stamp, boot or boot_id())
+    with disk(root):
+        usable = _is_whole(directory, wanted)
+        if must_resume and not usable:
+            usable = _may_be_whole(directory, wanted)
+            if not usable:
+                raise QueryProcessFailed(_LOST)
+        if not usable:
+            _set_aside(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        _stamp(directory, wanted)
+        _delete_set_aside(root, query)
+    return directory
+
+
+def mark_clean(root: Path, *, boot: str | None = None) -> None:
+    """Say that the checkpoints below ``root`` outlive this boot; nothing may write to them now.
+
+    Raises DiskFailed.
+    """
+    this_boot = boot or boot_id()
+    with disk(root):
+        os.sync()
+        for stamp in root.glob(f"*/{STAMP_FILE}"):
+            found = None if _ASIDE in stamp.parent.name else _Stamp.read(stamp.parent)
+            if found is not None and found.boot == this_boot:
+                _write_durably(stamp.with_name(CLEAN_FILE), this_boot)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stamp:
+    """``lineage`` is the node's word, ``boot`` the boot in which Spark last wrote."""
+
+    lineage: str
+    boot: str
+
+    @classmethod
+    def read(cls, directory: Path) -> _Stamp | None:
+        match _text(directory / STAMP_FILE).splitlines():
+            case [lineage, boot]:
+                return cls(lineage, boot)
+        return None
+
+    def __str__(self) -> str:
+        return f"{self.lineage}\n{self.boot}\n"
+
+
+def _is_whole(directory: Path, wanted: _Stamp) -> bool:
+    """Of this lineage, and written in this boot or clean since the boot in which it was."""
+    found = _Stamp.read(directory)
+    if found is None or found.lineage != wanted.lineage:
+        return False
+    return found.boot in (wanted.boot, _text(directory / CLEAN_FILE).strip())
+
+
+def _may_be_whole(directory: Path, wanted: _Stamp) -> bool:
+    """The best that is left for state that nothing can rebuild: Spark checks the rest itself."""
+    found = _Stamp.read(directory)
+    if found is None or found.lineage != wanted.lineage:
+        return False
+    files = (path for part in _WRITTEN_BY_SPARK for path in (directory / part).rglob("*"))
+    return all(path.stat().st_size for path in files if path.is_file())
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+
+
+def _stamp(directory: Path, wanted: _Stamp) -> None:
+    """Durable before Spark writes: what is not clean any more must not be taken for it."""
+    if _Stamp.read(directory) != wanted:
+        _write_durably(directory / STAMP_FILE, str(wanted))
+        _fsync(directory.parent)
+    if (directory / CLEAN_FILE).exists():
+        (directory / CLEAN_FILE).unlink()
+        _fsync(directory)
+
+
+def _write_durably(path: Path, text: str) -> None:
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.write_text(text, encoding="utf-8")
+    _fsync(fresh)
+    os.replace(fresh, path)
+    _fsync(path.parent)
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _set_aside(directory: Path) -> None:
+    if directory.exists():
+        directory.rename(directory.with_name(f"{directory.name}{_ASIDE}{uuid.uuid4().hex[:8]}"))
+
+
+def _delete_set_aside(root: Path, query: str) -> None:
+    """Off the way of the query's start; what remains after a crash goes at the next start."""
+    aside = list(root.glob(f"{query}{_ASIDE}*"))
+    if aside:
+        name = f"delete old checkpoints of {query}"
+        threading.Thread(target=_delete, args=aside, name=name, daemon=True).start()
+
+
+def _delete(*directories: Path) -> None:
+    for directory in directories:
+        shutil.rmtree(directory, ignore_errors=True)

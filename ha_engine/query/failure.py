@@ -1,0 +1,97 @@
+"""What went wrong in a query, in one line that a user can act on.
+
+Spark wraps an error several times; the innermost one with a message is the one that names the
+value. Not for deciding what follows from it: the node does.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from ha_engine.errors import DiskFailed, EngineError
+
+REASON_CHARACTERS_MAX = 600
+DETAIL_CHARACTERS_MAX = 16_000
+CAUSES_MAX = 20
+_STATE = re.compile(r"\s*SQLSTATE: \w+;?\s*")
+_PYTHON_ERROR = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?::.*)?$")
+_TRACEBACK = "Traceback (most recent call last):"
+_PLAN = re.compile(r"\n== |;\s*\n")
+_DISK = re.compile(
+    r"(?:IOException|FileSystemException|FSError): .*(?:{})".format(
+        "|".join(os.strerror(n) for n in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO))
+    )
+)
+_JVM_FRAME = re.compile(r"\n\s*at [\w$.]+\(")
+
+
+def one_line(error: BaseException) -> str:
+    """Error class and message; for a Python function, the Python exception."""
+    if isinstance(error, EngineError):
+        return _short(f"{type(error).__name__}: {error}")
+    text = _message(error)
+    if _TRACEBACK in text:
+        return _short(_python_error(text))
+    return _short(_first_sentence(text))
+
+
+def detail(error: BaseException) -> str:
+    """All that Spark said, cut to a bounded length."""
+    return str(error)[:DETAIL_CHARACTERS_MAX]
+
+
+def disk_failure(error: BaseException) -> DiskFailed | None:
+    """What Spark met when it wrote its checkpoint; None when that is not why it failed."""
+    for text in islice(_jvm_messages(error), CAUSES_MAX):
+        if _DISK.match(text):
+            return DiskFailed(
+                f"Spark cannot write its checkpoint ({_short(text)}); "
+                "free or replace the disk, then restart the node"
+            )
+    return None
+
+
+def _message(error: BaseException) -> str:
+    """The innermost of the JVM's chain of causes that was written for users."""
+    messages = list(islice(_jvm_messages(error), CAUSES_MAX))
+    told = [text for text in messages if text.startswith("[") or _TRACEBACK in text]
+    return str((told or messages or [f"{type(error).__name__}: {error}"])[-1])
+
+
+def _jvm_messages(error: BaseException) -> Iterator[str]:
+    cause: Any = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
+    if cause is None and str(error):
+        yield str(error)
+    while cause is not None:
+        name = cause.getClass().getSimpleName()
+        text = cause.getMessage()
+        if text:
+            yield (
+                str(text) if str(text).startswith("[") or _TRACEBACK in text else f"{name}: {text}"
+            )
+        cause = cause.getCause()
+
+
+def _python_error(text: str) -> str:
+    """The last line of the last traceback that names an exception."""
+    lines = text[text.rindex(_TRACEBACK) :].splitlines()
+    named = [line.strip() for line in lines if _PYTHON_ERROR.match(line)]
+    return named[-1] if named else lines[-1]
+
+
+def _first_sentence(text: str) -> str:
+    """Without query plan, SQL listing and JVM frames; the place in the SQL stays."""
+    text = _JVM_FRAME.split(text, maxsplit=1)[0]
+    text = _PLAN.split(text, maxsplit=1)[0]
+    head, state, tail = text.partition(" SQLSTATE:")
+    place = re.search(r"\(?line \d+,? pos \d+\)?", tail) if state else None
+    return f"{_STATE.sub(' ', head).strip()} {place[0] if place else ''}".strip()
+
+
+def _short(text: str) -> str:
+    return " ".join(text.split())[:REASON_CHARACTERS_MAX]

@@ -1,0 +1,101 @@
+"""Ends this process when the processes that it works for are gone.
+
+A Python source worker outlives a killed driver, and a driver a killed supervisor; neither learns
+it from a socket that it is not reading.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+LOOK_EVERY_SECONDS = 0.25
+ORPHANED_EXIT_CODE = 3
+_DEAD = "ZX"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    """A pid with its start, so that a reused pid is not taken for the process.
+
+    ``started`` counts the kernel's ticks since boot: a time of day would change with the clock, and
+    two processes would disagree about a third.
+    """
+
+    pid: int
+    started: int
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessId:
+        """Raises ProcessLookupError."""
+        return cls(pid, _stat(pid).started)
+
+    @classmethod
+    def of_this(cls) -> ProcessId:
+        return cls.of(os.getpid())
+
+    @classmethod
+    def parse(cls, text: str) -> ProcessId:
+        pid, _, started = text.partition("@")
+        return cls(int(pid), int(started))
+
+    def __str__(self) -> str:
+        return f"{self.pid}@{self.started}"
+
+    def is_alive(self) -> bool:
+        try:
+            found = _stat(self.pid)
+        except ProcessLookupError:
+            return False
+        return found.state not in _DEAD and found.started == self.started
+
+
+@dataclass(frozen=True, slots=True)
+class _Stat:
+    """What /proc/<pid>/stat says, see proc(5)."""
+
+    state: str
+    started: int
+
+
+def _stat(pid: int) -> _Stat:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        raise ProcessLookupError(f"there is no process {pid}") from None
+    fields = text[text.rindex(")") + 2 :].split()  # the name before may hold blanks and brackets
+    return _Stat(fields[0], int(fields[19]))
+
+
+def end_without(parent: str | None) -> None:
+    """Exit now when the process ``parent`` (text of a ProcessId) is gone, and once it goes.
+
+    Without it, the parent is whatever the kernel says by now: one that died before this process
+    looked would leave the keeping of it to init, for ever.
+    """
+    known = () if parent is None else (ProcessId.parse(parent),)
+    if not all(one.is_alive() for one in known):
+        _exit_now()
+    end_with_parent(*known)
+
+
+def end_with_parent(*others: ProcessId, end: Callable[[], None] | None = None) -> threading.Thread:
+    """Watch the parent and ``others``; call ``end`` (default: exit now) when one of them goes."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent and all(other.is_alive() for other in others):
+            time.sleep(LOOK_EVERY_SECONDS)
+        (end or _exit_now)()
+
+    thread = threading.Thread(target=watch, name="lifeline", daemon=True)
+    thread.start()
+    return thread
+
+
+def _exit_now() -> None:
+    os._exit(ORPHANED_EXIT_CODE)

@@ -1,0 +1,99 @@
+"""Calls over the node's local socket, retried while the node is away.
+
+A node process that restarts must find its query process warm, so a missing node is waited for;
+a node that answers "you are not my query process" is believed at once (R19).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import grpc
+from tenacity import Retrying, retry_if_exception, stop_never, wait_random_exponential
+from tenacity.stop import stop_base
+
+from ha_engine.errors import QueryProcessFailed
+from ha_engine.v1.local_pb2_grpc import LocalStub
+
+_AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+_NOT_MINE = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION)
+CALL_TIMEOUT_SECONDS = 10.0
+MESSAGE_BYTES_MAX = 16 << 20
+_CHANNEL_OPTIONS = (
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    # A proxy of the environment is none of a local socket's business.
+    ("grpc.enable_http_proxy", 0),
+)
+
+Reply = TypeVar("Reply")
+
+
+class Superseded(QueryProcessFailed):
+    """The node runs another query process; this one must end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the node listens and as whom this process speaks."""
+
+    socket: str
+    incarnation: str
+
+
+def open_channel(address: Address) -> grpc.Channel:
+    return grpc.insecure_channel(f"unix:{address.socket}", options=_CHANNEL_OPTIONS)
+
+
+class NodeLink:
+    """Unary calls to the node; thread-safe.
+
+    ``stop`` ends the waiting for a node that is away (tenacity's word); default: never.
+    """
+
+    def __init__(
+        self, address: Address, *, channel: grpc.Channel | None = None, stop: stop_base = stop_never
+    ) -> None:
+        self.address = address
+        self.stub = LocalStub(channel or open_channel(address))
+        self._stop = stop
+
+    def call(self, method: Callable[..., Reply], request: Any) -> Reply:
+        """Raises Superseded, or QueryProcessFailed when the node refuses the call itself."""
+        retrying = Retrying(
+            retry=retry_if_exception(_is_away),
+            wait=wait_random_exponential(multiplier=0.02, max=0.5),
+            stop=self._stop,
+            reraise=True,
+        )
+        try:
+            return retrying(method, request, timeout=CALL_TIMEOUT_SECONDS)
+        except grpc.RpcError as error:
+            if is_refusal(error):
+                raise Superseded(
+                    f"the node refused this query process ({_details(error)}); it has another one"
+                ) from error
+            raise QueryProcessFailed(
+                f"the node answered {_code(error).name}: {_details(error)}"
+            ) from error
+
+
+def is_refusal(error: grpc.RpcError) -> bool:
+    """Whether the node answered that it has another query process."""
+    return _code(error) in _NOT_MINE
+
+
+def _is_away(error: BaseException) -> bool:
+    return isinstance(error, grpc.RpcError) and _code(error) in _AWAY
+
+
+def _code(error: grpc.RpcError) -> grpc.StatusCode:
+    return error.code()
+
+
+def _details(error: grpc.RpcError) -> str:
+    return str(error.details())

@@ -1,0 +1,59 @@
+"""Which mark a batch of Spark's belongs to, read from the checkpoint's offset log (R18).
+
+Spark numbers batches on its own; only the mark means the same batch on every node.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from ha_engine.errors import QueryProcessFailed
+
+_NO_OFFSET = "-"
+_HEADING_LINES = 2  # the version of the log's format, and Spark's metadata of the batch
+
+
+class SourcesDisagree(QueryProcessFailed):
+    """The sources of one batch stand at different marks; no other node would cut it so."""
+
+
+def mark_of_batch(checkpoint: Path, batch_id: int) -> int:
+    """The mark that every source of Spark's batch ``batch_id`` names. Raises SourcesDisagree."""
+    marks = set(_marks(checkpoint / "offsets" / str(batch_id)))
+    if len(marks) != 1:
+        found = ", ".join(str(mark) for mark in sorted(marks)) or "none"
+        raise SourcesDisagree(
+            f"the sources of batch {batch_id} in {checkpoint} stand at marks {found}; "
+            "the query stops, so that it is rebuilt"
+        )
+    return marks.pop()
+
+
+def unfinished_mark(checkpoint: Path) -> int:
+    """The mark of the batch that was started and not finished, 0 when there is none."""
+    started, finished = _last(checkpoint / "offsets"), _last(checkpoint / "commits")
+    if started is None or started == finished:
+        return 0
+    return max(_marks(checkpoint / "offsets" / str(started)), default=0)
+
+
+def mark_of(offset: str | None) -> int:
+    """The mark in an offset as Spark writes it; 0 for none."""
+    return int(json.loads(offset)["mark"]) if offset else 0
+
+
+def _marks(log: Path) -> Iterator[int]:
+    for line in log.read_text(encoding="utf-8").splitlines()[_HEADING_LINES:]:
+        if line and line != _NO_OFFSET:
+            yield mark_of(line)
+
+
+def _last(directory: Path) -> int | None:
+    try:
+        return max(
+            (int(entry.name) for entry in directory.iterdir() if entry.name.isdigit()), default=None
+        )
+    except FileNotFoundError:
+        return None

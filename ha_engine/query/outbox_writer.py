@@ -1,0 +1,116 @@
+"""One batch of a query to the outbox: write, fsync, ask the node to admit it (R19).
+
+Called by Spark for each batch. It neither renames nor deletes what was admitted: the node does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from ha_engine.errors import QueryProcessFailed
+from ha_engine.outbox.batch_file import WrittenBatch, digest_of_table, write_batch_file
+from ha_engine.query.disk import disk
+from ha_engine.query.link import NodeLink
+from ha_engine.query.offsets import mark_of_batch
+from ha_engine.query.reports import UNCOMPARED, Reports
+from ha_engine.v1 import local_pb2 as pb
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_Verdict = pb.AdmitBatchReply
+
+
+class BatchDiffers(QueryProcessFailed):
+    """The node admitted this batch before with other rows (I6)."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxPlace:
+    """Where one query's batches go. ``directory`` is the outbox; ``deterministic`` as declared."""
+
+    query: str
+    directory: Path
+    deterministic: bool = True
+
+    @property
+    def pending(self) -> Path:
+        return self.directory / self.query / "pending"
+
+
+class OutboxWriter:
+    """``error`` is what ended the last call, before Spark put it into words of its own."""
+
+    def __init__(
+        self, place: OutboxPlace, checkpoint: Path, link: NodeLink, reports: Reports
+    ) -> None:
+        self._place, self._checkpoint = place, checkpoint
+        self._link, self._reports = link, reports
+        self.error: Exception | None = None
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        try:
+            number = mark_of_batch(self._checkpoint, batch_id)
+            self.put(number, frame.toArrow())
+        except Exception as error:
+            self.error = error
+            raise
+
+    def put(self, number: int, table: pa.Table) -> None:
+        """Returns when the node has the batch. Raises BatchDiffers, DiskFailed, Superseded."""
+        name = f"{number}.{self._link.address.incarnation}.arrow"
+        written = write_batch_file(
+            self._place.pending / name, table, query=self._place.query, number=number
+        )
+        verdict = self._ask(number, written, digest="")
+        if verdict == _Verdict.NEED_DIGEST:
+            verdict = self._ask(number, written, digest=self._digest(table))
+        if verdict == _Verdict.MISMATCH and not self._place.deterministic:
+            verdict = _Verdict.DONE  # the rows that were admitted first stand
+        match verdict:
+            case _Verdict.ADMITTED:
+                self._report(number, table)
+            case _Verdict.DONE:
+                written.path.unlink(missing_ok=True)
+            case _:
+                written.path.unlink(missing_ok=True)
+                raise BatchDiffers(
+                    f"batch {number} came out with other rows than when it was admitted; the query "
+                    "depends on something that differs between runs, so compare it with `app check`"
+                )
+
+    def _ask(self, number: int, written: WrittenBatch, *, digest: str) -> int:
+        request = pb.AdmitBatchRequest(
+            incarnation=self._link.address.incarnation,
+            query=self._place.query,
+            number=number,
+            file=str(written.path.relative_to(self._place.directory)),
+            rows=written.rows,
+            bytes=written.bytes,
+            digest=digest,
+        )
+        return self._link.call(self._link.stub.AdmitBatch, request).verdict
+
+    def _digest(self, table: pa.Table) -> str:
+        return digest_of_table(table) if self._place.deterministic else UNCOMPARED
+
+    def _report(self, number: int, table: pa.Table) -> None:
+        if self._place.deterministic:
+            self._reports.digest(self._place.query, number, table)
+        else:
+            self._reports.uncompared(self._place.query, number)
+
+
+def clear_pending(place: OutboxPlace) -> None:
+    """Make the directory, and drop what an earlier query process wrote and never got admitted.
+
+    Raises DiskFailed.
+    """
+    with disk(place.pending):
+        place.pending.mkdir(parents=True, exist_ok=True)
+        for left in place.pending.glob("*.arrow"):
+            left.unlink(missing_ok=True)

@@ -1,0 +1,180 @@
+"""The application's queries as Spark data frames, checked before any of them runs.
+
+Not for running them. A frame is planned over the ``ha_journal`` source, which calls no node until
+the query starts, so ``app check`` plans exactly what a node plans.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from ha_engine.errors import ApplicationError
+from ha_engine.query.application import (
+    PythonFunction,
+    QuerySpec,
+    SqlText,
+    StreamApplication,
+    StreamSpec,
+    source_digest,
+)
+from ha_engine.query.determinism import (
+    analyzed,
+    plan_nodes,
+    refuse_moving_literals,
+    refuse_non_deterministic,
+    refuse_unsupported,
+)
+from ha_engine.query.failure import one_line
+from ha_engine.query.source import FORMAT, SourceOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Options = Callable[[StreamSpec], SourceOptions]
+"""What a stream's source is told; depends on who plans."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedQuery:
+    """A query that may start. ``schema`` is the Arrow schema of each of its batches."""
+
+    spec: QuerySpec
+    frame: DataFrame
+    schema: pa.Schema
+
+
+def plan_query(
+    spark: SparkSession, application: StreamApplication, spec: QuerySpec, options: Options
+) -> PlannedQuery:
+    """Raises ApplicationError (bad SQL, unsupported mode, ...) or NonDeterministicQuery."""
+    streams = {
+        name: _stream_frame(spark, application.streams[name], options) for name in spec.streams
+    }
+    frame = _frame(spark, spec, streams)
+    _refuse_two_watermarks(spec.name, frame)
+    if spec.deterministic:
+        refuse_non_deterministic(spec.name, frame)
+    refuse_unsupported(spec.name, frame, spec.output_mode)
+    return PlannedQuery(spec, frame, _arrow_schema(spec.name, frame))
+
+
+def _stream_frame(spark: SparkSession, stream: StreamSpec, options: Options) -> DataFrame:
+    reader = spark.readStream.format(FORMAT).schema(stream.spark_schema)
+    frame = reader.options(**options(stream).to_text()).load()
+    match stream.watermark:
+        case None:
+            return frame
+        case watermark:
+            return frame.withWatermark(watermark.column, watermark.delay)
+
+
+def _frame(spark: SparkSession, spec: QuerySpec, streams: dict[str, DataFrame]) -> DataFrame:
+    match spec.text:
+        case SqlText(sql):
+            frame = _sql_frame(spark, spec, sql, streams)
+        case PythonFunction() as function:
+            frame = _function_frame(spec.name, function, streams)
+    if not frame.isStreaming:
+        raise ApplicationError(f"query {spec.name} reads no stream; it must select from one")
+    return frame
+
+
+def _sql_frame(
+    spark: SparkSession, spec: QuerySpec, sql: str, streams: dict[str, DataFrame]
+) -> DataFrame:
+    if spec.deterministic:
+        refuse_moving_literals(spec.name, sql)
+    for name, frame in streams.items():
+        frame.createOrReplaceTempView(name)
+    try:
+        return spark.sql(sql)
+    except Exception as error:
+        raise ApplicationError(f"query {spec.name}: {one_line(error)}") from error
+
+
+def _function_frame(
+    name: str, function: PythonFunction, streams: dict[str, DataFrame]
+) -> DataFrame:
+    from pyspark.sql import DataFrame
+
+    try:
+        frame = _load(function)(streams)
+    except ApplicationError:
+        raise
+    except Exception as error:
+        raise ApplicationError(
+            f"query {name}: {function.reference} raised {type(error).__name__}: {one_line(error)}"
+        ) from error
+    if not isinstance(frame, DataFrame):
+        raise ApplicationError(
+            f"query {name}: {function.reference} returned {type(frame).__name__}, not a DataFrame"
+        )
+    return frame
+
+
+def _load(function: PythonFunction) -> Any:
+    """Loaded by file, and sent to Spark's workers by value: they cannot import it by name.
+
+    Compiled from the very bytes that the query's digest is of, past Python's cache of modules.
+    """
+    from pyspark import cloudpickle
+
+    source = function.source.read_bytes()
+    if source_digest(source) != function.source_digest:
+        raise ApplicationError(
+            f"{function.source} changed since the application was loaded; restart ha-engine run"
+        )
+
+    found = importlib.util.spec_from_file_location(function.module, function.source)
+    if found is None:
+        raise ImportError(f"{function.source} is not a Python module")
+    module = importlib.util.module_from_spec(found)
+    sys.modules[function.module] = module
+    exec(compile(source, str(function.source), "exec"), module.__dict__)
+    cloudpickle.register_pickle_by_value(module)
+    return getattr(module, function.function)
+
+
+def _refuse_two_watermarks(name: str, frame: DataFrame) -> None:
+    for node in plan_nodes(analyzed(frame)):
+        if _is_watermark(node) and any(map(_is_watermark, _single_line(node))):
+            raise ApplicationError(
+                f"query {name} sets a watermark on a stream that has one in the file; keep one"
+            )
+
+
+def _is_watermark(node: Any) -> bool:
+    return str(node.getClass().getSimpleName()) == "EventTimeWatermark"
+
+
+def _single_line(node: Any) -> list[Any]:
+    """The nodes below, up to the first that is neither a projection, a filter nor a name."""
+    below = []
+    while node.children().size() == 1:
+        node = node.children().apply(0)
+        if str(node.getClass().getSimpleName()) in ("Aggregate", "Deduplicate"):
+            break
+        below.append(node)
+    return below
+
+
+def _arrow_schema(name: str, frame: DataFrame) -> pa.Schema:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    names = [field.name.lower() for field in frame.schema.fields]
+    if twins := sorted({column for column in names if names.count(column) > 1}):
+        raise ApplicationError(
+            f"query {name} yields the column {twins[0]!r} twice; give one of them another name"
+        )
+    try:
+        return to_arrow_schema(frame.schema, timezone="UTC")
+    except Exception as error:
+        raise ApplicationError(
+            f"query {name} yields a type that has no Arrow form; cast it ({one_line(error)})"
+        ) from error

@@ -1,0 +1,51 @@
+"""Spark's progress of each batch, told to the node."""
+
+from __future__ import annotations
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+    StreamingQueryProgress,
+)
+
+from ha_engine.query.offsets import mark_of
+from ha_engine.query.reports import Reports
+from ha_engine.v1 import local_pb2 as pb
+
+
+class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
+    """Ends and failures are not taken from here: who waits for the query learns them first."""
+
+    def __init__(self, reports: Reports) -> None:
+        self._reports = reports
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        pass
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        progress = progress_of(event.progress)
+        if progress.number and event.progress.name:
+            self._reports.progress(event.progress.name, progress)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        pass
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        pass
+
+
+def progress_of(spark: StreamingQueryProgress) -> pb.QueryProgress:
+    """``number`` is 0 when no batch ended."""
+    operators = spark.stateOperators
+    return pb.QueryProgress(
+        number=max((mark_of(source.endOffset) for source in spark.sources), default=0),
+        input_rows=max(spark.numInputRows, 0),
+        duration_ms=max(spark.batchDuration, 0),
+        dropped_by_watermark=sum(one.numRowsDroppedByWatermark for one in operators),
+        state_rows=sum(one.numRowsTotal for one in operators),
+        state_bytes=sum(one.memoryUsedBytes for one in operators),
+        watermark=spark.eventTime.get("watermark", ""),
+    )

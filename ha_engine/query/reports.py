@@ -1,0 +1,62 @@
+"""One thread that tells the node what is not on a batch's critical path: digests and progress.
+
+Bounded: a digest waits for room, since the node must get it; progress is dropped, since the next
+one replaces it.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from ha_engine.outbox.batch_file import digest_of_table
+from ha_engine.query.link import NodeLink
+from ha_engine.v1 import local_pb2 as pb
+
+WAITING_MAX = 8
+UNCOMPARED = "uncompared"
+"""The digest of every batch of a query that is declared not deterministic."""
+
+
+class Reports:
+    """``failed`` is called from the thread when it ends by an error; the process must then end."""
+
+    def __init__(self, link: NodeLink, failed: Callable[[BaseException], None]) -> None:
+        self._link, self._failed = link, failed
+        self._waiting: queue.Queue[Callable[[], None]] = queue.Queue(WAITING_MAX)
+        threading.Thread(target=self._run, name="reports", daemon=True).start()
+
+    def digest(self, query: str, number: int, table: pa.Table) -> None:
+        """Compute the digest of an admitted batch and report it; blocks while 8 things wait."""
+        self._waiting.put(lambda: self._send_digest(query, number, digest_of_table(table)))
+
+    def uncompared(self, query: str, number: int) -> None:
+        self._waiting.put(lambda: self._send_digest(query, number, UNCOMPARED))
+
+    def progress(self, query: str, progress: pb.QueryProgress) -> None:
+        try:
+            self._waiting.put_nowait(lambda: self._send_progress(query, progress))
+        except queue.Full:
+            pass
+
+    def _run(self) -> None:
+        try:
+            while True:
+                self._waiting.get()()
+        except BaseException as error:
+            self._failed(error)
+
+    def _send_digest(self, query: str, number: int, digest: str) -> None:
+        request = pb.ReportDigestRequest(
+            incarnation=self._link.address.incarnation, query=query, number=number, digest=digest
+        )
+        self._link.call(self._link.stub.ReportDigest, request)
+
+    def _send_progress(self, query: str, progress: pb.QueryProgress) -> None:
+        request = pb.ReportQueryRequest(
+            incarnation=self._link.address.incarnation, query=query, progress=progress
+        )
+        self._link.call(self._link.stub.ReportQuery, request)

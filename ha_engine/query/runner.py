@@ -1,0 +1,239 @@
+"""Starts, watches and stops the streaming queries, and reports each one's fate to the node.
+
+A query that fails is reported and left: the node decides whether it runs again (R22). The others
+go on.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+
+from ha_engine.errors import DiskFailed, QueryProcessFailed
+from ha_engine.query.application import StreamSpec
+from ha_engine.query.application_versions import ApplicationVersions, PythonChanged
+from ha_engine.query.checkpoints import open_checkpoint
+from ha_engine.query.failure import detail, disk_failure, one_line
+from ha_engine.query.lifeline import ProcessId
+from ha_engine.query.link import NodeLink, Superseded
+from ha_engine.query.offsets import unfinished_mark
+from ha_engine.query.outbox_writer import OutboxPlace, OutboxWriter, clear_pending
+from ha_engine.query.plan import PlannedQuery, plan_query
+from ha_engine.query.reports import Reports
+from ha_engine.query.source import SourceOptions
+from ha_engine.v1 import local_pb2 as pb
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+log = structlog.get_logger(__name__)
+
+JVM_DEATH_SECONDS_MAX = 0.5
+"""A dying JVM closes its sockets before its exit can be seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Directories:
+    """Where checkpoints and the outbox lie, one directory per query in each."""
+
+    checkpoints: Path
+    outbox: Path
+
+
+@dataclass(frozen=True, slots=True)
+class RunningQuery:
+    """A started query, and the command that started it."""
+
+    command: pb.RunQuery
+    planned: PlannedQuery
+    writer: OutboxWriter
+    checkpoint: Path
+    streaming: StreamingQuery
+
+
+class QueryRunner:
+    """``ended`` is called with the error after which this process must end.
+
+    ``read_parallelism`` must not depend on the host: how rows are dealt to tasks decides what sums
+    of floating-point numbers come out as (I6).
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        versions: ApplicationVersions,
+        link: NodeLink,
+        reports: Reports,
+        directories: Directories,
+        ended: Callable[[BaseException], None],
+        *,
+        read_parallelism: int,
+    ) -> None:
+        self._spark, self._versions = spark, versions
+        self._read_parallelism = read_parallelism
+        self._link, self._reports, self._directories = link, reports, directories
+        self._ended = ended
+        self._me = ProcessId.of_this()
+        self._running: dict[str, RunningQuery] = {}
+        self._lock = threading.Lock()
+
+    # -- commands of the node ----------------------------------------------------------------------
+
+    def run(self, command: pb.RunQuery) -> None:
+        """Start a query unless it runs so already; a failure is reported, not raised."""
+        running = self._running.get(command.query)
+        if running is not None and running.command == command:
+            # A node that restarted asks again, and must learn the schema again.
+            self._stop_if_refused(running)
+            return
+        self.halt(command.query)
+        try:
+            self._start(command)
+        except Superseded:
+            raise
+        except (DiskFailed, PythonChanged) as error:
+            self._ended(error)
+        except Exception as error:
+            self._blame(command.query, 0, error)
+
+    def halt(self, query: str) -> None:
+        with self._lock:
+            running = self._running.pop(query, None)
+        if running is not None:
+            running.streaming.stop()
+
+    def halt_all(self) -> None:
+        for query in list(self._running):
+            self.halt(query)
+
+    # -- a query's life ----------------------------------------------------------------------------
+
+    def _start(self, command: pb.RunQuery) -> None:
+        planned = self._plan(command)
+        if self._refused(planned):
+            return
+        checkpoint = open_checkpoint(
+            self._directories.checkpoints,
+            command.query,
+            command.checkpoint_stamp,
+            must_resume=command.must_resume,
+        )
+        place = OutboxPlace(command.query, self._directories.outbox, planned.spec.deterministic)
+        clear_pending(place)
+        writer = OutboxWriter(place, checkpoint, self._link, self._reports)
+        streaming = self._start_streaming(planned, writer, checkpoint)
+        running = RunningQuery(command, planned, writer, checkpoint, streaming)
+        with self._lock:
+            self._running[command.query] = running
+        threading.Thread(
+            target=self._watch, args=(running,), name=f"watch {command.query}", daemon=True
+        ).start()
+        log.info("query started", query=command.query, after_mark=command.initial_mark)
+
+    def _plan(self, command: pb.RunQuery) -> PlannedQuery:
+        application = self._versions.holding(command.query, command.digest)
+        spec = application.queries[command.query]
+        return plan_query(self._spark, application, spec, self._options_of(command))
+
+    def _options_of(self, command: pb.RunQuery) -> Callable[[StreamSpec], SourceOptions]:
+        address = self._link.address
+        return lambda stream: SourceOptions(
+            socket=address.socket,
+            incarnation=address.incarnation,
+            query=command.query,
+            stream=stream.name,
+            schema=stream.arrow_schema,
+            driver=self._me,
+            initial_mark=command.initial_mark,
+            initial_sequence=command.initial_sequence,
+            parallelism=self._read_parallelism,
+        )
+
+    def _start_streaming(
+        self, planned: PlannedQuery, writer: OutboxWriter, checkpoint: Path
+    ) -> StreamingQuery:
+        stream = planned.frame.writeStream.queryName(planned.spec.name)
+        stream = stream.outputMode(planned.spec.output_mode.value)
+        stream = stream.option("checkpointLocation", checkpoint.resolve().as_uri())
+        return stream.foreachBatch(writer).start()
+
+    def _watch(self, running: RunningQuery) -> None:
+        try:
+            running.streaming.awaitTermination()
+            error: Exception = QueryProcessFailed(
+                "Spark ended the query though nobody asked for it; its log may say why"
+            )
+        except Exception as failure:
+            error = running.writer.error or failure
+        self._failed(running, error)
+
+    def _failed(self, running: RunningQuery, error: BaseException) -> None:
+        name = running.command.query
+        with self._lock:
+            if self._running.get(name) is not running:
+                return
+            del self._running[name]
+        if isinstance(error, (Superseded, DiskFailed)):
+            self._ended(error)
+            return
+        try:
+            self._blame(name, unfinished_mark(running.checkpoint), error)
+        except Exception as unreported:
+            self._ended(unreported)
+
+    def _blame(self, query: str, number: int, error: BaseException) -> None:
+        """Report a failure, unless it is the disk's or the JVM's death: no query and no batch is to
+        blame for those, and the node learns them from the end of this process."""
+        if self._jvm_lives():
+            if disk := disk_failure(error):
+                self._ended(disk)
+            else:
+                self._report_failure(query, number, error)
+        else:
+            gone = QueryProcessFailed("Spark's JVM is gone; the query process must start anew")
+            self._ended(gone)
+
+    def _jvm_lives(self) -> bool:
+        try:
+            self._spark.sparkContext._gateway.proc.wait(JVM_DEATH_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            return True
+        return False
+
+    # -- reports -----------------------------------------------------------------------------------
+
+    def _refused(self, planned: PlannedQuery) -> str:
+        report = pb.QueryPlanned(schema=planned.schema.serialize().to_pybytes())
+        reply = self._report(planned.spec.name, planned=report)
+        if reply.refused:
+            log.warning("query refused", query=planned.spec.name, reason=reply.refused)
+        return reply.refused
+
+    def _stop_if_refused(self, running: RunningQuery) -> None:
+        if self._refused(running.planned):
+            self.halt(running.command.query)
+
+    def _report_failure(self, query: str, number: int, error: BaseException) -> None:
+        reason = one_line(error)
+        log.error("query failed", query=query, batch=number, reason=reason)
+        failed = pb.QueryFailed(number=number, reason=reason, detail=detail(error))
+        self._report(query, failed=failed)
+
+    def _report(
+        self,
+        query: str,
+        *,
+        planned: pb.QueryPlanned | None = None,
+        failed: pb.QueryFailed | None = None,
+    ) -> pb.ReportQueryReply:
+        request = pb.ReportQueryRequest(
+            incarnation=self._link.address.incarnation, query=query, planned=planned, failed=failed
+        )
+        return self._link.call(self._link.stub.ReportQuery, request)

@@ -1,0 +1,274 @@
+"""The node's side of the local socket: marks out, batches in, and the word to the supervisor.
+
+It translates between local.proto and the core's inputs and actions, and refuses every caller that
+is not the query process the node knows (R19). It decides nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+import grpc
+import pyarrow as pa
+import structlog
+
+from ha_engine.core import actions as do
+from ha_engine.core import inputs as on
+from ha_engine.errors import DiskFailed, SinkRefused, SinkUnavailable
+from ha_engine.outbox import Outbox, Verdict
+from ha_engine.types import Extent, Mark
+from ha_engine.v1 import local_pb2 as pb
+from ha_engine.v1 import local_pb2_grpc as rpc
+
+if TYPE_CHECKING:
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+log = structlog.get_logger(__name__)
+
+SLICE_SECONDS = 4.0
+"""A poll for a mark is answered `pending` after so long, so that a dead caller is noticed (R18)."""
+
+VERDICTS = {
+    Verdict.ADMITTED: pb.AdmitBatchReply.ADMITTED,
+    Verdict.DONE: pb.AdmitBatchReply.DONE,
+    Verdict.NEED_DIGEST: pb.AdmitBatchReply.NEED_DIGEST,
+    Verdict.MISMATCH: pb.AdmitBatchReply.MISMATCH,
+}
+
+
+class Steps(Protocol):
+    """What the service needs of the driver."""
+
+    def handle(self, event: on.Input) -> None: ...
+    def fail(self, error: BaseException) -> None: ...
+
+
+class Answers(Protocol):
+    """What the service asks about the present; all of it known to the core or the journal."""
+
+    def incarnation(self) -> str | None: ...
+    def skipped(self, query: str, number: int) -> bool: ...
+    def was_made_by_other_code(self, query: str, number: int) -> bool: ...
+    def locate(self, first: int, last: int) -> list[Extent]: ...
+
+
+class PreparedSink(Protocol):
+    """A sink that can be checked against a query's output schema before the query starts."""
+
+    def prepare(self, schema: pa.Schema) -> None: ...
+
+
+class Observer(Protocol):
+    """Who wants to know how queries fare: metrics and the status page."""
+
+    def progressed(self, query: str, progress: pb.QueryProgress) -> None: ...
+
+
+class LocalService(rpc.LocalServicer):
+    """One per node process. Also the driver's QueryProcessLink."""
+
+    def __init__(
+        self,
+        steps: Steps,
+        answers: Answers,
+        outbox: Outbox,
+        sinks: Callable[[str], Mapping[str, PreparedSink]],
+        admitted: Callable[[str, int], None],
+        observer: Observer,
+    ) -> None:
+        self._steps, self._answers, self._outbox = steps, answers, outbox
+        self._sinks, self._admitted, self._observer = sinks, admitted, observer
+        self._waiting: dict[str, asyncio.Future[Mark]] = {}
+        self._to_query: asyncio.Queue[pb.QueryCommand] = asyncio.Queue()
+        self._to_supervisor: asyncio.Queue[pb.SupervisorCommand] = asyncio.Queue()
+        self.supervised = asyncio.Event()
+        self._admissions: set[asyncio.Task[Verdict]] = set()
+
+    # -- the driver's link -------------------------------------------------------------------------
+
+    def start_process(self, incarnation: str) -> None:
+        log.info("query process wanted", incarnation=incarnation)
+        command = pb.SupervisorCommand(start=pb.StartQueryProcess(incarnation=incarnation))
+        self._to_supervisor.put_nowait(command)
+
+    def stop_process(self, incarnation: str, reason: str) -> None:
+        stop = pb.StopQueryProcess(incarnation=incarnation, reason=reason)
+        self._to_supervisor.put_nowait(pb.SupervisorCommand(stop=stop))
+
+    def run_query(self, query: do.RunQuery) -> None:
+        run = pb.RunQuery(
+            query=query.query,
+            checkpoint_stamp=query.lineage,
+            initial_mark=query.initial.number,
+            initial_sequence=query.initial.through,
+            must_resume=query.must_resume,
+            digest=query.digest,
+        )
+        self._to_query.put_nowait(pb.QueryCommand(run=run))
+
+    def answer_mark(self, mark: Mark) -> None:
+        waiting = self._waiting.pop(mark.query, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(mark)
+
+    # -- supervisor --------------------------------------------------------------------------------
+
+    async def Supervise(  # noqa: N802
+        self, events: AsyncIterator[pb.SupervisorEvent], context: Context
+    ) -> AsyncIterator[pb.SupervisorCommand]:
+        """The first event says which query process is alive, an empty incarnation for none."""
+        await context.send_initial_metadata(())
+        listening = asyncio.create_task(self._listen(events), name="supervisor events")
+        try:
+            while True:
+                yield await self._to_supervisor.get()
+        finally:
+            listening.cancel()
+
+    async def _listen(self, events: AsyncIterator[pb.SupervisorEvent]) -> None:
+        async for event in events:
+            match event.WhichOneof("event"):
+                case "query_alive":
+                    self._agree_on(event.query_alive.incarnation)
+                case "query_gone":
+                    gone = event.query_gone
+                    self._steps.handle(on.QueryProcessGone(gone.incarnation, gone.reason))
+            self.supervised.set()
+
+    def _agree_on(self, alive: str) -> None:
+        """What died while this stream was down was told to nobody."""
+        believed = self._answers.incarnation()
+        if believed and believed != alive:
+            reason = "it ended while the supervisor could not tell"
+            self._steps.handle(on.QueryProcessGone(believed, reason))
+        if alive and believed != alive:
+            self._steps.handle(on.QueryProcessAdopted(alive))
+
+    # -- query process -----------------------------------------------------------------------------
+
+    async def Attend(  # noqa: N802
+        self, request: pb.AttendRequest, context: Context
+    ) -> AsyncIterator[pb.QueryCommand]:
+        await self._known(request.incarnation, context)
+        commands: asyncio.Queue[pb.QueryCommand] = asyncio.Queue()
+        self._to_query = commands
+        self._steps.handle(on.QueryProcessAttended(request.incarnation))
+        while True:
+            yield await commands.get()
+
+    async def AwaitMark(  # noqa: N802
+        self, request: pb.AwaitMarkRequest, context: Context
+    ) -> pb.AwaitMarkReply:
+        await self._known(request.incarnation, context)
+        waiting: asyncio.Future[Mark] = asyncio.get_running_loop().create_future()
+        self._waiting[request.query] = waiting
+        self._steps.handle(on.MarkWanted(request.query, request.after))
+        try:
+            mark = await asyncio.wait_for(waiting, SLICE_SECONDS)
+        except TimeoutError:
+            return pb.AwaitMarkReply(pending=True)
+        return pb.AwaitMarkReply(number=mark.number, sequence=mark.through)
+
+    async def Locate(  # noqa: N802
+        self, request: pb.LocateRequest, context: Context
+    ) -> pb.LocateReply:
+        await self._known(request.incarnation, context)
+        if self._answers.skipped(request.query, request.number):
+            return pb.LocateReply(skipped=True)
+        found = await asyncio.to_thread(
+            self._answers.locate, request.first_sequence, request.last_sequence
+        )
+        extents = [pb.Extent(path=e.path, offset=e.offset, length=e.length) for e in found]
+        return pb.LocateReply(extents=extents)
+
+    async def AdmitBatch(  # noqa: N802
+        self, request: pb.AdmitBatchRequest, context: Context
+    ) -> pb.AdmitBatchReply:
+        await self._known(request.incarnation, context)
+        verdict = await asyncio.shield(self._admission(request))
+        return pb.AdmitBatchReply(verdict=VERDICTS[verdict])
+
+    def _admission(self, request: pb.AdmitBatchRequest) -> asyncio.Task[Verdict]:
+        """A task of its own: a caller that is killed meanwhile cancels only its own waiting.
+
+        1. The outbox admits batch n in a thread. 2. The caller dies. 3. If that cancelled this,
+        the core would never hear of n, and batch n+1 would break I6.
+        """
+        name = f"admit {request.query} {request.number}"
+        task = asyncio.get_running_loop().create_task(self._admit(request), name=name)
+        self._admissions.add(task)
+        task.add_done_callback(self._admissions.discard)
+        return task
+
+    async def _admit(self, r: pb.AdmitBatchRequest) -> Verdict:
+        try:
+            verdict = await asyncio.to_thread(
+                self._outbox.admit, r.query, r.number, r.file, r.rows, r.bytes, r.digest or None
+            )
+        except DiskFailed as error:
+            self._steps.fail(error)
+            raise
+        if verdict is Verdict.MISMATCH and self._answers.was_made_by_other_code(r.query, r.number):
+            verdict = Verdict.DONE
+        if verdict in (Verdict.ADMITTED, Verdict.DONE):
+            self._steps.handle(on.BatchAdmitted(r.query, r.number, r.rows, r.bytes))
+            self._admitted(r.query, r.number)
+        elif verdict is Verdict.MISMATCH:
+            log.error("a batch came out differently", query=r.query, batch=r.number)
+        return verdict
+
+    async def ReportDigest(  # noqa: N802
+        self, request: pb.ReportDigestRequest, context: Context
+    ) -> pb.Empty:
+        await self._known(request.incarnation, context)
+        await asyncio.to_thread(
+            self._outbox.report_digest, request.query, request.number, request.digest
+        )
+        return pb.Empty()
+
+    async def ReportQuery(  # noqa: N802
+        self, request: pb.ReportQueryRequest, context: Context
+    ) -> pb.ReportQueryReply:
+        await self._known(request.incarnation, context)
+        reply = pb.ReportQueryReply()
+        match request.WhichOneof("report"):
+            case "planned":
+                reply.refused = await self._prepare(request.query, request.planned.schema)
+            case "progress":
+                self._observer.progressed(request.query, request.progress)
+            case "failed":
+                self._on_failed(request.query, request.failed)
+        return reply
+
+    def _on_failed(self, query: str, failed: pb.QueryFailed) -> None:
+        log.warning("query failed", query=query, batch=failed.number, reason=failed.reason)
+        self._steps.handle(on.QueryFailed(query, failed.number, failed.reason))
+
+    async def _prepare(self, query: str, schema: bytes) -> str:
+        """Why the query must not start; a sink that is down is met again when it publishes."""
+        arrow = pa.ipc.read_schema(pa.py_buffer(schema))
+        for name, sink in self._sinks(query).items():
+            try:
+                await asyncio.to_thread(sink.prepare, arrow)
+            except SinkRefused as error:
+                self._steps.handle(on.QueryRefused(query, str(error)))
+                return str(error)
+            except SinkUnavailable as error:
+                log.warning("sink not checked", query=query, sink=name, reason=str(error))
+        return ""
+
+    async def _known(self, incarnation: str, context: Context) -> None:
+        if incarnation != self._answers.incarnation():
+            reason = f"query process {incarnation} is not the one this node runs"
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
+
+
+async def serve(service: LocalService, socket: str) -> grpc.aio.Server:
+    """Listens on the Unix socket ``socket``; the directory it lies in must be private."""
+    server = grpc.aio.server()
+    rpc.add_LocalServicer_to_server(service, server)
+    server.add_insecure_port(f"unix:{socket}")
+    await server.start()
+    return server

@@ -1,0 +1,188 @@
+"""The one Spark session of the query process, with the settings that make its batches repeatable.
+
+Not for what a query does: this module knows no stream. ``check_java`` works without Spark.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ha_engine.errors import JavaMissing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA_VERSION_MIN = 17
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+_ADVICE = f"Spark needs Java {JAVA_VERSION_MIN} or newer; install it and set JAVA_HOME or PATH"
+_LOGGING = Path(__file__).with_name("log4j2.properties").resolve()
+_STREAMING = "org.apache.spark.sql.execution.streaming"
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSettings:
+    """What Spark needs of the ``query`` section. ``heap`` is bytes; ``spark`` adds or overrides.
+
+    ``scratch`` is a directory of this process alone, emptied at start: a killed Spark leaves its
+    files behind. None: the system's place for temporary files.
+    """
+
+    master: str = "local[2]"
+    heap: int = 1 << 30
+    shuffle_partitions: int = 1
+    state_store: str = "hdfs"
+    spark: Mapping[str, str] = field(default_factory=dict)
+    scratch: Path | None = None
+
+
+def check_java() -> int:
+    """The major version of the Java that Spark will start. Raises JavaMissing."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if java is None or not os.access(java, os.X_OK):
+        where = f"at {java} (JAVA_HOME)" if home else "on the PATH"
+        raise JavaMissing(f"there is no java {where}: {_ADVICE}")
+    found = _VERSION.search(_version_text(java))
+    if found is None or int(found[1]) < JAVA_VERSION_MIN:
+        what = f"version {found[1]}" if found else "of a version that it does not tell"
+        raise JavaMissing(f"{java} is {what}: {_ADVICE}")
+    return int(found[1])
+
+
+def _version_text(java: str) -> str:
+    try:
+        done = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=30, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise JavaMissing(f"{java} does not start ({error}): {_ADVICE}") from error
+    return done.stderr + done.stdout
+
+
+def spark_conf(settings: SparkSettings) -> dict[str, str]:
+    """Every setting; those that no user may change stand last."""
+    return {
+        **_quiet(settings),
+        **_fast(settings),
+        **_places(settings.scratch),
+        **settings.spark,
+        **_repeatable(),
+        "spark.driver.defaultJavaOptions": " ".join(_java_options(settings.scratch)),
+    }
+
+
+def _java_options(scratch: Path | None) -> list[str]:
+    options = ["-Duser.timezone=UTC", f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"]
+    return options if scratch is None else [*options, f'"-Djava.io.tmpdir={scratch}"']
+
+
+def _places(scratch: Path | None) -> dict[str, str]:
+    if scratch is None:
+        return {}
+    return {
+        "spark.local.dir": str(scratch),
+        "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
+    }
+
+
+def _quiet(settings: SparkSettings) -> dict[str, str]:
+    return {
+        "spark.master": settings.master,
+        "spark.app.name": "ha-engine",
+        "spark.driver.memory": f"{settings.heap >> 20}m",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.structuredLogging.enabled": "false",
+        "spark.sql.streaming.numRecentProgressUpdates": "4",
+    }
+
+
+def _fast(settings: SparkSettings) -> dict[str, str]:
+    return {
+        "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.streaming.checkpointFileManagerClass": (
+            f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager"
+        ),
+        "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+        "spark.sql.streaming.pollingDelay": "1ms",
+        "spark.sql.streaming.stateStore.providerClass": _state_store(settings.state_store),
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+    }
+
+
+def _state_store(kind: str) -> str:
+    name = "RocksDB" if kind == "rocksdb" else "HDFSBacked"
+    return f"{_STREAMING}.state.{name}StateStoreProvider"
+
+
+def _repeatable() -> dict[str, str]:
+    return {
+        # Batches without data depend on timing; empty marks take their place.
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        "spark.sql.session.timeZone": "UTC",
+        # Else the workers take the system's python.
+        "spark.pyspark.python": sys.executable,
+        "spark.pyspark.driver.python": sys.executable,
+        "spark.python.worker.reuse": "true",
+    }
+
+
+def start_spark(settings: SparkSettings, *modules: Path) -> SparkSession:
+    """A session with the journal source registered. Raises JavaMissing before Spark is imported.
+
+    ``modules`` are directories that Python functions import from.
+    """
+    check_java()
+    _let_workers_import(modules)
+    if settings.scratch is not None:
+        shutil.rmtree(settings.scratch, ignore_errors=True)
+        settings.scratch.mkdir(parents=True)
+    from pyspark.sql import SparkSession
+
+    # It logs every refused query with its whole JVM stack; the refusal itself reaches the user.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
+    builder = SparkSession.builder
+    for key, value in spark_conf(settings).items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    _register_source(spark)
+    return spark
+
+
+def _register_source(spark: SparkSession) -> None:
+    """Register the source with a map of variables that several threads may write.
+
+    1. Spark keeps one such map for all workers of a source. 2. Each query that starts puts its own
+    into it, in its own thread. 3. Two at once leave a HashMap with a wrong count. 4. From then on
+    every task of every query fails with OptionalDataException, until the JVM ends.
+    """
+    from ha_engine.query.source import JournalSource
+
+    context = spark.sparkContext
+    plain = context.environment
+    context.environment = context._jvm.java.util.concurrent.ConcurrentHashMap(plain)
+    try:
+        spark.dataSource.register(JournalSource)
+    finally:
+        context.environment = plain
+
+
+def _let_workers_import(modules: tuple[Path, ...]) -> None:
+    """Spark's workers inherit the environment, so what this process imports, they can."""
+    for directory in map(str, modules):
+        if directory not in sys.path:
+            sys.path.append(directory)
+    os.environ["PYTHONPATH"] = os.pathsep.join(os.path.abspath(path) for path in sys.path)

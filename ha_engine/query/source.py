@@ -1,0 +1,181 @@
+"""The ``ha_journal`` data source: committed records of one stream, cut at the query's marks (R18).
+
+Spark imports this module in several workers, so it stays light: no database, HTTP or CLI. It
+decides nothing: the node says where a batch ends, whether it is skipped and where its bytes lie.
+
+An offset is ``{"mark": n, "sequence": s}``: batch n ends after the record with sequence s.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadLimit
+from pyspark.sql.types import StructType
+
+from ha_engine.journal import read_extent
+from ha_engine.query.lifeline import ProcessId, end_with_parent
+from ha_engine.query.link import Address, NodeLink
+from ha_engine.query.record_rows import coalesced, with_system_columns
+from ha_engine.types import Events, Extent
+from ha_engine.v1 import local_pb2 as pb
+
+FORMAT = "ha_journal"
+PARTITION_BYTES = 1 << 20
+"""A batch is read by one task for each of these, at most ``parallelism``."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What the query process tells a source; travels as the options of a data source, all text.
+
+    ``schema`` is that of the journal's record batches; ``driver`` is the process that it serves.
+    """
+
+    socket: str
+    incarnation: str
+    query: str
+    stream: str
+    schema: pa.Schema
+    driver: ProcessId
+    initial_mark: int = 0
+    initial_sequence: int = 0
+    parallelism: int = 1
+
+    def to_text(self) -> dict[str, str]:
+        return {
+            "socket": self.socket,
+            "incarnation": self.incarnation,
+            "query": self.query,
+            "stream": self.stream,
+            "schema": base64.b64encode(self.schema.serialize().to_pybytes()).decode(),
+            "driver": str(self.driver),
+            "initial_mark": str(self.initial_mark),
+            "initial_sequence": str(self.initial_sequence),
+            "parallelism": str(self.parallelism),
+        }
+
+    @classmethod
+    def from_text(cls, text: dict[str, str]) -> SourceOptions:
+        return cls(
+            socket=text["socket"],
+            incarnation=text["incarnation"],
+            query=text["query"],
+            stream=text["stream"],
+            schema=pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text["schema"]))),
+            driver=ProcessId.parse(text["driver"]),
+            initial_mark=int(text["initial_mark"]),
+            initial_sequence=int(text["initial_sequence"]),
+            parallelism=int(text["parallelism"]),
+        )
+
+
+@dataclass
+class SequenceRange(InputPartition):  # type: ignore[misc]
+    """The records with first <= sequence <= last, inside of these bytes."""
+
+    first: int
+    last: int
+    extents: tuple[Extent, ...]
+
+
+class JournalSource(DataSource):  # type: ignore[misc]
+    """The data source as Spark registers it; the schema comes from the reader's caller."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def streamReader(self, schema: StructType) -> JournalReader:
+        return JournalReader(SourceOptions.from_text(dict(self.options)), schema)
+
+
+class JournalReader(DataSourceStreamReader):  # type: ignore[misc]
+    """Planning calls come from one worker beside the driver, ``read`` from Spark's tasks."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._rows_schema = to_arrow_schema(schema, timezone="UTC")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "_link"}
+
+    @cached_property
+    def _link(self) -> NodeLink:
+        """Made at the first planning call, so that tasks open no connection."""
+        end_with_parent(self._options.driver)
+        return NodeLink(Address(self._options.socket, self._options.incarnation))
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"mark": self._options.initial_mark, "sequence": self._options.initial_sequence}
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        """The mark that follows ``start``: waits as long as it takes and never answers ``start``.
+
+        1. Source a gives up waiting at mark n and answers n. 2. Mark n+1 is committed. 3. Spark
+        asks source b, which answers n+1. 4. The batch reads a to n and b to n+1, and no other node
+        ever cuts it so (R18).
+        """
+        request = pb.AwaitMarkRequest(
+            incarnation=self._options.incarnation, query=self._options.query, after=start["mark"]
+        )
+        while (reply := self._link.call(self._link.stub.AwaitMark, request)).pending:
+            pass
+        if reply.number <= start["mark"]:
+            raise ValueError(f"the node answered mark {reply.number} after {start['mark']}")
+        return {"mark": reply.number, "sequence": reply.sequence}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[SequenceRange]:
+        first, last = start["sequence"] + 1, end["sequence"]
+        if last < first:
+            return []
+        whole = self._located(end["mark"], first, last)
+        size = sum(extent.length for extent in whole.extents)
+        pieces = min(self._options.parallelism, size // PARTITION_BYTES, last - first + 1)
+        if pieces <= 1:
+            return [whole] if whole.extents else []
+        return [self._located(end["mark"], *piece) for piece in split(first, last, pieces)]
+
+    def _located(self, number: int, first: int, last: int) -> SequenceRange:
+        request = pb.LocateRequest(
+            incarnation=self._options.incarnation,
+            query=self._options.query,
+            number=number,
+            first_sequence=first,
+            last_sequence=last,
+        )
+        reply = self._link.call(self._link.stub.Locate, request)
+        found = () if reply.skipped else reply.extents
+        return SequenceRange(
+            first, last, tuple(Extent(one.path, one.offset, one.length) for one in found)
+        )
+
+    def read(self, partition: SequenceRange) -> Iterator[pa.RecordBatch]:
+        return coalesced(self._batches(partition))
+
+    def _batches(self, partition: SequenceRange) -> Iterator[pa.RecordBatch]:
+        for extent in partition.extents:
+            for record in read_extent(extent, stream=self._options.stream):
+                inside = partition.first <= record.position.sequence <= partition.last
+                if inside and isinstance(record.body, Events):
+                    rows = pa.ipc.read_record_batch(record.payload, self._options.schema)
+                    yield with_system_columns(rows, record, self._rows_schema)
+
+
+def split(first: int, last: int, pieces: int) -> list[tuple[int, int]]:
+    """Cut [first, last] into ``pieces`` runs.
+
+    By sequence and not by bytes of a file: both nodes must give the same rows to the same task,
+    or sums of floating-point numbers differ (I6), and their segment files may be cut differently.
+    """
+    count = last - first + 1
+    edges = [first + count * piece // pieces for piece in range(pieces + 1)]
+    return [(low, high - 1) for low, high in pairwise(edges)]

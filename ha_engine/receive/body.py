@@ -1,0 +1,94 @@
+"""The body of one request, read with a bound on its bytes, its time and its decompressed size."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from ha_engine.errors import BodyTooSlow, InvalidEvents, PayloadTooLarge, UnsupportedFormat
+from ha_engine.receive.room import Room
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+_GZIP_WINDOW = 16 + zlib.MAX_WBITS
+
+
+class ClientGone(Exception):
+    """The connection ended before the body did: there is nobody to answer."""
+
+
+class Body:
+    """Holds its bytes in ``room`` until it is left: ``with Body(room, max_body) as body``."""
+
+    def __init__(self, room: Room, bytes_max: int) -> None:
+        self._room, self._bytes_max, self._held = room, bytes_max, 0
+
+    def __enter__(self) -> Body:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._room.give(self._held)
+        self._held = 0
+
+    def require_fits(self, content_length: bytes | None) -> None:
+        """Refuse by the header alone, before a byte is read. Raises PayloadTooLarge."""
+        if content_length is not None and content_length.isdigit():
+            self._require(int(content_length))
+
+    async def read(self, receive: Receive, within: float) -> bytes:
+        """All of the body. Raises PayloadTooLarge, Backpressure, BodyTooSlow, ClientGone."""
+        try:
+            async with asyncio.timeout(within):
+                return await self._read(receive)
+        except TimeoutError:
+            raise BodyTooSlow(f"the body did not arrive within {within:g} s") from None
+
+    async def _read(self, receive: Receive) -> bytes:
+        parts: list[bytes] = []
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            part = message.get("body", b"")
+            self._hold(len(part))
+            parts.append(part)
+            more = message.get("more_body", False)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def unzipped(self, packed: bytes) -> bytes:
+        """The bytes behind a gzip body, never more than the limit. Raises InvalidEvents."""
+        unpacker = zlib.decompressobj(_GZIP_WINDOW)
+        try:
+            body = unpacker.decompress(packed, self._bytes_max + 1)
+        except zlib.error:
+            raise InvalidEvents("the body is not gzip, as Content-Encoding says") from None
+        self._require(len(body))
+        if not unpacker.eof or unpacker.unused_data:
+            raise InvalidEvents("the gzip body is cut, or has more after its end")
+        self._hold(len(body))
+        return body
+
+    def _hold(self, length: int) -> None:
+        self._require(self._held + length)
+        self._room.take(length)
+        self._held += length
+
+    def _require(self, length: int) -> None:
+        if length > self._bytes_max:
+            raise PayloadTooLarge(
+                f"the body is larger than {self._bytes_max} bytes; "
+                "send several smaller requests, or raise http.max_body"
+            )
+
+
+def is_gzip(content_encoding: bytes | None) -> bool:
+    """Raises UnsupportedFormat for any encoding but gzip and none."""
+    match (content_encoding or b"identity").strip().lower():
+        case b"identity" | b"":
+            return False
+        case b"gzip" | b"x-gzip":
+            return True
+        case _:
+            raise UnsupportedFormat("only Content-Encoding: gzip is read; send gzip or none")

@@ -1,0 +1,163 @@
+"""One column between JSON and Arrow: how it is parsed, checked and converted, and what it expects.
+
+Not for the type names of an application file.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+class Misfit(Exception):
+    """These bytes are no events of the schema; the text is the parser's own."""
+
+
+class ColumnReader:
+    """How pyarrow's JSON reader gets one column, and what it must be told afterwards."""
+
+    def __init__(self, field: pa.Field) -> None:
+        self.name: str = field.name
+        self._target: pa.DataType = field.type
+        self.parsed: pa.Field = field.with_type(_parsed_type(field.type))
+        self._has_floats = _has(field.type, pa.types.is_floating)
+        self._has_narrow_floats = _has(field.type, pa.types.is_float32)
+        self._has_strings = _has(field.type, pa.types.is_string)
+        self._has_decimals = _has(field.type, pa.types.is_decimal)
+        self.is_checked = self._has_floats or self._has_strings or self._has_decimals
+
+    def check(self, column: pa.ChunkedArray, source: bytes) -> None:
+        """Refuse NaN, Infinity, U+0000 and too long decimals, which pyarrow lets through.
+
+        pyarrow counts the digits of a decimal as written: 123 is let into decimal(3,2). ``source``
+        is what the column was parsed from: without certain letters there is no need to look. A
+        float beyond 32 bits becomes Infinity without any. Raises Misfit.
+        """
+        if self._has_floats and (self._has_narrow_floats or b"NaN" in source or b"Inf" in source):
+            _require(column, pa.types.is_floating, _is_finite, "a number that is not finite")
+        if self._has_strings and b"\\u0000" in source:
+            _require(column, pa.types.is_string, _has_no_nul, "a string with U+0000 in it")
+        if self._has_decimals:
+            _require(column, pa.types.is_decimal, _fits, "a decimal with too many digits")
+
+    def converted(self, column: pa.ChunkedArray) -> pa.Array:
+        """The column in the stream's own type. Raises Misfit."""
+        array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        if array.type == self._target:
+            return array
+        try:
+            return _converted(array, self._target)
+        except (pa.ArrowInvalid, binascii.Error) as error:
+            raise Misfit(str(error)) from None
+
+
+def expected(kind: pa.DataType) -> str:
+    """What a value of this type looks like in JSON, to end a sentence with."""
+    match kind:
+        case _ if pa.types.is_boolean(kind):
+            return "true or false"
+        case _ if pa.types.is_integer(kind):
+            return f"a whole number of {kind.bit_width} bits"
+        case _ if pa.types.is_floating(kind):
+            return f"a finite number of {kind.bit_width} bits"
+        case _ if pa.types.is_decimal(kind):
+            whole = kind.precision - kind.scale
+            return f"a number with at most {whole} digits before and {kind.scale} after the point"
+        case _ if pa.types.is_timestamp(kind):
+            return 'a timestamp such as "2013-01-01T05:15:00Z", with at most 6 fractional digits'
+        case _ if pa.types.is_date(kind):
+            return 'a date such as "2013-01-01"'
+        case _ if pa.types.is_binary(kind):
+            return "a string in base64"
+        case _ if pa.types.is_string(kind):
+            return "a string (U+0000 cannot be stored)"
+        case _ if pa.types.is_list(kind):
+            return f"an array, each element {expected(kind.value_type)}"
+        case _ if pa.types.is_struct(kind):
+            return f"an object with the fields {', '.join(field.name for field in kind)}"
+        case _:
+            return f"of type {kind}"
+
+
+def _parsed_type(kind: pa.DataType) -> pa.DataType:
+    """pyarrow reads dates as day numbers and binary as plain text: both are parsed as strings."""
+    match kind:
+        case _ if pa.types.is_date(kind) or pa.types.is_binary(kind):
+            return pa.string()
+        case _ if pa.types.is_list(kind):
+            return pa.list_(kind.value_field.with_type(_parsed_type(kind.value_type)))
+        case _ if pa.types.is_struct(kind):
+            return pa.struct([field.with_type(_parsed_type(field.type)) for field in kind])
+        case _:
+            return kind
+
+
+def _has(kind: pa.DataType, wanted: Any) -> bool:
+    return bool(wanted(kind)) or any(
+        _has(kind.field(index).type, wanted) for index in range(kind.num_fields)
+    )
+
+
+def _require(column: pa.ChunkedArray, of_kind: Any, holds: Any, otherwise: str) -> None:
+    for chunk in column.chunks:
+        for leaf in _leaves(chunk):
+            if of_kind(leaf.type) and not holds(leaf):
+                raise Misfit(otherwise)
+
+
+def _leaves(array: pa.Array) -> list[pa.Array]:
+    match array:
+        case pa.StructArray() | pa.ListArray():
+            children = array.flatten()
+            children = children if isinstance(children, list) else [children]
+            return [leaf for child in children for leaf in _leaves(child)]
+        case _:
+            return [array]
+
+
+def _is_finite(array: pa.Array) -> bool:
+    return pc.all(pc.is_finite(array), min_count=0).as_py() is not False
+
+
+def _fits(array: pa.Array) -> bool:
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _has_no_nul(array: pa.Array) -> bool:
+    return pc.any(pc.match_substring(array, "\0")).as_py() is not True
+
+
+def _converted(array: pa.Array, target: pa.DataType) -> pa.Array:
+    match target:
+        case _ if array.type == target:
+            return array
+        case _ if pa.types.is_binary(target):
+            texts = array.to_pylist()
+            return pa.array([None if text is None else _bytes_of(text) for text in texts], target)
+        case _ if pa.types.is_struct(target):
+            children = [
+                _converted(array.field(index), field.type) for index, field in enumerate(target)
+            ]
+            return pa.StructArray.from_arrays(children, fields=list(target), mask=array.is_null())
+        case _ if pa.types.is_list(target):
+            values = _converted(array.values, target.value_type)
+            return pa.ListArray.from_arrays(
+                array.offsets, values, type=target, mask=array.is_null()
+            )
+        case _:
+            return array.cast(target)
+
+
+def _bytes_of(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError as error:
+        raise Misfit(str(error)) from None

@@ -1,0 +1,311 @@
+"""Bytes of a request become one record batch of the stream's schema, or a sentence why not.
+
+``pyarrow.json`` with an explicit schema is the only judge: what it accepts after the guards below
+is accepted, and the search for the bad row (``diagnose``) asks it again, so both never disagree.
+The guards close what pyarrow lets through, each measured with pyarrow 26: a first row of a bare
+``null`` ends the process with a segmentation fault, a later one becomes a row of nulls; NaN,
+Infinity and invalid UTF-8 pass; two objects on one line pass. Depth needs no guard of its own: the
+parser gives up at the first value that the schema does not expect, and a JSON array is cut by the
+json module, whose depth is bounded.
+
+Rules for values: a field that is missing is null; numbers are JSON numbers and strings JSON
+strings, no coercion either way; a whole number may stand for a double, never the reverse; a
+decimal is a number or a string and must fit without rounding; a timestamp is RFC 3339 with up to
+six fractional digits (also with a space for the T, or a date alone), without a zone it is UTC; a
+date is YYYY-MM-DD; binary is base64. U+0000 in a string is refused: PostgreSQL cannot store it,
+and a sink would meet it too late.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Generator, Iterator, Sequence
+from enum import Enum
+from itertools import accumulate
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.json as arrow_json
+
+from ha_engine.errors import ApplicationError, InvalidEvents, PayloadTooLarge, UnsupportedFormat
+from ha_engine.receive.columns import ColumnReader, Misfit
+from ha_engine.receive.diagnose import reason_for
+
+_BLANK = b" \t\r\n"
+_BLANKS = re.compile(r"[ \t\r\n]*")
+_CUTTER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
+_ONE_BLOCK = arrow_json.ReadOptions(use_threads=False, block_size=(1 << 31) - 1)
+
+
+class Format(Enum):
+    """What a body may be."""
+
+    NDJSON = "application/x-ndjson"
+    JSON = "application/json"
+
+
+_NAMES = {form.value: form for form in Format} | {
+    "application/ndjson": Format.NDJSON,
+    "application/jsonl": Format.NDJSON,
+}
+
+
+def format_of(content_type: str) -> Format:
+    """The format that a Content-Type header names. Raises UnsupportedFormat."""
+    name, _, parameters = content_type.partition(";")
+    found = _NAMES.get(name.strip().lower())
+    if found is None:
+        raise UnsupportedFormat(
+            f"content type {name.strip()[:80]!r} is not read here; "
+            f"send {Format.NDJSON.value} or {Format.JSON.value}"
+        )
+    charset = parameters.lower().replace(" ", "").replace('"', "")
+    if charset not in ("", "charset=utf-8"):
+        raise UnsupportedFormat("events are read as UTF-8 only; drop the charset parameter")
+    return found
+
+
+class Lines(NamedTuple):
+    """Events as text: one a line, no blank lines, UTF-8."""
+
+    text: bytes
+    rows: int
+
+
+class Decoder:
+    """Reads bodies for one stream; at most ``rows_max`` rows each.
+
+    Raises ApplicationError at construction when the schema has a type that no event can carry.
+    """
+
+    def __init__(self, schema: pa.Schema, rows_max: int) -> None:
+        self.schema = schema
+        self._rows_max = rows_max
+        self._readers = [ColumnReader(field) for field in schema]
+        self._checked = [reader for reader in self._readers if reader.is_checked]
+        self._strict = _options(self._readers, "error")
+        self._lenient = {reader.name: _options([reader], "ignore") for reader in self._readers}
+        self._refuse_unreadable_types()
+
+    def decode(self, body: bytes, form: Format) -> pa.RecordBatch:
+        """All rows of ``body``, in order, as one batch of exactly the stream's schema.
+
+        Raises InvalidEvents with the first bad row (blank lines do not count) and PayloadTooLarge.
+        """
+        return self.parse(self.lines(body, form))
+
+    def lines(self, body: bytes, form: Format) -> Lines:
+        """``body`` as one event a line, not parsed yet. Raises InvalidEvents, PayloadTooLarge."""
+        match form:
+            case Format.NDJSON:
+                text = _tidy(body)
+            case Format.JSON:
+                text = self._lines_of_json(body)
+        lines = Lines(text, text.count(b"\n") + 1)
+        if lines.rows > self._rows_max:
+            raise self._too_many()
+        _require_utf8(text)
+        return lines
+
+    def parse(self, lines: Lines) -> pa.RecordBatch:
+        """Raises InvalidEvents with the first bad row."""
+        try:
+            return self._parse(lines)
+        except Misfit as misfit:
+            raise self._explain(lines.text.split(b"\n"), misfit) from None
+
+    def parse_together(self, several: Sequence[Lines]) -> list[pa.RecordBatch] | None:
+        """One batch for each, parsed in one go; None when any of them has a bad row.
+
+        A call of the parser costs as much as some 300 rows. No event can span two of them: between
+        ``}`` and ``{`` a JSON value has ended.
+        """
+        if not all(_is_one_object_a_line(lines) for lines in several):
+            return None
+        texts, rows = [lines.text for lines in several], [lines.rows for lines in several]
+        try:
+            batch = self._parse(Lines(b"\n".join(texts), sum(rows)))
+        except Misfit:
+            return None
+        starts = accumulate(rows, initial=0)
+        return [batch.slice(start, length) for start, length in zip(starts, rows, strict=False)]
+
+    # -- the judge ---------------------------------------------------------------------------------
+
+    def _parse(self, lines: Lines) -> pa.RecordBatch:
+        """Raises Misfit unless every line is one event of the schema."""
+        if not _is_one_object_a_line(lines):
+            raise Misfit("every line must be one JSON object")
+        table = _read(lines.text, self._strict)
+        if table.num_rows != lines.rows:
+            raise Misfit("a line holds more than one JSON value")
+        for reader in self._checked:
+            reader.check(table.column(reader.name), lines.text)
+        return self._shaped(table)
+
+    def _shaped(self, table: pa.Table) -> pa.RecordBatch:
+        arrays = [
+            reader.converted(column)
+            for reader, column in zip(self._readers, table.itercolumns(), strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    # -- the search for a reason -------------------------------------------------------------------
+
+    def _explain(self, lines: list[bytes], misfit: Misfit) -> InvalidEvents:
+        row = self._first_bad(lines)
+        if row is None:
+            return InvalidEvents(str(misfit))
+        return InvalidEvents(reason_for(lines[row], self.schema, self._misfit_of_field), row)
+
+    def _first_bad(self, lines: list[bytes]) -> int | None:
+        """Halving costs at most twice the parse of the whole. None: no row is bad by itself."""
+        low, high = 0, len(lines)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._accepts(lines[low:middle]):
+                low = middle
+            else:
+                high = middle
+        return None if self._accepts(lines[low:high]) else low
+
+    def _accepts(self, lines: list[bytes]) -> bool:
+        try:
+            self._parse(Lines(b"\n".join(lines), len(lines)))
+        except Misfit:
+            return False
+        return True
+
+    def _misfit_of_field(self, line: bytes, name: str) -> Misfit | None:
+        """Why this one field of a JSON object is refused; the other fields are not looked at."""
+        reader = next(reader for reader in self._readers if reader.name == name)
+        try:
+            column = _read(line, self._lenient[name]).column(name)
+            reader.check(column, line)
+            reader.converted(column)
+        except Misfit as misfit:
+            return misfit
+        return None
+
+    # -- arrays and limits -------------------------------------------------------------------------
+
+    def _lines_of_json(self, body: bytes) -> bytes:
+        """A JSON array of objects, or one object, as one object a line; values stay as written."""
+        try:
+            text = body.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidEvents(f"byte {error.start} of the body is not UTF-8") from None
+        elements: list[str] = []
+        try:
+            for element in _elements(text):
+                elements.append(element.translate(_ONE_LINE))
+                if len(elements) > self._rows_max:
+                    raise self._too_many()
+        except json.JSONDecodeError as error:
+            reason = f"{error.msg} at line {error.lineno} column {error.colno}"
+            raise InvalidEvents(reason, len(elements)) from None
+        except RecursionError:
+            raise InvalidEvents("nested too deep to be an event", len(elements)) from None
+        if not elements:
+            raise InvalidEvents("the array is empty; send at least one event")
+        return "\n".join(elements).encode()
+
+    def _too_many(self) -> PayloadTooLarge:
+        return PayloadTooLarge(
+            f"one request holds at most {self._rows_max} events; send several smaller ones"
+        )
+
+    def _refuse_unreadable_types(self) -> None:
+        for field in self.schema:
+            try:
+                _read(b"{}", _options([ColumnReader(field.with_nullable(True))], "ignore"))
+            except Misfit as misfit:
+                raise ApplicationError(
+                    f"column {field.name!r} of type {field.type} cannot be read from JSON; "
+                    "declare another type"
+                ) from misfit
+
+
+_ONE_LINE = {ord("\n"): " ", ord("\r"): " "}
+
+
+def _options(readers: list[ColumnReader], unexpected: str) -> arrow_json.ParseOptions:
+    schema = pa.schema([reader.parsed for reader in readers])
+    return arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected)
+
+
+def _read(lines: bytes, options: arrow_json.ParseOptions) -> pa.Table:
+    try:
+        return arrow_json.read_json(
+            pa.BufferReader(lines), read_options=_ONE_BLOCK, parse_options=options
+        )
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise Misfit(str(error)) from None
+
+
+def _is_one_object_a_line(lines: Lines) -> bool:
+    """Also what keeps a bare ``null`` away from pyarrow."""
+    text = lines.text
+    return text.startswith(b"{") and text.endswith(b"}") and text.count(b"}\n{") == lines.rows - 1
+
+
+def _tidy(body: bytes) -> bytes:
+    """One event a line, without blank lines. A line break cannot occur inside of a JSON string."""
+    lines = body.strip(_BLANK)
+    if not lines:
+        raise InvalidEvents("the body is empty; send at least one event")
+    if lines.count(b"}\n{") == lines.count(b"\n"):
+        return lines
+    stripped = (line.strip(_BLANK) for line in lines.split(b"\n"))
+    return b"\n".join(line for line in stripped if line)
+
+
+def _require_utf8(lines: bytes) -> None:
+    if lines.isascii():
+        return
+    try:
+        lines.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidEvents("not valid UTF-8", lines.count(b"\n", 0, error.start)) from None
+
+
+def _elements(text: str) -> Iterator[str]:
+    """The objects of a JSON array, or the one object, as written. Raises JSONDecodeError."""
+    at = _skip(text, 0)
+    if at == len(text):
+        raise InvalidEvents("the body is empty; send at least one event")
+    if text.startswith("[", at):
+        end = yield from _elements_of_array(text, at)
+    else:
+        end = _end_of_object(text, at)
+        yield text[at:end]
+    if _skip(text, end) != len(text):
+        raise json.JSONDecodeError("Extra text", text, end)
+
+
+def _elements_of_array(text: str, at: int) -> Generator[str, None, int]:
+    """Returns where the array that starts at ``at`` ends."""
+    at = _skip(text, at + 1)
+    if text.startswith("]", at):
+        return at + 1
+    while True:
+        end = _end_of_object(text, at)
+        yield text[at:end]
+        at = _skip(text, end)
+        if text.startswith("]", at):
+            return at + 1
+        if not text.startswith(",", at):
+            raise json.JSONDecodeError("Expecting ',' or ']'", text, at)
+        at = _skip(text, at + 1)
+
+
+def _end_of_object(text: str, at: int) -> int:
+    if not text.startswith("{", at):
+        raise json.JSONDecodeError("Expecting an event, which is an object,", text, at)
+    return _CUTTER.raw_decode(text, at)[1]
+
+
+def _skip(text: str, at: int) -> int:
+    found = _BLANKS.match(text, at)
+    return at if found is None else found.end()

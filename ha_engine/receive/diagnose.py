@@ -1,0 +1,111 @@
+"""Says in one sentence why a line is no event of a stream, after the parser has refused it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from difflib import get_close_matches
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from ha_engine.receive.columns import Misfit, expected
+
+SHOWN_CHARACTERS_MAX = 60
+
+MisfitOfField = Callable[[bytes, str], Misfit | None]
+"""Asks the parser about one field of a line."""
+
+
+class _Twice(Exception):
+    """A key stands twice in one object."""
+
+
+def reason_for(line: bytes, schema: pa.Schema, misfit_of_field: MisfitOfField) -> str:
+    """Why ``line`` (UTF-8, no line break) was refused."""
+    try:
+        event = _loads(line.decode(), object_pairs_hook=_unique)
+        if not isinstance(event, dict):
+            return "an event must be a JSON object"
+        return _of_event(event, line, schema, misfit_of_field)
+    except json.JSONDecodeError as error:
+        return f"not valid JSON: {error.msg} at column {error.colno}"
+    except RecursionError:
+        return "nested too deep to be an event"
+    except _Twice as twice:
+        return f"field {str(twice)!r} is there twice"
+
+
+def _of_event(
+    event: dict[str, Any], line: bytes, schema: pa.Schema, misfit_of_field: MisfitOfField
+) -> str:
+    for path, known in _objects(event, pa.struct(list(schema)), ""):
+        if path.rpartition(".")[2] not in known:
+            return _unknown(path, known)
+    for field in schema:
+        if not field.nullable and event.get(field.name) is None:
+            how = "is null" if field.name in event else "is missing"
+            return f"field {field.name!r} {how}, but the stream declares it not null"
+    present = [field for field in schema if field.name in event]
+    for field in present:
+        if _is_beyond_any_double(event[field.name]):
+            return _unexpected(field, event)
+    for field in present:
+        if misfit_of_field(line, field.name) is not None:
+            return _unexpected(field, event)
+    return "it does not fit the stream's schema"
+
+
+def _objects(event: Any, kind: pa.DataType, path: str) -> Iterator[tuple[str, list[str]]]:
+    """Every field of ``event``, nested ones too, with the names that the schema knows there."""
+    match event, kind:
+        case dict(), pa.StructType():
+            known = [field.name for field in kind]
+            for name, value in event.items():
+                yield f"{path}{name}", known
+                if name in known:
+                    yield from _objects(value, kind.field(name).type, f"{path}{name}.")
+        case list(), pa.ListType():
+            for element in event:
+                yield from _objects(element, kind.value_type, path)
+
+
+def _is_beyond_any_double(value: Any) -> bool:
+    """The parser refuses such a number wherever it stands, so it cannot say in which field."""
+    return isinstance(value, _Number) and math.isinf(float(value))
+
+
+def _unexpected(field: pa.Field, event: dict[str, Any]) -> str:
+    return f"field {field.name!r} is {_shown(event[field.name])}, expected {expected(field.type)}"
+
+
+def _unknown(path: str, known: list[str]) -> str:
+    near = get_close_matches(path.rpartition(".")[2], known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
+    return f"the stream has no field {path[:SHOWN_CHARACTERS_MAX]!r}; {hint}"
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _Twice(next(name for name in names if names.count(name) > 1))
+    return found
+
+
+class _Number(str):
+    """A number as it was written: no limit of digits, no rounding."""
+
+    __slots__ = ()
+
+
+_loads = partial(json.loads, parse_int=_Number, parse_float=_Number)
+
+
+def _shown(value: Any) -> str:
+    text = str(value) if isinstance(value, _Number) else json.dumps(value, ensure_ascii=False)
+    if len(text) > SHOWN_CHARACTERS_MAX:
+        text = f"{text[:SHOWN_CHARACTERS_MAX]}..."
+    return text.encode(errors="backslashreplace").decode()

@@ -1,0 +1,270 @@
+"""The gate: a request is taken whole or not at all, and answered when it is committed (I3, I11).
+
+Group commit: with nothing in flight a request becomes a record at the end of the loop's turn; while
+a record is being written, what arrives is gathered, one record a stream, and goes out when
+the last one in flight is committed, or as soon as the record is full. So an idle gate adds no
+latency and a busy one needs few records. A request never spans two records: it is stored whole, or
+refused as too large.
+
+Not for HTTP, and not for the journal: it is told of both through Protocols.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Protocol
+
+import pyarrow as pa
+
+from ha_engine.config import ReceiveConfig
+from ha_engine.errors import Backpressure, NotActive, PayloadTooLarge, UnknownStream
+from ha_engine.receive.decode import Decoder
+from ha_engine.receive.group import REQUEST_BYTES_MAX, Group, Request
+from ha_engine.receive.producers import ProducerTable, require_same
+from ha_engine.receive.room import Room
+from ha_engine.types import Events, Position, Record, Submission
+
+
+class Log(Protocol):
+    """The journal as the gate sees it."""
+
+    def offer(self, events: Events, payload: bytes) -> Position:
+        """Give the record its position and hand it over. Raises NotActive, Backpressure."""
+
+    async def committed(self, sequence: int) -> None:
+        """Return when the record is committed. Raises NotActive when this node cannot tell."""
+
+
+class Backlog(Protocol):
+    """What is committed and not yet worked off by the queries."""
+
+    def refusal(self) -> Backpressure | None:
+        """What to answer while too much waits, else None."""
+
+
+class Counters(Protocol):
+    """What the node turns into metrics. Rows are events; seconds run from request to commit."""
+
+    def accepted(self, stream: str, rows: int, seconds: float) -> None: ...
+
+    def duplicate(self, stream: str, rows: int) -> None: ...
+
+    def rejected(self, stream: str, reason: str) -> None: ...
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counters that only count; for those who export nothing."""
+
+    rows_accepted: int = 0
+    rows_duplicate: int = 0
+    requests_rejected: dict[str, int] = field(default_factory=dict)
+
+    def accepted(self, stream: str, rows: int, seconds: float) -> None:
+        self.rows_accepted += rows
+
+    def duplicate(self, stream: str, rows: int) -> None:
+        self.rows_duplicate += rows
+
+    def rejected(self, stream: str, reason: str) -> None:
+        self.requests_rejected[reason] = self.requests_rejected.get(reason, 0) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """``accepted`` rows of the request are committed, as part of the record at ``position``."""
+
+    accepted: int
+    position: Position
+
+
+class Gate:
+    """One a node, on the node's event loop. Starts closed.
+
+    ``wall_clock_us`` gives microseconds since 1970; it only stamps records.
+    """
+
+    def __init__(
+        self,
+        schemas: Mapping[str, pa.Schema],
+        log: Log,
+        backlog: Backlog,
+        config: ReceiveConfig,
+        wall_clock_us: Callable[[], int],
+        counters: Counters | None = None,
+    ) -> None:
+        self._decoders = {
+            name: Decoder(schema, config.max_record_rows) for name, schema in schemas.items()
+        }
+        self._log, self._backlog, self._wall_clock_us = log, backlog, wall_clock_us
+        self._rows_max = config.max_record_rows
+        self._producers = ProducerTable(config.producers_max, config.sequences_kept)
+        self._closed: NotActive | None = NotActive("this node is starting; try again")
+        self._groups: dict[str, Group] = {}
+        self._gathering: dict[tuple[str, int], Request] = {}
+        self._in_flight: set[asyncio.Task[None]] = set()
+        self._flushing = False
+        self.room = Room(config.max_pending)
+        self.counters: Counters = counters if counters is not None else Tally()
+
+    # -- the node's side ---------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """This node is active: take events."""
+        self._closed = None
+
+    def close(self, reason: str, active: str | None = None) -> None:
+        """Answer NotActive from now on; what is offered already is answered as its record fares."""
+        self._closed = NotActive(reason, active)
+        for group in self._groups.values():
+            self._drop(group, self._closed)
+        self._groups.clear()
+        self._gathering.clear()
+
+    def replay(self, record: Record) -> None:
+        """Tell the producer table of a record that another wrote, or that was found at start."""
+        match record.body:
+            case Events() as events:
+                self._producers.apply(record.position, events)
+
+    def rebuild(self, records: Iterable[Record]) -> None:
+        """The producer table anew, from all records that the journal still holds, in order."""
+        self._producers.rebuild(
+            (record.position, record.body) for record in records if isinstance(record.body, Events)
+        )
+
+    # -- the producers' side -----------------------------------------------------------------------
+
+    @property
+    def streams(self) -> list[str]:
+        return list(self._decoders)
+
+    def decoder(self, stream: str) -> Decoder:
+        """Raises UnknownStream."""
+        found = self._decoders.get(stream)
+        if found is None:
+            known = ", ".join(self._decoders) or "none"
+            raise UnknownStream(f"there is no stream {stream[:80]!r}; the application has {known}")
+        return found
+
+    def require_open(self) -> None:
+        """Raises NotActive, or Backpressure while the queries are too far behind."""
+        if self._closed is not None:
+            raise NotActive(str(self._closed), self._closed.active)
+        refusal = self._backlog.refusal()
+        if refusal is not None:
+            raise refusal
+
+    async def submit(
+        self, stream: str, batch: pa.RecordBatch, submission: Submission | None = None
+    ) -> Receipt:
+        """Store ``batch``, all of it or nothing, and return when it is committed.
+
+        With a ``submission`` that was stored before, nothing is stored and the answer is that of
+        the original. Raises NotActive, Backpressure, PayloadTooLarge, SequenceConflict,
+        UnknownStream.
+        """
+        self.require_open()
+        if self.decoder(stream).schema != batch.schema:
+            raise ValueError(f"the batch does not have the schema of stream {stream}")
+        earlier = None if submission is None else self._earlier(submission)
+        if earlier is not None:
+            receipt = await earlier
+            self.counters.duplicate(stream, receipt.accepted)
+            return receipt
+        started = perf_counter()  # the clock of uvloop ticks in milliseconds
+        position = await self._gather(stream, batch, submission)
+        self.counters.accepted(stream, batch.num_rows, perf_counter() - started)
+        return Receipt(batch.num_rows, position)
+
+    # -- retries -----------------------------------------------------------------------------------
+
+    def _earlier(self, submission: Submission) -> Awaitable[Receipt] | None:
+        """Where the answer to a retry will come from; None when there was no such request."""
+        request = self._gathering.get((submission.producer, submission.sequence))
+        if request is not None:
+            require_same(submission, request.digest)
+            return self._answer_of(request)
+        stored = self._producers.find(submission)
+        return None if stored is None else self._commit_of(stored.position, stored.rows)
+
+    async def _answer_of(self, request: Request) -> Receipt:
+        return Receipt(request.batch.num_rows, await asyncio.shield(request.stored))
+
+    async def _commit_of(self, position: Position, rows: int) -> Receipt:
+        await self._log.committed(position.sequence)
+        return Receipt(rows, position)
+
+    # -- group commit ------------------------------------------------------------------------------
+
+    def _gather(
+        self, stream: str, batch: pa.RecordBatch, submission: Submission | None
+    ) -> Awaitable[Position]:
+        loop = asyncio.get_running_loop()
+        request = Request(batch, self._size_of(batch), submission, loop.create_future())
+        self.room.take(request.size)
+        group = self._groups.get(stream)
+        if group is not None and not group.has_room_for(request, self._rows_max):
+            self._offer(stream)
+        self._groups.setdefault(stream, Group(stream)).add(request)
+        if submission is not None:
+            self._gathering[submission.producer, submission.sequence] = request
+        if not self._in_flight and not self._flushing:
+            self._flushing = True
+            loop.call_soon(self._flush)
+        return asyncio.shield(request.stored)
+
+    def _size_of(self, batch: pa.RecordBatch) -> int:
+        if batch.num_rows > self._rows_max:
+            raise PayloadTooLarge(
+                f"one request holds at most {self._rows_max} events; send several smaller ones"
+            )
+        size: int = batch.nbytes
+        if size > REQUEST_BYTES_MAX:
+            raise PayloadTooLarge(
+                f"these events take {size} bytes, a request at most {REQUEST_BYTES_MAX}; send fewer"
+            )
+        return size
+
+    def _flush(self) -> None:
+        self._flushing = False
+        for stream in list(self._groups):
+            self._offer(stream)
+
+    def _offer(self, stream: str) -> None:
+        group = self._groups.pop(stream)
+        for request in group.requests:
+            if request.submission is not None:
+                self._gathering.pop((request.submission.producer, request.submission.sequence))
+        events, payload = group.record(self._wall_clock_us())
+        try:
+            position = self._log.offer(events, payload)
+        except Exception as error:  # whatever it is, those who wait must not wait for ever
+            self._drop(group, error)
+            return
+        self._producers.apply(position, events)
+        name = f"commit of record {position}"
+        task = asyncio.get_running_loop().create_task(self._settle(group, position), name=name)
+        self._in_flight.add(task)
+
+    def _drop(self, group: Group, error: BaseException) -> None:
+        self.room.give(group.size)
+        group.refuse(error)
+
+    async def _settle(self, group: Group, position: Position) -> None:
+        try:
+            await self._log.committed(position.sequence)
+            group.answer(position)
+        except asyncio.CancelledError:
+            group.refuse(NotActive("this node is stopping; send the events again to the other"))
+            raise
+        except Exception as error:
+            group.refuse(error)
+        finally:
+            self.room.give(group.size)
+            self._in_flight.discard(asyncio.current_task())
+            if not self._in_flight:
+                self._flush()

@@ -1,0 +1,73 @@
+"""Requests that will share one record of the journal, and how they become it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from ha_engine.types import Events, Position, Submission
+
+RECORD_BYTES_MAX = 4 << 20
+"""Gathering stops here; one request alone may be larger."""
+REQUEST_BYTES_MAX = 32 << 20
+"""Arrow bytes of one request, hence of any record; a message between nodes must hold it."""
+SUBMISSIONS_MAX = 2_000
+"""Idempotent requests of one record; each costs about 80 bytes of its meta."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Rows that wait to be stored; ``size`` in bytes, ``stored`` resolves at the commit."""
+
+    batch: pa.RecordBatch
+    size: int
+    submission: Submission | None
+    stored: asyncio.Future[Position]
+
+    @property
+    def digest(self) -> str:
+        return "" if self.submission is None else self.submission.digest
+
+
+@dataclass(slots=True)
+class Group:
+    """Requests that will share a record."""
+
+    stream: str
+    requests: list[Request] = field(default_factory=list)
+    rows: int = 0
+    size: int = 0
+
+    def add(self, request: Request) -> None:
+        self.requests.append(request)
+        self.rows += request.batch.num_rows
+        self.size += request.size
+
+    def has_room_for(self, request: Request, rows_max: int) -> bool:
+        return (
+            self.rows + request.batch.num_rows <= rows_max
+            and self.size + request.size <= RECORD_BYTES_MAX
+            and len(self.requests) < SUBMISSIONS_MAX
+        )
+
+    def record(self, received_at_us: int) -> tuple[Events, bytes]:
+        """Requests with a submission come first, so that submissions and rows pair off in order."""
+        ordered = sorted(self.requests, key=lambda request: request.submission is None)
+        batches = [request.batch for request in ordered]
+        batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        submissions = tuple(one.submission for one in ordered if one.submission is not None)
+        events = Events(self.stream, self.rows, received_at_us, submissions)
+        return events, batch.serialize().to_pybytes()
+
+    def answer(self, position: Position) -> None:
+        for request in self.requests:
+            if not request.stored.done():
+                request.stored.set_result(position)
+
+    def refuse(self, error: BaseException) -> None:
+        for request in self.requests:
+            if not request.stored.done():
+                request.stored.set_exception(error)
+                request.stored.exception()  # a client that left awaits nothing: no complaint then

@@ -1,0 +1,120 @@
+"""What was stored for which producer: the memory that makes a retry harmless (I11, R27).
+
+A pure function of the journal's prefix: the same records in the same order give the same table on
+every node, evictions included. No clock, no order of dicts that anything but the records decides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ha_engine.errors import SequenceConflict, SequenceForgotten
+from ha_engine.types import Events, Position, Submission
+
+DIGEST_BYTES = 16
+
+
+def digest_of(stream: str, body: bytes) -> str:
+    """The hex digest that tells a retry from another payload under the same sequence."""
+    return hashlib.blake2b(body, digest_size=DIGEST_BYTES, person=_person(stream)).hexdigest()
+
+
+def _person(stream: str) -> bytes:
+    """Sixteen bytes that stand for the stream: the same body for another stream is no retry."""
+    return hashlib.blake2b(stream.encode(), digest_size=hashlib.blake2b.PERSON_SIZE).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One request as the journal holds it: ``rows`` of the record at ``position``."""
+
+    position: Position
+    digest: str
+    rows: int
+
+
+@dataclass(slots=True)
+class _Producer:
+    """``forgotten_through``: every sequence up to here that is not kept may have been stored."""
+
+    kept: dict[int, Stored] = field(default_factory=dict)
+    forgotten_through: int = -1
+
+
+class ProducerTable:
+    """The last ``sequences_kept`` sequences of the ``producers_max`` most recent producers.
+
+    Of a producer the highest sequences are kept; of producers those whose last request is the most
+    recent in the journal. A producer that was evicted is unknown: its old retries are stored
+    again, so ``producers_max`` must exceed the number of producers that are alive.
+    """
+
+    def __init__(self, producers_max: int, sequences_kept: int) -> None:
+        self._producers_max = producers_max
+        self._sequences_kept = sequences_kept
+        self._producers: OrderedDict[str, _Producer] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def apply(self, position: Position, events: Events) -> None:
+        """Take in the next events record of the journal, committed or not yet."""
+        for submission in events.submissions:
+            stored = Stored(position, submission.digest, submission.rows)
+            self._remember(submission.producer, submission.sequence, stored)
+
+    def find(self, submission: Submission) -> Stored | None:
+        """The earlier request that ``submission`` repeats; None when it was certainly not stored.
+
+        Raises SequenceConflict when its sequence was used for another payload, and
+        SequenceForgotten when the sequence is too old to tell, or so old that it could not be
+        remembered.
+        """
+        producer = self._producers.get(submission.producer)
+        if producer is None:
+            return None
+        stored = producer.kept.get(submission.sequence)
+        if stored is not None:
+            require_same(submission, stored.digest)
+            return stored
+        if submission.sequence <= self._floor(producer):
+            raise SequenceForgotten(
+                f"sequence {submission.sequence} of producer {submission.producer} is older than "
+                f"the {self._sequences_kept} that are remembered; it may have been stored already, "
+                "so continue after the highest sequence that was answered"
+            )
+        return None
+
+    def rebuild(self, records: Iterable[tuple[Position, Events]]) -> None:
+        """Forget all and replay: the table after the journal was truncated or opened."""
+        self._producers.clear()
+        for position, events in records:
+            self.apply(position, events)
+
+    def _remember(self, name: str, sequence: int, stored: Stored) -> None:
+        producer = self._producers.setdefault(name, _Producer())
+        self._producers.move_to_end(name)
+        producer.kept[sequence] = stored
+        if len(producer.kept) > self._sequences_kept:
+            lowest = min(producer.kept)
+            del producer.kept[lowest]
+            producer.forgotten_through = max(producer.forgotten_through, lowest)
+        if len(self._producers) > self._producers_max:
+            self._producers.popitem(last=False)
+
+    def _floor(self, producer: _Producer) -> int:
+        """What lies at or below was forgotten, or would be at once."""
+        full = len(producer.kept) >= self._sequences_kept
+        return max(producer.forgotten_through, min(producer.kept) if full else -1)
+
+
+def require_same(submission: Submission, digest: str) -> None:
+    """Raises SequenceConflict unless the payload is the one that was stored under the sequence."""
+    if submission.digest != digest:
+        raise SequenceConflict(
+            f"sequence {submission.sequence} of producer {submission.producer} was used for "
+            "another payload; give every request a sequence of its own and repeat it unchanged"
+        )

@@ -1,0 +1,28 @@
+"""A bound on the bytes that wait in the receive stage: bodies being read and rows not committed."""
+
+from __future__ import annotations
+
+from ha_engine.errors import Backpressure
+
+RETRY_AFTER_SECONDS = 0.2
+"""The bytes of this stage wait for one fsync and one round trip, not for a query."""
+
+
+class Room:
+    """``taken`` bytes of ``size``. For one event loop; nothing here waits."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.taken = size, 0
+
+    def take(self, length: int) -> None:
+        """Raises Backpressure, having taken nothing, when ``length`` bytes do not fit."""
+        if self.taken + length > self.size:
+            raise Backpressure(
+                f"{self.taken} bytes of events wait to be committed already; send again later",
+                RETRY_AFTER_SECONDS,
+            )
+        self.taken += length
+
+    def give(self, length: int) -> None:
+        self.taken -= length
+        assert self.taken >= 0, "more bytes came back than were taken"

@@ -1,0 +1,53 @@
+"""The short directory that holds a node's Unix socket: where it lies, and how it is made safe.
+
+Nothing in it outlives the node. The journal and the outbox are in ``data_dir``, never here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from ha_engine.errors import ConfigError
+
+SOCKET_PATH_BYTES_MAX = 100
+"""Linux takes 107 bytes for a Unix socket; a few stay free."""
+SOCKET_NAME = "node.sock"
+
+
+def derived_runtime_dir(data_dir: Path, environ: Mapping[str, str]) -> Path:
+    """A directory that only this user's node on this data directory uses."""
+    digest = hashlib.blake2b(os.fsencode(data_dir.absolute()), digest_size=6).hexdigest()
+    name = f"ha-engine-{os.getuid()}-{digest}"
+    return next(base / name for base in _bases(environ) if _leaves_room(base / name))
+
+
+def _bases(environ: Mapping[str, str]) -> Iterator[Path]:
+    wanted = (Path(environ.get("XDG_RUNTIME_DIR", "")), Path("/run"))
+    yield from (base for base in wanted if base.is_absolute() and os.access(base, os.W_OK))
+    yield Path(tempfile.gettempdir())
+    yield Path("/tmp")
+
+
+def _leaves_room(directory: Path) -> bool:
+    return len(os.fsencode(directory / SOCKET_NAME)) <= SOCKET_PATH_BYTES_MAX
+
+
+def make_runtime_dir(directory: Path) -> Path:
+    """Create the directory with mode 0700, or check the one that is there.
+
+    Raises ConfigError when it belongs to somebody else, who could then pose as the node: the
+    temporary directory is open to all.
+    """
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = directory.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise ConfigError(
+            f"node.runtime_dir {directory} belongs to another user; remove it or choose another"
+        )
+    directory.chmod(0o700)
+    return directory

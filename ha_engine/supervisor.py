@@ -1,0 +1,280 @@
+"""The parent process: keeps the node process and the query process alive, each in its own session.
+
+It decides little: the node process is restarted when it dies, and says over the local socket which
+query process it wants. What it adds is certainty about death: a query process counts as gone only
+when no process of its session is left (R20), and the lease is released the moment the node process
+has been reaped. It holds no state that a restart would miss.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import grpc
+import structlog
+
+from ha_engine.config import Config
+from ha_engine.errors import EngineError, QueryProcessFailed
+from ha_engine.query.lifeline import ProcessId
+from ha_engine.sessions import MARKER, kill_session, members
+from ha_engine.types import Holder, LeaseRow
+from ha_engine.v1 import local_pb2 as pb
+from ha_engine.v1 import local_pb2_grpc as rpc
+
+log = structlog.get_logger(__name__)
+
+_CHANNEL_OPTIONS = (
+    ("grpc.initial_reconnect_backoff_ms", 20),
+    ("grpc.min_reconnect_backoff_ms", 20),
+    ("grpc.max_reconnect_backoff_ms", 100),
+    ("grpc.enable_http_proxy", 0),
+)
+STOP_SECONDS = 20.0
+QUERY_STOP_SECONDS = 4.0
+BACKOFF_SECONDS_MAX = 10.0
+SETTLED_SECONDS = 30.0
+"""A node process that lived so long starts again at once."""
+WRONG_USAGE = 2
+"""Exit code of a node process that a restart would not help."""
+
+
+class LeaseStore(Protocol):
+    """What is needed to give up the lease of a dead node process."""
+
+    def read(self) -> LeaseRow | None: ...
+    def compare_and_set(
+        self, expected: LeaseRow, wanted: LeaseRow, *, why: str | None = None
+    ) -> LeaseRow | None: ...
+
+
+@dataclass
+class Child:
+    """One living child process."""
+
+    process: asyncio.subprocess.Process
+    name: str
+    started_at: float
+
+
+class Supervisor:
+    """Runs until it is told to stop, or until restarting the node process is of no use."""
+
+    def __init__(self, config: Config, config_path: Path | None, store: LeaseStore) -> None:
+        self._config, self._config_path, self._store = config, config_path, store
+        self._home = str(config.node.data_dir.resolve())
+        self._query: Child | None = None
+        self._query_incarnation = ""
+        self._query_ended: asyncio.Task[None] | None = None
+        # Of the stream that is open now: what an older one did not tell is told by its first event.
+        self._events: asyncio.Queue[pb.SupervisorEvent] = asyncio.Queue()
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    async def run(self) -> int:
+        """Returns the exit code of the command."""
+        await asyncio.to_thread(kill_session, self._home, None)
+        failures = 0
+        while True:
+            code, lived, served = await self._run_node()
+            of_no_use = code in (0, WRONG_USAGE) or (not served and code > 0)
+            if self._stopping.is_set() or of_no_use:
+                break
+            failures = 1 if lived > SETTLED_SECONDS else failures + 1
+            wait = 0.0 if failures == 1 else min(BACKOFF_SECONDS_MAX, 0.5 * 2.0**failures)
+            log.warning("node process ended", code=code, restart_in_seconds=wait)
+            if await self._stopped_within(wait):
+                break
+        await self._end_query("the node has stopped")
+        return max(code, 0)
+
+    # -- node process ------------------------------------------------------------------------------
+
+    async def _run_node(self) -> tuple[int, float, bool]:
+        """One life of the node process: exit code, seconds lived, whether it ever served."""
+        process_id = str(uuid.uuid4())
+        node = await self._spawn_node(process_id)
+        served = asyncio.Event()
+        link = asyncio.create_task(self._attend_node(served), name="node link")
+        stopper = asyncio.create_task(self._stop_when_asked(node), name="stopper")
+        try:
+            code = await node.process.wait()
+        finally:
+            for task in (link, stopper):
+                task.cancel()
+            await asyncio.gather(link, stopper, return_exceptions=True)
+        if code != 0:
+            await asyncio.to_thread(self._release, process_id)
+        return code, time.monotonic() - node.started_at, served.is_set()
+
+    async def _spawn_node(self, process_id: str) -> Child:
+        config = ["--config", str(self._config_path)] if self._config_path else []
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "ha_engine.node",
+            *config,
+            "--process",
+            process_id,
+            "--living",
+            self._query_incarnation,
+            "--parent",
+            str(os.getpid()),
+            start_new_session=True,
+        )
+        log.debug("node process started", pid=process.pid)
+        return Child(process, "node", time.monotonic())
+
+    async def _stop_when_asked(self, node: Child) -> None:
+        await self._stopping.wait()
+        node.process.terminate()
+        await asyncio.sleep(STOP_SECONDS)
+        log.error("node process did not stop in time; killing it")
+        node.process.kill()
+
+    def _release(self, process_id: str) -> None:
+        """The node process is certainly dead: nobody needs to wait for its ttl."""
+        dead = Holder(self._config.node.id, process_id)
+        try:
+            row = self._store.read()
+            if row is not None and row.holder == dead:
+                free = replace(row, version=row.version + 1, holder=None, successor=None)
+                self._store.compare_and_set(row, free, why="the node process died")
+        except EngineError as error:
+            log.warning("lease not released; it ends by itself", reason=str(error))
+
+    async def _stopped_within(self, seconds: float) -> bool:
+        try:
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    # -- link to the node --------------------------------------------------------------------------
+
+    async def _attend_node(self, served: asyncio.Event) -> None:
+        """Keeps one Supervise stream open; a broken one is opened anew."""
+        target = f"unix:{self._config.socket_path}"
+        async with grpc.aio.insecure_channel(target, options=_CHANNEL_OPTIONS) as channel:
+            while True:
+                try:
+                    await channel.channel_ready()
+                    self._events = asyncio.Queue()
+                    stream = rpc.LocalStub(channel).Supervise(self._tell(self._events))
+                    await stream.initial_metadata()
+                    served.set()
+                    async for command in stream:
+                        await self._obey(command)
+                except grpc.aio.AioRpcError:
+                    await asyncio.sleep(0.05)
+
+    async def _tell(
+        self, events: asyncio.Queue[pb.SupervisorEvent]
+    ) -> AsyncIterator[pb.SupervisorEvent]:
+        pid = self._query.process.pid if self._query else 0
+        alive = pb.QueryProcessAlive(incarnation=self._query_incarnation, pid=pid)
+        yield pb.SupervisorEvent(query_alive=alive)
+        while True:
+            yield await events.get()
+
+    async def _obey(self, command: pb.SupervisorCommand) -> None:
+        match command.WhichOneof("command"):
+            case "start":
+                await self._start_query(command.start.incarnation)
+            case "stop" if command.stop.incarnation == self._query_incarnation:
+                await self._end_query(command.stop.reason)
+
+    # -- query process -----------------------------------------------------------------------------
+
+    async def _start_query(self, incarnation: str) -> None:
+        await self._end_query("another incarnation is wanted")
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._query_command(incarnation),
+                env={**os.environ, MARKER: self._home},
+                stdin=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._tell_gone(incarnation, f"it could not be started: {error.strerror}")
+            return
+        log.debug("query process started", pid=process.pid, incarnation=incarnation)
+        self._query, self._query_incarnation = (
+            Child(process, "query", time.monotonic()),
+            incarnation,
+        )
+        self._query_ended = asyncio.create_task(self._reap_query(), name="query reaper")
+
+    def _query_command(self, incarnation: str) -> list[str]:
+        config = self._config
+        data_dir = config.node.data_dir
+        settings = {
+            "query": config.query.model_dump(),
+            "checkpoint_dir": str(config.query.checkpoint_dir or data_dir / "checkpoints"),
+            "outbox_dir": str(data_dir / "outbox"),
+        }
+        return [
+            *(sys.executable, "-m", "ha_engine.query.main"),
+            *("--socket", str(config.socket_path)),
+            *("--incarnation", incarnation),
+            *("--parent", str(ProcessId.of(os.getpid()))),
+            *("--application", str(config.application)),
+            *("--config-json", json.dumps(settings, default=str)),
+        ]
+
+    async def _reap_query(self) -> None:
+        """Tells the node once the whole session is empty, however the process ended."""
+        assert self._query is not None
+        child, incarnation = self._query, self._query_incarnation
+        code = await child.process.wait()
+        while not await self._session_is_empty(child.process.pid):
+            log.error("processes of the query process will not die; trying again")
+        self._query, self._query_incarnation = None, ""
+        self._tell_gone(incarnation, _said(code))
+
+    async def _session_is_empty(self, session: int) -> bool:
+        try:
+            await asyncio.to_thread(kill_session, self._home, session)
+        except QueryProcessFailed:
+            return False
+        return True
+
+    def _tell_gone(self, incarnation: str, reason: str) -> None:
+        log.info("query process ended", reason=reason)
+        gone = pb.QueryProcessGone(incarnation=incarnation, reason=reason)
+        self._events.put_nowait(pb.SupervisorEvent(query_gone=gone))
+
+    async def _end_query(self, reason: str) -> None:
+        """Asks first, so that Spark's checkpoint is left whole, and then kills what is left."""
+        if self._query is None or self._query_ended is None:
+            return
+        log.info("ending the query process", reason=reason)
+        session = self._query.process.pid
+        _signal(session, signal.SIGTERM)
+        ended = asyncio.shield(self._query_ended)
+        await asyncio.wait([ended], timeout=QUERY_STOP_SECONDS)
+        for pid in members(self._home, session) if not ended.done() else ():
+            _signal(pid, signal.SIGKILL)
+        await ended
+
+
+def _said(code: int) -> str:
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass

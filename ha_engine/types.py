@@ -1,0 +1,205 @@
+"""The values that stages hand to each other: positions, records and the bodies of records.
+
+Everything here is a frozen value without behaviour that touches the world. The words are those of
+docs/GLOSSARY.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+
+MICROS = 1_000_000
+
+
+class Role(Enum):
+    """What a node is for its group at this moment. Legal transitions are data in core/role.py."""
+
+    STARTING = "starting"
+    JOINING = "joining"
+    PASSIVE = "passive"
+    PROMOTING = "promoting"
+    ACTIVE = "active"
+    DEMOTING = "demoting"
+    STOPPED = "stopped"
+
+
+class RecordKind(IntEnum):
+    """Kind byte of a journal record. Values are on disk: never renumber."""
+
+    EVENTS = 1
+    MARK = 2
+    PUBLISHED = 3
+    EPOCH = 4
+    APPLICATION = 5
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Position:
+    """A place in the journal: sequence orders its records, epoch tells histories apart."""
+
+    epoch: int
+    sequence: int
+
+    def __str__(self) -> str:
+        return f"{self.epoch}.{self.sequence}"
+
+
+ORIGIN = Position(0, 0)
+"""The position before the first record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """One idempotent request inside an events record (R27).
+
+    ``digest`` is the hex digest of the request's payload; ``rows`` says how many of the record's
+    rows, in order, came from it.
+    """
+
+    producer: str
+    sequence: int
+    digest: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Body of an events record; its payload is one Arrow IPC batch of the stream's schema."""
+
+    stream: str
+    rows: int
+    received_at_us: int
+    submissions: tuple[Submission, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Micro-batch ``number`` of ``query`` ends after the record with sequence ``through``."""
+
+    query: str
+    number: int
+    through: int
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Every batch of ``query`` up to and including ``batch`` has been delivered to ``sink``."""
+
+    query: str
+    sink: str
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochStart:
+    """First record of an epoch: the holder's signature under everything before it (R3)."""
+
+    node: str
+    process: str
+    forced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class QueryVersion:
+    """How one query runs from an application record on.
+
+    ``first`` is the mark after which this version of the query starts; ``reset`` says that it
+    starts with empty state instead of its checkpoint.
+    """
+
+    query: str
+    digest: str
+    first: Mark
+    reset: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """Both nodes switch to this application here (R23)."""
+
+    digest: str
+    queries: tuple[QueryVersion, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Batch ``number`` of ``query`` reads no rows: an operator gave it up (I15)."""
+
+    query: str
+    number: int
+    by: str
+    reason: str
+
+
+Body = Events | Mark | Published | EpochStart | Application | Skip
+"""What a record says. Skip shares RecordKind.APPLICATION: both change what a query does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One entry of the journal.
+
+    ``committed`` is the highest sequence that the writer knew to be committed when it wrote the
+    record (R12); ``payload`` is empty for everything but events.
+    """
+
+    position: Position
+    committed: int
+    body: Body
+    payload: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A run of bytes of one segment file that holds whole frames."""
+
+    path: str
+    offset: int
+    length: int
+
+
+# -- the lease row ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds the lease: a node and the one process of it that acquired (R2)."""
+
+    node: str
+    process: str
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A node together with the journal that makes it in-sync (R8)."""
+
+    node: str
+    journal_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseIdentity:
+    """Which PostgreSQL answered: its system identifier and timeline (R5)."""
+
+    system_identifier: str
+    timeline: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRow:
+    """The group's row as one read saw it. Every write adds one to ``version`` (R1).
+
+    ``holder`` is None after a release; ``successor`` then names who may acquire at once, or is None
+    when any in-sync member may. ``advertise`` is the holder's URL for producers.
+    """
+
+    group_id: str
+    holder: Holder | None
+    epoch: int
+    version: int
+    in_sync: tuple[Member, ...]
+    advertise: str | None = None
+    successor: str | None = None
+    paused: bool = False
+    identity: DatabaseIdentity | None = None

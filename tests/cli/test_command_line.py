@@ -1,0 +1,113 @@
+"""The command line as a user meets it: exit codes, one sentence, clean streams."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+COMMAND = [sys.executable, "-c", "from ha_engine.cli import main; main()"]
+
+
+def ha_engine(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        capture_output=True,
+        text=True,
+        env={"PATH": "/usr/bin:/bin", **environ},
+        timeout=30,
+        check=False,
+    )
+
+
+def test_help_and_version_answer_without_loading_what_is_heavy() -> None:
+    assert "config" in ha_engine("--help").stdout
+    assert ha_engine("--version").stdout.startswith("ha-engine ")
+    heavy = "{'pyspark', 'pyarrow', 'pandas', 'sqlalchemy', 'grpc', 'starlette', 'pydantic'}"
+    loaded = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"import sys, ha_engine.cli; print(sorted({heavy} & sys.modules.keys()))",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert loaded.stdout.strip() == "[]"
+
+
+def test_help_comes_within_half_a_second() -> None:
+    def seconds() -> float:
+        start = time.perf_counter()
+        ha_engine("--help")
+        return time.perf_counter() - start
+
+    assert min(seconds() for _ in range(5)) < 0.5
+
+
+def test_a_config_error_is_one_sentence_and_exit_code_2() -> None:
+    ended = ha_engine("config", "check", "--config", "/nowhere.yaml")
+    assert ended.returncode == 2
+    assert ended.stderr == (
+        "ha-engine: config /nowhere.yaml does not exist; name a YAML file or a directory of them\n"
+    )
+    assert ended.stdout == ""
+
+
+def test_debug_shows_the_traceback_and_keeps_the_exit_code() -> None:
+    ended = ha_engine("--debug", "config", "check", "--config", "/nowhere.yaml")
+    assert ended.returncode == 2
+    assert "Traceback" in ended.stderr
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], ["config", "shwo"], ["config", "check", "-x"]])
+def test_a_usage_error_is_exit_code_2(arguments: list[str]) -> None:
+    ended = ha_engine(*arguments)
+    assert ended.returncode == 2
+    assert "Traceback" not in ended.stderr
+
+
+def test_config_check_prints_ok_or_all_problems(tmp_path: Path) -> None:
+    file = tmp_path / "engine.yaml"
+    file.write_text("lease: {ttl: 6s}\n")
+    assert ha_engine("config", "check", "-c", str(file)).stdout == "OK\n"
+    file.write_text("lease: {tll: 6s}\ngruop: x\n")
+    ended = ha_engine("config", "check", HA_ENGINE_CONFIG=str(file))
+    assert ended.returncode == 2
+    assert "lease.tll" in ended.stderr
+    assert "gruop" in ended.stderr
+
+
+def test_config_show_tells_where_a_value_came_from_and_no_secret() -> None:
+    url = "postgresql://engine:hunter2@db/f"
+    text = ha_engine("config", "show", HA_ENGINE_LEASE_TTL="6s", HA_ENGINE_DATABASE_URL=url)
+    assert ["lease.ttl", "6s", "HA_ENGINE_LEASE_TTL"] in [
+        line.split() for line in text.stdout.splitlines()
+    ]
+    shown = json.loads(ha_engine("config", "show", "--json", HA_ENGINE_DATABASE_URL=url).stdout)
+    assert shown["database.url"] == {"value": "**redacted**", "from": "HA_ENGINE_DATABASE_URL"}
+    assert shown["lease.ttl"] == {"value": "5s", "from": "default"}
+    assert "hunter2" not in text.stdout
+
+
+def test_config_schema_is_json_schema() -> None:
+    schema = json.loads(ha_engine("config", "schema").stdout)
+    assert schema["properties"]["lease"]["$ref"] == "#/$defs/LeaseConfig"
+
+
+def test_a_reader_that_leaves_early_gets_no_traceback() -> None:
+    with subprocess.Popen(
+        [*COMMAND, "config", "schema"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={"PATH": "/usr/bin:/bin"},
+    ) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        running.stdout.close()
+        assert running.stderr.read() == b""

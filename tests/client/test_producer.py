@@ -1,0 +1,297 @@
+"""The producer against real nodes over real HTTP: it finds the active, and stores nothing twice."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from starlette.applications import Starlette
+
+from ha_engine.client.endpoints import RemoteColumn
+from ha_engine.client.producer import Ack, Producer, as_line
+from ha_engine.config import ReceiveConfig
+from ha_engine.errors import (
+    Backpressure,
+    DeliveryFailed,
+    InvalidEvents,
+    NotActive,
+    SequenceConflict,
+    SequenceForgotten,
+    UnknownStream,
+)
+from tests.receive.solo import SCHEMA, Solo, served
+from tests.waiting import wait_until
+
+
+class Node:
+    """A gate that serves from a thread of its own; ``call`` runs something on its loop."""
+
+    def __init__(
+        self,
+        directory: Path,
+        config: ReceiveConfig | None = None,
+        wrap: Callable[[Starlette], Any] = lambda app: app,
+    ) -> None:
+        self._directory, self._config, self._wrap = directory, config, wrap
+        self._ready, self._stop = threading.Event(), asyncio.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+        self._thread.start()
+        assert self._ready.wait(10)
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.solo = Solo(self._directory, self._config)
+        async with served(self._wrap(self.solo.app())) as self.url:
+            self._ready.set()
+            await self._stop.wait()
+        await self.solo.close()
+
+    def call(self, action: Callable[[], Any]) -> Any:
+        async def run() -> Any:
+            return action()
+
+        work: Coroutine[Any, Any, Any] = run()
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+
+    def flights(self) -> list[object]:
+        return [row["flight"] for row in self.call(self.solo.stored)]
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join(20)
+            assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    node = Node(tmp_path / "a")
+    yield node
+    node.stop()
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[Node]:
+    node = Node(tmp_path / "b")
+    yield node
+    node.stop()
+
+
+def events(*flights: int) -> list[dict[str, Any]]:
+    return [{"origin": "EWR", "at": "2013-01-01T05:15:00Z", "flight": flight} for flight in flights]
+
+
+def test_rows_are_batched_acked_and_stored_in_order_of_their_acks(node: Node) -> None:
+    acks: list[Ack] = []
+    with Producer([node.url], batch_rows=10, on_ack=acks.append) as producer:
+        producer.send("flights", events(*range(25)))
+        producer.flush()
+        assert producer.rows_acked == 25
+    assert sorted(node.flights(), key=int) == list(range(25))  # type: ignore[call-overload]
+    assert [(ack.sequence, ack.first_row, ack.rows) for ack in acks] == [
+        (0, 0, 10),
+        (1, 10, 10),
+        (2, 20, 5),
+    ]
+
+
+def test_python_values_and_record_batches_are_sent_as_the_stream_reads_them(node: Node) -> None:
+    at = dt.datetime(2013, 1, 1, 5, 15, tzinfo=dt.UTC)
+    row = {"origin": "EWR", "at": at, "delay": -1.5, "flight": 1}
+    with Producer([node.url]) as producer:
+        producer.send("flights", [row])
+        producer.send("flights", pa.RecordBatch.from_pylist([row], schema=SCHEMA))
+    assert node.call(node.solo.stored) == [row, row]
+    line = as_line({"day": dt.date(2013, 1, 1), "price": Decimal("1.10"), "raw": b"hi"})
+    assert line == b'{"day":"2013-01-01","price":"1.10","raw":"aGk="}'
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), object()])
+def test_what_json_cannot_say_is_refused_before_it_is_sent(node: Node, value: object) -> None:
+    producer = Producer([node.url])
+    with pytest.raises(InvalidEvents, match="cannot be sent as JSON"):
+        producer.send("flights", [{"delay": value}])
+    producer.abandon()
+
+
+def test_the_active_is_found_from_the_passive(node: Node, other: Node) -> None:
+    node.call(lambda: node.solo.gate.close("this node is passive", other.url))
+    with Producer([node.url]) as producer:
+        producer.send("flights", events(1))
+    assert (node.flights(), other.flights()) == ([], [1])
+
+
+def test_a_node_that_is_gone_is_passed_over(node: Node, other: Node) -> None:
+    node.stop()
+    with Producer([node.url, other.url]) as producer:
+        producer.send("flights", events(1))
+    assert other.flights() == [1]
+
+
+def test_a_node_that_becomes_active_later_gets_the_events(node: Node) -> None:
+    node.call(lambda: node.solo.gate.close("no active yet"))
+    producer = Producer([node.url], batch_rows=1)
+    producer.send("flights", events(1))
+    wait_until(lambda: node.solo.gate.counters.requests_rejected.get("NotActive", 0) >= 3)  # type: ignore[attr-defined]
+    node.call(node.solo.gate.open)
+    producer.close()
+    assert node.flights() == [1]
+
+
+class LosesAnswers:
+    """Lets every request through and breaks the connection instead of the first answers."""
+
+    def __init__(self, app: Starlette, lost: int = 3) -> None:
+        self._app, self._lost = app, lost
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        lose = scope["type"] == "http" and self._lost > 0
+        self._lost -= lose
+
+        async def swallow(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                raise ConnectionResetError("the answer is lost")
+
+        await self._app(scope, receive, swallow if lose else send)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_lost_ack_does_not_store_the_events_twice(tmp_path: Path) -> None:
+    node = Node(tmp_path, wrap=LosesAnswers)
+    with Producer([node.url], batch_rows=2) as producer:
+        producer.send("flights", events(*range(10)))
+    assert sorted(node.flights(), key=int) == list(range(10))  # type: ignore[call-overload]
+    node.stop()
+
+
+def test_many_requests_in_flight_are_stored_once_each(node: Node) -> None:
+    with Producer([node.url], batch_rows=3, in_flight=32) as producer:
+        producer.send("flights", events(*range(1_000)))
+    assert sorted(node.flights(), key=int) == list(range(1_000))  # type: ignore[call-overload]
+
+
+def test_a_second_run_under_the_same_id_stores_nothing_twice(node: Node) -> None:
+    for _ in range(2):
+        with Producer([node.url], producer_id="p", batch_rows=2) as producer:
+            producer.send("flights", events(*range(10)))
+            producer.flush()
+            assert producer.rows_acked == 10
+    assert len(node.flights()) == 10
+
+
+def test_other_data_under_the_same_id_is_a_conflict(node: Node) -> None:
+    with Producer([node.url], producer_id="p") as producer:
+        producer.send("flights", events(1))
+    with (
+        pytest.raises(SequenceConflict),
+        Producer([node.url], producer_id="p") as producer,
+    ):
+        producer.send("flights", events(2))
+    assert node.flights() == [1]
+
+
+def test_a_forgotten_sequence_counts_as_stored_only_for_who_repeats(tmp_path: Path) -> None:
+    node = Node(tmp_path, ReceiveConfig(sequences_kept=2))
+    with Producer([node.url], producer_id="p", batch_rows=1, in_flight=1) as producer:
+        producer.send("flights", events(*range(5)))
+    with (
+        pytest.raises(SequenceForgotten),
+        Producer([node.url], producer_id="p") as producer,
+    ):
+        producer.send("flights", events(0))
+    acks: list[Ack] = []
+    repeating = Producer(
+        [node.url], producer_id="p", batch_rows=1, in_flight=1, repeats=True, on_ack=acks.append
+    )
+    with repeating:
+        repeating.send("flights", events(*range(6)))
+    assert [ack.position is None for ack in acks] == [True, True, True, False, False, False]
+    assert node.flights() == list(range(6))
+    node.stop()
+
+
+def test_a_bad_row_is_named_by_its_number_among_all_rows_sent(node: Node) -> None:
+    producer = Producer([node.url], batch_rows=2)
+    producer.send("flights", events(0, 1))
+    producer.send("flights", [*events(2), {"origin": 3}])
+    with pytest.raises(InvalidEvents, match="field 'at' is missing") as refusal:
+        producer.flush()
+    assert refusal.value.row == 3
+    producer.abandon()
+    assert (producer.rows_acked, node.flights()) == (2, [0, 1])
+
+
+def test_an_unknown_stream_is_told_at_once(node: Node) -> None:
+    producer = Producer([node.url])
+    producer.send("nope", events(1))
+    with pytest.raises(UnknownStream, match="there is no stream 'nope'"):
+        producer.flush()
+    producer.abandon()
+
+
+def test_back_pressure_is_waited_out(node: Node) -> None:
+    def refuse(refusal: Backpressure | None) -> None:
+        node.solo.backlog.refused = refusal
+
+    node.call(lambda: refuse(Backpressure("the queries are behind", 0.05)))
+    producer = Producer([node.url], batch_rows=1)
+    producer.send("flights", events(1))
+    wait_until(lambda: node.solo.gate.counters.requests_rejected.get("Backpressure", 0) >= 2)  # type: ignore[attr-defined]
+    node.call(lambda: refuse(None))
+    producer.close()
+    assert node.flights() == [1]
+
+
+def test_delivery_fails_with_the_last_reason_when_the_deadline_passes(node: Node) -> None:
+    node.call(lambda: node.solo.gate.close("this node is passive"))
+    with (
+        pytest.raises(DeliveryFailed, match=r"no node answered for 0\.3 s; .*this node is passive"),
+        Producer([node.url], deadline=0.3) as producer,
+    ):
+        producer.send("flights", events(1))
+
+
+def test_a_suspended_node_acks_what_it_had_stored_after_it_resumes(node: Node) -> None:
+    node.call(node.solo.log.hold)
+    producer = Producer([node.url], batch_rows=1)
+    producer.send("flights", events(1))
+    wait_until(lambda: node.flights() == [1])
+    node.call(lambda: node.solo.log.refuse(NotActive("suspended")))
+    node.call(node.solo.log.release)
+    producer.close()
+    assert (producer.rows_acked, node.flights()) == (1, [1])
+
+
+def test_an_error_in_the_callers_block_does_not_wait_for_delivery(node: Node) -> None:
+    node.call(lambda: node.solo.gate.close("this node is passive"))
+
+    def fail() -> None:
+        with Producer([node.url], batch_rows=1) as producer:
+            producer.send("flights", events(1))
+            raise KeyError("the caller's own")
+
+    with pytest.raises(KeyError):
+        fail()
+    assert node.flights() == []
+
+
+def test_the_columns_of_a_stream_can_be_asked(node: Node) -> None:
+    with Producer([node.url]) as producer:
+        assert producer.columns("flights")[0] == RemoteColumn("origin", "string", nullable=False)
+        with pytest.raises(UnknownStream):
+            producer.columns("nope")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"in_flight": 0}, {"in_flight": 33}, {"batch_rows": 0}, {"endpoints": []}]
+)
+def test_wrong_settings_are_refused_when_the_producer_is_made(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"must be|at least one"):
+        Producer(**({"endpoints": ["http://127.0.0.1:1"]} | wrong))

@@ -1,0 +1,200 @@
+"""The node's side of the local socket, over real gRPC and a real outbox."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+import pyarrow as pa
+import pytest
+
+from ha_engine.core import actions as do
+from ha_engine.core import inputs as on
+from ha_engine.outbox import Outbox
+from ha_engine.outbox.batch_file import write_batch_file
+from ha_engine.query.service import LocalService, serve
+from ha_engine.types import Extent, Mark
+from ha_engine.v1 import local_pb2 as pb
+from ha_engine.v1.local_pb2_grpc import LocalStub
+from tests.waiting import async_wait_until
+
+ROWS = pa.table({"n": [1, 2, 3]})
+
+
+@dataclass
+class Recorder:
+    """Stands where the driver stands, and believes what it is told about the query process."""
+
+    believed: str | None = None
+    kept_through: int = 0
+    told: list[on.Input] = field(default_factory=list)
+
+    def handle(self, event: on.Input) -> None:
+        self.told.append(event)
+        match event:
+            case on.QueryProcessAdopted(incarnation):
+                self.believed = incarnation
+            case on.QueryProcessGone():
+                self.believed = None
+
+    def fail(self, error: BaseException) -> None:
+        raise error
+
+    def incarnation(self) -> str | None:
+        return self.believed
+
+    def skipped(self, query: str, number: int) -> bool:
+        return False
+
+    def was_made_by_other_code(self, query: str, number: int) -> bool:
+        return number <= self.kept_through
+
+    def locate(self, first: int, last: int) -> list[Extent]:
+        return []
+
+    def progressed(self, query: str, progress: pb.QueryProgress) -> None:
+        pass
+
+
+@dataclass
+class Local:
+    """A served socket, a client of it, and what came of the calls."""
+
+    recorder: Recorder
+    outbox: Outbox
+    directory: Path
+    service: LocalService
+    stub: LocalStub
+
+    def pending(self, number: int) -> pb.AdmitBatchRequest:
+        path = self.directory / "q" / "pending" / f"{number}.i.arrow"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        written = write_batch_file(path, ROWS, query="q", number=number)
+        return pb.AdmitBatchRequest(
+            incarnation="i",
+            query="q",
+            number=number,
+            file=str(path.relative_to(self.directory)),
+            rows=written.rows,
+            bytes=written.bytes,
+        )
+
+    def admitted(self) -> list[int]:
+        return [event.number for event in self.recorder.told if isinstance(event, on.BatchAdmitted)]
+
+
+@pytest.fixture
+async def local(tmp_path: Path) -> AsyncIterator[Local]:
+    directory = tmp_path / "outbox"
+    outbox = Outbox.open(directory, max_batches=1000, max_bytes=1 << 30)
+    recorder = Recorder(believed="i")
+    service = LocalService(
+        recorder, recorder, outbox, lambda query: {}, lambda query, number: None, recorder
+    )
+    server = await serve(service, str(tmp_path / "s"))
+    async with grpc.aio.insecure_channel(f"unix:{tmp_path / 's'}") as channel:
+        yield Local(recorder, outbox, directory, service, LocalStub(channel))
+    await server.stop(grace=0.1)
+
+
+async def test_a_batch_whose_caller_dies_while_it_is_admitted_is_told_to_the_core(
+    local: Local,
+) -> None:
+    for number in range(1, 40):
+        call = local.stub.AdmitBatch(local.pending(number))
+        await asyncio.sleep(0.0002 * (number % 10))  # the moment of death, not a wait
+        call.cancel()
+        if number > local.outbox.last_admitted("q"):
+            await local.stub.AdmitBatch(local.pending(number))
+        await async_wait_until(lambda: local.admitted()[-1:] == [local.outbox.last_admitted("q")])
+    assert sorted(set(local.admitted())) == list(range(1, 40))
+
+
+async def verdict_of_other_rows(local: Local) -> int:
+    """Batch 1 is admitted, and comes out with another digest when it runs again."""
+    await local.stub.AdmitBatch(local.pending(1))
+    again = local.pending(1)
+    again.digest = "0" * 32
+    reply = await local.stub.AdmitBatch(again)
+    return int(reply.verdict)
+
+
+async def test_a_batch_that_comes_out_differently_is_a_mismatch(local: Local) -> None:
+    assert await verdict_of_other_rows(local) == pb.AdmitBatchReply.MISMATCH
+
+
+async def test_a_batch_of_the_code_before_a_change_that_kept_the_state_stands(
+    local: Local,
+) -> None:
+    local.recorder.kept_through = 1
+    assert await verdict_of_other_rows(local) == pb.AdmitBatchReply.DONE
+
+
+async def test_a_caller_of_another_incarnation_is_refused(local: Local) -> None:
+    request = pb.AwaitMarkRequest(incarnation="other", query="q", after=0)
+    with pytest.raises(grpc.aio.AioRpcError) as refusal:
+        await local.stub.AwaitMark(request)
+    assert refusal.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    assert not local.recorder.told
+
+
+async def supervise(local: Local, alive: str) -> None:
+    """One supervisor's stream that says what is alive, and is then cut."""
+
+    async def events() -> AsyncIterator[pb.SupervisorEvent]:
+        yield pb.SupervisorEvent(query_alive=pb.QueryProcessAlive(incarnation=alive))
+        await asyncio.Event().wait()
+
+    local.service.supervised.clear()
+    stream = local.stub.Supervise(events())
+    await async_wait_until(local.service.supervised.is_set)
+    stream.cancel()
+
+
+async def test_a_query_process_that_died_untold_is_found_gone_by_the_next_stream(
+    local: Local,
+) -> None:
+    await supervise(local, "i")
+    assert not local.recorder.told
+    await supervise(local, "")
+    (gone,) = local.recorder.told
+    assert isinstance(gone, on.QueryProcessGone)
+    assert gone.incarnation == "i"
+
+
+async def test_a_query_process_that_outlived_its_node_is_adopted(local: Local) -> None:
+    local.recorder.believed = None
+    await supervise(local, "earlier")
+    assert local.recorder.told == [on.QueryProcessAdopted("earlier")]
+
+
+async def test_a_command_for_the_supervisor_waits_for_its_stream(local: Local) -> None:
+    local.service.start_process("next")
+    stream = local.stub.Supervise(iter_none())
+    command = await stream.read()
+    assert command.start.incarnation == "next"
+    stream.cancel()
+
+
+async def iter_none() -> AsyncIterator[pb.SupervisorEvent]:
+    await asyncio.Event().wait()
+    yield pb.SupervisorEvent()
+
+
+async def test_what_shall_run_reaches_a_process_that_attends(local: Local) -> None:
+    stream = local.stub.Attend(pb.AttendRequest(incarnation="i"))
+    await async_wait_until(lambda: on.QueryProcessAttended("i") in local.recorder.told)
+    local.service.run_query(do.RunQuery("q", "journal:2", Mark("q", 4, 17), False, "d"))
+    command = await stream.read()
+    assert command.run == pb.RunQuery(
+        query="q",
+        checkpoint_stamp="journal:2",
+        initial_mark=4,
+        initial_sequence=17,
+        must_resume=False,
+        digest="d",
+    )
+    stream.cancel()

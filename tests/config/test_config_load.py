@@ -1,0 +1,211 @@
+"""Reading the config: files, environment, secrets, and what is refused with which sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ha_engine.config.load import RESERVED, load, load_config, settings
+from ha_engine.errors import ConfigError
+
+
+def written(directory: Path, text: str, name: str = "engine.yaml") -> Path:
+    file = directory / name
+    file.write_text(text)
+    return file
+
+
+def problems(path: Path | None, **environ: str) -> list[str]:
+    with pytest.raises(ConfigError) as refused:
+        load_config(path, environ)
+    return str(refused.value).splitlines()
+
+
+def test_without_a_file_the_defaults_hold() -> None:
+    config = load_config(None, {})
+    assert config.lease.ttl == 5.0
+    assert config.http.max_body == 16 << 20
+    assert config.database.url.get_secret_value() == "embedded"
+
+
+def test_durations_and_sizes_carry_units(tmp_path: Path) -> None:
+    config = load_config(
+        written(tmp_path, "lease: {ttl: 1m, margin: 250ms}\nhttp: {max_body: 2 MiB}\n"), {}
+    )
+    assert (config.lease.ttl, config.lease.margin) == (60.0, 0.25)
+    assert config.http.max_body == 2 << 20
+
+
+def test_a_number_without_a_unit_is_refused_with_an_example(tmp_path: Path) -> None:
+    [line] = problems(written(tmp_path, "lease: {ttl: 3}\n"))
+    assert line.startswith("lease.ttl: 3 needs a number with a unit, such as 3s")
+
+
+def test_an_unknown_key_is_refused_with_the_nearest_known_one(tmp_path: Path) -> None:
+    assert (
+        "lease.tll: there is no such key; did you mean lease.ttl?"
+        in problems(written(tmp_path, "lease: {tll: 3s}\n"))[0]
+    )
+    assert (
+        "leese: there is no such key; did you mean lease?"
+        in problems(written(tmp_path, "leese: {ttl: 3s}\n"))[0]
+    )
+
+
+def test_every_problem_is_told_in_one_go_with_its_key_and_file(tmp_path: Path) -> None:
+    file = written(tmp_path, "gruop: x\nlease: {ttl: soon}\nhttp: 5\nlog: {level: loud}\n")
+    lines = problems(file, HA_ENGINE_OUTBOX_MAX_BATCHES="0")
+    assert sorted(line.partition(":")[0] for line in lines) == [
+        "gruop",
+        "http",
+        "lease.ttl",
+        "log.level",
+        "outbox.max_batches",
+    ]
+    assert all(str(file) in line or "HA_ENGINE_OUTBOX_MAX_BATCHES" in line for line in lines)
+
+
+def test_a_key_written_twice_in_one_file_is_refused(tmp_path: Path) -> None:
+    [line] = problems(written(tmp_path, "lease:\n  ttl: 3s\n  ttl: 4s\n"))
+    assert "'ttl' is written twice, in line 3" in line
+
+
+def test_a_directory_is_merged_and_a_key_in_two_files_is_refused_naming_both(
+    tmp_path: Path,
+) -> None:
+    one = written(tmp_path, "group: flights\nlease: {ttl: 6s}\n", "10-base.yaml")
+    two = written(tmp_path, "lease: {margin: 1s}\n", "20-more.yml")
+    written(tmp_path, "not yaml: [", "notes.txt")
+    config = load_config(tmp_path, {})
+    assert (config.group, config.lease.ttl, config.lease.margin) == ("flights", 6.0, 1.0)
+    two.write_text("lease: {ttl: 7s}\n")
+    [line] = problems(tmp_path)
+    assert line.startswith("lease.ttl: is set in")
+    assert str(one) in line
+    assert str(two) in line
+
+
+def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
+    file = written(tmp_path, "lease: {ttl: 6s}\nquery: {spark: {spark.ui.enabled: false}}\n")
+    environ = {
+        "HA_ENGINE_LEASE_TTL": "7s",
+        "HA_ENGINE_QUERY_SPARK": "{spark.ui.port: 4040}",
+        "HA_ENGINE_HTTP_INSECURE": "true",
+    }
+    config = load_config(file, environ)
+    assert config.lease.ttl == 7.0
+    assert config.http.insecure is True
+    assert config.query.spark == {"spark.ui.enabled": "false", "spark.ui.port": "4040"}
+
+
+def test_the_origin_of_each_value_is_kept(tmp_path: Path) -> None:
+    file = written(tmp_path, "lease: {ttl: 6s}\n")
+    loaded = load(file, {"HA_ENGINE_GROUP": "x"})
+    assert loaded.origins["lease", "ttl"] == str(file)
+    assert loaded.origins["group",] == "HA_ENGINE_GROUP"
+    assert ("lease", "margin") not in loaded.origins
+
+
+def test_every_setting_has_a_variable_of_its_own() -> None:
+    variables = [setting.variable for setting in settings()]
+    assert len(set(variables)) == len(variables)
+    assert not RESERVED & set(variables)
+
+
+def test_an_unknown_variable_is_refused_and_a_reserved_one_allowed() -> None:
+    [line] = problems(None, HA_ENGINE_LEASE_TLL="3s")
+    assert line.endswith("did you mean HA_ENGINE_LEASE_TTL?")
+    load_config(None, dict.fromkeys(RESERVED, "anything"))
+
+
+@pytest.mark.parametrize("scheme", ["env", "file"])
+def test_secrets_are_read_by_reference(tmp_path: Path, scheme: str) -> None:
+    url = "postgresql://engine:hunter2@db/flights"
+    (tmp_path / "url").write_text(url + "\n")
+    reference = {"env": "env:DB_URL", "file": "file:url"}[scheme]
+    file = written(tmp_path, f"database: {{url: '{reference}'}}\n")
+    loaded = load(file, {"DB_URL": url})
+    assert loaded.config.database.url.get_secret_value() == url
+    assert loaded.references["database", "url"] == reference
+    assert "hunter2" not in repr(loaded)
+
+
+def test_a_missing_secret_is_told_by_its_reference() -> None:
+    [line] = problems(None, HA_ENGINE_DATABASE_URL="env:DB_URL")
+    assert "refers to the environment variable DB_URL, which is missing or empty" in line
+    [line] = problems(None, HA_ENGINE_DATABASE_URL="file:/nowhere/url")
+    assert "refers to the file /nowhere/url" in line
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "database: {url: 'mysql://engine:hunter2@db/flights'}",
+        "database: {url: ['hunter2']}",
+        "database:\n  url: 'postgresql://engine:hunter2@db\n  x: 'y",
+        "database: {url: 'postgresql://engine:hunter2@db/f', scheme: x}",
+    ],
+)
+def test_no_message_shows_a_secret(tmp_path: Path, text: str) -> None:
+    lines = problems(written(tmp_path, text))
+    assert lines
+    assert not any("hunter2" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("lease: {ttl: 3s, renew_every: 2s}", "one slow answer of the database would suspend"),
+        ("lease: {margin: 0s}", "must be longer than 0s"),
+        ("http: {listen: '0.0.0.0:8080'}", "write 'insecure: true'"),
+        ("http: {listen: 'somehost:8080'}", "write 'insecure: true'"),
+        ("http: {listen: '8080'}", "write host:port"),
+        ("http: {listen: '::1:8080'}", "put an IPv6 host into brackets"),
+        ("http: {max_body: 65MiB}", "the largest request could never be accepted"),
+        ("receive: {max_record_rows: 300000}", "lower receive.max_record_rows"),
+        ("outbox: {max_bytes: 1KiB}", "outbox.max_bytes"),
+        ("query: {spark: {ui.enabled: false}}", "starts with 'spark.'"),
+        (f"node: {{runtime_dir: /tmp/{'x' * 100}}}", "choose a shorter directory"),
+        ("node: {id: 'a b'}", "node.id: has characters or a form that is not allowed"),
+        ("- a\n- b", "must hold keys and values"),
+    ],
+)
+def test_relations_and_forms_are_refused_with_the_reason(
+    tmp_path: Path, text: str, reason: str
+) -> None:
+    [line] = problems(written(tmp_path, text))
+    assert reason in line
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "127.1.2.3:80", "[::1]:8080", "localhost:80"])
+def test_loopback_addresses_need_no_leave(tmp_path: Path, listen: str) -> None:
+    config = load_config(written(tmp_path, f"http: {{listen: '{listen}'}}"), {})
+    assert config.http.listen == listen
+
+
+def test_other_addresses_need_the_word_written_out(tmp_path: Path) -> None:
+    config = load_config(written(tmp_path, "http: {listen: '0.0.0.0:80', insecure: true}"), {})
+    assert config.http.listen == "0.0.0.0:80"
+
+
+def test_relative_paths_count_from_the_config_files_directory(tmp_path: Path) -> None:
+    config = load_config(written(tmp_path, "node: {data_dir: ../state}\n"), {})
+    assert config.node.data_dir == tmp_path.parent / "state"
+    assert config.application == tmp_path / "application.yaml"
+
+
+def test_a_missing_file_and_an_empty_directory_are_told(tmp_path: Path) -> None:
+    assert "does not exist" in problems(tmp_path / "none.yaml")[0]
+    assert "holds no file that ends in .yaml" in problems(tmp_path)[0]
+
+
+def test_the_socket_lies_in_a_short_directory_of_the_data_directorys_own(tmp_path: Path) -> None:
+    environ = {"XDG_RUNTIME_DIR": "/tmp"}
+    a = load_config(written(tmp_path, "node: {data_dir: a}"), environ).socket_path
+    b = load_config(written(tmp_path, "node: {data_dir: b}"), environ).socket_path
+    assert a != b
+    assert a.parent.parent == Path("/tmp")
+    assert len(str(a)) <= 100
+    long = load_config(None, {"XDG_RUNTIME_DIR": str(tmp_path / ("x" * 120))}).socket_path
+    assert len(str(long)) <= 100

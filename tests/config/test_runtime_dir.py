@@ -1,0 +1,30 @@
+"""The directory of the node's socket is private to its user."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ha_engine.errors import ConfigError
+from ha_engine.runtime_dir import make_runtime_dir
+
+
+def test_it_is_made_for_its_user_only(tmp_path: Path) -> None:
+    made = make_runtime_dir(tmp_path / "run" / "node")
+    assert made.stat().st_mode & 0o777 == 0o700
+    made.chmod(0o755)
+    assert make_runtime_dir(made).stat().st_mode & 0o777 == 0o700
+
+
+def test_somebody_elses_is_refused(tmp_path: Path) -> None:
+    real = tmp_path / "real"
+    real.mkdir()
+    (tmp_path / "link").symlink_to(real)
+    with pytest.raises(ConfigError, match="belongs to another user"):
+        make_runtime_dir(tmp_path / "link")
+    if os.getuid() == 0:
+        os.chown(real, 12345, 12345)
+        with pytest.raises(ConfigError, match="belongs to another user"):
+            make_runtime_dir(real)

@@ -1,0 +1,53 @@
+"""What every tier shares: one real PostgreSQL per test session, an empty database per test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from ha_engine.postgres.embedded import EmbeddedPostgres
+from ha_engine.postgres.engine import open_engine
+
+_numbers = count(1)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[EmbeddedPostgres]:
+    """The session's server. A test that stops or kills one starts its own instead."""
+    # Not below pytest's own directory: the server's user must reach it when the tests run as root.
+    directory = Path(tempfile.mkdtemp(prefix="ha-engine-test-"))
+    server = EmbeddedPostgres(directory)
+    server.start()
+    yield server
+    server.stop()
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[EmbeddedPostgres]:
+    """A server that the test may kill, freeze or reconfigure."""
+    directory = Path(tempfile.mkdtemp(prefix="ha-engine-test-"))
+    server = EmbeddedPostgres(directory)
+    server.start()
+    yield server
+    server.stop()
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def database_url(postgres: EmbeddedPostgres) -> Iterator[str]:
+    """URL of an empty database of this test alone."""
+    name = f"test_{os.getpid()}_{next(_numbers)}"
+    administration = open_engine(postgres.url).execution_options(isolation_level="AUTOCOMMIT")
+    with administration.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    yield postgres.url_of(name)
+    with administration.connect() as connection:
+        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))

@@ -1,0 +1,268 @@
+"""Breakages of the core, one line each: scenarios or random histories must notice every one.
+
+A mutant is loaded as a copy of the core's modules under a name of its own; inputs, actions and
+types stay the real ones. ``python -m tests.core.mutants`` tells which test kills which.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import ha_engine.core
+from tests.core.story import retell
+from tests.core.test_every_history import run
+from tests.core.test_scenarios import SCENARIOS
+
+HOME = Path(ha_engine.core.__file__).parent
+COPIED = (
+    "role",
+    "lease",
+    "queries",
+    "process",
+    "uncut",
+    "marks",
+    "deployment",
+    "invariants",
+    "core",
+)
+"""In the order in which they import each other."""
+
+HISTORIES, STEPS = 300, 50
+_copies = count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """``old`` stands exactly once in ``module``; ``rule`` is what ``new`` breaks."""
+
+    rule: str
+    module: str
+    old: str
+    new: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.rule}: {' '.join(self.old.split())[:60]}"
+
+
+def load(mutant: Mutant | None) -> SimpleNamespace:
+    """The public names of a broken core; of a mere copy without ``mutant``."""
+    package = f"core_copy_{next(_copies)}"
+    modules = {name: _load(package, name, mutant) for name in COPIED}
+    return SimpleNamespace(
+        Core=modules["core"].Core,
+        Identity=modules["core"].Identity,
+        Deployment=modules["deployment"].Deployment,
+        QueryPlan=modules["deployment"].QueryPlan,
+        HighWater=modules["lease"].HighWater,
+        RestartPolicy=modules["queries"].RestartPolicy,
+    )
+
+
+def _load(package: str, name: str, mutant: Mutant | None) -> ModuleType:
+    source = (HOME / f"{name}.py").read_text()
+    if mutant is not None and mutant.module == name:
+        if source.count(mutant.old) != 1:
+            raise ValueError(f"{mutant.name} stands {source.count(mutant.old)} times in {name}.py")
+        source = source.replace(mutant.old, mutant.new)
+    for other in COPIED:
+        source = source.replace(f"from ha_engine.core.{other} ", f"from {package}.{other} ")
+    module = ModuleType(f"{package}.{name}")
+    sys.modules[module.__name__] = module
+    sys.modules.setdefault(package, ModuleType(package)).__path__ = []
+    exec(compile(source, f"{package}/{name}.py", "exec"), module.__dict__)
+    return module
+
+
+def killers(mutant: Mutant | None) -> Iterator[str]:
+    """Tests that fail for the mutant, the quick ones first."""
+    core = load(mutant)
+    for path in SCENARIOS:
+        told = path.read_text()
+        try:
+            same = retell(told, core) == told
+        except Exception as error:
+            yield f"{path.stem} ({type(error).__name__})"
+        else:
+            if not same:
+                yield path.stem
+    try:
+        run(core, examples=HISTORIES, steps=STEPS, for_a_mutant=True)
+    except Exception as error:
+        yield f"every history ({type(error).__name__}: {str(error).splitlines()[0][:70]})"
+
+
+MUTANTS = (
+    # -- lease -------------------------------------------------------------------------------------
+    Mutant("I1", "lease", "self.high_water.epoch) + 1,", "self.high_water.epoch),"),
+    Mutant(
+        "R15",
+        "core",
+        "lease.mine and not self.lease.regressed and row.epoch > self.epoch",
+        "lease.mine",
+    ),
+    Mutant("R1", "lease", "version=self.row.version + 1, identity", "identity"),
+    Mutant(
+        "R1",
+        "lease",
+        "self.sent_at, self.read_once, self.identity = None, True, identity",
+        "self.sent_at, self.read_once, self.identity = None, True, identity\n"
+        "        self.safe_until = now + self.timing.ttl",
+    ),
+    Mutant(
+        "R1",
+        "core",
+        "# An acquire of ours whose reply was lost (R1): only a write gives authority.\n"
+        "            self.lease.again_at_once(self._now)",
+        "self._become_promoting(row.epoch, row.group_id)",
+    ),
+    Mutant("R1", "lease", "self.sent_at, self.read_once = None, False", "self.sent_at = None"),
+    Mutant("R1", "lease", "return self.sent_at is None and now", "return now"),
+    Mutant("I2", "lease", "self.safe_until = self.sent_at +", "self.safe_until = now +"),
+    Mutant("I2", "lease", "self.timing.ttl - self.timing.margin", "self.timing.ttl"),
+    Mutant(
+        "I2",
+        "core",
+        "return self.authority_seconds(self._now) > 0",
+        "return self.role is Role.ACTIVE",
+    ),
+    Mutant("I2", "core", "is not Role.ACTIVE or self.releasing:", "is not Role.ACTIVE:"),
+    Mutant("I2", "core", "or self.durable < self.last.sequence", ""),
+    Mutant("I2", "core", "< self.epoch_record or self.stopping:", "< self.epoch_record:"),
+    Mutant("I4", "lease", " or self.member not in row.in_sync:", ":"),
+    Mutant("R3", "lease", "in_sync=(self.member,),", "in_sync=self.row.in_sync,"),
+    Mutant("R3", "lease", "row.successor in (None, self.me.node)", "True"),
+    Mutant("R3", "core", "promoted and self.durable >= self.epoch_record", "promoted"),
+    Mutant("R3", "core", "or self.committed < self.epoch_record ", ""),
+    Mutant("R4", "lease", "return now - self.still_since >= self.timing.ttl", "return True"),
+    Mutant("R4", "lease", " or _stamp(row) != _stamp(self.row):", ":"),
+    Mutant("R5", "lease", "row is None or self.regressed or", "row is None or"),
+    Mutant("R5", "lease", "if row is not None and not self.high_water.above(row):", "if row:"),
+    Mutant("R5", "core", "lease.read_once and not lease.regressed:", "lease.read_once:"),
+    Mutant("R5", "core", "if mark != before:", "if False:"),
+    Mutant("R5", "core", "if row is None or self.lease.regressed:", "if row is None:"),
+    Mutant(
+        "R6",
+        "core",
+        "self.last != ORIGIN or self.lease.high_water.epoch > 0 or self.group_id is not None",
+        "False",
+    ),
+    Mutant("R6", "core", "row.group_id != self.group_id:", "False:"),
+    Mutant("R6", "core", "self._do(do.BindGroup(group_id))", "pass"),
+    Mutant("R7", "lease", "or row.paused or", "or"),
+    Mutant("R14", "core", "if event.epoch > self.epoch and", "if False and"),
+    Mutant("R14", "core", "self.lease.heard_of(event.epoch)", "pass"),
+    Mutant("I14", "core", "if event.epoch > self.epoch and", "if"),
+    Mutant(
+        "R15", "core", "row.epoch > self.epoch or not self.lease.mine:", "row.epoch > self.epoch:"
+    ),
+    Mutant("I12", "lease", "return math.inf if self.alone and", "return math.inf if False and"),
+    Mutant("R15", "lease", "return math.inf if self.alone and", "return math.inf if self.mine and"),
+    # -- records -----------------------------------------------------------------------------------
+    Mutant(
+        "I3", "core", "self.committed = self.durable\n", "self.committed = self.last.sequence\n"
+    ),
+    Mutant("I3", "core", "event.sequence)", "event.sequence + 1)"),
+    Mutant("R12", "core", "self.last.sequence + 1)\n", "self.last.sequence + 2)\n"),
+    # -- a lost row, suspension --------------------------------------------------------------------
+    Mutant("R5", "lease", "held.in_sync == (self.member,) and ", ""),
+    Mutant("R5", "lease", "epoch=self.held.epoch + 1,", "epoch=self.held.epoch,"),
+    Mutant("R6", "core", "may_rewrite() and not self.stopping:", "may_rewrite():"),
+    Mutant("R15", "core", "self.receiving == self.may_act():", "self.receiving:"),
+    Mutant("R15", "core", "            self._resume()\n", "            pass\n"),
+    # -- sinks that come and go --------------------------------------------------------------------
+    Mutant("R25", "marks", "max(first_kept - 1, self.published_through)", "self.published_through"),
+    Mutant("R25", "marks", "self.floor = max(self.floor, before_last)", "pass"),
+    Mutant("R25", "marks", "self._recorded.get(sink, self.floor)", "0"),
+    # -- marks -------------------------------------------------------------------------------------
+    Mutant("I5", "uncut", "if sequence > committed or full:", "if full:"),
+    Mutant("I5", "marks", " or self._sequences[index] > committed:", ":"),
+    Mutant("I5", "deployment", "self._skips_uncommitted[0][0] <= committed:", "True:"),
+    Mutant("I6", "uncut", "total + events > self._batch", "total > self._batch"),
+    Mutant("I6", "uncut", "self._runs[0][0] <= sequence:", "self._runs[0][0] < sequence:"),
+    Mutant("I6", "marks", "self._uncut.drop_through(initial.through)", "pass"),
+    Mutant("I6", "uncut", "through, total = sequence,", "through, total = sequence + 1,"),
+    Mutant(
+        "R18", "marks", "self.wanted = self.wanted + 1, None", "self.wanted = self.wanted, None"
+    ),
+    Mutant("R18", "marks", "if self.wanted != self.last.number or", "if self.wanted is None or"),
+    Mutant("R18", "deployment", "self.marks[name].initial, ", "self.marks[name].last, "),
+    Mutant("I8", "marks", "or self._outbox_full():", "and self._outbox_full():"),
+    Mutant("ticks", "marks", "rows == 0 and self._is_tick(number)", "rows == 0"),
+    Mutant("ticks", "marks", "            and not self._quiet\n", ""),
+    Mutant("ticks", "marks", "            and self._ticks < TICKS_IN_A_ROW_MAX\n", ""),
+    Mutant("bounds", "marks", " or self._outbox_full():", ":"),
+    Mutant("bounds", "marks", "if self.sinks else (0, 0)", ""),
+    # -- batches and sinks -------------------------------------------------------------------------
+    Mutant("I7", "deployment", "if event.batch <= known:", "if False:"),
+    Mutant("R25", "marks", "_uncommitted[0][0] <= committed:", "_uncommitted[0][0]:"),
+    Mutant(
+        "R25",
+        "marks",
+        "return min(self._published_committed.values())",
+        "return max(self._published_committed.values())",
+    ),
+    Mutant(
+        "R25",
+        "marks",
+        "return self.initial.number + max(0, marks_committed - 1)",
+        "return self.admitted",
+    ),
+    Mutant(
+        "R19", "process", "        return incarnation == self.incarnation", "        return True"
+    ),
+    Mutant(
+        "R19",
+        "process",
+        "        if incarnation != self.incarnation:\n            return False\n",
+        "",
+    ),
+    # -- life of queries ---------------------------------------------------------------------------
+    Mutant("R20", "process", "if self.incarnation is not None or now", "if now"),
+    Mutant("R20", "core", "self.process.adopt(event.incarnation)", "pass"),
+    Mutant("R22", "process", "self._start_at = now +", "self._start_at = 0 *"),
+    Mutant("R22", "process", 'no backoff."""\n        self._deaths = 0', '"""'),
+    Mutant("I15", "queries", "self._failures >= self.policy.attempts_per_batch", "False"),
+    Mutant("I15", "queries", "self._deaths >= self.policy.deaths_per_batch", "False"),
+    Mutant("I15", "queries", " or self.state is not QueryState.RUNNING:", ":"),
+    Mutant("I15", "deployment", "        self.lives[event.query].advanced()", "        pass"),
+    Mutant("I15", "deployment", "if self.lives[name].state is QueryState.RUNNING:", "if True:"),
+    Mutant("I15", "deployment", "if self.lives[name].state is not QueryState.FAILED", "if True"),
+    Mutant(
+        "I15",
+        "deployment",
+        "return failed and self._is_current(query) and not skip_is_pending",
+        "return failed",
+    ),
+    Mutant("I15", "deployment", "self.skips.add((skip.query, skip.number))", "pass"),
+    Mutant("I15", "core", "return query not in self.deployment.marks", "return False"),
+    # -- applications ------------------------------------------------------------------------------
+    Mutant("R23", "deployment", "if before is None or version.reset:", "if before is None:"),
+    Mutant("R23", "deployment", "marks.mark_at(marks.admitted), reset", "marks.last, reset"),
+    Mutant(
+        "R23", "deployment", "through = 0 if self.recorded is None else committed", "through = 0"
+    ),
+    Mutant("R23", "deployment", 'plan.on_change == "keep":', "False:"),
+    Mutant("R23", "deployment", "if marks.last == marks.initial:", "if True:"),
+    Mutant(
+        "R23",
+        "deployment",
+        "self._carried_on[version.query] = marks.last.number if marks else 0",
+        "pass",
+    ),
+    Mutant("R23", "deployment", "self.lives[plan.name].refused(UNDECIDED)", "pass"),
+    Mutant("R23", "deployment", "if self._is_current(name) and life", "if life"),
+    Mutant("R23", "deployment", "if self.recorded == self.digest and in_force:", "if False:"),
+)
+
+
+if __name__ == "__main__":
+    for mutant in MUTANTS:
+        found = list(killers(mutant))
+        more = f"; and {len(found) - 4} more" if len(found) > 4 else ""
+        sys.stdout.write(f"{mutant.name}\n    {'; '.join(found[:4]) or 'SURVIVES'}{more}\n")

@@ -1,0 +1,230 @@
+"""The half of the world behind the marks: the query process, the outbox's admission, the sinks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ha_engine.core import actions as do
+from ha_engine.core import inputs as on
+from ha_engine.types import Mark
+from tests.core.surroundings import Checkpoint, Disk, Ledger, RunningQuery, Spark
+from tests.core.truth import Truth, require
+
+Batches = dict[str, dict[int, tuple[int, ...]]]
+QuerySink = tuple[str, str]
+
+
+class SparkWorld:
+    """The base of World, which brings what is only declared here."""
+
+    core: Any
+    now: float
+    alive: bool
+    disk: Disk
+    truth: Truth
+    plans: dict[str, Any]
+    automatic: set[str]
+    wanted: dict[str, int]
+    publishing: int | None
+    claimed: set[QuerySink]
+    fenced: set[QuerySink]
+    ledgers: dict[QuerySink, Ledger]
+    read_max: tuple[int, int]
+
+    def feed(self, event: on.Input) -> None:
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        raise NotImplementedError
+
+    def __init__(self) -> None:
+        self.spark: Spark | None = None
+        self.batches: Batches = {}
+        self.given_up: dict[str, set[int]] = {}
+        self.rows: dict[str, int] = {}
+
+    # -- the query process -------------------------------------------------------------------------
+
+    def _perform_for_spark(self, action: do.Action) -> None:
+        match action:
+            case do.StartQueryProcess(incarnation):
+                require(self.spark is None, "R20", "a second query process was started")
+                self.spark = Spark(incarnation)
+            case do.StopQueryProcess(incarnation):
+                if self.spark is not None and self.spark.incarnation == incarnation:
+                    self.spark = None
+                    self.feed(on.QueryProcessGone(incarnation, "asked to stop"))
+            case do.RunQuery():
+                self._run(action)
+            case do.AnswerMark(mark):
+                self._answered(mark)
+            case _:
+                pass
+
+    def _process_settles(self) -> bool:
+        if "process" not in self.automatic or self.spark is None or self.spark.attended:
+            return False
+        self.attend()
+        return True
+
+    def attend(self) -> None:
+        """The query process, new or older than the node process, asks what to run."""
+        assert self.spark is not None
+        self.spark.attended = True
+        self.feed(on.QueryProcessAttended(self.spark.incarnation))
+        for query in list(self.spark.running):
+            self.poll(query)
+
+    def kill_spark(self, reason: str = "killed by SIGKILL") -> None:
+        if self.spark is not None:
+            incarnation, self.spark = self.spark.incarnation, None
+            self.feed(on.QueryProcessGone(incarnation, reason))
+            self.settle()
+
+    # -- queries -----------------------------------------------------------------------------------
+
+    def running(self, query: str) -> RunningQuery | None:
+        return self.spark.running.get(query) if self.spark is not None else None
+
+    def _run(self, action: do.RunQuery) -> None:
+        query, lineage = action.query, action.lineage
+        require(self.spark is not None and self.spark.attended, "R20", f"{query} runs nowhere")
+        assert self.spark is not None
+        running = self.spark.running.get(query)
+        if running is not None and running.lineage == lineage:
+            return
+        checkpoint = self.disk.checkpoints.get(query)
+        if checkpoint is None or checkpoint.lineage != lineage:
+            require(not action.must_resume, "R23", f"the state of {query} is nowhere")
+            checkpoint = self.disk.checkpoints[query] = Checkpoint(lineage, action.initial)
+        sources = len(self.plans[query].streams)
+        self.spark.running[query] = RunningQuery(lineage, checkpoint, sources)
+        self.poll(query)
+
+    def poll(self, query: str) -> None:
+        """The query's next source asks for the mark after the last batch done."""
+        running = self.running(query)
+        if running is not None and running.polls and self.alive:
+            self.wanted[query] = running.checkpoint.done.number
+            self.feed(on.MarkWanted(query, running.checkpoint.done.number))
+
+    def _answered(self, mark: Mark) -> None:
+        running = self.running(mark.query)
+        if running is None or not running.polls:
+            return
+        if mark.number != running.checkpoint.done.number + 1:
+            return  # it was asked before a restart; its asker is gone
+        running.answers.append(mark)
+        if len(running.answers) < running.sources:
+            self.poll(mark.query)
+            return
+        require(len(set(running.answers)) == 1, "R18", f"sources at marks {running.answers}")
+        running.checkpoint.begun, running.answers = mark, []
+
+    # -- batches -----------------------------------------------------------------------------------
+
+    def _batch_settles(self) -> bool:
+        if "batches" not in self.automatic or self.spark is None:
+            return False
+        for query, running in self.spark.running.items():
+            if running.checkpoint.begun is not None:
+                self.finish(query)
+                return True
+        return False
+
+    def finish(self, query: str, *, dies: bool = False) -> None:
+        """Spark ends the batch in flight; ``dies``: after admission, before its own commit."""
+        running = self.running(query)
+        if running is None or running.polls or not self.alive:
+            return
+        checkpoint, begun = running.checkpoint, running.checkpoint.begun
+        assert begun is not None
+        self._admit(query, begun.number, self._content(query, checkpoint.done, begun))
+        if dies:
+            self.kill_spark("died between output and commit")
+            return
+        checkpoint.done, checkpoint.begun = begun, None
+        self.poll(query)
+
+    def _content(self, query: str, done: Mark, begun: Mark) -> tuple[int, ...]:
+        events = self.disk.content(self.plans[query].streams, done.through, begun.through)
+        skipped = (query, begun.number) in self.core.deployment.skips
+        durable = self.disk.has_durable_skip(query, begun.number)
+        require(skipped == durable, "I5", f"skip of {query} {begun.number}: {durable} on the disk")
+        if not skipped:
+            return events
+        self.given_up.setdefault(query, set()).update(events)
+        return ()
+
+    def _admit(self, query: str, number: int, content: tuple[int, ...]) -> None:
+        batches, outbox = self.batches.setdefault(query, {}), self.disk.outbox.setdefault(query, {})
+        if number in batches:
+            require(
+                batches[number] == content, "I6", f"{query} batch {number} came out differently"
+            )
+            return
+        require(number == len(batches) + 1, "R19", f"{query} batch {number} after {len(batches)}")
+        rows = self.rows.get(query, len(content))
+        batches[number] = outbox[number] = content
+        self.disk.outbox_rows[(query, number)] = rows
+        self.feed(on.BatchAdmitted(query, number, rows, 100 * rows))
+
+    def fail(self, query: str, reason: str = "CAST_INVALID_INPUT") -> None:
+        """The query ends with an error; the process goes on."""
+        running = self.running(query)
+        if running is None or self.spark is None:
+            return
+        del self.spark.running[query]
+        begun = running.checkpoint.begun
+        self.feed(on.QueryFailed(query, begun.number if begun else 0, reason))
+        self.settle()
+
+    # -- sinks -------------------------------------------------------------------------------------
+
+    def _sink_settles(self) -> bool:
+        if "sinks" not in self.automatic:
+            return False
+        return any(self.publish(q, sink) for q in self.plans for sink in self.plans[q].sinks)
+
+    def publish(self, query: str, sink: str) -> bool:
+        """The publisher's next call to one sink: a claim, else the next batch. False: nothing."""
+        key, ledger = (query, sink), self.ledgers[(query, sink)]
+        if not self.alive or self.publishing is None or self._is_fenced(key):
+            return False
+        if not self.core.authority_seconds(self.now) > 0:
+            return False
+        if key not in self.claimed:
+            self._claim(key)
+            return True
+        number = ledger.batch + 1
+        if number not in self.disk.outbox.get(query, {}):
+            require(number > len(self.batches.get(query, {})), "R25", f"{key} {number} is trimmed")
+            return False
+        self.truth.require_lease("I2", "published without the lease")
+        ledger.batch = number
+        self.feed(on.SinkPublished(query, sink, number))
+        return True
+
+    def _is_fenced(self, key: QuerySink) -> bool:
+        """R24: a ledger above the publisher's epoch ends its delivery, and tells the core."""
+        ledger = self.ledgers[key]
+        if self.publishing is None or ledger.epoch <= self.publishing:
+            return False
+        if key not in self.fenced:
+            self.fenced.add(key)
+            self.read_max = max(self.read_max, (ledger.epoch, 0))
+            self.feed(on.HigherEpochSeen(ledger.epoch, "a sink's ledger"))
+        return True
+
+    def _claim(self, key: tuple[str, str]) -> None:
+        ledger = self.ledgers[key]
+        self.claimed.add(key)
+        if ledger.is_new:
+            ledger.batch = self.core.deployment.marks[key[0]].start_after(key[1])
+        ledger.epoch = self.publishing or 0
+        if ledger.batch:
+            self.feed(on.SinkPublished(*key, ledger.batch))
+
+    def skip(self, query: str) -> None:
+        self.feed(on.SkipAsked(query, "operator"))
+        self.settle()

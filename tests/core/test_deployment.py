@@ -1,0 +1,53 @@
+"""What the records of applications say about a query's state."""
+
+from __future__ import annotations
+
+from ha_engine.core import Deployment, MarkLimits, QueryPlan, RestartPolicy
+from ha_engine.types import Application, Mark, Position, QueryVersion, Record
+
+LIMITS = MarkLimits(1000, 0.0, 0.5, 64, 1 << 20)
+
+
+def deployed(*digests: tuple[str, bool]) -> Deployment:
+    """A deployment after one application record for each (digest, reset) of its only query."""
+    plan = QueryPlan("q", digests[-1][0], frozenset({"s"}), ())
+    deployment = Deployment(digests[-1][0], (plan,), LIMITS, RestartPolicy())
+    for number, (digest, reset) in enumerate(digests):
+        version = QueryVersion("q", digest, Mark("q", 0, 0), reset)
+        body = Application(digest, (version,))
+        deployment.take(Record(Position(1, number + 1), 0, body))
+    return deployment
+
+
+def must_resume(deployment: Deployment) -> bool:
+    (run,) = deployment.runs(0.0, "journal")
+    return run.must_resume
+
+
+def test_a_query_that_never_changed_may_be_rebuilt_from_the_journal() -> None:
+    assert not must_resume(deployed(("a", False)))
+    assert not must_resume(deployed(("a", False), ("a", False)))
+
+
+def test_a_query_that_keeps_its_state_over_a_change_must_resume_from_its_checkpoint() -> None:
+    assert must_resume(deployed(("a", False), ("b", False)))
+
+
+def test_batches_cut_before_a_change_that_kept_the_state_are_of_other_code() -> None:
+    plan = QueryPlan("q", "b", frozenset({"s"}), ())
+    deployment = Deployment("b", (plan,), LIMITS, RestartPolicy())
+    first = Mark("q", 0, 0)
+    bodies = (
+        Application("a", (QueryVersion("q", "a", first),)),
+        Mark("q", 1, 1),
+        Application("b", (QueryVersion("q", "b", first),)),
+        Mark("q", 2, 3),
+    )
+    for number, body in enumerate(bodies):
+        deployment.take(Record(Position(1, number + 1), 0, body))
+    assert deployment.was_made_by_other_code("q", 1)
+    assert not deployment.was_made_by_other_code("q", 2)
+
+
+def test_a_reset_begins_a_state_that_the_journal_can_rebuild_again() -> None:
+    assert not must_resume(deployed(("a", False), ("b", False), ("c", True)))

@@ -1,0 +1,340 @@
+"""No history of inputs, faults included, leads to an unsafe act; and every history can be healed.
+
+Hypothesis plays them: crashes, lost and late replies, pauses past the ttl, rows that a peer, an
+operator or a failed-over database changed, dying queries. ``truth`` judges each action; ``heal``
+at the end requires that all events come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+import ha_engine.core
+from ha_engine.core import actions as do
+from ha_engine.core import inputs as on
+from ha_engine.types import Holder, LeaseRow, Member
+from tests.core.world import EVERYTHING, PLANS, World, plan
+
+QUERIES = st.sampled_from([one.name for one in PLANS])
+PEER = Holder("b", "q1")
+REPLIES = ["arrives", "arrives", "request lost", "reply lost", "late"]
+HEALED_WITHIN = 120
+"""Seconds of the world; the longest backoff of its query process is eight."""
+
+BACK = plan("delays", "flights", "board", "v1", "keep")
+CHANGES = {
+    "keep": (plan("delays", "flights", "board", "v2", "keep"), PLANS[1]),
+    "reset": (plan("delays", "flights", "board", "v3", "reset"), PLANS[1]),
+    "add": (BACK, PLANS[1], plan("audit", "flights", "")),
+    "back": (BACK, PLANS[1]),
+}
+
+
+# -- who else may change the row -------------------------------------------------------------------
+
+
+def holds(world: World) -> bool:
+    row = world.table.row
+    current = row is not None and (row.epoch, row.version) == world.table.highest
+    return current and world.alive and row is not None and row.holder == world.me
+
+
+def peer_joins(world: World) -> None:
+    """Only the holder adds members; here it learns of it as if it had done so itself (R9)."""
+    if holds(world) and world.request is None:
+        world.rewrite_row(in_sync=(world.member, Member("b", "j2")))
+        world.request = do.ReadLease()
+        world.reply()
+
+
+def peer_takes_over(world: World) -> None:
+    row = world.table.row
+    if row is None or row.paused or (row.epoch, row.version) < world.table.highest:
+        return
+    still = world.now - world.table.changed_at >= world.timing.ttl
+    if Member("b", "j2") in row.in_sync and row.holder != PEER and (row.holder is None or still):
+        world.rewrite_row(holder=PEER, epoch=row.epoch + 1, in_sync=(Member("b", "j2"),))
+
+
+def peer_leaves(world: World) -> None:
+    row = world.table.row
+    if row is not None and row.holder == PEER:
+        world.rewrite_row(holder=None, in_sync=(world.member,))
+
+
+def supervisor_releases(world: World) -> None:
+    row = world.table.row
+    lives = world.alive and row is not None and row.holder == world.me
+    if row is not None and row.holder not in (None, PEER) and not lives:
+        world.rewrite_row(holder=None, successor=None)
+
+
+def operator_pauses(world: World) -> None:
+    if world.table.row is not None:
+        world.rewrite_row(paused=not world.table.row.paused)
+
+
+def database_fails_over(world: World) -> None:
+    """To a standby that had not got the latest writes (I13)."""
+    history = world.table.history
+    world.set_row(history[max(0, len(history) - 3)])
+
+
+def database_loses_the_row(world: World) -> None:
+    world.set_row(None)
+
+
+OTHERS: dict[str, Callable[[World], None]] = {
+    other.__name__: other
+    for other in (
+        peer_joins,
+        peer_takes_over,
+        peer_leaves,
+        supervisor_releases,
+        operator_pauses,
+        database_fails_over,
+        database_loses_the_row,
+    )
+}
+
+
+class EveryHistory(RuleBasedStateMachine):
+    """What is not by hand at the moment happens by itself, so that histories get far."""
+
+    engine: Any = ha_engine.core
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World(self.engine)
+        self.world.start()
+
+    # -- time and the lease's replies --------------------------------------------------------------
+
+    @rule(seconds=st.sampled_from([0.25, 0.5, 1.0, 3.0, 6.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.world.wait(seconds)
+
+    @rule(seconds=st.sampled_from([0.5, 1.0, 4.0, 5.0, 30.0]))
+    def the_process_is_paused(self, seconds: float) -> None:
+        self.world.jump(seconds)
+
+    @rule(parts=st.sets(st.sampled_from(sorted(EVERYTHING)), max_size=3))
+    def parts_wait_for_their_word(self, parts: set[str]) -> None:
+        self.world.automatic = set(EVERYTHING) - parts
+        self.world.settle()
+
+    @rule(up=st.booleans(), how=st.sampled_from(REPLIES))
+    def database(self, up: bool, how: str) -> None:
+        """Down or up; ``how`` is what becomes of the next request, or of the one in flight."""
+        self.world.table.up = up
+        if self.world.request is not None:
+            self.world.reply(how)
+        else:
+            self.world.next_reply = how
+
+    @precondition(lambda self: self.world.request is not None)
+    @rule(how=st.sampled_from(REPLIES))
+    def reply(self, how: str) -> None:
+        self.world.reply(how)
+        self.world.settle()
+
+    @precondition(lambda self: self.world.late)
+    @rule()
+    def a_late_request_lands(self) -> None:
+        self.world.land()
+
+    # -- the row, changed by others ----------------------------------------------------------------
+
+    @precondition(lambda self: self.world.table.row is not None)
+    @rule(who=st.sampled_from(sorted(OTHERS)))
+    def the_row_is_changed(self, who: str) -> None:
+        OTHERS[who](self.world)
+        self.world.settle()
+
+    @precondition(lambda self: self.world.alive)
+    @rule(query=QUERIES, above=st.integers(-1, 1), where=st.sampled_from(["ledger", "peer"]))
+    def another_epoch_is_heard_of(self, query: str, above: int, where: str) -> None:
+        world = self.world
+        epoch = max(0, world.table.highest[0] + above)
+        if where == "ledger":
+            ledger = world.ledgers[(query, "board")]
+            ledger.epoch = max(ledger.epoch, epoch)
+        else:
+            world.read_max = max(world.read_max, (epoch, 0))
+            world.feed(on.HigherEpochSeen(epoch, "a peer"))
+        world.settle()
+
+    # -- processes ---------------------------------------------------------------------------------
+
+    @rule(tail_kept=st.integers(0, 3), query_process_dies=st.booleans(), released=st.booleans())
+    def the_node_process_is_killed(
+        self, tail_kept: int, query_process_dies: bool, released: bool
+    ) -> None:
+        if self.world.alive:
+            self.world.crash(tail_kept=tail_kept, query_process_dies=query_process_dies)
+        if released and self.world.table.row is not None:
+            supervisor_releases(self.world)
+
+    @precondition(lambda self: not self.world.alive)
+    @rule()
+    def start(self) -> None:
+        self.world.start()
+
+    @precondition(lambda self: not self.world.alive)
+    @rule(change=st.sampled_from(sorted(CHANGES)))
+    def start_with_another_application(self, change: str) -> None:
+        self.world.spark = None
+        self.world.plans = {one.name: one for one in CHANGES[change]}
+        self.world.start()
+
+    @rule(sure=st.integers(0, 9))
+    def stop(self, sure: int) -> None:
+        if sure == 9:
+            self.world.stop()
+
+    @rule(asks=st.booleans())
+    def query_process_dies_or_asks_what_to_run(self, asks: bool) -> None:
+        if not self.world.alive or self.world.spark is None:
+            return
+        if asks:
+            self.world.attend()
+        else:
+            self.world.kill_spark()
+        self.world.settle()
+
+    # -- records, batches, sinks -------------------------------------------------------------------
+
+    @rule(sizes=st.lists(st.integers(1, 60), min_size=1, max_size=4), finished=st.booleans())
+    def good_times(self, sizes: list[int], finished: bool) -> None:
+        """Everything works for a while; else few histories get beyond their first fault."""
+        self._end_faults()
+        if not self.world.alive:
+            self.world.start()
+        self.world.wait(6)
+        self.world.automatic -= set() if finished else {"batches", "sinks"}
+        for rows in sizes:
+            self.world.offer("flights" if rows % 3 else "weather", rows)
+
+    @rule(stream=st.sampled_from(["flights", "weather", "taxis"]), rows=st.integers(1, 60))
+    def offer(self, stream: str, rows: int) -> None:
+        self.world.offer(stream, rows)
+
+    @rule(records=st.sampled_from([1, 2, None]))
+    def sync(self, records: int | None) -> None:
+        if self.world.alive:
+            self.world.sync(records)
+
+    @rule(query=QUERIES)
+    def source_polls_again(self, query: str) -> None:
+        self.world.poll(query)
+
+    @rule(query=QUERIES, dies=st.booleans())
+    def batch_comes_out(self, query: str, dies: bool) -> None:
+        self.world.finish(query, dies=dies)
+
+    @rule(query=QUERIES)
+    def query_fails(self, query: str) -> None:
+        if self.world.alive:
+            self.world.fail(query)
+
+    @rule(query=QUERIES)
+    def operator_skips(self, query: str) -> None:
+        self.world.skip(query)
+
+    @precondition(lambda self: self.world.alive)
+    @rule(query=QUERIES)
+    def operator_retries(self, query: str) -> None:
+        self.world.feed(on.RetryAsked(query))
+        self.world.settle()
+
+    @rule(query=QUERIES, sink=st.sampled_from(["board", "archive"]))
+    def publisher_goes_on(self, query: str, sink: str) -> None:
+        if query in self.world.plans and sink in self.world.plans[query].sinks:
+            self.world.publish(query, sink)
+
+    @invariant()
+    def nothing_is_published_under_an_epoch_that_was_not_acquired(self) -> None:
+        assert self.world.publishing is None or self.world.publishing in self.world.truth.epochs
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def teardown(self) -> None:
+        if self.world.broken:
+            return
+        self.heal()
+        self.world.truth.require_all_published()
+        self.world.require_same_after_restart()
+
+    def heal(self) -> None:
+        """Every fault is over and an operator has done what the core says it waits for."""
+        world = self.world
+        self._end_faults()
+        for _ in range(HEALED_WITHIN // 6):
+            if not world.alive:
+                world.start()
+            world.settle()
+            world.wait(6)
+            if world.truth.all_published():
+                return
+            for name, life in world.core.deployment.lives.items():
+                if life.state.value == "failed":
+                    world.skip(name)
+
+    def _end_faults(self) -> None:
+        world = self.world
+        world.late.clear()
+        world.table.up, world.next_reply = True, "arrives"
+        self._repair_row()
+        world.automatic = set(EVERYTHING)
+        world.settle()
+
+    def _repair_row(self) -> None:
+        """Nodes are stopped before anybody writes the row by hand (R26)."""
+        world, row = self.world, self.world.table.row
+        epoch = max([0, *(ledger.epoch for ledger in world.ledgers.values())])
+        highest = max(world.table.highest, world.read_max, (epoch, 0))
+        sound = row is not None and (row.epoch, row.version) >= highest and not row.paused
+        listed = row is not None and world.member in row.in_sync
+        if (sound and listed) or highest == (0, 0):
+            return
+        if world.alive:
+            world.crash()
+        version = max(highest[1], *(row.version for row in world.table.history), 0) + 1
+        world.table.put(world.now, LeaseRow("group-1", None, highest[0], version, (world.member,)))
+
+
+def run(engine: Any, examples: int, steps: int, *, for_a_mutant: bool = False) -> None:
+    """Plays histories against ``engine``. Raises what the first bad one raised.
+
+    ``for_a_mutant``: the same histories each time, and the first bad one is not made shorter.
+    """
+    phases = [Phase.generate] if for_a_mutant else [Phase.generate, Phase.shrink]
+    machine = type("EveryHistory", (EveryHistory,), {"engine": engine})
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            derandomize=for_a_mutant,
+            phases=phases,
+            print_blob=False,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+def test_no_history_breaks_an_invariant_and_each_can_be_healed() -> None:
+    run(ha_engine.core, examples=150, steps=60)

@@ -1,0 +1,69 @@
+"""A FAILED query that an operator revives without giving its batch up (I15)."""
+
+from __future__ import annotations
+
+from ha_engine.core import QueryState
+from ha_engine.core import inputs as on
+from ha_engine.types import Skip
+from tests.core.world import World, plan
+
+
+def failed_at_batch_one() -> World:
+    world = World(plans=(plan("delays", "flights", "board"),))
+    world.start()
+    world.automatic -= {"batches"}
+    world.offer("flights", 10)
+    for _ in range(2):
+        world.fail("delays")
+    assert state(world) is QueryState.FAILED
+    return world
+
+
+def state(world: World) -> QueryState:
+    life = world.core.deployment.lives["delays"]
+    assert isinstance(life.state, QueryState)
+    return life.state
+
+
+def retry(world: World) -> None:
+    world.feed(on.RetryAsked("delays"))
+    world.settle()
+
+
+def test_a_retried_query_runs_the_same_batch_with_its_rows() -> None:
+    world = failed_at_batch_one()
+    before = list(world.disk.records)
+    retry(world)
+    assert state(world) is QueryState.RUNNING
+    assert world.disk.records == before
+    world.automatic |= {"batches"}
+    world.settle()
+    assert world.batches["delays"][1] == (3,)
+    world.truth.require_all_published()
+
+
+def test_a_batch_that_fails_again_fails_the_query_again() -> None:
+    world = failed_at_batch_one()
+    retry(world)
+    world.fail("delays")
+    assert state(world) is QueryState.RUNNING
+    world.fail("delays")
+    assert state(world) is QueryState.FAILED
+
+
+def test_a_skip_that_is_not_yet_committed_is_not_overtaken_by_a_retry() -> None:
+    world = failed_at_batch_one()
+    world.automatic -= {"disk"}
+    world.skip("delays")
+    assert isinstance(world.disk.records[-1].body, Skip)
+    retry(world)
+    assert state(world) is QueryState.FAILED
+    world.sync()
+    assert state(world) is QueryState.RUNNING
+
+
+def test_a_retry_of_what_runs_or_is_unknown_changes_nothing() -> None:
+    world = World()
+    world.start()
+    assert world.core.step(world.now, on.RetryAsked("delays")) == []
+    assert world.core.step(world.now, on.RetryAsked("no such query")) == []

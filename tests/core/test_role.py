@@ -1,0 +1,51 @@
+"""Role transitions are data: the legal ones happen, the others raise, no role is out of reach."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from ha_engine.core.role import LEGAL, check_transition
+from ha_engine.errors import InvariantBroken
+from ha_engine.types import Role
+from tests.core.story import Story
+from tests.core.test_scenarios import SCENARIOS
+
+NEEDS_A_PEER = {
+    (before, after) for before, after in product(Role, Role) if Role.PASSIVE in (before, after)
+}
+"""A group of one is never passive: whoever is in sync and not the holder acquires."""
+
+
+def transitions_of(path: Path) -> set[tuple[Role, Role]]:
+    story = Story()
+    for line in path.read_text().splitlines():
+        if line.startswith(">"):
+            story.play_line(line)
+    return story.world.truth.transitions
+
+
+def test_every_legal_transition_of_a_group_of_one_happens_in_a_scenario() -> None:
+    legal = {(before, after) for before, nexts in LEGAL.items() for after in nexts}
+    seen = set().union(*(transitions_of(path) for path in SCENARIOS))
+    assert seen == legal - NEEDS_A_PEER
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(b, a) for b, a in product(Role, Role) if a not in LEGAL[b]],
+    ids=lambda role: role.value,
+)
+def test_any_other_transition_is_a_broken_invariant(before: Role, after: Role) -> None:
+    with pytest.raises(InvariantBroken, match=f"{after.value} must not follow {before.value}"):
+        check_transition(before, after)
+
+
+def test_every_role_can_be_reached_and_only_stopped_is_final() -> None:
+    reached = {Role.STARTING}
+    while new := {after for before in reached for after in LEGAL[before]} - reached:
+        reached |= new
+    assert reached == set(Role)
+    assert [role for role in Role if not LEGAL[role]] == [Role.STOPPED]

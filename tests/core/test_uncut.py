@@ -1,0 +1,113 @@
+"""Merged runs of events against the plain list of all records (I6)."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ha_engine.core.uncut import RUNS_IN_A_BATCH, RUNS_MAX, UncutEvents
+
+LIMIT = 80
+RUN_EVENTS_MAX = LIMIT // RUNS_IN_A_BATCH
+
+APPENDS = st.integers(1, 30).map(lambda rows: ("append", rows))
+CUTS = st.floats(0, 1).map(lambda share: ("cut", share))
+SKIPPED = st.just(("another stream", 0))
+STEPS = st.lists(st.one_of(APPENDS, APPENDS, APPENDS, CUTS, SKIPPED), max_size=200)
+
+
+class Everything:
+    """What UncutEvents stands for: every record by itself."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[int, int]] = []
+
+    @property
+    def events(self) -> int:
+        return sum(rows for _, rows in self.records)
+
+    def rows_through(self, sequence: int) -> list[int]:
+        return [rows for last, rows in self.records if last <= sequence]
+
+    def drop_through(self, sequence: int) -> None:
+        self.records = [record for record in self.records if record[0] > sequence]
+
+
+def check_cut(uncut: UncutEvents, plain: Everything, committed: int, through: int | None) -> None:
+    taken = plain.rows_through(through or 0)
+    assert through is None or through <= committed
+    assert len(taken) <= 1 or sum(taken) <= LIMIT
+    rest = [rows for last, rows in plain.records if (through or 0) < last <= committed]
+    newest = max((last for last, _ in plain.records), default=0)
+    if through is not None and committed >= newest:
+        # Nearly full, unless the next record alone is what does not fit.
+        assert not rest or sum(taken) + max(rest[0], RUN_EVENTS_MAX) > LIMIT
+    if committed >= newest:
+        assert (through is None) == (not plain.records)
+
+
+@settings(max_examples=300, deadline=None)
+@given(STEPS, st.integers(2, 12))
+def test_merged_runs_count_and_cut_as_the_whole_list_does(
+    steps: list[tuple[str, float]], runs_max: int
+) -> None:
+    uncut, plain = UncutEvents(LIMIT, runs_max), Everything()
+    for sequence, (step, size) in enumerate(steps, 1):
+        match step:
+            case "append":
+                uncut.append(sequence, int(size))
+                plain.records.append((sequence, int(size)))
+            case "cut":
+                committed = round(sequence * size)
+                through = uncut.cut(committed)
+                check_cut(uncut, plain, committed, through)
+                if through is not None:
+                    uncut.drop_through(through)
+                    plain.drop_through(through)
+        assert uncut.events == plain.events
+        # Two neighbours that were tried once are together above a run's limit.
+        assert len(uncut) <= 2 * (2 * plain.events // RUN_EVENTS_MAX + runs_max) + 1
+
+
+@given(STEPS, st.integers(2, 12))
+def test_who_reads_the_journal_again_counts_the_same(
+    steps: list[tuple[str, float]], runs_max: int
+) -> None:
+    """Marks are cut when they can be, and read back where they stand among the records."""
+    live, journal = UncutEvents(LIMIT, runs_max), []
+    for sequence, (step, size) in enumerate(steps, 1):
+        if step == "append":
+            live.append(sequence, int(size))
+            journal.append((step, sequence, int(size)))
+        elif (through := live.cut(round(sequence * size))) is not None:
+            live.drop_through(through)
+            journal.append((step, through, 0))
+    again = UncutEvents(LIMIT, runs_max)
+    for step, sequence, rows in journal:
+        if step == "append":
+            again.append(sequence, rows)
+        else:
+            again.drop_through(sequence)
+    assert (again.events, len(again)) == (live.events, len(live))
+    assert [again.cut(n) for n in range(len(steps) + 1)] == [
+        live.cut(n) for n in range(len(steps) + 1)
+    ]
+
+
+def test_a_million_small_records_that_nobody_cuts_stay_few_runs() -> None:
+    uncut = UncutEvents(200_000)
+    for sequence in range(1, 1_000_001):
+        uncut.append(sequence, 2)
+    assert uncut.events == 2_000_000
+    assert len(uncut) <= RUNS_MAX
+
+
+def test_a_mark_that_an_older_limit_cut_within_a_run_keeps_the_run_until_a_mark_ends_it() -> None:
+    uncut = UncutEvents(LIMIT, runs_max=2)
+    for sequence in range(1, 5):
+        uncut.append(sequence, 3)
+    assert (uncut.cut(1), uncut.cut(2)) == (None, 2), "the first two are one run"
+    uncut.drop_through(1)
+    assert uncut.events == 12
+    uncut.drop_through(2)
+    assert uncut.events == 6

@@ -1,0 +1,233 @@
+"""Safety, judged from the world alone: what is on the disk, in the lease row and in the sinks.
+
+Nothing here reads a field of the core, so a core that deceives itself is still found out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ha_engine.core import actions as do
+from ha_engine.types import Application, EpochStart, Events, LeaseRow, Mark, Published, Record, Role
+
+if TYPE_CHECKING:
+    from tests.core.world import World
+
+
+class Violation(AssertionError):
+    """The core did what an invariant or a rule forbids."""
+
+
+def require(holds: bool, rule: str, said: str) -> None:
+    if not holds:
+        raise Violation(f"{rule}: {said}")
+
+
+class Truth:
+    """Judges each action before the world performs it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.epochs: set[int] = set()
+        self.transitions: set[tuple[Role, Role]] = set()
+        self.new_process()
+
+    def new_process(self) -> None:
+        self.committed, self.role = 0, Role.STARTING
+
+    # -- actions -----------------------------------------------------------------------------------
+
+    def judge(self, action: do.Action) -> None:
+        match action:
+            case do.WriteLease():
+                self._write(action)
+            case do.CreateLease():
+                known = self.world.disk.records or self.world.read_max > (0, 0)
+                first = not known or self._puts_back(action.row)
+                require(first, "R6", "a node with a past made the group's first row")
+            case do.AppendRecords(records):
+                for record in records:
+                    self._append(record)
+            case do.Commit(sequence):
+                self._commit(sequence)
+            case do.ChangeRole(role, epoch):
+                self._role(role, epoch)
+            case do.OpenReceivers() | do.StartPublishing():
+                self.require_lease("I2", "took events or published without the lease")
+            case do.AnswerMark(mark):
+                self._answer(mark)
+            case do.TrimOutbox(query, through):
+                self._trim(query, through)
+            case _:
+                pass
+
+    def _write(self, action: do.WriteLease) -> None:
+        me, expected, wanted = self.world.me, action.expected, action.wanted
+        require(wanted.version == expected.version + 1, "R1", "a write does not raise the version")
+        require(wanted.epoch >= expected.epoch, "I13", "a write lowers the epoch")
+        seen = (expected.epoch, expected.version)
+        if self._puts_back(wanted):
+            return
+        require(seen >= self.world.read_max, "R5", "a node wrote on a regressed row")
+        if wanted.holder == me and expected.holder != me:
+            self._acquire(action)
+
+    def _puts_back(self, wanted: LeaseRow) -> bool:
+        """R5, R6: the holder of the newest row, alone in sync, writes it again, an epoch higher."""
+        world, history = self.world, self.world.table.history
+        newest = max(history, key=lambda row: (row.epoch, row.version), default=None)
+        if newest is None or newest.holder != world.me or newest.in_sync != (world.member,):
+            return False
+        higher = wanted.epoch > max(newest.epoch, world.read_max[0])
+        return higher and wanted.in_sync == newest.in_sync and wanted.holder == world.me
+
+    def _acquire(self, action: do.WriteLease) -> None:
+        expected, wanted, world = action.expected, action.wanted, self.world
+        require(world.member in expected.in_sync, "I4", "acquired without being in sync")
+        require(wanted.in_sync == (world.member,), "R3", "acquired and kept others in sync")
+        require(not expected.paused, "R7", "acquired while paused")
+        require(wanted.epoch > world.read_max[0], "I1", "acquired an epoch that was held before")
+        released = expected.holder is None and expected.successor in (None, world.me.node)
+        if not released:
+            still = world.now - max(world.process_began_at, world.stamp_first_read_at)
+            require(still >= world.timing.ttl - 1e-9, "R4", f"acquired after {still} s")
+
+    def _append(self, record: Record) -> None:
+        world, position = self.world, record.position
+        require(position.sequence == len(world.disk.records) + 1, "R12", "a gap in the journal")
+        before = world.disk.records[-1].position.epoch if world.disk.records else 0
+        require(position.epoch >= before, "I8", "the journal's epoch fell")
+        require(record.committed <= world.disk.durable, "I3", "a record calls undurable committed")
+        match record.body:
+            case Mark() as mark:
+                self.require_lease("I2", "planned a mark without the lease")
+                self._mark(mark)
+            case EpochStart():
+                self.require_lease("R3", "signed an epoch without the lease")
+            case Published() as published:
+                ledger = world.ledgers[(published.query, published.sink)]
+                require(published.batch <= ledger.batch, "I7", "recorded what no ledger has")
+            case _:
+                pass
+
+    def _mark(self, mark: Mark) -> None:
+        disk, plan = self.world.disk, self.world.plans[mark.query]
+        before = self._mark_before(mark)
+        require(mark.number == before.number + 1, "I6", f"{mark} after {before}")
+        require(mark.through <= disk.durable, "I5", "a mark covers what is not committed")
+        require(mark.through >= before.through, "I6", "a mark goes back")
+        sequences = disk.content(plan.streams, before.through, mark.through)
+        rows = [self._rows(sequence) for sequence in sequences]
+        require(
+            len(rows) <= 1 or sum(rows) <= self.world.limits.max_events_per_batch,
+            "I6",
+            "a batch is larger than its limit",
+        )
+
+    def _mark_before(self, mark: Mark) -> Mark:
+        latest = Mark(mark.query, 0, 0)
+        for record in self.world.disk.records:
+            match record.body:
+                case Mark(query) as found if query == mark.query:
+                    latest = found
+                case Application(_, versions):
+                    firsts = [v.first for v in versions if v.query == mark.query]
+                    latest = max([latest, *firsts], key=lambda m: (m.number, m.through))
+        return latest
+
+    def _rows(self, sequence: int) -> int:
+        body = self.world.disk.records[sequence - 1].body
+        return body.rows if isinstance(body, Events) else 0
+
+    def _commit(self, sequence: int) -> None:
+        require(sequence <= self.world.disk.durable, "I3", "acked what is not durable")
+        require(sequence > self.committed, "I8", "the commit position fell")
+        self.require_lease("I2", "acked without the lease")
+        self.committed = sequence
+
+    def _role(self, role: Role, epoch: int) -> None:
+        self.transitions.add((self.role, role))
+        self.role = role
+        if role is Role.PROMOTING:
+            require(epoch not in self.epochs, "R15", f"epoch {epoch} is resumed")
+            require(epoch == self._row_epoch(), "I1", "promoted under an epoch of no row")
+            self.epochs.add(epoch)
+        if role is Role.ACTIVE:
+            newest = max(
+                (r.position.sequence for r in self.world.disk.records
+                 if isinstance(r.body, EpochStart)), default=0,
+            )  # fmt: skip
+            require(0 < newest <= self.world.disk.durable, "R3", "active before the epoch record")
+
+    def _row_epoch(self) -> int:
+        return self.world.table.row.epoch if self.world.table.row else 0
+
+    def require_lease(self, rule: str, said: str) -> None:
+        """A missing or regressed row has no other holder; any other row must name this process."""
+        row = self.world.table.row
+        lost = row is None or (row.epoch, row.version) < self.world.table.highest
+        require(lost or (row is not None and row.holder == self.world.me), rule, said)
+
+    def _answer(self, mark: Mark) -> None:
+        durable = self.world.disk.records[: self.world.disk.durable]
+        require(mark in [r.body for r in durable], "I5", f"{mark} answered before it was durable")
+        wanted = self.world.wanted.get(mark.query)
+        require(wanted is not None and mark.number == wanted + 1, "R18", f"{mark} after {wanted}")
+
+    def _trim(self, query: str, through: int) -> None:
+        durable = [r.body for r in self.world.disk.records[: self.world.disk.durable]]
+        if not any(number <= through for number in self.world.disk.outbox.get(query, {})):
+            return  # a sink that was added later, which begins there, is no reason to keep it
+        for sink in self.world.plans[query].sinks:
+            told = [b.batch for b in durable if isinstance(b, Published)
+                    and (b.query, b.sink) == (query, sink)]  # fmt: skip
+            require(max(told, default=0) >= through, "R25", f"trimmed {query} {through} too early")
+
+    # -- the end of a history ----------------------------------------------------------------------
+
+    def all_published(self) -> bool:
+        try:
+            self.require_all_published()
+        except Violation:
+            return False
+        return True
+
+    def require_all_published(self) -> None:
+        """Liveness: each committed event is in one batch of each query, at each of its sinks."""
+        for query in self.world.plans:
+            self._require_published(query, self._events_for(query))
+
+    def _events_for(self, query: str) -> set[int]:
+        firsts = [
+            version.first.through
+            for record in self.world.disk.records
+            if isinstance(record.body, Application)
+            for version in record.body.queries
+            if version.query == query
+        ]
+        streams, length = self.world.plans[query].streams, len(self.world.disk.records)
+        return set(self.world.disk.content(streams, firsts[0], length)) if firsts else set()
+
+    def _require_published(self, query: str, events: set[int]) -> None:
+        batches = self.world.batches.get(query, {})
+        numbers = sorted(batches)
+        require(numbers == list(range(1, len(numbers) + 1)), "I6", f"{query} batches {numbers}")
+        seen = [sequence for number in numbers for sequence in batches[number]]
+        require(seen == sorted(set(seen)), "I6", f"{query} has events twice or out of order")
+        given_up = self.world.given_up.get(query, set())
+        require(set(seen) | given_up == events, "liveness", f"{query}: {events - set(seen)}")
+        for sink in self.world.plans[query].sinks:
+            batch = self.world.ledgers[(query, sink)].batch
+            require(batch == len(numbers), "liveness", f"{query} is at {batch} in {sink}")
+
+
+def lineage_of(records: Iterable[Record], query: str) -> int:
+    """The record that began the query's state, told apart from the core's own reckoning."""
+    began, known = 0, False
+    for record in records:
+        if isinstance(record.body, Application):
+            for version in record.body.queries:
+                if version.query == query and (version.reset or not known):
+                    began, known = record.position.sequence, True
+    return began

@@ -1,0 +1,349 @@
+"""One node's core in a simulated world: the clock moves, replies arrive and disks sync when told.
+
+``automatic`` names the parts that do their work at once; every other part waits for its verb. Each
+action is judged by ``truth`` before the world performs it. A mutated copy of the core can be put in
+the place of the real one: ``engine`` is any module with the public names of ``ha_engine.core``.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import ha_engine.core
+from ha_engine.core import actions as do
+from ha_engine.core import inputs as on
+from ha_engine.core.inputs import Input
+from ha_engine.core.lease import LeaseTiming
+from ha_engine.core.marks import MarkLimits
+from ha_engine.types import Events, Holder, LeaseRow, Member
+from tests.core.spark_world import SparkWorld
+from tests.core.surroundings import IDENTITY, Disk, LeaseTable, Ledger
+from tests.core.truth import Truth, lineage_of, require
+
+TIMING = LeaseTiming(ttl=5.0, renew_every=1.0, margin=0.5)
+LIMITS = MarkLimits(
+    max_events_per_batch=100,
+    min_batch_interval=0.0,
+    tick_after=0.5,
+    outbox_batches_max=3,
+    outbox_bytes_max=100_000,
+)
+EVERYTHING = frozenset({"lease", "disk", "process", "batches", "sinks"})
+TICK_SECONDS = 0.25
+SETTLED_WITHIN = 10_000
+
+
+def plan(name: str, streams: str, sinks: str, digest: str = "v1", change: str | None = None) -> Any:
+    """A query plan; streams and sinks are words in one string."""
+    words = frozenset(streams.split()), tuple(sinks.split())
+    return ha_engine.core.QueryPlan(name, digest, *words, change)
+
+
+PLANS = (plan("delays", "flights", "board"), plan("storms", "flights weather", "board archive"))
+
+
+class World(SparkWorld):
+    """Verbs are inputs: each feeds the core, lets what is automatic settle, and returns."""
+
+    def __init__(
+        self,
+        engine: Any = ha_engine.core,
+        plans: Iterable[Any] = PLANS,
+        limits: MarkLimits = LIMITS,
+        automatic: Iterable[str] = EVERYTHING,
+    ) -> None:
+        super().__init__()
+        self.engine, self.limits, self.timing = engine, limits, TIMING
+        self.plans = {plan.name: plan for plan in plans}
+        self.automatic = set(automatic)
+        self.now = 0.0
+        self.table, self.disk = LeaseTable(), Disk()
+        self.ledgers: dict[tuple[str, str], Ledger] = defaultdict(Ledger)
+        self.core: Any = None
+        self.processes = 0
+        self.truth = Truth(self)
+        self.heard: Callable[[do.Action], None] = lambda action: None
+        self.request: do.ReadLease | do.CreateLease | do.WriteLease | None = None
+        self.next_reply = "arrives"
+        self.late: list[do.CreateLease | do.WriteLease] = []
+        self.read_max = (0, 0)
+        self.broken = False
+        self._inputs: deque[Input] = deque()
+        self._forget_process()
+
+    def _forget_process(self) -> None:
+        self.core, self.alive, self.request = None, False, None
+        self.receiving, self.publishing = False, None
+        self.claimed, self.fenced = set(), set()
+        self.stamp: tuple[int, int] | None = None
+        self.stamp_first_read_at = self.process_began_at = self.now
+        self.wanted: dict[str, int] = {}
+        self._inputs.clear()
+        self._stepping = False
+
+    # -- who the node is ---------------------------------------------------------------------------
+
+    @property
+    def me(self) -> Holder:
+        return Holder("a", f"p{self.processes}")
+
+    @property
+    def member(self) -> Member:
+        return Member("a", self.disk.journal_id)
+
+    # -- life of the node process ------------------------------------------------------------------
+
+    def start(self, *, ticks: bool = True) -> None:
+        """A new process: it restores, hears which query process still lives, and ticks."""
+        self.processes += 1
+        self._forget_process()
+        self.truth.new_process()
+        self.core, self.alive = self.new_core(), True
+        for query, marks in self.core.deployment.marks.items():
+            kept = len(self.disk.outbox.get(query, {}))
+            require(marks.outbox_backlog[0] == kept, "R19", f"{query} has {kept} in the outbox")
+        if self.spark is not None:
+            self.feed(on.QueryProcessAdopted(self.spark.incarnation))
+        if ticks:
+            self.feed(on.Tick())
+        if self.spark is not None:
+            self.spark.attended = False
+            if "process" in self.automatic:
+                self.attend()
+        self.settle()
+
+    def new_core(self) -> Any:
+        """A core restored from everything on the disk, as ``node`` does it."""
+        engine, disk = self.engine, self.disk
+        identity = engine.Identity(
+            "a", self.me.process, disk.journal_id, disk.group_id, "group-1", "http://a:8080"
+        )
+        digest = "+".join(f"{p.name}:{p.digest}" for p in self.plans.values())
+        plans = tuple(engine.QueryPlan(**_fields(p)) for p in self.plans.values())
+        restarts = engine.RestartPolicy(attempts_per_batch=2, deaths_per_batch=5, backoff_max=8.0)
+        deployment = engine.Deployment(digest, plans, self.limits, restarts)
+        high_water = disk.high_water or engine.HighWater()
+        core = engine.Core(identity, self.timing, high_water, deployment)
+        for record in disk.records:
+            core.restore(record)
+        for query, marks in core.deployment.marks.items():
+            first_kept = min(disk.outbox.get(query, {}), default=None)
+            self._restore_outbox(core, query, marks.restore_floor(first_kept))
+        core.deployment.restore_done()
+        return core
+
+    def _restore_outbox(self, core: Any, query: str, floor: int) -> None:
+        outbox = self.disk.outbox.setdefault(query, {})
+        for number in [n for n in outbox if n <= floor]:
+            del outbox[number]
+        last = max(outbox, default=floor)
+        require(sorted(outbox) == list(range(floor + 1, last + 1)), "R25", f"{query} has a gap")
+        for number in sorted(outbox):
+            rows = self.disk.outbox_rows[(query, number)]
+            core.deployment.restore_admitted(query, number, rows, 100 * rows)
+
+    def crash(self, *, tail_kept: int = 0, query_process_dies: bool = True) -> None:
+        """kill -9; ``tail_kept`` records that were not fsynced happen to survive."""
+        self.require_same_after_restart()
+        if isinstance(self.request, do.CreateLease | do.WriteLease):
+            self.late.append(self.request)
+        self.disk.lose_tail(tail_kept)
+        self._forget_process()
+        if query_process_dies:
+            self.spark = None
+
+    def stop(self) -> None:
+        self.feed(on.StopAsked())
+        self.settle()
+
+    def require_same_after_restart(self) -> None:
+        """A core fed the same records knows the same marks, versions, lineages and skips."""
+        if not self.alive:
+            return
+        live, again = picture(self.core), picture(self._fresh_copy())
+        require(live == again, "R12", f"a restart changes\n{live}\nto\n{again}")
+        for query, lineage in self.core.deployment.lineages.items():
+            require(lineage == lineage_of(self.disk.records, query), "R23", f"lineage of {query}")
+
+    def _fresh_copy(self) -> Any:
+        outbox = {query: dict(batches) for query, batches in self.disk.outbox.items()}
+        try:
+            return self.new_core()
+        finally:
+            self.disk.outbox = outbox
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def wait(self, seconds: float) -> None:
+        """The clock moves on in ticks, which reach the core while it is alive."""
+        for _ in range(round(seconds / TICK_SECONDS)):
+            self.now += TICK_SECONDS
+            self.feed(on.Tick())
+            self.settle()
+
+    def jump(self, seconds: float) -> None:
+        """The clock moves on and nobody tells the core: a pause of the process."""
+        self.now += seconds
+
+    # -- inputs and actions ------------------------------------------------------------------------
+
+    def feed(self, event: Input) -> None:
+        """Steps the core as the driver does: what an action brings at once waits its turn."""
+        self._inputs.append(event)
+        if self._stepping:
+            return
+        # ``broken`` stays when a step raises, so that nobody goes on with half of one.
+        self._stepping = self.broken = True
+        while self._inputs and self.alive:
+            for action in self.core.step(self.now, self._inputs.popleft()):
+                self.truth.judge(action)
+                self.heard(action)
+                self._perform(action)
+        self._stepping = self.broken = False
+        self._inputs.clear()
+
+    def _perform(self, action: do.Action) -> None:
+        match action:
+            case do.ReadLease() | do.CreateLease() | do.WriteLease():
+                require(self.request is None, "R1", "two requests at once")
+                self.request = action
+            case do.KeepHighWater(epoch, version, identity):
+                self.disk.high_water = self.engine.HighWater(epoch, version, identity)
+            case do.BindGroup(group_id):
+                self.disk.group_id = group_id
+            case do.AppendRecords(records):
+                self.disk.records += records
+            case do.TrimOutbox(query, through):
+                outbox = self.disk.outbox.get(query, {})
+                for number in [n for n in outbox if n <= through]:
+                    del outbox[number]
+            case do.OpenReceivers() | do.CloseReceivers():
+                self.receiving = isinstance(action, do.OpenReceivers)
+            case do.StartPublishing(epoch):
+                self.publishing, self.claimed, self.fenced = epoch, set(), set()
+            case do.StopPublishing():
+                self.publishing = None
+            case do.Exit():
+                self.disk.durable = len(self.disk.records)
+                self.alive, self.spark = False, None
+            case _:
+                self._perform_for_spark(action)
+
+    def settle(self) -> None:
+        """Everything automatic does its work until nothing is left to do."""
+        for _ in range(SETTLED_WITHIN):
+            if not self.alive or not (
+                self._lease_settles()
+                or self._disk_settles()
+                or self._process_settles()
+                or self._batch_settles()
+                or self._sink_settles()
+            ):
+                return
+        raise AssertionError("the world does not come to rest")
+
+    # -- lease -------------------------------------------------------------------------------------
+
+    def _lease_settles(self) -> bool:
+        if self.request is None or "lease" not in self.automatic:
+            return False
+        how, self.next_reply = self.next_reply, "arrives"
+        self.reply(how if self.table.up else "request lost")
+        return True
+
+    def reply(self, how: str = "arrives") -> None:
+        """What becomes of the request in flight.
+
+        It 'arrives'; or the node learns nothing: 'request lost', 'reply lost' (it took effect), or
+        'late' (it takes effect at ``land``).
+        """
+        request, self.request = self.request, None
+        assert request is not None
+        answer: Input = on.DatabaseUnreachable("no answer within 1 s")
+        if how == "late" and not isinstance(request, do.ReadLease):
+            self.late.append(request)
+        elif how in ("arrives", "reply lost"):
+            done = self._carry_out(request)
+            answer = done if how == "arrives" else answer
+        self._note_read(answer)
+        self.feed(answer)
+
+    def land(self) -> None:
+        """A request whose outcome was unknown reaches the row now."""
+        self._carry_out(self.late.pop(0))
+
+    def _carry_out(self, request: do.ReadLease | do.CreateLease | do.WriteLease) -> Input:
+        match request:
+            case do.ReadLease():
+                return on.LeaseRead(self.table.row, IDENTITY)
+            case do.CreateLease(row):
+                written = self.table.create(self.now, row)
+            case do.WriteLease(expected, wanted):
+                written = self.table.compare_and_set(self.now, expected, wanted)
+        return on.LeaseDenied() if written is None else on.LeaseWritten(written)
+
+    def _note_read(self, answer: Input) -> None:
+        if not isinstance(answer, on.LeaseRead | on.LeaseWritten):
+            return
+        row = answer.row
+        stamp = None if row is None else (row.epoch, row.version)
+        if stamp is None or stamp != self.stamp:
+            self.stamp, self.stamp_first_read_at = stamp, self.now
+        self.read_max = max(self.read_max, stamp or (0, 0))
+
+    def rewrite_row(self, **changes: Any) -> None:
+        """Somebody else changes the row, a supervisor, a peer or an operator."""
+        row = self.table.row
+        assert row is not None
+        self.table.put(self.now, replace(row, version=row.version + 1, **changes))
+
+    def set_row(self, row: LeaseRow | None) -> None:
+        """The row becomes what no compare-and-set made it: lost, or older than it was."""
+        self.table.row, self.table.changed_at = row, self.now
+
+    # -- events and disk ---------------------------------------------------------------------------
+
+    def offer(self, stream: str, rows: int) -> None:
+        if self.receiving and self.alive:
+            self.feed(on.EventsOffered(Events(stream, rows, 0), b""))
+            self.settle()
+
+    def _disk_settles(self) -> bool:
+        if "disk" not in self.automatic or self.disk.durable == len(self.disk.records):
+            return False
+        self.sync()
+        return True
+
+    def sync(self, records: int | None = None) -> None:
+        """The next ``records`` of the journal, or all of them, are fsynced."""
+        written = len(self.disk.records)
+        self.disk.durable = min(written, self.disk.durable + (records or written))
+        self.feed(on.RecordsDurable(self.disk.durable))
+
+
+def picture(core: Any) -> dict[str, Any]:
+    """What a core knows from its journal and outbox alone."""
+    deployment = core.deployment
+    return {
+        "last": core.last,
+        "recorded": deployment.recorded,
+        "versions": deployment.versions,
+        "lineages": deployment.lineages,
+        "skips": deployment.skips,
+        "marks": {
+            name: (
+                [marks.mark_at(n) for n in range(marks.initial.number, marks.last.number + 1)],
+                marks.published,
+                marks.admitted,
+                marks.events_uncut,
+            )
+            for name, marks in deployment.marks.items()
+        },
+    }
+
+
+def _fields(plan: Any) -> dict[str, Any]:
+    return {name: getattr(plan, name) for name in type(plan).__slots__}

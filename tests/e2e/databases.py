@@ -1,0 +1,36 @@
+"""Databases and what stands in them, as a user of the sinks sees it: through SQL only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import text
+
+from ha_engine.postgres.embedded import EmbeddedPostgres
+from ha_engine.postgres.engine import open_engine
+from ha_engine.postgres.upgrade import upgrade
+
+
+@contextmanager
+def fresh_database(server: EmbeddedPostgres, name: str) -> Iterator[str]:
+    """The URL of an empty database with the engine's schema; it is dropped at the end."""
+    name = f"{name}_{os.getpid()}"
+    administration = open_engine(server.url).execution_options(isolation_level="AUTOCOMMIT")
+    with administration.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    upgrade(open_engine(server.url_of(name)))
+    yield server.url_of(name)
+    with administration.connect() as connection:
+        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+def rows(url: str, sql: str) -> list[tuple[Any, ...]]:
+    """What ``sql`` answers; empty while its table is not made yet."""
+    with open_engine(url).connect() as connection:
+        table = sql.split(" FROM ")[1].split()[0]
+        if connection.execute(text("SELECT to_regclass(:name)"), {"name": table}).scalar() is None:
+            return []
+        return [tuple(row) for row in connection.execute(text(sql))]

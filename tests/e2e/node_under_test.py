@@ -1,0 +1,262 @@
+"""A real node as its users run it: ``ha-engine run`` as a process, seen through HTTP only."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import yaml
+
+from ha_engine.sessions import members
+from tests.waiting import wait_until
+
+SPARK_START_SECONDS = 120.0
+"""Generous: a start takes some 10 s alone and several times that beside another suite."""
+PATIENCE = 10
+"""Whatever needs a start of Spark may take so many times one that was measured."""
+POLL_SECONDS = 0.1
+GONE_SECONDS = 30.0
+"""An orphaned JVM sees the end of its Python within 3 s, its workers a little later."""
+
+
+class NodeUnderTest:
+    """One node below ``directory``; may be started, killed and started again."""
+
+    def __init__(
+        self, directory: Path, application: str, database_url: str, **sections: dict[str, Any]
+    ) -> None:
+        self.directory = directory
+        self.url = f"http://127.0.0.1:{free_port()}"
+        self.data_dir = directory / "node-a"
+        self.application_path = directory / "application.yaml"
+        self.application_path.write_text(application)
+        config: dict[str, Any] = {
+            "group": "test",
+            "application": str(self.application_path),
+            "node": {"id": "node-a", "data_dir": str(self.data_dir)},
+            "database": {"url": database_url},
+            "http": {"listen": self.url.removeprefix("http://")},
+            "lease": {"ttl": "2s", "renew_every": "300ms", "db_timeout": "500ms"},
+            "query": {"heap": "768MiB"},
+        }
+        for name, section in sections.items():
+            config[name] = {**config.get(name, {}), **section}
+        self.config_path = directory / "ha-engine.yaml"
+        self.config_path.write_text(yaml.safe_dump(config))
+        self.process: subprocess.Popen[bytes] | None = None
+        self.spark_start_seconds = SPARK_START_SECONDS / PATIENCE
+        self.http = httpx.Client(base_url=self.url, timeout=30.0)
+
+    # -- life --------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        log = (self.directory / "node.log").open("ab")
+        command = [sys.executable, "-m", "ha_engine", "run", "--config", str(self.config_path)]
+        self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        log.close()
+
+    def stop(self, within: float = 40.0) -> int:
+        """Asks the node to end, as systemd does."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(within)
+
+    def kill_everything(self) -> None:
+        """kill -9 of supervisor, node process and query process at once, as a host's loss does."""
+        assert self.process is not None
+        everything = [psutil.Process(self.process.pid), *self._descendants()]
+        for process in everything:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.process.wait()
+
+    def _descendants(self) -> list[psutil.Process]:
+        assert self.process is not None
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return psutil.Process(self.process.pid).children(recursive=True)
+        return []
+
+    def pid_of(self, what: str) -> int | None:
+        """Pid of ``node``, ``query`` or ``jvm`` among the living descendants."""
+        words = {"node": "ha_engine.node", "query": "ha_engine.query.main", "jvm": "SparkSubmit"}
+        for process in self._descendants():
+            with contextlib.suppress(psutil.Error):
+                if any(words[what] in word for word in process.cmdline()):
+                    return process.pid
+        return None
+
+    def kill(self, what: str) -> None:
+        pid = self.pid_of(what)
+        if pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def left_over(self) -> list[int]:
+        """Living processes of this node: supervisor, node process, and all below Spark."""
+        return [*members(str(self.data_dir.resolve()), None), *self._named_processes()]
+
+    def _named_processes(self) -> list[int]:
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                living = process.status() != psutil.STATUS_ZOMBIE
+                if living and str(self.config_path) in process.cmdline():
+                    found.append(process.pid)
+        return found
+
+    def kill_supervisor(self) -> None:
+        """Of the supervisor alone; returns when nothing of the node is left."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+        wait_until(lambda: not self.left_over(), within=GONE_SECONDS, every=POLL_SECONDS)
+
+    # -- what users see ----------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any] | None:
+        """None while the node does not answer."""
+        try:
+            answer = self.http.get("/v1/status", timeout=2.0)
+        except httpx.HTTPError:
+            return None
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def is_active(self) -> bool:
+        status = self.status()
+        return status is not None and status["role"] == "active"
+
+    def wait_active(self, within: float = 30.0) -> None:
+        wait_until(lambda: self._lives() and self.is_active(), within=within, every=POLL_SECONDS)
+
+    def _lives(self) -> bool:
+        """Fails at once where waiting is of no use."""
+        assert self.process is not None
+        assert self.process.poll() is None, f"the node ended with {self.process.returncode}"
+        return True
+
+    def queries_run(self) -> bool:
+        status = self.status()
+        return status is not None and all(
+            query["state"] == "running" for query in status["queries"].values()
+        )
+
+    def wait_running(self) -> None:
+        """Measures the start, which then says how long everything else may take."""
+        began = time.monotonic()
+        self.wait_active()
+        wait_until(self.queries_run, within=SPARK_START_SECONDS, every=POLL_SECONDS)
+        self.spark_start_seconds = time.monotonic() - began
+
+    @property
+    def patience(self) -> float:
+        """Seconds within which this machine, as loaded as it is, starts Spark and catches up."""
+        return GONE_SECONDS + PATIENCE * self.spark_start_seconds
+
+    def settled(self) -> bool:
+        """Nothing waits for a batch, and every batch is in every sink."""
+        status = self.status()
+        return status is not None and all(
+            query["backlog_events"] == 0
+            and all(batch == query["mark"] for batch in query["published"].values())
+            for query in status["queries"].values()
+        )
+
+    def wait_settled(self) -> None:
+        """Settled, and still so a second later: the ticks are over."""
+        seen: list[tuple[float, Any]] = []
+
+        def quiet() -> bool:
+            if not self.settled():
+                seen.clear()
+                return False
+            seen.append((time.monotonic(), self._marks()))
+            steady = [at for at, marks in seen if marks == seen[-1][1]]
+            return steady[-1] - steady[0] > 2.0
+
+        wait_until(quiet, within=self.patience, every=POLL_SECONDS)
+
+    def _marks(self) -> dict[str, int]:
+        status = self.status()
+        return {
+            name: query["mark"] for name, query in (status or {"queries": {}})["queries"].items()
+        }
+
+    def send(
+        self, stream: str, rows: list[dict[str, Any]], identity: tuple[str, int] | None = None
+    ) -> httpx.Response:
+        """``identity`` is the producer's id and the sequence of the request."""
+        headers = {}
+        if identity is not None:
+            headers = {"X-Producer-Id": identity[0], "X-Sequence": str(identity[1])}
+        return self.post(stream, json.dumps(rows).encode(), "application/json", **headers)
+
+    def post(self, stream: str, body: bytes, content_type: str, **headers: str) -> httpx.Response:
+        path = f"/v1/streams/{stream}/events"
+        return self.http.post(path, content=body, headers={"Content-Type": content_type, **headers})
+
+    def command(self, *words: str, environ: dict[str, str] | None = None) -> Ended:
+        """``ha-engine`` with these words, to its end."""
+        return command(*words, environ={"HA_ENGINE_URL": self.url, **(environ or {})})
+
+    def log_text(self) -> str:
+        return (self.directory / "node.log").read_text(errors="replace")
+
+
+@contextlib.contextmanager
+def running(node: NodeUnderTest) -> Iterator[NodeUnderTest]:
+    """Starts it, and leaves no process behind whatever happens."""
+    node.start()
+    try:
+        yield node
+    except BaseException as error:
+        error.add_note("\n".join(["the node's log ends:", *node.log_text().splitlines()[-60:]]))
+        raise
+    finally:
+        if node.process is not None and node.process.poll() is None:
+            try:
+                node.stop()
+            except subprocess.TimeoutExpired:
+                node.kill_everything()
+        wait_until(lambda: not node.left_over(), within=GONE_SECONDS, every=POLL_SECONDS)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+def command(*words: str, environ: dict[str, str] | None = None, within: float = 120.0) -> Ended:
+    """``ha-engine`` with these words, to its end."""
+    done = subprocess.run(
+        [sys.executable, "-m", "ha_engine", *words],
+        capture_output=True,
+        text=True,
+        timeout=within,
+        env={**os.environ, **(environ or {})},
+        check=False,
+    )
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

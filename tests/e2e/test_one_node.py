@@ -1,0 +1,222 @@
+"""One node does the main job: flights in over HTTP, exact rows in PostgreSQL, answers for all."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pyarrow as pa
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from ha_engine.client import Producer
+from ha_engine.demo.comparison import compare
+from ha_engine.demo.flights import departures
+from ha_engine.demo.show import sample_application
+from tests.e2e.databases import rows
+from tests.e2e.node_under_test import NodeUnderTest, running
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+LEASE_TTL_SECONDS = 10
+"""Long, so that a takeover that waits for it is told apart from one that does not."""
+CHECKS = ("/health", "/liveness", "/readiness", "/active", "/primary")
+
+
+class Flights:
+    """The year, handed out in order: what was sent so far is what the sink must answer for."""
+
+    def __init__(self, node: NodeUnderTest, database_url: str) -> None:
+        self.node, self.database_url = node, database_url
+        self._year, self._sent = departures(), 0
+
+    def take(self, count: int) -> pa.Table:
+        taken = self._year.slice(self._sent, count)
+        self._sent += count
+        return taken
+
+    def send(self, count: int) -> None:
+        with Producer([self.node.url]) as producer:
+            for batch in self.take(count).to_batches(max_chunksize=500):
+                producer.send("departures", batch)
+
+    def require_equal(self) -> None:
+        """Exactly what the reference says, with at least one row from each query."""
+        self.node.wait_settled()
+        outcomes = compare(self.database_url, self._year.slice(0, self._sent))
+        assert [outcome for outcome in outcomes if not outcome.equal] == []
+        assert all(outcome.expected > 0 for outcome in outcomes)
+
+
+@pytest.fixture(scope="module")
+def flights(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flights]:
+    """A running node with the sample application; the tests of this module share it."""
+    node = NodeUnderTest(
+        tmp_path_factory.mktemp("one-node"),
+        sample_application("flights.yaml"),
+        module_database,
+        lease={"ttl": f"{LEASE_TTL_SECONDS}s"},
+    )
+    with running(node):
+        node.wait_running()
+        yield Flights(node, module_database)
+
+
+@pytest.fixture
+def node(flights: Flights) -> NodeUnderTest:
+    return flights.node
+
+
+def test_the_flights_arrive_in_postgresql_as_the_reference_has_them(flights: Flights) -> None:
+    flights.send(20_000)
+    flights.require_equal()
+
+
+def test_a_window_closes_by_a_tick_when_input_pauses(flights: Flights) -> None:
+    """All in one request, so in one batch: nothing but a tick can act on its watermark."""
+    table = flights.take(10_000)
+    lines = [
+        json.dumps(row, default=lambda moment: moment.isoformat()) for row in table.to_pylist()
+    ]
+    answer = flights.node.post("departures", "\n".join(lines).encode(), "application/x-ndjson")
+    assert answer.status_code == httpx.codes.OK
+    flights.require_equal()
+
+
+def test_a_retry_is_answered_with_the_first_position(flights: Flights) -> None:
+    """Two producers count for themselves; what they repeat is stored once."""
+    node = flights.node
+    requests = {
+        (producer, sequence): _json_rows(flights.take(20))
+        for producer in ("gate-7", "gate-8")
+        for sequence in (1, 2)
+    }
+    first = {who: node.send("departures", sent, who).json() for who, sent in requests.items()}
+    again = {who: node.send("departures", sent, who).json() for who, sent in requests.items()}
+    assert again == first
+    assert all(answer["accepted"] == 20 for answer in first.values())
+    assert len({answer["position"]["sequence"] for answer in first.values()}) == len(first)
+    flights.require_equal()
+
+
+def test_a_used_sequence_with_another_payload_is_a_conflict(flights: Flights) -> None:
+    node, sent = flights.node, _json_rows(flights.take(5))
+    other = [{**row, "flight": 1} for row in sent]
+    assert node.send("departures", sent, ("gate-9", 4)).status_code == httpx.codes.OK
+    refused = node.send("departures", other, ("gate-9", 4))
+    assert (refused.status_code, refused.json()["conflict"]) == (409, "payload")
+    flights.require_equal()
+
+
+# -- what operators and load balancers see ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS"])
+@pytest.mark.parametrize("path", CHECKS)
+def test_the_active_answers_every_check_with_200(
+    node: NodeUnderTest, path: str, method: str
+) -> None:
+    answer = node.http.request(method, path)
+    assert answer.status_code == httpx.codes.OK
+    assert answer.headers["content-type"] == "application/json"
+    if method != "HEAD":
+        assert (answer.json()["ok"], answer.json()["role"]) == (True, "active")
+
+
+@pytest.mark.parametrize("path", ["/nowhere", "/v1/nothing", "/v1/streams"])
+def test_an_unknown_path_is_answered_with_404_and_a_json_body(
+    node: NodeUnderTest, path: str
+) -> None:
+    answer = node.http.get(path)
+    assert (answer.status_code, answer.json()["error"]) == (404, f"GET {path}: not found")
+
+
+def test_a_wrong_method_is_answered_with_405_and_a_json_body(node: NodeUnderTest) -> None:
+    for method, path in (("DELETE", "/v1/status"), ("GET", "/v1/streams/departures/events")):
+        answer = node.http.request(method, path)
+        assert answer.status_code == httpx.codes.METHOD_NOT_ALLOWED
+        assert answer.json()["error"]
+
+
+def test_the_metrics_are_prometheus_text_and_tell_what_the_status_tells(
+    flights: Flights,
+) -> None:
+    flights.node.wait_settled()
+    status, text = flights.node.status(), flights.node.http.get("/metrics").text
+    assert status is not None
+    samples = {
+        (sample.name, sample.labels.get("query")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    assert samples[("ha_engine_role", None)] == 4
+    assert samples[("ha_engine_epoch", None)] == status["epoch"]
+    accepted = status["receive"]["accepted_events"]
+    assert samples[("ha_engine_events_accepted_total", None)] == accepted
+    for name, query in status["queries"].items():
+        assert samples[("ha_engine_query_batch", name)] == query["batch"] > 0
+        assert samples[("ha_engine_batch_seconds_count", name)] > 0
+
+
+def test_the_status_command_prints_what_the_node_says(node: NodeUnderTest) -> None:
+    printed = {form: node.command("status", "-f", form) for form in ("json", "yaml", "pretty")}
+    assert {ended.code for ended in printed.values()} == {0}
+    told = [json.loads(printed["json"].out), yaml.safe_load(printed["yaml"].out)]
+    assert [(one["role"], list(one["queries"])) for one in told] == [
+        ("active", ["delays", "alerts"])
+    ] * 2
+    assert "delays" in printed["pretty"].out
+
+
+def test_the_status_command_says_when_no_node_answers(node: NodeUnderTest) -> None:
+    ended = node.command("status", "--url", "http://127.0.0.1:1")
+    assert ended.code == 1
+    assert "no node answers at http://127.0.0.1:1" in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_the_publish_command_sends_a_file(flights: Flights, tmp_path: Path) -> None:
+    file = tmp_path / "flights.ndjson"
+    file.write_text("\n".join(json.dumps(row) for row in _json_rows(flights.take(500))))
+    ended = flights.node.command("publish", "departures", str(file), "--url", flights.node.url)
+    assert ended.code == 0, ended.err
+    flights.require_equal()
+
+
+# -- stop and start --------------------------------------------------------------------------------
+
+
+def test_sigterm_releases_the_lease_and_leaves_nothing_behind(flights: Flights) -> None:
+    """Last in the module: it stops the shared node and starts it again."""
+    node = flights.node
+    began = time.monotonic()
+    assert node.stop() == 0
+    assert time.monotonic() - began < 10
+    assert node.left_over() == []
+    holder = rows(flights.database_url, "SELECT holder_node FROM ha_engine.lease")
+    assert holder == [(None,)]
+
+
+def test_the_next_start_acquires_at_once_and_goes_on(flights: Flights) -> None:
+    node = flights.node
+    before = rows(flights.database_url, "SELECT epoch FROM ha_engine.lease")[0][0]
+    began = time.monotonic()
+    node.start()
+    wait_until(node.is_active, within=LEASE_TTL_SECONDS)
+    assert time.monotonic() - began < LEASE_TTL_SECONDS
+    status = node.status()
+    assert status is not None
+    assert status["epoch"] == before + 1
+    flights.send(5_000)
+    node.wait_running()
+    flights.require_equal()
+
+
+def _json_rows(table: pa.Table) -> list[dict[str, Any]]:
+    return [{**row, "event_time": row["event_time"].isoformat()} for row in table.to_pylist()]

@@ -1,0 +1,124 @@
+"""What an operator may do to a node that has a past: correct, add, rename, lose the lease row.
+
+The tests of this module tell one story with one node and stand in its order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from ha_engine.postgres.engine import open_engine
+from tests.e2e.databases import rows
+from tests.e2e.node_under_test import NodeUnderTest, running
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+Table = list[tuple[int, ...]]
+
+
+def application(column: str, *sinks: str) -> str:
+    """One query that copies ``n`` into one table for each of its sinks, named as they are."""
+    query = {
+        "sql": f"SELECT {column} AS n FROM events",
+        "sinks": [
+            {"name": sink, "type": "postgres", "table": sink, "auto_create": True} for sink in sinks
+        ],
+    }
+    streams = {"events": {"schema": {"n": "bigint not null"}}}
+    return json.dumps({"name": "changes", "streams": streams, "queries": {"copies": query}})
+
+
+class Story:
+    """The node, and what its sinks have."""
+
+    def __init__(self, node: NodeUnderTest, url: str) -> None:
+        self.node, self.url = node, url
+
+    def send(self, *numbers: int) -> None:
+        assert self.node.send("events", [{"n": n} for n in numbers]).status_code == 200
+
+    def wait_table(self, table: str, *numbers: int) -> None:
+        wanted = [(n,) for n in numbers]
+        wait_until(lambda: self.table(table) == wanted, within=self.node.patience, every=0.2)
+
+    def table(self, name: str) -> Table:
+        return rows(self.url, f"SELECT n FROM {name} ORDER BY n")
+
+    def query(self) -> dict[str, Any]:
+        status = self.node.status()
+        return status["queries"]["copies"] if status else {"state": "unknown", "sinks": {}}
+
+    def restart_with(self, text: str) -> None:
+        self.node.wait_settled()
+        self.stop_and_start(text)
+
+    def stop_and_start(self, text: str) -> None:
+        assert self.node.stop() == 0
+        self.node.application_path.write_text(text)
+        self.node.start()
+        self.node.wait_active()
+
+
+@pytest.fixture(scope="module")
+def story(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    directory = tmp_path_factory.mktemp("changes")
+    node = NodeUnderTest(directory, application("m", "first"), module_database)
+    with running(node):
+        node.wait_active()
+        yield Story(node, module_database)
+
+
+def test_a_query_that_never_ran_is_corrected_and_misses_nothing(story: Story) -> None:
+    wait_until(lambda: story.query()["state"] == "failed", within=story.node.patience)
+    story.send(1)
+    story.stop_and_start(application("n", "first"))
+    story.wait_table("first", 1)
+
+
+def test_an_added_sink_gets_the_batches_from_then_on(story: Story) -> None:
+    story.restart_with(application("n", "first", "second"))
+    story.send(2)
+    story.wait_table("first", 1, 2)
+    story.wait_table("second", 2)
+
+
+def test_a_renamed_sink_goes_on_where_the_old_one_was(story: Story) -> None:
+    story.restart_with(application("n", "third"))
+    story.send(3)
+    story.wait_table("third", 3)
+
+
+def test_a_sink_that_comes_back_behind_is_refused_in_the_status(story: Story) -> None:
+    story.restart_with(application("n", "third", "second"))
+    story.send(4)
+    story.wait_table("third", 3, 4)
+    wait_until(
+        lambda: story.query()["sinks"]["second"]["state"] == "refused", within=story.node.patience
+    )
+    assert "give the sink a new name" in story.query()["sinks"]["second"]["error"]
+    assert story.table("second") == [(2,)]
+    story.stop_and_start(application("n", "third"))
+
+
+def test_a_deleted_lease_row_is_written_again_and_nothing_is_lost(story: Story) -> None:
+    before = story.node.status()
+    assert before is not None
+    with open_engine(story.url).begin() as connection:
+        connection.execute(text("DELETE FROM ha_engine.lease"))
+
+    def goes_on() -> bool:
+        status = story.node.status()
+        return status is not None and status["epoch"] > before["epoch"] and story.node.is_active()
+
+    wait_until(goes_on, within=story.node.patience)
+    wait_until(lambda: story.query()["state"] == "running", within=story.node.patience)
+    story.send(5)
+    story.wait_table("third", 3, 4, 5)
+    [(epoch, holder)] = rows(story.url, "SELECT epoch, holder_node FROM ha_engine.lease")
+    assert (epoch, holder) == (story.node.status()["epoch"], "node-a")  # type: ignore[index]

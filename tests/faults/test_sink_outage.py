@@ -1,0 +1,33 @@
+"""Seconds of an outage of the sink; ``python -m tests.faults.sink_outage`` takes minutes of it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.sink_outage import OUTBOX_BATCHES_MAX, run_outage
+
+OUTAGE_SECONDS = 15.0
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """Not below pytest's own: the server's user must reach it when the tests run as root."""
+    made = Path(tempfile.mkdtemp(prefix="ha-engine-outage-"))
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("shared", [False, True], ids=["sink_alone", "sink_and_lease"])
+def test_an_outage_of_the_sink_costs_nothing_but_time(directory: Path, shared: bool) -> None:
+    report = run_outage(directory, OUTAGE_SECONDS, shared=shared)
+    assert report.wrong == []
+    assert report.refusals > 0
+    assert report.batches_max == OUTBOX_BATCHES_MAX
+    assert report.outcomes[0].expected > 0

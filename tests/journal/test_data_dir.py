@@ -1,0 +1,31 @@
+"""The node's directory: what it keeps is durable when it says so."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ha_engine.core import HighWater
+from ha_engine.data_dir import DataDirectory
+
+
+def test_a_kept_high_water_survives_a_loss_of_power_once_keep_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[str, bool]] = []
+    fsync = os.fsync
+
+    def observed(descriptor: int) -> None:
+        fsync(descriptor)
+        name = Path(os.readlink(f"/proc/self/fd/{descriptor}")).name
+        synced.append((name, (tmp_path / "high_water.json").exists()))
+
+    monkeypatch.setattr(os, "fsync", observed)
+    data = DataDirectory(tmp_path)
+    data.keep(HighWater(3, 7))
+    # The content before the rename, the rename before it returns.
+    assert synced == [("high_water.tmp", False), (tmp_path.name, True)]
+    assert data.high_water() == HighWater(3, 7)
+    data.close()

@@ -1,0 +1,77 @@
+"""A disk that fails and a process that is killed: what was told durable is there afterwards."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ha_engine.errors import DiskFailed
+from ha_engine.journal import Journal
+from tests.journal.appender import SEGMENT_SIZE
+from tests.journal.samples import events, opened
+
+ROOT = Path(__file__).parents[2]
+
+
+def appender(directory: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.journal.appender", str(directory), *arguments]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+def held(directory: Path) -> int:
+    """How many records the journal holds, all of them read and compared."""
+    journal = Journal.open(directory, group="test", segment_size=SEGMENT_SIZE)
+    last = journal.last.sequence
+    expected = (events(n, size=n * 37 % 3000) for n in range(1, last + 1))
+    assert all(one == other for one, other in zip(journal.read(1), expected, strict=True))
+    journal.close()
+    return last
+
+
+def test_a_write_that_fails_is_fatal_and_what_was_durable_stays(tmp_path: Path) -> None:
+    with appender(tmp_path / "journal", "20000") as process:
+        output, _ = process.communicate(timeout=60)
+    *durable, failed, refused = output.splitlines()
+    assert failed.startswith("failed DiskFailed: the journal could not be written")
+    assert "File too large" in failed
+    assert refused == "refused 3"
+    assert held(tmp_path / "journal") >= int(durable[-1]) > 0
+
+
+@pytest.mark.parametrize("acks", [1, 7, 40, 90, 200])
+def test_a_killed_process_leaves_everything_it_reported_durable(tmp_path: Path, acks: int) -> None:
+    durable = 0
+    for _ in range(2):
+        with appender(tmp_path / "journal") as process:
+            assert process.stdout is not None
+            lines = [int(process.stdout.readline()) for _ in range(acks)]
+            process.kill()
+            lines += [int(line) for line in process.stdout if line.endswith("\n")]
+        assert lines[0] > durable
+        durable = lines[-1]
+        assert held(tmp_path / "journal") >= durable
+
+
+def test_an_fsync_that_fails_is_never_tried_again(tmp_path: Path) -> None:
+    directory, away = tmp_path / "journal", tmp_path / "away"
+    journal = opened(directory, segment_size=300)
+    journal.append([events(1), events(2)])
+    directory.rename(away)
+    with pytest.raises(DiskFailed, match="could not be synced"):
+        journal.sync()
+    away.rename(directory)
+    for attempt in (
+        journal.sync,
+        lambda: journal.append([events(3)]),
+        lambda: journal.truncate_after(1),
+        lambda: journal.trim_before(2),
+        lambda: journal.read(1),
+        lambda: journal.locate(1, 2),
+        journal.retire,
+        lambda: journal.bind_group("1"),
+    ):
+        with pytest.raises(DiskFailed, match="could not be synced"):
+            attempt()

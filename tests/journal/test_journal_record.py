@@ -1,0 +1,85 @@
+"""Frames of records: what is encoded comes back, what was changed does not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ha_engine.journal.record import HEADER_BYTES, BadFrame, NewerVersion, crc32c, decode, encode
+from ha_engine.types import (
+    Application,
+    Body,
+    EpochStart,
+    Events,
+    Mark,
+    Position,
+    Published,
+    QueryVersion,
+    Record,
+    Skip,
+    Submission,
+)
+from tests.journal.samples import events
+
+numbers = st.integers(0, 2**63)
+marks = st.builds(Mark, st.text(), numbers, numbers)
+versions = st.builds(QueryVersion, st.text(), st.text(), marks, st.booleans())
+submissions = st.builds(Submission, st.text(), numbers, st.text(), numbers)
+bodies: st.SearchStrategy[Body] = st.one_of(
+    st.builds(Events, st.text(), numbers, numbers, st.lists(submissions, max_size=4).map(tuple)),
+    marks,
+    st.builds(Published, st.text(), st.text(), numbers),
+    st.builds(EpochStart, st.text(), st.text(), st.booleans()),
+    st.builds(Application, st.text(), st.lists(versions, max_size=3).map(tuple)),
+    st.builds(Skip, st.text(), numbers, st.text(), st.text()),
+)
+positions = st.builds(Position, numbers, numbers)
+records = st.builds(Record, positions, numbers, bodies, st.binary(max_size=200))
+
+
+@given(records)
+def test_every_record_comes_back_as_it_was(record: Record) -> None:
+    assert decode(encode(record)) == record
+
+
+@given(records)
+def test_a_record_read_without_its_payload_is_otherwise_the_same(record: Record) -> None:
+    without = Record(record.position, record.committed, record.body)
+    assert decode(encode(record), payload=False) == without
+
+
+@given(records, st.data())
+def test_a_frame_with_any_bit_flipped_is_refused(record: Record, data: st.DataObject) -> None:
+    frame = bytearray(encode(record))
+    place = data.draw(st.integers(0, len(frame) * 8 - 1))
+    frame[place // 8] ^= 1 << place % 8
+    with pytest.raises(BadFrame):
+        decode(bytes(frame))
+
+
+@given(records, st.data())
+def test_a_frame_cut_anywhere_is_refused(record: Record, data: st.DataObject) -> None:
+    frame = encode(record)
+    with pytest.raises(BadFrame):
+        decode(frame[: data.draw(st.integers(0, len(frame) - 1))])
+
+
+def test_an_intact_frame_of_a_later_version_is_told_apart_from_damage() -> None:
+    frame = bytearray(encode(events(1)))
+    frame[8] += 1
+    frame[4:8] = crc32c(bytes(frame[8:HEADER_BYTES])).to_bytes(4, "little")
+    with pytest.raises(NewerVersion, match="version 2"):
+        decode(bytes(frame))
+
+
+def test_reading_a_journal_loads_nothing_heavy() -> None:
+    heavy = {"asyncio", "sqlalchemy", "pydantic", "pyarrow", "grpc", "typer", "rich"}
+    script = "import sys, ha_engine.journal; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True
+    ).stdout.split()
+    assert heavy & set(loaded) == set()

@@ -1,0 +1,361 @@
+"""The lease store's contract, against a real database."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import psutil
+import pytest
+from sqlalchemy import Engine, text
+
+from ha_engine.errors import DatabaseNotReady, DatabaseUnreachable, InvariantBroken
+from ha_engine.postgres.embedded import EmbeddedPostgres
+from ha_engine.postgres.engine import open_engine
+from ha_engine.postgres.lease_store import PostgresLeaseStore
+from ha_engine.postgres.upgrade import upgrade
+from ha_engine.types import Holder, LeaseRow, Member
+from tests.waiting import wait_until
+
+A = Member("node-a", "journal-a")
+B = Member("node-b", "journal-b")
+FIRST = LeaseRow("group-1", None, 0, 1, (A,))
+HELD = replace(FIRST, holder=Holder("node-a", "process-1"), epoch=1)
+DB_TIMEOUT = 1.0
+
+Opening = Callable[..., PostgresLeaseStore]
+
+
+@pytest.fixture
+def engine(database_url: str) -> Engine:
+    engine = open_engine(database_url, statement_timeout=5)
+    upgrade(engine)
+    return engine
+
+
+@pytest.fixture
+def opened() -> Iterator[Opening]:
+    stores: list[PostgresLeaseStore] = []
+
+    def open_store(engine: Engine, **options: float) -> PostgresLeaseStore:
+        stores.append(
+            PostgresLeaseStore(engine, "default", 5.0, **{"db_timeout": DB_TIMEOUT, **options})
+        )  # type: ignore[arg-type]
+        return stores[-1]
+
+    yield open_store
+    for store in stores:
+        store.close()
+
+
+@pytest.fixture
+def store(engine: Engine, opened: Opening) -> PostgresLeaseStore:
+    return opened(engine)
+
+
+def test_a_group_without_a_row_reads_as_none(store: PostgresLeaseStore) -> None:
+    assert store.read() is None
+
+
+def test_a_created_row_reads_back_whole(store: PostgresLeaseStore) -> None:
+    row = replace(
+        HELD,
+        in_sync=(A, B),
+        advertise="http://a:8080",
+        successor="node-b",
+        paused=True,
+        identity=store.identity(),
+    )
+    assert store.create(row) == row
+    assert store.read() == row
+
+
+def test_of_many_who_create_the_row_one_succeeds(engine: Engine, opened: Opening) -> None:
+    rows = [replace(FIRST, group_id=f"group-{n}") for n in range(8)]
+    stores = [opened(engine, db_timeout=10) for _ in rows]
+    winners = [
+        row
+        for row in _together(
+            [lambda s=s, r=r: s.create(r) for s, r in zip(stores, rows, strict=True)]
+        )
+        if row
+    ]
+    assert len(winners) == 1
+    assert stores[0].read() == winners[0]
+
+
+def test_of_many_who_acquire_one_wins_each_version(engine: Engine, opened: Opening) -> None:
+    stores = [opened(engine, db_timeout=10) for _ in range(6)]
+    row = stores[0].create(
+        replace(FIRST, in_sync=tuple(Member(f"node-{n}", "j") for n in range(6)))
+    )
+    for _ in range(20):
+        assert row is not None
+        wanted = [
+            replace(row, holder=Holder(f"node-{n}", "p"), epoch=row.epoch + 1) for n in range(6)
+        ]
+        calls = [
+            lambda s=s, w=w, r=row: s.compare_and_set(r, w)
+            for s, w in zip(stores, wanted, strict=True)
+        ]
+        winners = [answer for answer in _together(calls) if answer]
+        assert len(winners) == 1
+        assert winners[0].version == row.version + 1
+        assert stores[0].read() == winners[0]
+        row = winners[0]
+
+
+def _together(calls: list[Callable[[], LeaseRow | None]]) -> list[LeaseRow | None]:
+    answers: list[LeaseRow | None] = [None] * len(calls)
+    barrier = threading.Barrier(len(calls))
+
+    def run(index: int) -> None:
+        barrier.wait()
+        answers[index] = calls[index]()
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return answers
+
+
+@pytest.mark.parametrize(
+    "stale",
+    [
+        replace(HELD, version=7),
+        replace(HELD, epoch=2),
+        replace(HELD, holder=Holder("node-a", "process-2")),
+        replace(HELD, holder=None),
+    ],
+    ids=["version", "epoch", "process", "released"],
+)
+def test_a_write_that_expects_another_row_changes_nothing(
+    store: PostgresLeaseStore, stale: LeaseRow
+) -> None:
+    row = store.create(HELD)
+    assert store.compare_and_set(stale, replace(stale, paused=True, epoch=9)) is None
+    assert store.read() == row
+    assert len(store.history()) == 1
+
+
+def test_a_renewal_adds_one_to_the_version_and_nothing_to_the_history(
+    store: PostgresLeaseStore,
+) -> None:
+    row = store.create(FIRST)
+    assert row is not None
+    renewed = store.compare_and_set(row, row)
+    assert renewed == replace(row, version=2)
+    assert store.history() == []
+
+
+def test_a_change_of_holder_is_in_the_history_with_why_and_outage(
+    store: PostgresLeaseStore,
+) -> None:
+    store.create(FIRST)
+    held = store.compare_and_set(FIRST, HELD, why="never held before", outage_seconds=1.25)
+    assert held is not None
+    released = store.compare_and_set(
+        held, replace(held, holder=None, successor="node-b"), why="switchover"
+    )
+    assert released is not None
+    latest, earlier = store.history()
+    assert (latest.holder, latest.previous, latest.why) == (None, HELD.holder, "switchover")
+    assert (earlier.holder, earlier.epoch, earlier.version) == (HELD.holder, 1, 2)
+    assert (earlier.why, earlier.outage_seconds) == ("never held before", 1.25)
+
+
+def test_expiry_is_the_time_of_the_write_and_not_of_the_wait_before_it(
+    engine: Engine, opened: Opening
+) -> None:
+    store = opened(engine, db_timeout=10)
+    row = store.create(FIRST)
+    assert row is not None
+    with engine.connect() as other, other.begin() as transaction:
+        other.execute(text("SELECT * FROM ha_engine.lease FOR UPDATE"))
+        renewal = threading.Thread(target=store.compare_and_set, args=(row, row))
+        renewal.start()
+        wait_until(lambda: _waiting_for_a_lock(engine) == 1)
+        freed_at = other.execute(text("SELECT clock_timestamp()")).scalar_one()
+        transaction.commit()
+    renewal.join()
+    with engine.connect() as connection:
+        line = connection.execute(text("SELECT written_at, expires_at FROM ha_engine.lease")).one()
+    assert line.written_at >= freed_at
+    assert 4.9 < (line.expires_at - line.written_at).total_seconds() < 5.1
+
+
+def _waiting_for_a_lock(engine: Engine) -> int:
+    query = (
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    )
+    with engine.connect() as connection:
+        return int(connection.execute(text(query)).scalar_one())
+
+
+def test_the_database_refuses_a_falling_epoch_and_a_second_holder_of_one_epoch(
+    store: PostgresLeaseStore,
+) -> None:
+    row = store.create(replace(HELD, in_sync=(A, B), epoch=5))
+    assert row is not None
+    with pytest.raises(InvariantBroken, match="would fall"):
+        store.compare_and_set(row, replace(row, epoch=4))
+    with pytest.raises(InvariantBroken, match="second holder"):
+        store.compare_and_set(row, replace(row, holder=Holder("node-b", "p")))
+    with pytest.raises(InvariantBroken, match="lease_holder_is_in_sync"):
+        store.compare_and_set(row, replace(row, holder=Holder("node-c", "p"), epoch=6))
+    assert store.read() == row
+
+
+def test_a_missing_schema_names_the_command_that_makes_it(
+    database_url: str, opened: Opening
+) -> None:
+    with pytest.raises(DatabaseNotReady, match="ha-engine db init"):
+        opened(open_engine(database_url)).read()
+
+
+def test_an_unprivileged_role_reads_the_identity_and_works_on_the_row(
+    engine: Engine, database_url: str, opened: Opening
+) -> None:
+    role = f"node_of_{engine.url.database}"
+    with engine.begin() as connection:
+        connection.execute(text(f"CREATE ROLE {role} LOGIN"))
+        connection.execute(text(f"GRANT USAGE ON SCHEMA ha_engine TO {role}"))
+        connection.execute(
+            text(f"GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA ha_engine TO {role}")
+        )
+    try:
+        store = opened(open_engine(database_url.replace("//postgres@", f"//{role}@")))
+        row = store.create(replace(HELD, identity=store.identity()))
+        assert row is not None
+        assert store.compare_and_set(row, row) is not None
+        assert len(row.identity.timeline if row.identity else "") == 8
+    finally:
+        with engine.begin() as connection:
+            connection.execute(text(f"DROP OWNED BY {role}"))
+            connection.execute(text(f"DROP ROLE {role}"))
+
+
+def test_a_lock_that_somebody_holds_makes_the_outcome_unknown_within_the_timeout(
+    engine: Engine, store: PostgresLeaseStore
+) -> None:
+    row = store.create(FIRST)
+    assert row is not None
+    with engine.connect() as other, other.begin():
+        other.execute(text("SELECT * FROM ha_engine.lease FOR UPDATE"))
+        _unreachable_in_time(lambda: store.compare_and_set(row, row))
+    assert store.read() is not None
+
+
+def test_a_frozen_postmaster_is_unreachable_within_the_timeout(
+    own_postgres: EmbeddedPostgres, opened: Opening
+) -> None:
+    store = opened(_prepared(own_postgres))
+    with Frozen(own_postgres.pid):
+        _unreachable_in_time(store.read)
+        _unreachable_in_time(store.read)
+    wait_until(lambda: _reads(store))
+
+
+def test_a_frozen_backend_is_unreachable_within_the_timeout(
+    own_postgres: EmbeddedPostgres, opened: Opening
+) -> None:
+    engine = _prepared(own_postgres)
+    store = opened(engine)
+    row = store.create(FIRST)
+    assert row is not None
+    with engine.connect() as connection:
+        pid = connection.execute(
+            text(
+                "SELECT pid FROM pg_stat_activity"
+                " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+            )
+        ).scalar_one()
+    with Frozen(pid):
+        _unreachable_in_time(lambda: store.compare_and_set(row, row))
+        assert store.read() is not None, "a new connection gets another backend"
+
+
+def test_a_restart_of_the_database_between_two_calls_costs_no_call(
+    own_postgres: EmbeddedPostgres, opened: Opening
+) -> None:
+    store = opened(_prepared(own_postgres))
+    row = store.create(FIRST)
+    assert row is not None
+    pid = own_postgres.pid
+    os.kill(pid, signal.SIGKILL)
+    psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=5)
+    wait_until(lambda: not _reads(store))
+    own_postgres.start()
+    assert store.compare_and_set(row, row) == replace(row, version=2)
+
+
+def test_a_commit_that_only_warned_has_an_unknown_outcome(
+    own_postgres: EmbeddedPostgres, opened: Opening
+) -> None:
+    engine = _prepared(own_postgres)
+    store = opened(engine, db_timeout=10)
+    row = store.create(FIRST)
+    assert row is not None
+    _configure(engine, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+    cancel = threading.Thread(target=_cancel_the_wait_for_the_standby, args=(engine,))
+    cancel.start()
+    with pytest.raises(DatabaseUnreachable, match="outcome is unknown"):
+        store.compare_and_set(row, row)
+    cancel.join()
+    assert store.read() == replace(row, version=2), "it was written here all the same"
+    _configure(engine, "ALTER SYSTEM RESET synchronous_standby_names")
+
+
+def _cancel_the_wait_for_the_standby(engine: Engine) -> None:
+    query = text("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+    with engine.connect() as connection:
+        wait_until(lambda: connection.execute(query).scalar())
+
+
+def _configure(engine: Engine, statement: str) -> None:
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text(statement))
+        connection.execute(text("SELECT pg_reload_conf()"))
+        wanted = "nobody" if " SET " in statement else ""
+        wait_until(
+            lambda: connection.execute(text("SHOW synchronous_standby_names")).scalar() == wanted
+        )
+
+
+def _prepared(server: EmbeddedPostgres) -> Engine:
+    engine = open_engine(server.url, statement_timeout=20)
+    upgrade(engine)
+    return engine
+
+
+def _reads(store: PostgresLeaseStore) -> bool:
+    try:
+        store.read()
+    except DatabaseUnreachable:
+        return False
+    return True
+
+
+def _unreachable_in_time(call: Callable[[], object]) -> None:
+    started = time.monotonic()
+    with pytest.raises(DatabaseUnreachable):
+        call()
+    assert time.monotonic() - started < DB_TIMEOUT + 0.5
+
+
+class Frozen:
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def __enter__(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def __exit__(self, *_: object) -> None:
+        os.kill(self.pid, signal.SIGCONT)

@@ -1,0 +1,66 @@
+"""How a database gets the schema."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sqlalchemy import text
+
+from ha_engine.errors import ConfigError, DatabaseNotReady, DatabaseUnreachable
+from ha_engine.postgres.engine import open_engine
+from ha_engine.postgres.upgrade import current, require_current, upgrade
+
+
+def test_the_first_upgrade_makes_the_schema_and_the_second_finds_it(database_url: str) -> None:
+    engine = open_engine(database_url)
+    assert current(engine) is None
+    first = upgrade(engine)
+    assert first.before is None
+    assert upgrade(engine).before == first.after == current(engine)
+    require_current(engine)
+
+
+def test_concurrent_upgrades_are_safe(database_url: str) -> None:
+    with ThreadPoolExecutor(6) as pool:
+        outcomes = list(pool.map(lambda _: upgrade(open_engine(database_url)), range(6)))
+    assert sum(outcome.before is None for outcome in outcomes) == 1
+    assert len({outcome.after for outcome in outcomes}) == 1
+
+
+def test_the_schema_may_have_another_name(database_url: str) -> None:
+    engine = open_engine(database_url)
+    upgrade(engine, "Other Schema")
+    assert current(engine) is None
+    assert current(engine, "Other Schema") is not None
+
+
+def test_a_node_asks_for_init_or_upgrade_and_refuses_a_newer_schema(database_url: str) -> None:
+    engine = open_engine(database_url)
+    with pytest.raises(DatabaseNotReady, match="ha-engine db init"):
+        require_current(engine)
+    upgrade(engine)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE ha_engine.schema_version SET version_num = '9999'"))
+    for call in (require_current, upgrade):
+        with pytest.raises(DatabaseNotReady, match="does not know"):
+            call(engine)
+
+
+def test_an_unreachable_database_is_one_sentence_without_the_password() -> None:
+    engine = open_engine("postgresql://someone:s3cret@127.0.0.1:1/nowhere")
+    with pytest.raises(DatabaseUnreachable) as caught:
+        current(engine)
+    assert "127.0.0.1/nowhere" in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_missing_database_says_so(database_url: str) -> None:
+    with pytest.raises(DatabaseNotReady, match="does not exist"):
+        current(open_engine(database_url.replace("test_", "absent_")))
+
+
+@pytest.mark.parametrize("url", ["mysql://root@host/db", "nonsense", "sqlite://"])
+def test_a_url_of_no_postgresql_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError):
+        open_engine(url)

@@ -1,0 +1,100 @@
+"""A sink that the application did not have from the beginning: real outbox, real database (R25)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from ha_engine.core import MarkLimits
+from ha_engine.core.marks import QueryMarks
+from ha_engine.outbox import Outbox
+from ha_engine.postgres.sink_table import Target
+from ha_engine.publish import Publisher, SinkState
+from ha_engine.types import Mark, Published
+from tests.publish.batches import GROUP, QUERY, SINK, Granted, admit, open_sink, rows_of
+from tests.waiting import async_wait_until
+
+LIMITS = MarkLimits(1000, 0.0, 0.5, 64, 1 << 20)
+
+
+class RestartedNode:
+    """What a node does at start: the journal's word, the outbox's, then the publisher."""
+
+    def __init__(self, directory: Path, url: str, last: int, published: dict[str, int]) -> None:
+        self.outbox = Outbox.open(directory, max_batches=100, max_bytes=1 << 30)
+        self.marks = QueryMarks(QUERY, frozenset({"s"}), (SINK,), LIMITS)
+        for number in range(1, last + 1):
+            self.marks.saw_mark(number, Mark(QUERY, number, number))
+        for sink, batch in published.items():
+            self.marks.saw_published(last + 1, Published(QUERY, sink, batch))
+        self.outbox.restore_floor(QUERY, self.marks.restore_floor(self.outbox.first(QUERY)))
+        self.publisher = Publisher(
+            self.outbox,
+            {(QUERY, SINK): open_sink(url, Target("delays", auto_create=True))},
+            Granted(),
+            on_published=lambda query, sink, batch: None,
+            on_fenced=lambda epoch: None,
+            group_id=lambda: GROUP,
+            start_after={(QUERY, SINK): self.marks.start_after(SINK)},
+        )
+
+
+def outbox_with(directory: Path, *, last: int, trimmed: int) -> None:
+    outbox = Outbox.open(directory, max_batches=100, max_bytes=1 << 30)
+    for number in range(1, last + 1):
+        admit(outbox, directory, number, pa.table({"n": [number]}))
+    outbox.trim(QUERY, trimmed)
+
+
+async def test_an_added_sink_gets_what_the_outbox_has_and_what_follows(
+    tmp_path: Path, database_url: str
+) -> None:
+    outbox_with(tmp_path, last=4, trimmed=2)
+    node = RestartedNode(tmp_path, database_url, last=4, published={"another": 2})
+    node.publisher.start(1)
+    admit(node.outbox, tmp_path, 5, pa.table({"n": [5]}))
+    node.publisher.admitted(QUERY, 5)
+    await async_wait_until(lambda: node.publisher.status()[0].published_through == 5)
+    assert rows_of(database_url, "SELECT n FROM delays ORDER BY n") == [(3,), (4,), (5,)]
+    await node.publisher.close()
+
+
+async def test_an_added_sink_of_a_query_whose_batches_all_left_begins_with_the_next(
+    tmp_path: Path, database_url: str
+) -> None:
+    outbox_with(tmp_path, last=10, trimmed=10)
+    node = RestartedNode(tmp_path, database_url, last=11, published={"another": 10})
+    node.publisher.start(1)
+    admit(node.outbox, tmp_path, 11, pa.table({"n": [11]}))
+    node.publisher.admitted(QUERY, 11)
+    await async_wait_until(lambda: node.publisher.status()[0].published_through == 11)
+    assert rows_of(database_url, "SELECT n FROM delays") == [(11,)]
+    await node.publisher.close()
+
+
+async def test_a_sink_that_comes_back_under_its_old_name_is_refused_for_what_it_lacks(
+    tmp_path: Path, database_url: str
+) -> None:
+    outbox_with(tmp_path, last=10, trimmed=10)
+    node = RestartedNode(tmp_path, database_url, last=11, published={"another": 10, SINK: 3})
+    node.publisher.start(1)
+    await async_wait_until(lambda: node.publisher.status()[0].state is SinkState.REFUSED)
+    error = node.publisher.status()[0].error or ""
+    assert "lacks batch 4, but the outbox goes on behind 10; give the sink a new name" in error
+    await node.publisher.close()
+
+
+async def test_a_ledger_that_is_behind_refuses_even_where_no_record_names_the_sink(
+    tmp_path: Path, database_url: str
+) -> None:
+    outbox_with(tmp_path / "before", last=1, trimmed=0)
+    before = RestartedNode(tmp_path / "before", database_url, last=1, published={})
+    before.publisher.start(1)
+    await async_wait_until(lambda: before.publisher.status()[0].published_through == 1)
+    await before.publisher.close()
+    outbox_with(tmp_path / "now", last=10, trimmed=8)
+    node = RestartedNode(tmp_path / "now", database_url, last=10, published={"another": 8})
+    node.publisher.start(2)
+    await async_wait_until(lambda: node.publisher.status()[0].state is SinkState.REFUSED)
+    await node.publisher.close()

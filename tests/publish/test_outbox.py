@@ -1,0 +1,213 @@
+"""Admission, second attempts, trimming and restart of the outbox, on a real directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ha_engine.errors import OutboxDamaged
+from ha_engine.outbox import Outbox, Verdict
+from ha_engine.outbox.batch_file import digest_of_table, read_batch_file, write_batch_file
+from ha_engine.outbox.shelf import DIGESTS_KEPT
+
+QUERY = "delays"
+
+
+def _open(directory: Path, living: str | None = None) -> Outbox:
+    return Outbox.open(directory, max_batches=3, max_bytes=1 << 20, living=living)
+
+
+def _rows(number: int) -> pa.Table:
+    return pa.table({"n": [number] * number})
+
+
+def _write(
+    directory: Path, number: int, incarnation: str = "i1", rows: pa.Table | None = None
+) -> str:
+    file = f"{QUERY}/pending/{number}.{incarnation}.arrow"
+    (directory / file).parent.mkdir(parents=True, exist_ok=True)
+    table = _rows(number) if rows is None else rows
+    write_batch_file(directory / file, table, query=QUERY, number=number)
+    return file
+
+
+def _admit(
+    outbox: Outbox,
+    directory: Path,
+    number: int,
+    *,
+    digest: str | None = None,
+    rows: pa.Table | None = None,
+) -> Verdict:
+    file = _write(directory, number, rows=rows)
+    size = (directory / file).stat().st_size
+    return outbox.admit(QUERY, number, file, number, size, digest)
+
+
+def test_batches_are_admitted_in_order_and_found_again(tmp_path: Path) -> None:
+    outbox = _open(tmp_path)
+    assert [_admit(outbox, tmp_path, n) for n in (1, 2)] == [Verdict.ADMITTED] * 2
+    reopened = _open(tmp_path)
+    for known in (outbox, reopened):
+        batch = known.batch(QUERY, 2)
+        assert batch is not None
+        assert read_batch_file(batch.path).equals(_rows(2))
+        assert batch.rows == 2
+        assert known.last_admitted(QUERY) == 2
+        assert known.backlog(QUERY) == (
+            2,
+            sum(p.stat().st_size for p in tmp_path.glob("*/*.arrow")),
+        )
+
+
+def test_a_batch_that_leaves_a_gap_is_refused(tmp_path: Path) -> None:
+    outbox = _open(tmp_path)
+    _admit(outbox, tmp_path, 1)
+    with pytest.raises(OutboxDamaged, match="does not follow batch 1"):
+        _admit(outbox, tmp_path, 3)
+
+
+def test_an_equal_second_attempt_is_done_and_a_different_one_is_a_mismatch(tmp_path: Path) -> None:
+    outbox = _open(tmp_path)
+    _admit(outbox, tmp_path, 1)
+    equal, other = digest_of_table(_rows(1)), digest_of_table(pa.table({"n": [7]}))
+    assert _admit(outbox, tmp_path, 1) is Verdict.NEED_DIGEST
+    assert _admit(outbox, tmp_path, 1, digest=equal) is Verdict.DONE
+    assert _admit(outbox, tmp_path, 1, digest=other, rows=pa.table({"n": [7]})) is Verdict.MISMATCH
+    batch = outbox.batch(QUERY, 1)
+    assert batch is not None
+    assert read_batch_file(batch.path).equals(_rows(1)), "an admitted batch is never replaced"
+
+
+def test_a_trimmed_batch_is_still_judged_by_its_digest(tmp_path: Path) -> None:
+    outbox = _open(tmp_path)
+    _admit(outbox, tmp_path, 1)
+    outbox.report_digest(QUERY, 1, digest_of_table(_rows(1)))
+    outbox.trim(QUERY, 1)
+    assert outbox.batch(QUERY, 1) is None
+    reopened = _open(tmp_path)
+    reopened.restore_floor(QUERY, 1)
+    assert _admit(reopened, tmp_path, 1) is Verdict.NEED_DIGEST
+    assert _admit(reopened, tmp_path, 1, digest="another") is Verdict.MISMATCH
+    assert _admit(reopened, tmp_path, 1, digest=digest_of_table(_rows(1))) is Verdict.DONE
+
+
+@pytest.mark.parametrize("left", [b"", b"\0" * 32, b"3f2a"])
+def test_a_digest_that_a_loss_of_power_emptied_is_computed_again(
+    tmp_path: Path, left: bytes
+) -> None:
+    outbox = _open(tmp_path)
+    _admit(outbox, tmp_path, 1, digest=digest_of_table(_rows(1)))
+    sidecar = tmp_path / QUERY / "1.digest"
+    sidecar.write_bytes(left)
+    reopened = _open(tmp_path)
+    assert not sidecar.exists()
+    assert _admit(reopened, tmp_path, 1) is Verdict.NEED_DIGEST
+    assert _admit(reopened, tmp_path, 1, digest=digest_of_table(_rows(1))) is Verdict.DONE
+    assert sidecar.read_text() == digest_of_table(_rows(1))
+
+
+def test_digests_of_trimmed_batches_are_kept_for_a_bounded_time(tmp_path: Path) -> None:
+    outbox = _open(tmp_path)
+    for number in (1, 2):
+        _admit(outbox, tmp_path, number, digest=f"digest-{number}")
+    outbox.trim(QUERY, DIGESTS_KEPT + 1)
+    assert outbox.digest(QUERY, 1) is None
+    assert outbox.digest(QUERY, 2) == "digest-2"
+    assert [path.name for path in (tmp_path / QUERY).glob("*.digest")] == ["2.digest"]
+    assert _admit(outbox, tmp_path, 1) is Verdict.DONE
+
+
+def test_files_that_were_not_admitted_are_swept_unless_their_writer_lives(tmp_path: Path) -> None:
+    outbox = _open(tmp_path)
+    _admit(outbox, tmp_path, 1)
+    _write(tmp_path, 2, "dead")
+    file = _write(tmp_path, 2, "alive")
+    reopened = _open(tmp_path, living="alive")
+    assert [path.name for path in (tmp_path / QUERY / "pending").iterdir()] == ["2.alive.arrow"]
+    assert reopened.last_admitted(QUERY) == 1
+    assert reopened.admit(QUERY, 2, file, 2, 1) is Verdict.ADMITTED
+
+
+def test_a_pending_file_that_is_gone_or_elsewhere_is_refused(tmp_path: Path) -> None:
+    outbox = _open(tmp_path)
+    (tmp_path / "secret.arrow").write_text("not a batch")
+    with pytest.raises(OutboxDamaged, match="write batch 1 again"):
+        outbox.admit(QUERY, 1, f"{QUERY}/pending/1.i.arrow", 1, 1)
+    for file in ("secret.arrow", f"{QUERY}/pending/../../secret.arrow", "/etc/passwd"):
+        with pytest.raises(OutboxDamaged, match="not among the pending files"):
+            outbox.admit(QUERY, 1, file, 1, 1)
+    with pytest.raises(OutboxDamaged, match="no name of a query"):
+        outbox.admit("../up", 1, "x", 1, 1)
+
+
+def test_a_missing_or_unreadable_batch_is_damage(tmp_path: Path) -> None:
+    outbox = _open(tmp_path)
+    for number in (1, 2, 3):
+        _admit(outbox, tmp_path, number)
+    (tmp_path / QUERY / "2.arrow").write_bytes(b"ARROW1 and then nothing")
+    with pytest.raises(OutboxDamaged, match=r"2\.arrow cannot be read"):
+        _open(tmp_path)
+    (tmp_path / QUERY / "2.arrow").unlink()
+    with pytest.raises(OutboxDamaged, match="batch 2 is missing"):
+        _open(tmp_path)
+
+
+def test_what_the_journal_says_is_published_bounds_what_must_be_there(tmp_path: Path) -> None:
+    outbox = _open(tmp_path)
+    for number in (1, 2, 3):
+        _admit(outbox, tmp_path, number)
+    outbox.trim(QUERY, 1)
+    reopened = _open(tmp_path)
+    with pytest.raises(OutboxDamaged, match="batch 1 is missing"):
+        reopened.restore_floor(QUERY, 0)
+    reopened = _open(tmp_path)
+    reopened.restore_floor(QUERY, 2)
+    assert reopened.backlog(QUERY)[0] == 1
+    reopened.restore_floor(QUERY, 9)
+    assert (reopened.last_admitted(QUERY), reopened.backlog(QUERY)) == (9, (0, 0))
+
+
+def test_limits_are_told_and_a_trim_makes_room(tmp_path: Path) -> None:
+    outbox = _open(tmp_path)
+    for number in (1, 2, 3):
+        assert not outbox.is_full(QUERY)
+        _admit(outbox, tmp_path, number)
+    assert outbox.is_full(QUERY)
+    outbox.trim(QUERY, 1)
+    assert not outbox.is_full(QUERY)
+
+
+def test_a_dropped_query_starts_anew(tmp_path: Path) -> None:
+    outbox = _open(tmp_path)
+    _admit(outbox, tmp_path, 1, digest="d")
+    outbox.drop(QUERY)
+    assert (outbox.last_admitted(QUERY), outbox.digest(QUERY, 1)) == (0, None)
+    assert _admit(outbox, tmp_path, 1) is Verdict.ADMITTED
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.one_of(st.just("admit"), st.just("reopen"), st.integers(0, 9)), max_size=25))
+def test_any_order_of_admitting_trimming_and_restarting_keeps_the_numbers(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[str | int]
+) -> None:
+    directory = tmp_path_factory.mktemp("outbox")
+    outbox, last, floor = _open(directory), 0, 0
+    for step in steps:
+        match step:
+            case "admit":
+                last += 1
+                assert _admit(outbox, directory, last) is Verdict.ADMITTED
+            case "reopen":
+                outbox = _open(directory)
+                outbox.restore_floor(QUERY, floor)
+            case int():
+                floor = max(floor, min(step, last))
+                outbox.trim(QUERY, floor)
+        assert outbox.last_admitted(QUERY) == last
+        assert outbox.floor(QUERY) == floor
+        assert outbox.backlog(QUERY)[0] == last - floor

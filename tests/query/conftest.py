@@ -1,0 +1,106 @@
+"""One Spark session for all tests of the query process; a node with its own journal for each."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ha_engine.query.application import StreamApplication, load_application
+from ha_engine.query.application_versions import ApplicationVersions
+from ha_engine.query.link import Address, NodeLink
+from ha_engine.query.progress import ProgressListener
+from ha_engine.query.reports import Reports
+from ha_engine.query.runner import Directories, QueryRunner
+from ha_engine.query.session import SparkSettings, start_spark
+from tests.query.local_node import LocalNode
+
+READ_PARALLELISM = 3
+"""Not the number of Spark's threads: what a batch comes out as must not depend on that."""
+
+APPLICATION = """
+name: test
+streams:
+  events:
+    schema: {at: timestamp not null, key: string not null, value: int, ratio: double, text: string}
+    watermark: {column: at, delay: 0s}
+    system_columns: [_received_at, _event_id]
+  others:
+    schema: {at: timestamp not null, key: string not null, weight: double}
+    watermark: {column: at, delay: 0s}
+queries:
+"""
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    scratch = tmp_path_factory.mktemp("spark") / "scratch"
+    session = start_spark(SparkSettings(master="local[2]", heap=1 << 30, scratch=scratch))
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def node() -> Iterator[LocalNode]:
+    directory = Path(tempfile.mkdtemp(prefix="ha-q-"))  # short: it holds a Unix socket
+    local = LocalNode(directory)
+    local.start()
+    yield local
+    local.stop()
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def application(node: LocalNode) -> Callable[[str], StreamApplication]:
+    """An application of the test's queries, in YAML, over the streams above."""
+
+    def write(queries: str) -> StreamApplication:
+        path = node.directory / "application.yaml"
+        path.write_text(APPLICATION + queries)
+        return load_application(path)
+
+    return write
+
+
+@pytest.fixture
+def ended() -> list[BaseException]:
+    """What the runner wants the process to end with."""
+    return []
+
+
+@pytest.fixture
+def runner(
+    spark: Any, node: LocalNode, ended: list[BaseException]
+) -> Iterator[Callable[[StreamApplication], QueryRunner]]:
+    """A runner in this process, over the shared session."""
+    made: list[QueryRunner] = []
+    listeners: list[ProgressListener] = []
+
+    def make(application: StreamApplication, file: str = "application.yaml") -> QueryRunner:
+        link = NodeLink(Address(str(node.socket), node.incarnation))
+        reports = Reports(link, ended.append)
+        listeners.append(ProgressListener(reports))
+        spark.streams.addListener(listeners[-1])
+        directories = Directories(node.checkpoints, node.outbox_directory)
+        made.append(
+            QueryRunner(
+                spark,
+                ApplicationVersions(application.directory / file),
+                link,
+                reports,
+                directories,
+                ended.append,
+                read_parallelism=READ_PARALLELISM,
+            )
+        )
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.halt_all()
+    for listener in listeners:
+        spark.streams.removeListener(listener)

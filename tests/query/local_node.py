@@ -1,0 +1,219 @@
+"""The node's side of the local socket over a real journal and a real outbox, driven by a test.
+
+No decisions: the test appends events and marks, and sees what the query process reports.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pyarrow as pa
+
+from ha_engine.journal import Journal
+from ha_engine.outbox import Outbox, Verdict
+from ha_engine.outbox.batch_file import digest_of_table, read_batch_file
+from ha_engine.query.application import QuerySpec, StreamSpec
+from ha_engine.types import Body, Events, Mark, Position, Record
+from ha_engine.v1 import local_pb2 as pb
+from ha_engine.v1 import local_pb2_grpc as rpc
+from tests.waiting import wait_until
+
+SLICE_SECONDS = 1.0
+RECEIVED_AT_US = 1_357_000_000_000_000
+VERDICTS = {verdict: pb.AdmitBatchReply.Verdict.Value(verdict.name) for verdict in Verdict}
+
+
+@dataclass
+class Seen:
+    """What the query process told."""
+
+    planned: dict[str, pa.Schema] = field(default_factory=dict)
+    failed: dict[str, pb.QueryFailed] = field(default_factory=dict)
+    progress: list[tuple[str, pb.QueryProgress]] = field(default_factory=list)
+    digests: dict[tuple[str, int], str] = field(default_factory=dict)
+    attended: list[str] = field(default_factory=list)
+    verdicts: list[tuple[str, int, Verdict]] = field(default_factory=list)
+
+
+class LocalNode(rpc.LocalServicer):
+    """One journal, one outbox, one socket. ``incarnation`` is the only caller that it knows."""
+
+    def __init__(self, directory: Path, incarnation: str = "one") -> None:
+        self.directory, self.incarnation = directory, incarnation
+        self.outbox_directory = directory / "outbox"
+        self.checkpoints = directory / "checkpoints"
+        self.socket = directory / "s"
+        self.journal = Journal.open(directory / "journal", group="test")
+        self.seen = Seen()
+        self.refusals: dict[str, str] = {}
+        self.skipped: set[tuple[str, int]] = set()
+        self._marks: dict[str, list[Mark]] = {}
+        self._changed = threading.Condition()
+        self._commands: list[pb.QueryCommand] = []
+        self._ended = False
+        self._server: grpc.Server | None = None
+        self.outbox = Outbox.open(self.outbox_directory, max_batches=10_000, max_bytes=1 << 40)
+
+    # -- what a test does --------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._server = grpc.server(ThreadPoolExecutor(16))
+        rpc.add_LocalServicer_to_server(self, self._server)
+        self._server.add_insecure_port(f"unix:{self.socket}")
+        self._server.start()
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.stop(grace=0).wait()
+            self._server = None
+
+    def append(self, stream: StreamSpec, *batches: list[dict[str, Any]] | pa.RecordBatch) -> None:
+        """One events record for each batch of rows."""
+        for rows in batches:
+            batch = rows
+            if isinstance(batch, list):
+                batch = pa.RecordBatch.from_pylist(batch, schema=stream.arrow_schema)
+            body = Events(stream.name, batch.num_rows, RECEIVED_AT_US)
+            self._append(body, batch.serialize().to_pybytes())
+        self.journal.sync()
+
+    def mark(self, *queries: str) -> None:
+        """End the current batch of each query here."""
+        for query in queries:
+            known = self._marks.setdefault(query, [])
+            mark = Mark(query, len(known) + 1, self.journal.last.sequence)
+            self._append(mark)
+            self.journal.sync()
+            with self._changed:
+                known.append(mark)
+                self._changed.notify_all()
+
+    def command(self, command: pb.QueryCommand) -> None:
+        with self._changed:
+            self._commands.append(command)
+            self._changed.notify_all()
+
+    def end_attendance(self) -> None:
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def admitted(self, query: str, number: int, *, within: float = 120.0) -> pa.Table:
+        """The rows of a batch, once it is admitted."""
+        wait_until(
+            lambda: self.outbox.last_admitted(query) >= number or query in self.seen.failed,
+            within=within,
+        )
+        assert query not in self.seen.failed, self.seen.failed[query].reason
+        return read_batch_file(self.outbox_directory / query / f"{number}.arrow")
+
+    def failure(self, query: str, *, within: float = 120.0) -> pb.QueryFailed:
+        wait_until(lambda: query in self.seen.failed, within=within)
+        return self.seen.failed[query]
+
+    def outputs(self, query: str) -> list[str]:
+        """The digests of all admitted batches, computed here."""
+        last = self.outbox.last_admitted(query)
+        files = (self.outbox_directory / query / f"{n}.arrow" for n in range(1, last + 1))
+        return [digest_of_table(read_batch_file(file)) for file in files]
+
+    def _append(self, body: Body, payload: bytes = b"") -> None:
+        position = Position(1, self.journal.last.sequence + 1)
+        self.journal.append([Record(position, position.sequence - 1, body, payload)])
+
+    # -- the protocol ------------------------------------------------------------------------------
+
+    def Attend(  # noqa: N802
+        self, request: pb.AttendRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.QueryCommand]:
+        self._known(request.incarnation, context)
+        self.seen.attended.append(request.incarnation)
+        sent = 0
+        while context.is_active():
+            with self._changed:
+                self._changed.wait(0.2)
+                fresh, ended = self._commands[sent:], self._ended
+            yield from fresh
+            sent += len(fresh)
+            if ended:
+                return
+
+    def AwaitMark(  # noqa: N802
+        self, request: pb.AwaitMarkRequest, context: grpc.ServicerContext
+    ) -> pb.AwaitMarkReply:
+        self._known(request.incarnation, context)
+        with self._changed:
+            known = self._marks.setdefault(request.query, [])
+            self._changed.wait_for(lambda: len(known) > request.after, SLICE_SECONDS)
+            if len(known) <= request.after:
+                return pb.AwaitMarkReply(pending=True)
+            mark = known[request.after]
+        return pb.AwaitMarkReply(number=mark.number, sequence=mark.through)
+
+    def Locate(  # noqa: N802
+        self, request: pb.LocateRequest, context: grpc.ServicerContext
+    ) -> pb.LocateReply:
+        self._known(request.incarnation, context)
+        if (request.query, request.number) in self.skipped:
+            return pb.LocateReply(skipped=True)
+        found = self.journal.locate(request.first_sequence, request.last_sequence)
+        return pb.LocateReply(
+            extents=[pb.Extent(path=e.path, offset=e.offset, length=e.length) for e in found]
+        )
+
+    def AdmitBatch(  # noqa: N802
+        self, request: pb.AdmitBatchRequest, context: grpc.ServicerContext
+    ) -> pb.AdmitBatchReply:
+        self._known(request.incarnation, context)
+        r = request
+        verdict = self.outbox.admit(r.query, r.number, r.file, r.rows, r.bytes, r.digest or None)
+        self.seen.verdicts.append((r.query, r.number, verdict))
+        return pb.AdmitBatchReply(verdict=VERDICTS[verdict])
+
+    def ReportDigest(  # noqa: N802
+        self, request: pb.ReportDigestRequest, context: grpc.ServicerContext
+    ) -> pb.Empty:
+        self._known(request.incarnation, context)
+        self.outbox.report_digest(request.query, request.number, request.digest)
+        self.seen.digests[request.query, request.number] = request.digest
+        return pb.Empty()
+
+    def ReportQuery(  # noqa: N802
+        self, request: pb.ReportQueryRequest, context: grpc.ServicerContext
+    ) -> pb.ReportQueryReply:
+        self._known(request.incarnation, context)
+        match request.WhichOneof("report"):
+            case "planned":
+                schema = pa.ipc.read_schema(pa.py_buffer(request.planned.schema))
+                self.seen.planned[request.query] = schema
+                return pb.ReportQueryReply(refused=self.refusals.get(request.query, ""))
+            case "progress":
+                self.seen.progress.append((request.query, request.progress))
+            case "failed":
+                self.seen.failed[request.query] = request.failed
+        return pb.ReportQueryReply()
+
+    def Supervise(self, request_iterator: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "no supervisor here")
+
+    def _known(self, incarnation: str, context: grpc.ServicerContext) -> None:
+        if incarnation != self.incarnation:
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{incarnation} is not mine")
+
+
+def run_command(
+    spec: QuerySpec, *, stamp: str = "s", mark: int = 0, sequence: int = 0
+) -> pb.RunQuery:
+    return pb.RunQuery(
+        query=spec.name,
+        checkpoint_stamp=stamp,
+        initial_mark=mark,
+        initial_sequence=sequence,
+        digest=spec.digest,
+    )

@@ -1,0 +1,173 @@
+"""The application file: what it means, and what is refused with which sentence."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ha_engine.errors import ApplicationError
+from ha_engine.query.application import OutputMode, PythonFunction, load_application
+from ha_engine.query.columns import parse_column
+from ha_engine.query.sql_words import names_in, watermarked_in
+
+GOOD = """
+name: flights
+streams:
+  departures:
+    schema:
+      event_time: timestamp not null
+      carrier: string not null
+      delay: int
+      price: decimal(10, 2)
+      tags: array<string>
+      place: "struct<lat: double, lon: double>"
+    watermark: {column: event_time, delay: 10m}
+    system_columns: [_received_at, _event_id]
+  weather:
+    schema: {event_time: timestamp not null, origin: string not null}
+queries:
+  late:
+    sql: SELECT carrier, delay FROM departures WHERE delay > 60
+    sinks:
+      - {name: table, type: postgres, table: public.late, auto_create: true}
+"""
+
+
+def write(directory: Path, text: str) -> Path:
+    path = directory / "app.yaml"
+    path.write_text(text)
+    return path
+
+
+def refusal(directory: Path, text: str) -> str:
+    with pytest.raises(ApplicationError) as caught:
+        load_application(write(directory, text))
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_a_file_becomes_streams_queries_and_sinks(tmp_path: Path) -> None:
+    app = load_application(write(tmp_path, GOOD))
+    stream = app.streams["departures"]
+    assert stream.arrow_schema.field("event_time") == pa.field(
+        "event_time", pa.timestamp("us", tz="UTC"), nullable=False
+    )
+    assert stream.arrow_schema.field("price").type == pa.decimal128(10, 2)
+    assert stream.spark_schema.endswith(
+        "`_received_at` timestamp NOT NULL, `_event_id` string NOT NULL"
+    )
+    assert stream.watermark is not None
+    assert stream.watermark.delay == "10 minutes"
+    query = app.queries["late"]
+    assert query.streams == ("departures",)
+    assert query.output_mode is OutputMode.APPEND
+    assert query.sinks[0].table == "public.late"
+
+
+def test_the_digest_follows_what_changes_the_output_and_nothing_else(tmp_path: Path) -> None:
+    app = load_application(write(tmp_path, GOOD))
+    commented = load_application(write(tmp_path, "# a comment\n" + GOOD))
+    assert commented.digest == app.digest
+    other = load_application(write(tmp_path, GOOD.replace("delay > 60", "delay > 61")))
+    assert other.queries["late"].digest != app.queries["late"].digest
+    unread = load_application(write(tmp_path, GOOD.replace("origin: string", "station: string")))
+    assert unread.queries["late"].digest == app.queries["late"].digest
+    assert unread.digest != app.digest
+    url = load_application(
+        write(tmp_path, GOOD.replace("auto_create: true", "auto_create: true, url: x"))
+    )
+    assert url.digest == app.digest
+
+
+def test_a_function_query_carries_the_digest_of_its_file(tmp_path: Path) -> None:
+    text = GOOD.replace(
+        "sql: SELECT carrier, delay FROM departures WHERE delay > 60", "function: mine:late"
+    )
+    assert "put mine.py beside" in refusal(tmp_path, text)
+    (tmp_path / "mine.py").write_text("def late(streams): ...\n")
+    first = load_application(write(tmp_path, text)).queries["late"]
+    assert isinstance(first.text, PythonFunction)
+    assert first.streams == ("departures", "weather")
+    (tmp_path / "mine.py").write_text("def late(streams): return 1\n")
+    assert load_application(write(tmp_path, text)).queries["late"].digest != first.digest
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("watermark:", "watermerk:", "did you mean 'watermark'?"),
+        ("sinks:", "sink:", "did you mean 'sinks'?"),
+        ("auto_create: true", "auto_crate: true", "did you mean 'auto_create'?"),
+        ("carrier: string not null", "carrier: strng", "did you mean 'string'?"),
+        ("decimal(10, 2)", "decimal(40, 2)", "p <= 38"),
+        ("column: event_time, delay: 10m", "column: carrier, delay: 10m", "not a timestamp column"),
+        ("delay: 10m", "delay: soon", "'10 minutes'"),
+        ("type: postgres", "type: mysql", "postgres"),
+        ("FROM departures WHERE delay > 60", "FROM arrivals", "reads no stream"),
+        (
+            "FROM departures WHERE",
+            "FROM departures WATERMARK event_time DELAY OF INTERVAL 1 MINUTE WHERE",
+            "keep one",
+        ),
+        ("  late:", "  2late:", "is not a name"),
+        ("auto_create: true", "mode: upsert", "needs key"),
+        ("auto_create: true", "key: [carrier]", "only for mode upsert"),
+        ("[_received_at, _event_id]", "[_now]", "_received_at"),
+        ("carrier: string not null", "_event_id: string", "engine's own column"),
+        ("  weather:", "  Departures:", "only in case"),
+        ("name: flights", "name: flights\nquery: {}", "did you mean 'queries'?"),
+        ("    sinks:", "    function: a:b\n    sinks:", "not both"),
+        ("    sinks:", "    output_mode: complete\n    sinks:", "use mode: upsert"),
+        ("name: flights", "name: [", "is not YAML"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_what_to_do(
+    tmp_path: Path, old: str, new: str, sentence: str
+) -> None:
+    assert old in GOOD
+    assert sentence in refusal(tmp_path, GOOD.replace(old, new, 1))
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ApplicationError, match="cannot be read"):
+        load_application(tmp_path / "none.yaml")
+
+
+def test_names_in_comments_and_literals_do_not_count() -> None:
+    sql = "SELECT 'weather' -- weather\n FROM `Departures` /* weather */ d"
+    assert "weather" not in names_in(sql)
+    assert "departures" in names_in(sql)
+    assert not watermarked_in(sql, "departures")
+    assert watermarked_in(
+        "from Departures AS d WATERMARK t DELAY OF INTERVAL 1 MINUTE", "departures"
+    )
+
+
+COLUMN_TYPES = st.recursive(
+    st.sampled_from(["int", "string", "timestamp", "decimal(5,1)", "boolean"]),
+    lambda inner: (
+        inner.map("array<{}>".format)
+        | st.tuples(inner, inner).map(lambda pair: f"struct<a: {pair[0]}, b: {pair[1]}>")
+    ),
+    max_leaves=6,
+)
+
+
+@given(COLUMN_TYPES, st.booleans())
+def test_nested_column_types_are_read_at_any_depth(sql: str, nullable: bool) -> None:
+    column = parse_column("c", sql.upper() if nullable else f"{sql} NOT  NULL")
+    assert column.nullable is nullable
+    assert column.arrow.nullable is nullable
+    assert pa.types.is_nested(column.arrow.type) == ("<" in sql)
+
+
+def test_reading_an_application_needs_no_spark() -> None:
+    code = "import sys, ha_engine.query.application_file; sys.exit('pyspark' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

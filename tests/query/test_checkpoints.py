@@ -1,0 +1,111 @@
+"""Which checkpoint a query may use, and when none means that it must not start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ha_engine.errors import QueryProcessFailed
+from ha_engine.query.checkpoints import boot_id, mark_clean, open_checkpoint
+
+
+def written(root: Path, boot: str, size: int = 2) -> Path:
+    """A checkpoint in which Spark wrote during this boot."""
+    checkpoint = open_checkpoint(root, "q", "journal:1", boot=boot)
+    for log in ("offsets", "commits"):
+        (checkpoint / log).mkdir()
+        (checkpoint / log / "0").write_text("v1")
+    (checkpoint / "state" / "0" / "0").mkdir(parents=True)
+    (checkpoint / "state" / "0" / "0" / "1.delta").write_bytes(b"x" * size)
+    return checkpoint
+
+
+def is_used_again(root: Path, boot: str, *, must_resume: bool = False) -> bool:
+    found = open_checkpoint(root, "q", "journal:1", boot=boot, must_resume=must_resume)
+    return (found / "offsets").exists()
+
+
+def test_a_checkpoint_with_the_same_stamp_is_used_again(tmp_path: Path) -> None:
+    (open_checkpoint(tmp_path, "q", "journal:1") / "offsets").touch()
+    assert (open_checkpoint(tmp_path, "q", "journal:1") / "offsets").exists()
+
+
+def test_a_checkpoint_with_another_stamp_is_not_used(tmp_path: Path) -> None:
+    (open_checkpoint(tmp_path, "q", "journal:1") / "offsets").touch()
+    assert not (open_checkpoint(tmp_path, "q", "journal:2") / "offsets").exists()
+
+
+def test_state_that_must_resume_is_not_replaced_by_an_empty_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(QueryProcessFailed, match="its checkpoint is lost"):
+        open_checkpoint(tmp_path, "q", "journal:1", must_resume=True)
+    assert not (tmp_path / "q").exists()
+
+
+def test_state_that_must_resume_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    (open_checkpoint(tmp_path, "q", "journal:1") / "offsets").touch()
+    resumed = open_checkpoint(tmp_path, "q", "journal:1", must_resume=True)
+    assert (resumed / "offsets").exists()
+
+
+def test_the_host_names_its_boot() -> None:
+    assert len(boot_id()) == 36
+
+
+def test_a_restart_within_one_boot_keeps_the_checkpoint_however_the_process_ended(
+    tmp_path: Path,
+) -> None:
+    written(tmp_path, "first", size=0)
+    assert is_used_again(tmp_path, "first")
+
+
+def test_a_checkpoint_of_an_earlier_boot_is_not_used_unless_it_was_marked_clean(
+    tmp_path: Path,
+) -> None:
+    written(tmp_path, "first")
+    assert not is_used_again(tmp_path, "second")
+    written_again = open_checkpoint(tmp_path, "q", "journal:1", boot="second")
+    (written_again / "offsets").mkdir()
+    mark_clean(tmp_path, boot="second")
+    assert is_used_again(tmp_path, "third")
+
+
+def test_a_clean_marker_holds_for_one_start_only(tmp_path: Path) -> None:
+    written(tmp_path, "first")
+    mark_clean(tmp_path, boot="first")
+    assert is_used_again(tmp_path, "second")
+    assert not is_used_again(tmp_path, "third")
+
+
+def test_a_clean_marker_does_not_outlive_a_restart_within_its_boot(tmp_path: Path) -> None:
+    written(tmp_path, "first")
+    mark_clean(tmp_path, boot="first")
+    assert is_used_again(tmp_path, "first")
+    assert not is_used_again(tmp_path, "second")
+
+
+def test_nothing_of_an_earlier_boot_is_marked_clean(tmp_path: Path) -> None:
+    written(tmp_path, "first")
+    mark_clean(tmp_path, boot="second")
+    assert not is_used_again(tmp_path, "second")
+
+
+def test_state_that_must_resume_survives_a_loss_of_power_that_left_its_files_whole(
+    tmp_path: Path,
+) -> None:
+    written(tmp_path, "first")
+    assert is_used_again(tmp_path, "second", must_resume=True)
+
+
+def test_state_that_must_resume_is_lost_with_any_file_that_a_loss_of_power_emptied(
+    tmp_path: Path,
+) -> None:
+    checkpoint = written(tmp_path, "first", size=0)
+    with pytest.raises(QueryProcessFailed, match="its checkpoint is lost"):
+        is_used_again(tmp_path, "second", must_resume=True)
+    assert (checkpoint / "offsets").exists()
+
+
+def test_a_stamp_that_a_loss_of_power_emptied_fits_nothing(tmp_path: Path) -> None:
+    (written(tmp_path, "first") / "ha_engine.stamp").write_bytes(b"")
+    assert not is_used_again(tmp_path, "first")

@@ -1,0 +1,51 @@
+"""A batch's number is the mark that all its sources name, read from Spark's own log (R18)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ha_engine.query.offsets import SourcesDisagree, mark_of_batch, unfinished_mark
+from ha_engine.query.source import split
+
+
+def write_offsets(checkpoint: Path, batch: int, *offsets: str) -> None:
+    (checkpoint / "offsets").mkdir(exist_ok=True)
+    text = "\n".join(["v1", '{"batchWatermarkMs":0}', *offsets])
+    (checkpoint / "offsets" / str(batch)).write_text(text)
+
+
+def test_sources_at_one_mark_give_the_batch_its_number(tmp_path: Path) -> None:
+    write_offsets(tmp_path, 4, '{"mark":7,"sequence":90}', '{"mark":7,"sequence":90}')
+    assert mark_of_batch(tmp_path, 4) == 7
+
+
+@pytest.mark.parametrize(
+    "offsets", [('{"mark":7,"sequence":90}', '{"mark":8,"sequence":95}'), ("-", "-")]
+)
+def test_sources_at_different_marks_stop_the_query(
+    tmp_path: Path, offsets: tuple[str, ...]
+) -> None:
+    write_offsets(tmp_path, 4, *offsets)
+    with pytest.raises(SourcesDisagree, match="batch 4"):
+        mark_of_batch(tmp_path, 4)
+
+
+def test_the_batch_in_flight_is_the_one_that_was_started_and_not_finished(tmp_path: Path) -> None:
+    assert unfinished_mark(tmp_path) == 0
+    write_offsets(tmp_path, 9, '{"mark":7,"sequence":90}')
+    write_offsets(tmp_path, 10, '{"mark":8,"sequence":95}')
+    (tmp_path / "offsets" / ".10.crc").write_text("")
+    (tmp_path / "commits").mkdir()
+    (tmp_path / "commits" / "9").write_text("v1\n{}")
+    assert unfinished_mark(tmp_path) == 8
+    (tmp_path / "commits" / "10").write_text("v1\n{}")
+    assert unfinished_mark(tmp_path) == 0
+
+
+def test_a_range_is_split_without_gap_or_overlap() -> None:
+    for pieces in range(1, 8):
+        runs = split(11, 29, pieces)
+        assert [n for low, high in runs for n in range(low, high + 1)] == list(range(11, 30))
+        assert len(runs) == pieces

@@ -1,0 +1,281 @@
+"""The query process as a process: it is killed, orphaned, left alone and told to stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from ha_engine.outbox import Verdict
+from ha_engine.query.application import QuerySpec, StreamApplication, load_application
+from ha_engine.query.checkpoints import CLEAN_FILE, STAMP_FILE, boot_id
+from ha_engine.query.link import Address, NodeLink, Superseded, open_channel
+from ha_engine.query.main import Attendance
+from ha_engine.query.runner import QueryRunner
+from ha_engine.v1 import local_pb2 as pb
+from tests.query.conftest import APPLICATION
+from tests.query.local_node import LocalNode, run_command
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+START = datetime(2013, 1, 1, tzinfo=UTC)
+QUERIES = """
+  sums:
+    sql: >
+      SELECT window.start AS hour, key, count(*) AS n, sum(ratio) AS total FROM events
+      GROUP BY window(at, '1 hour'), key
+    output_mode: update
+"""
+BATCHES = 8
+
+
+def rows(batch: int) -> list[dict[str, Any]]:
+    moment = START + timedelta(minutes=batch)
+    return [{"at": moment, "key": str(n % 7), "value": n, "ratio": n / 3} for n in range(200)]
+
+
+@contextmanager
+def fresh_node() -> Iterator[LocalNode]:
+    directory = Path(tempfile.mkdtemp(prefix="ha-q-"))
+    local = LocalNode(directory)
+    (directory / "application.yaml").write_text(APPLICATION + QUERIES)
+    local.start()
+    try:
+        yield local
+    finally:
+        local.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def command_line(node: LocalNode, start_timeout: float = 120.0) -> list[str]:
+    config = {
+        "query": {
+            "master": "local[1]",
+            "heap": 768 << 20,
+            "read_parallelism": 3,
+            "start_timeout": start_timeout,
+            "tick": 1,
+        },
+        "checkpoint_dir": str(node.checkpoints),
+        "outbox_dir": str(node.outbox_directory),
+    }
+    arguments = {
+        "--socket": str(node.socket),
+        "--incarnation": node.incarnation,
+        "--application": str(node.directory / "application.yaml"),
+        "--config-json": json.dumps(config),
+    }
+    flat = [word for pair in arguments.items() for word in pair]
+    return [sys.executable, "-m", "ha_engine.query.main", *flat]
+
+
+def started(node: LocalNode) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command_line(node), start_new_session=True)
+
+
+def session_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """Every living process of its session, workers that changed their group included (R20)."""
+    found = []
+    for one in psutil.process_iter():
+        try:
+            inside = os.getsid(one.pid) == process.pid
+            if inside and one.status() != psutil.STATUS_ZOMBIE:
+                found.append(one)
+        except (ProcessLookupError, psutil.NoSuchProcess):
+            continue
+    return found
+
+
+def jvm_of(process: subprocess.Popen[bytes]) -> psutil.Process:
+    return next(one for one in session_of(process) if one.name() == "java")
+
+
+def scratch(node: LocalNode) -> list[Path]:
+    """What a Spark that was killed leaves on the disk, until the next one starts."""
+    return list((node.checkpoints / ".scratch").iterdir())
+
+
+def sums(node: LocalNode) -> QuerySpec:
+    return load_application(node.directory / "application.yaml").queries["sums"]
+
+
+def put_batches(node: LocalNode, first: int, last: int) -> None:
+    events = load_application(node.directory / "application.yaml").streams["events"]
+    for batch in range(first, last + 1):
+        node.append(events, rows(batch))
+        node.mark("sums")
+
+
+def test_after_a_killed_jvm_or_driver_the_next_process_goes_on_with_equal_batches(
+    runner: Callable[[StreamApplication], QueryRunner], node: LocalNode
+) -> None:
+    (node.directory / "application.yaml").write_text(APPLICATION + QUERIES)
+    put_batches(node, 1, BATCHES)
+    runner(load_application(node.directory / "application.yaml")).run(run_command(sums(node)))
+    node.admitted("sums", BATCHES)
+    with killed_twice() as (other, process):
+        other.admitted("sums", BATCHES)
+        assert other.outputs("sums") == node.outputs("sums")
+        assert all(verdict is not Verdict.MISMATCH for _, _, verdict in other.seen.verdicts)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        wait_until(lambda: not session_of(process), within=30)
+
+
+@contextmanager
+def killed_twice() -> Iterator[tuple[LocalNode, subprocess.Popen[bytes]]]:
+    """The third process after one that lost its JVM and one that was killed itself."""
+    with fresh_node() as node:
+        node.command(pb.QueryCommand(run=run_command(sums(node))))
+        put_batches(node, 1, 3)
+        process = started(node)
+        node.admitted("sums", 2)
+        jvm_of(process).kill()
+        assert process.wait(30) == 1
+        wait_until(lambda: not session_of(process), within=30)
+        assert not node.seen.failed
+        node.incarnation = "two"
+        put_batches(node, 4, BATCHES)
+        left = set(scratch(node))
+        process = started(node)
+        node.admitted("sums", 5)
+        assert left
+        assert not left & set(scratch(node))
+        process.kill()
+        process.wait()
+        wait_until(lambda: not session_of(process), within=30)
+        node.incarnation = "three"
+        yield node, started(node)
+
+
+def test_the_process_outlives_its_node_but_not_its_parent() -> None:
+    with fresh_node() as node:
+        node.command(pb.QueryCommand(run=run_command(sums(node))))
+        put_batches(node, 1, 1)
+        code = f"import subprocess; subprocess.Popen({command_line(node)!r}).wait()"
+        parent = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+        node.admitted("sums", 1)
+        jvm = jvm_of(parent)
+        node.stop()
+        put_batches(node, 2, 2)
+        node.start()
+        node.admitted("sums", 2)
+        wait_until(lambda: len(node.seen.attended) == 2)
+        assert jvm.is_running()
+        parent.kill()
+        parent.wait()
+        wait_until(lambda: not session_of(parent), within=30)
+
+
+def reboot(node: LocalNode) -> None:
+    """To a process that starts next, what was written until now is of an earlier boot."""
+    for name in (STAMP_FILE, CLEAN_FILE):
+        for file in node.checkpoints.glob(f"*/{name}"):
+            file.write_text(file.read_text().replace(boot_id(), "an-earlier-boot"))
+
+
+def attempts(node: LocalNode) -> list[tuple[int, Verdict]]:
+    return [(number, verdict) for _, number, verdict in node.seen.verdicts]
+
+
+def test_a_query_goes_on_after_a_reboot_and_is_replayed_after_a_loss_of_power() -> None:
+    with fresh_node() as node:
+        node.command(pb.QueryCommand(run=run_command(sums(node))))
+        put_batches(node, 1, 2)
+        process = started(node)
+        node.admitted("sums", 2)
+        node.stop()  # what waits for the node, waits in vain
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+        assert (node.checkpoints / "sums" / CLEAN_FILE).read_text() == boot_id()
+        reboot(node)
+        node.start()
+        put_batches(node, 3, 4)
+        process = started(node)
+        node.admitted("sums", 4)
+        assert (1, Verdict.DONE) not in attempts(node)
+        process.kill()
+        wait_until(lambda: not session_of(process), within=30)
+        first = node.outputs("sums")
+        reboot(node)
+        for log in (node.checkpoints / "sums" / "offsets").glob("*"):
+            os.truncate(log, 0)
+        put_batches(node, 5, 5)
+        process = started(node)
+        node.admitted("sums", 5)
+        assert (1, Verdict.DONE) in attempts(node)
+        assert node.outputs("sums")[:4] == first
+        assert not node.seen.failed
+        process.kill()
+        process.wait()
+
+
+def test_a_process_whose_spark_does_not_start_in_time_ends_and_says_so(node: LocalNode) -> None:
+    (node.directory / "application.yaml").write_text(APPLICATION + QUERIES)
+    command = command_line(node, start_timeout=0.5)
+    done = subprocess.run(command, start_new_session=True, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "Spark did not start within 0.5 s" in done.stdout + done.stderr
+    assert not node.seen.attended
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_a_process_that_does_not_reach_its_node_in_time_ends_and_says_so(late: bool) -> None:
+    code = (
+        "import sys, time; from ha_engine.query.start_deadline import StartDeadline\n"
+        "deadline = StartDeadline(0.3); deadline.spark_started()\n"
+        f"{late} or deadline.node_reached()\n"
+        "time.sleep(1.5)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == (1 if late else 0)
+    assert ("the node did not answer on its socket" in done.stdout + done.stderr) is late
+
+
+def test_a_node_counts_as_reached_when_it_answers_and_not_before(node: LocalNode) -> None:
+    node.stop()
+    reached = threading.Event()
+    address = Address(str(node.socket), node.incarnation)
+    waiting = Attendance(address, open_channel(address), reached.set)
+    listening = threading.Thread(target=lambda: list(waiting.commands()))
+    listening.start()
+    assert not reached.wait(1.0)
+    node.start()
+    assert reached.wait(30)
+    waiting.end()
+    listening.join(30)
+    assert not listening.is_alive()
+
+
+def attendance(node: LocalNode, incarnation: str) -> Attendance:
+    address = Address(str(node.socket), incarnation)
+    return Attendance(address, open_channel(address))
+
+
+def test_a_process_that_the_node_does_not_know_is_told_so(node: LocalNode) -> None:
+    with pytest.raises(Superseded):
+        list(attendance(node, "another").commands())
+    address = Address(str(node.socket), "another")
+    link = NodeLink(address)
+    with pytest.raises(Superseded, match="another"):
+        link.call(link.stub.Locate, pb.LocateRequest(incarnation="another"))
+
+
+def test_the_commands_end_when_the_node_ends_them(node: LocalNode) -> None:
+    node.command(pb.QueryCommand(run=pb.RunQuery(query="sums")))
+    node.end_attendance()
+    assert [one.run.query for one in attendance(node, node.incarnation).commands()] == ["sums"]

@@ -1,0 +1,28 @@
+"""What makes the gate refuse events that are right."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from ha_engine.receive.backlog import NodeBacklog
+
+
+def refusal(waiting: int, directory: Path, min_free: int) -> str:
+    found = NodeBacklog(lambda: waiting, 100, directory, min_free).refusal()
+    return "" if found is None else str(found)
+
+
+def test_events_may_come_while_queries_keep_up_and_the_disk_has_room(tmp_path: Path) -> None:
+    assert refusal(99, tmp_path, 1) == ""
+
+
+def test_too_many_events_without_a_batch_are_back_pressure(tmp_path: Path) -> None:
+    assert "100 events wait for their batch" in refusal(100, tmp_path, 1)
+
+
+def test_a_disk_without_its_reserve_is_back_pressure_that_names_the_directory(
+    tmp_path: Path,
+) -> None:
+    more_than_there_is = shutil.disk_usage(tmp_path).total + 1
+    assert str(tmp_path) in refusal(0, tmp_path, more_than_there_is)

@@ -1,0 +1,146 @@
+"""The producer table against a model that remembers everything (I11, R27)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from ha_engine.errors import SequenceConflict, SequenceForgotten
+from ha_engine.receive.producers import ProducerTable, Stored, digest_of
+from ha_engine.types import Events, Position, Submission
+
+KEPT, PRODUCERS = 3, 2
+
+
+def submission(producer: str, sequence: int, digest: str = "d", rows: int = 1) -> Submission:
+    return Submission(producer, sequence, digest, rows)
+
+
+def events(*submissions: Submission) -> Events:
+    return Events("flights", sum(one.rows for one in submissions), 0, submissions)
+
+
+def table_of(*records: Events) -> ProducerTable:
+    table = ProducerTable(PRODUCERS, KEPT)
+    table.rebuild((Position(1, number), record) for number, record in enumerate(records, 1))
+    return table
+
+
+def test_a_repeated_request_finds_its_original() -> None:
+    table = table_of(events(submission("p", 0, "d", 7)))
+    assert table.find(submission("p", 0, "d", 7)) == Stored(Position(1, 1), "d", 7)
+
+
+def test_a_sequence_that_was_never_used_is_fresh() -> None:
+    table = table_of(events(submission("p", 5)))
+    assert table.find(submission("p", 6)) is None
+    assert table.find(submission("q", 5)) is None
+
+
+def test_a_late_lower_sequence_is_fresh_while_nothing_was_forgotten() -> None:
+    assert table_of(events(submission("p", 5))).find(submission("p", 3)) is None
+
+
+def test_the_same_sequence_with_another_payload_is_a_conflict() -> None:
+    with pytest.raises(SequenceConflict, match="sequence 5 of producer p was used for another"):
+        table_of(events(submission("p", 5))).find(submission("p", 5, "other"))
+
+
+def test_a_sequence_older_than_those_kept_is_never_fresh() -> None:
+    table = table_of(*(events(submission("p", number)) for number in range(KEPT + 1)))
+    with pytest.raises(SequenceForgotten, match="sequence 0 of producer p is older"):
+        table.find(submission("p", 0))
+
+
+def test_a_sequence_that_would_be_forgotten_at_once_is_refused() -> None:
+    table = table_of(*(events(submission("p", number)) for number in (10, 11, 12)))
+    with pytest.raises(SequenceForgotten):
+        table.find(submission("p", 9))
+
+
+def test_the_producer_that_was_silent_longest_is_evicted() -> None:
+    records = [events(submission(name, 0)) for name in ("p", "q", "p", "r")]
+    table = table_of(*records)
+    assert len(table) == PRODUCERS
+    assert table.find(submission("q", 0)) is None
+    assert table.find(submission("p", 0)) is not None
+
+
+def test_the_digest_covers_the_stream_and_the_body() -> None:
+    assert digest_of("a", b"x") == digest_of("a", b"x")
+    assert len({digest_of("a", b"x"), digest_of("b", b"x"), digest_of("a", b"y")}) == 3
+
+
+RECORDS = st.lists(
+    st.lists(
+        st.builds(submission, st.sampled_from("pqr"), st.integers(0, 9), st.sampled_from("de")),
+        max_size=3,
+    ).map(lambda several: events(*several)),
+    max_size=20,
+)
+
+
+@given(RECORDS, st.integers(0, 20))
+def test_the_table_is_a_function_of_the_journals_prefix(records: list[Events], cut: int) -> None:
+    whole = table_of(*records)
+    truncated = table_of(*records)
+    truncated.rebuild((Position(1, n), one) for n, one in enumerate(records[:cut], 1))
+    for number, record in enumerate(records[cut:], cut + 1):
+        truncated.apply(Position(1, number), record)
+    probes = [submission(name, number) for name in "pqr" for number in range(11)]
+    assert [_answer(whole, probe) for probe in probes] == [
+        _answer(truncated, probe) for probe in probes
+    ]
+
+
+def _answer(table: ProducerTable, probe: Submission) -> object:
+    try:
+        return table.find(probe)
+    except SequenceConflict as conflict:
+        return type(conflict)
+
+
+class ProducersAgainstAModel(RuleBasedStateMachine):
+    """One producer sends as the gate lets it; the model keeps every request that was stored."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = ProducerTable(producers_max=10, sequences_kept=KEPT)
+        self.model: dict[int, Stored] = {}
+        self.number = 0
+
+    @rule(sequence=st.integers(0, 12), digest=st.sampled_from("de"))
+    def request(self, sequence: int, digest: str) -> None:
+        original = self.model.get(sequence)
+        try:
+            found = self.table.find(submission("p", sequence, digest))
+        except SequenceForgotten:
+            assert sequence not in self.highest()
+            return
+        except SequenceConflict:
+            assert original is not None
+            assert original.digest != digest
+            return
+        assert found == original, "stored twice, or answered without being stored"
+        if found is None:
+            self.store(sequence, digest)
+
+    def store(self, sequence: int, digest: str) -> None:
+        self.number += 1
+        position = Position(1, self.number)
+        self.table.apply(position, events(submission("p", sequence, digest)))
+        self.model[sequence] = Stored(position, digest, 1)
+
+    def highest(self) -> list[int]:
+        return sorted(self.model)[-KEPT:]
+
+    @invariant()
+    def the_highest_are_kept(self) -> None:
+        for sequence in self.highest():
+            stored = self.model[sequence]
+            assert self.table.find(submission("p", sequence, stored.digest)) == stored
+
+
+TestProducersAgainstAModel = ProducersAgainstAModel.TestCase

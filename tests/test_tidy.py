@@ -1,0 +1,211 @@
+"""The habits of the house that a program can check. What a person must judge is in CONTRIBUTING."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+GENERATED = ROOT / "ha_engine" / "v1"
+
+LINES_OF_A_FILE = 350
+LINES_OF_A_FUNCTION = 50
+LINES_OF_MOST_FUNCTIONS = 15
+MOST = 0.8
+
+LONG_FILES = {
+    "ha_engine/core/core.py": "one method for each input, in the order of a node's life",
+    "ha_engine/node.py": "the only wiring file: what it builds first it stops last",
+}
+"""Files over the bound, each with the reason why it is one room."""
+LONG_FUNCTIONS: dict[str, str] = {}
+"""Functions over the bound (file:name), each with the reason why it is one thought."""
+
+PURE = {
+    "__future__",
+    "array",
+    "bisect",
+    "collections",
+    "collections.abc",
+    "dataclasses",
+    "enum",
+    "functools",
+    "heapq",
+    "itertools",
+    "math",
+    "operator",
+    "types",
+    "typing",
+    "ha_engine.types",
+    "ha_engine.errors",
+}
+"""What the core may import: no clock, no random, no socket, thread, file or Spark among it."""
+
+
+def sources(*directories: str) -> list[Path]:
+    found = [file for name in directories for file in sorted((ROOT / name).rglob("*.py"))]
+    return [file for file in found if GENERATED not in file.parents]
+
+
+def shown(file: Path) -> str:
+    return file.relative_to(ROOT).as_posix()
+
+
+def functions(file: Path) -> Iterator[tuple[str, int]]:
+    """Each function of ``file`` with its length in lines, its docstring not counted."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if text := ast.get_docstring(node, clean=False):
+                lines -= text.count("\n") + 1
+            yield f"{shown(file)}:{node.name}", lines
+
+
+def imports(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+
+
+def tracked() -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).exists()]
+
+
+def commands_in(text: str) -> list[list[str]]:
+    """Commands in the code of a Markdown page: console lines and inline code."""
+    blocks = re.findall(r"```\w*\n(.*?)```", text, flags=re.DOTALL)
+    lines = [line.removeprefix("$ ") for block in blocks for line in block.splitlines()]
+    lines += re.findall(r"(?<!`)`([^`\n]+)`(?!`)", text)
+    return [line.split("#")[0].split() for line in lines]
+
+
+def pages() -> list[Path]:
+    return [page for page in tracked() if page.suffix == ".md" and page.name != "CHANGELOG.md"]
+
+
+def test_the_import_rules_hold() -> None:
+    lint = Path(sys.executable).with_name("lint-imports")
+    ended = subprocess.run([lint], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout
+
+
+def test_the_core_imports_no_clock_random_socket_thread_or_spark() -> None:
+    strange = [
+        f"{shown(file)} imports {name}"
+        for file in sources("ha_engine/core")
+        for name in imports(file)
+        if name not in PURE and not (name + ".").startswith("ha_engine.core.")
+    ]
+    assert strange == []
+
+
+def test_a_file_is_no_longer_than_a_room() -> None:
+    long = {
+        shown(file): lines
+        for file in sources("ha_engine")
+        if (lines := file.read_text().count("\n")) > LINES_OF_A_FILE
+    }
+    assert set(long) <= set(LONG_FILES), long
+
+
+def test_a_function_is_no_longer_than_a_screen() -> None:
+    long = {
+        name: lines
+        for file in sources("ha_engine")
+        for name, lines in functions(file)
+        if lines > LINES_OF_A_FUNCTION
+    }
+    assert set(long) <= set(LONG_FUNCTIONS), long
+
+
+def test_most_functions_fit_in_the_head() -> None:
+    lengths = [lines for file in sources("ha_engine") for _, lines in functions(file)]
+    short = sum(1 for lines in lengths if lines <= LINES_OF_MOST_FUNCTIONS)
+    assert short / len(lengths) >= MOST
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    silent = [
+        shown(file)
+        for file in sources("ha_engine", "tests", "benchmarks")
+        if file.read_text().strip() and not ast.get_docstring(ast.parse(file.read_text()))
+    ]
+    assert silent == []
+
+
+def test_no_test_sleeps_for_good_luck_or_is_skipped() -> None:
+    lazy = [
+        f"{shown(file)}: {found[0]}"
+        for file in sources("tests")
+        if file.name not in ("waiting.py", Path(__file__).name)
+        for found in [re.search(r"pytest\.(skip|mark\.skip|mark\.xfail|xfail)\b", file.read_text())]
+        if found
+    ]
+    assert lazy == []
+
+
+def test_tracked_files_hold_no_path_of_a_machine_and_no_registry_host() -> None:
+    # Spelt so that this file does not find itself.
+    places = [r"(?<![\w./-])/(wor[k]|farm|roo[t]|home/\w+)/", r"pyp[i]\.org", r"pythonhoste[d]"]
+    places += [r"deb\.debia[n]", r"registry\.npm[j]s"]
+    pattern = re.compile("|".join(places))
+    leaks = []
+    for file in tracked():
+        for number, line in enumerate(file.read_text(errors="replace").splitlines(), 1):
+            if pattern.search(line):
+                leaks.append(f"{shown(file)}:{number}: {line.strip()[:120]}")
+    assert leaks == []
+
+
+def test_every_pin_has_a_hash_and_no_address() -> None:
+    text = (ROOT / "constraints.txt").read_text()
+    assert not re.search(r"://|--index|--find-links", text)
+    for pin in re.split(r"\n(?=\S)", text.partition("\n")[2]):
+        assert "--hash=sha256:" in pin, pin
+
+
+def test_every_package_of_the_project_is_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    wanted = [*project["dependencies"], *(line for extra in extras for line in extra)]
+    names = {re.match(r"[\w-]+", line)[0].lower() for line in wanted}  # type: ignore[index]
+    pins = set(re.findall(r"^([\w-]+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    assert names - pins == {"ha-engine"}
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=shown(page)) for page in pages()])
+def test_commands_in_the_documents_exist(page: Path) -> None:
+    for words in commands_in(page.read_text()):
+        match words:
+            case ["make", target, *_]:
+                assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+            case ["ha-engine", *rest]:
+                assert_command_exists(rest)
+
+
+def assert_command_exists(words: list[str]) -> None:
+    """``words`` after ``ha-engine`` walk down to a command; ``a|b`` names two."""
+    from typer.main import get_command
+
+    from ha_engine.cli import root
+
+    command = get_command(root)
+    for word in words:
+        below = getattr(command, "commands", None)
+        if below is None or word.startswith(("-", "<", "[")):
+            return
+        for name in word.split("|"):
+            assert name in below, f"ha-engine {' '.join(words)}: there is no {name}"
+        command = below[word.split("|")[0]]

@@ -26,7 +26,7 @@ from pyspark.sql.streaming import StreamingQueryListener
 
 from benchmarks.plain_source import FORMAT, SpoolSource
 from benchmarks.workload import DDL, WATERMARK, WORKLOADS, Workload
-from ha_engine.query.session import SparkSettings, spark_conf
+from ha_engine.query.session import SparkSettings, register_source, spark_conf
 
 
 class Report:
@@ -110,7 +110,7 @@ def main() -> None:
     for key, value in (spark_conf(SparkSettings()) | settings["spark"]).items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    spark.dataSource.register(SpoolSource)
+    register_source(spark, SpoolSource)
     report = Report(Path(settings["report"]))
     spark.streams.addListener(Progress(report))
     for workload in WORKLOADS:

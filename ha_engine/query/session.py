@@ -20,6 +20,7 @@ from ha_engine.errors import JavaMissing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSource
 
 JAVA_VERSION_MIN = 17
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
@@ -158,24 +159,24 @@ def start_spark(settings: SparkSettings, *modules: Path) -> SparkSession:
     for key, value in spark_conf(settings).items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    _register_source(spark)
+    from ha_engine.query.source import JournalSource
+
+    register_source(spark, JournalSource)
     return spark
 
 
-def _register_source(spark: SparkSession) -> None:
-    """Register the source with a map of variables that several threads may write.
+def register_source(spark: SparkSession, source: type[DataSource]) -> None:
+    """Register ``source`` with a map of variables that several threads may write.
 
     1. Spark keeps one such map for all workers of a source. 2. Each query that starts puts its own
     into it, in its own thread. 3. Two at once leave a HashMap with a wrong count. 4. From then on
     every task of every query fails with OptionalDataException, until the JVM ends.
     """
-    from ha_engine.query.source import JournalSource
-
     context = spark.sparkContext
     plain = context.environment
     context.environment = context._jvm.java.util.concurrent.ConcurrentHashMap(plain)
     try:
-        spark.dataSource.register(JournalSource)
+        spark.dataSource.register(source)
     finally:
         context.environment = plain
 

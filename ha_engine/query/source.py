@@ -29,7 +29,7 @@ from ha_engine.types import Events, Extent
 from ha_engine.v1 import local_pb2 as pb
 
 FORMAT = "ha_journal"
-PARTITION_BYTES = 1 << 20
+PARTITION_BYTES = 4 << 20
 """A batch is read by one task for each of these, at most ``parallelism``."""
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ha_engine.types import DatabaseIdentity, LeaseRow, Mark, Record, Role
+from ha_engine.core.messages import Message
+from ha_engine.types import DatabaseIdentity, LeaseRow, Mark, Position, Record, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,42 @@ class AppendRecords:
     """Append to the journal. Answered by RecordsDurable."""
 
     records: tuple[Record, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Send ``message`` to ``peer``; it is dropped when there is no link."""
+
+    peer: str
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRecords:
+    """Send ``peer`` every record behind ``after``, then each one as it is appended.
+
+    They go out as Records of ``epoch``; a stream to the same peer that was asked for before ends.
+    """
+
+    peer: str
+    epoch: int
+    after: Position
+
+
+@dataclass(frozen=True, slots=True)
+class StopStreams:
+    """Send no more records to anybody."""
+
+
+@dataclass(frozen=True, slots=True)
+class CutJournal:
+    """Remove every record behind ``match``, durably, then start the node process anew (I8).
+
+    State is built from a prefix in one way only: as after a crash.
+    """
+
+    match: Position
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +194,10 @@ Action = (
     | KeepHighWater
     | BindGroup
     | AppendRecords
+    | Tell
+    | StreamRecords
+    | StopStreams
+    | CutJournal
     | Commit
     | ChangeRole
     | OpenReceivers

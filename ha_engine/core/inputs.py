@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ha_engine.core.messages import Message
 from ha_engine.types import DatabaseIdentity, Events, LeaseRow
 
 
@@ -60,6 +61,29 @@ class HigherEpochSeen:
 
     epoch: int
     where: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerConnected:
+    """A link to ``peer`` is open: it is who it says, of our group, and runs the same application."""
+
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerLost:
+    """The link to ``peer`` is gone; what was on its way may have arrived or not."""
+
+    peer: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSaid:
+    """A message came over the link to ``peer``."""
+
+    peer: str
+    message: Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +181,9 @@ Input = (
     | EventsOffered
     | RecordsDurable
     | HigherEpochSeen
+    | PeerConnected
+    | PeerLost
+    | PeerSaid
     | QueryProcessGone
     | QueryProcessAdopted
     | QueryProcessAttended

@@ -1,0 +1,106 @@
+"""What the cores of two nodes say to each other; the sync stage carries it, in order, or not at all.
+
+Every message names the epoch of the holder that it came from or goes to; one of an older epoch is
+not heard (I14), one of a higher epoch demotes (R14). The holder asks each member where it stands
+(Probe, Standing), tells it where to go on (Follow), sends records, and hears how far they are
+durable (Ack).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ha_engine.types import Position, Record
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """From the holder: where do you stand?"""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The answer to a Probe. ``epochs`` are the first positions of the epochs in the journal."""
+
+    epoch: int
+    journal_id: str
+    last: Position
+    committed: int
+    epochs: tuple[Position, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """From the holder: ``match`` is where our journals part; what you have behind it is to go."""
+
+    epoch: int
+    journal_id: str
+    match: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """The records behind ``previous``; ``committed`` is the highest committed sequence (R12)."""
+
+    epoch: int
+    previous: Position
+    records: tuple[Record, ...]
+    committed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """From the holder, several within ``sync_timeout``.
+
+    ``request`` is not 0 when the holder cannot reach the database and asks for a promise (R16).
+    """
+
+    epoch: int
+    committed: int
+    request: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """From a follower, after each fdatasync and to each Heartbeat.
+
+    ``room`` is False while its disk is nearly full (R30); ``warm`` tells of its queries (R10), and
+    ``batches`` how far each of them has come, as (query, batch number).
+    """
+
+    epoch: int
+    journal_id: str
+    durable: int
+    room: bool
+    warm: bool
+    batches: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """From a follower: it acquires nothing for a ttl from now, but on release of ``epoch`` (R16)."""
+
+    epoch: int
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """From the holder: the lease of ``epoch`` was given up, read the row. Only a hint."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDigest:
+    """From the holder: what its batch ``number`` of ``query`` came to (I6)."""
+
+    epoch: int
+    query: str
+    number: int
+    digest: str
+
+
+Message = Probe | Standing | Follow | Records | Heartbeat | Ack | Promise | Released | BatchDigest

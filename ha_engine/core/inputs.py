@@ -65,7 +65,7 @@ class HigherEpochSeen:
 
 @dataclass(frozen=True, slots=True)
 class PeerConnected:
-    """A link to ``peer`` is open: it is who it says, of our group, and runs the same application."""
+    """A link to ``peer`` is open: who it says it is, of our group, with the same application."""
 
     peer: str
 

@@ -1,4 +1,4 @@
-"""What the cores of two nodes say to each other; the sync stage carries it, in order, or not at all.
+"""What the cores of two nodes say to each other; the sync stage carries it in order or not at all.
 
 Every message names the epoch of the holder that it came from or goes to; one of an older epoch is
 not heard (I14), one of a higher epoch demotes (R14). The holder asks each member where it stands
@@ -80,7 +80,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """From a follower: it acquires nothing for a ttl from now, but on release of ``epoch`` (R16)."""
+    """From a follower: it acquires nothing for a ttl, except on release of ``epoch`` (R16)."""
 
     epoch: int
     request: int

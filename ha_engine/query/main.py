@@ -240,6 +240,8 @@ def _exit_at_the_latest(code: int) -> None:
 def main(arguments: list[str]) -> int:
     """Exit code 0 when the node wanted the end, else that of the error, told in one sentence."""
     end_without(_parent(arguments))
+    # Spark's launcher forks while gRPC's threads run; its fork handlers then break the child or us.
+    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
     try:
         settings = Settings.parse(arguments)
         check_java()

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, TypeVar
 
 from sqlalchemy import (
@@ -32,26 +31,13 @@ from ha_engine.errors import DatabaseUnreachable
 from ha_engine.postgres.engine import place
 from ha_engine.postgres.schema import SCHEMA, lease, lease_history
 from ha_engine.postgres.session import Session
-from ha_engine.types import DatabaseIdentity, Holder, LeaseRow, Member
+from ha_engine.types import DatabaseIdentity, Holder, HolderChange, LeaseRow, Member
 
 T = TypeVar("T")
 
 _ROW = [
     column for column in lease.c if column.name not in {"group_name", "expires_at", "written_at"}
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class HolderChange:
-    """One line of the history. ``outage_seconds`` is what the new holder measured, if it did."""
-
-    at: datetime
-    epoch: int
-    version: int
-    holder: Holder | None
-    previous: Holder | None
-    why: str | None
-    outage_seconds: float | None
 
 
 class _Warnings:
@@ -99,16 +85,11 @@ class PostgresLeaseStore:
         statement = select(*created.c)
         if row.holder is not None:
             why = "first row of the group" if row.epoch <= 1 else "the database had lost the row"
-            statement = statement.add_cte(self._history_of(created, None, why, None))
+            statement = statement.add_cte(self._history_of(created, None, why))
         return self._one_row(statement, writes=True)
 
     def compare_and_set(
-        self,
-        expected: LeaseRow,
-        wanted: LeaseRow,
-        *,
-        why: str | None = None,
-        outage_seconds: float | None = None,
+        self, expected: LeaseRow, wanted: LeaseRow, *, why: str | None = None
     ) -> LeaseRow | None:
         """Replace ``expected`` by ``wanted`` with version + 1; None: it was no longer ``expected``.
 
@@ -124,9 +105,7 @@ class PostgresLeaseStore:
         )
         statement = select(*written.c)
         if (wanted.holder, wanted.epoch) != (expected.holder, expected.epoch):
-            statement = statement.add_cte(
-                self._history_of(written, expected.holder, why, outage_seconds)
-            )
+            statement = statement.add_cte(self._history_of(written, expected.holder, why))
         return self._one_row(statement, writes=True)
 
     def identity(self) -> DatabaseIdentity:
@@ -184,9 +163,7 @@ class PostgresLeaseStore:
         ttl = timedelta(seconds=self._ttl_seconds)
         return {"written_at": func.clock_timestamp(), "expires_at": func.clock_timestamp() + ttl}
 
-    def _history_of(
-        self, written: CTE, previous: Holder | None, why: str | None, outage_seconds: float | None
-    ) -> CTE:
+    def _history_of(self, written: CTE, previous: Holder | None, why: str | None) -> CTE:
         line = {
             "group_name": literal(self._group),
             "epoch": written.c.epoch,
@@ -199,7 +176,6 @@ class PostgresLeaseStore:
                 previous.process if previous else None, lease.c.holder_process.type
             ),
             "why": literal(why, lease_history.c.why.type),
-            "outage_seconds": literal(outage_seconds, lease_history.c.outage_seconds.type),
         }
         lines = select(*line.values()).select_from(written)
         return insert(lease_history).from_select(list(line), lines).cte("history_line")

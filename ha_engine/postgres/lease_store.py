@@ -128,6 +128,22 @@ class PostgresLeaseStore:
         rows = self._call(lambda connection: connection.execute(statement).all())
         return [_holder_change(row) for row in rows]
 
+    def note_outage(self, epoch: int, seconds: float) -> None:
+        """Write into the history how long nobody took events before the holder of ``epoch`` did.
+
+        To be called by that holder, who measured it. Without a line to write it into, nothing.
+        """
+        newest = (
+            select(func.max(lease_history.c.id))
+            .where(lease_history.c.group_name == self._group, lease_history.c.epoch == epoch)
+            .where(lease_history.c.holder_node.is_not(None))
+            .scalar_subquery()
+        )
+        statement = (
+            update(lease_history).where(lease_history.c.id == newest).values(outage_seconds=seconds)
+        )
+        self._call(lambda connection: connection.execute(statement))
+
     def close(self) -> None:
         """End the connection and its thread."""
         self._session.shut()

@@ -104,6 +104,12 @@ class TableStore:
         with self._reached() as table:
             return table.lines[::-1][:limit]
 
+    def note_outage(self, epoch: int, seconds: float) -> None:
+        with self._reached() as table:
+            mine = [n for n, line in enumerate(table.lines) if line.epoch == epoch and line.holder]
+            for number in mine[-1:]:
+                table.lines[number] = replace(table.lines[number], outage_seconds=seconds)
+
     @contextmanager
     def _reached(self) -> Iterator[LeaseTable]:
         with self._turn:

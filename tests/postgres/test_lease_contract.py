@@ -28,6 +28,7 @@ WRITERS = 6
 
 class Store(LeaseStore, Protocol):
     def history(self, limit: int = 20) -> list[HolderChange]: ...
+    def note_outage(self, epoch: int, seconds: float) -> None: ...
 
 
 Opening = Callable[[], Store]
@@ -269,3 +270,31 @@ def test_the_history_answers_the_newest_lines_first(store: Store) -> None:
         row = store.compare_and_set(row, replace(row, epoch=epoch))
     assert [line.epoch for line in store.history(limit=2)] == [5, 4]
     assert len(store.history()) == 5
+
+
+def test_the_outage_that_a_holder_measured_is_in_the_line_of_its_epoch(store: Store) -> None:
+    row: LeaseRow | None = store.create(HELD)
+    for holder, epoch in ((None, 1), (BY_B, 2), (None, 2), (BY_A, 3)):
+        assert row is not None
+        row = store.compare_and_set(row, replace(row, holder=holder, epoch=epoch))
+    store.note_outage(2, 1.25)
+    outages = [(line.epoch, line.holder, line.outage_seconds) for line in store.history()]
+    assert outages == [
+        (3, BY_A, None),
+        (2, None, None),
+        (2, BY_B, 1.25),
+        (1, None, None),
+        (1, BY_A, None),
+    ]
+    store.note_outage(2, 0.5)
+    assert [line.outage_seconds for line in store.history()] == [None, None, 0.5, None, None]
+    assert store.read() == row
+
+
+def test_an_outage_of_an_epoch_that_nobody_held_changes_nothing(store: Store) -> None:
+    store.create(FIRST)
+    store.compare_and_set(FIRST, replace(FIRST, epoch=4))
+    before = store.history()
+    store.note_outage(4, 1.0)
+    store.note_outage(9, 1.0)
+    assert store.history() == before

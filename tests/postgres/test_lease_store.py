@@ -100,6 +100,18 @@ def test_the_database_names_the_rule_that_a_refused_write_would_break(
             store.compare_and_set(row, broken)
 
 
+def test_the_outage_of_one_group_is_not_written_into_the_history_of_another(
+    engine: Engine, store: PostgresLeaseStore
+) -> None:
+    other = PostgresLeaseStore(engine, "another", 5.0, db_timeout=DB_TIMEOUT)
+    store.create(HELD)
+    other.create(HELD)
+    store.note_outage(1, 2.5)
+    assert [line.outage_seconds for line in store.history()] == [2.5]
+    assert [line.outage_seconds for line in other.history()] == [None]
+    other.close()
+
+
 def test_a_missing_schema_names_the_command_that_makes_it(
     database_url: str, opened: Opening
 ) -> None:

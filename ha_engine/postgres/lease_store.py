@@ -7,6 +7,7 @@ is meant for a thread. No call leaves a transaction open.
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -16,6 +17,7 @@ from sqlalchemy import (
     CTE,
     Connection,
     Engine,
+    Label,
     Row,
     Select,
     func,
@@ -38,6 +40,13 @@ T = TypeVar("T")
 _ROW = [
     column for column in lease.c if column.name not in {"group_name", "expires_at", "written_at"}
 ]
+
+
+def lease_channel(schema: str, group: str) -> str:
+    """Where PostgreSQL tells that the row of ``group`` says something new; a plain identifier."""
+    # A channel's name has at most 63 bytes, and schema and group may have as many each.
+    name = hashlib.blake2b(f"{schema}/{group}".encode(), digest_size=16)
+    return f"ha_engine_lease_{name.hexdigest()}"
 
 
 class _Warnings:
@@ -68,6 +77,7 @@ class PostgresLeaseStore:
         translated_schema = engine.execution_options(schema_translate_map={SCHEMA: schema})
         self._session = Session(translated_schema, name="lease", autocommit=True)
         self._group, self._ttl_seconds, self._db_timeout = group, ttl_seconds, db_timeout
+        self._channel = lease_channel(schema, group)
 
     def read(self) -> LeaseRow | None:
         """The row as it is now; None: the group has none."""
@@ -82,7 +92,7 @@ class PostgresLeaseStore:
             .returning(*_ROW)
             .cte("created")
         )
-        statement = select(*created.c)
+        statement = select(*created.c, self._notified())
         if row.holder is not None:
             why = "first row of the group" if row.epoch <= 1 else "the database had lost the row"
             statement = statement.add_cte(self._history_of(created, None, why))
@@ -93,7 +103,8 @@ class PostgresLeaseStore:
     ) -> LeaseRow | None:
         """Replace ``expected`` by ``wanted`` with version + 1; None: it was no longer ``expected``.
 
-        A change of holder or epoch is written to the history by the same statement.
+        A change of holder or epoch is written to the history by the same statement, and whoever
+        listens hears of anything that is more than a renewal.
         """
         values = _columns(wanted) | {"version": lease.c.version + 1}
         written = (
@@ -103,7 +114,8 @@ class PostgresLeaseStore:
             .returning(*_ROW)
             .cte("written")
         )
-        statement = select(*written.c)
+        news = [self._notified()] if _news(wanted) != _news(expected) else []
+        statement = select(*written.c, *news)
         if (wanted.holder, wanted.epoch) != (expected.holder, expected.epoch):
             statement = statement.add_cte(self._history_of(written, expected.holder, why))
         return self._one_row(statement, writes=True)
@@ -179,6 +191,10 @@ class PostgresLeaseStore:
         ttl = timedelta(seconds=self._ttl_seconds)
         return {"written_at": func.clock_timestamp(), "expires_at": func.clock_timestamp() + ttl}
 
+    def _notified(self) -> Label[Any]:
+        # In the statement that writes: the server tells it when that has committed, or not at all.
+        return func.pg_notify(self._channel, "").label("notified")
+
     def _history_of(self, written: CTE, previous: Holder | None, why: str | None) -> CTE:
         line = {
             "group_name": literal(self._group),
@@ -195,6 +211,11 @@ class PostgresLeaseStore:
         }
         lines = select(*line.values()).select_from(written)
         return insert(lease_history).from_select(list(line), lines).cte("history_line")
+
+
+def _news(row: LeaseRow) -> tuple[object, ...]:
+    """What others wait for; a renewal changes none of it."""
+    return row.holder, row.epoch, row.in_sync, row.successor, row.paused
 
 
 def _is(expected: LeaseRow) -> list[Any]:

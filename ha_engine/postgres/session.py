@@ -73,7 +73,7 @@ class Session:
         if wire is not None:
             wire.close()
         if connection is not None:
-            _discard(connection)
+            discard(connection)
 
     def shut(self) -> None:
         """Close for good, with the thread."""
@@ -148,7 +148,8 @@ def _hung_up(connection: Connection) -> bool:
     return bool(poll.poll(0))
 
 
-def _discard(connection: Connection) -> None:
+def discard(connection: Connection) -> None:
+    """Close it without a word to the server, which may be gone."""
     try:
         connection.invalidate()
         connection.close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -28,14 +29,18 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.postgresql import insert as postgres_insert
+from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt, wait_random
 
-from ha_engine.errors import DatabaseUnreachable
+from ha_engine.errors import DatabaseUnreachable, GroupUnknown, LeaseNotChanged
 from ha_engine.postgres.engine import place
 from ha_engine.postgres.schema import SCHEMA, lease, lease_history
 from ha_engine.postgres.session import Session
 from ha_engine.types import DatabaseIdentity, Holder, HolderChange, LeaseRow, Member
 
 T = TypeVar("T")
+
+PAUSE_ATTEMPTS = 20
+"""The holder writes once each renew_every: that it is in between even twice is rare."""
 
 _ROW = [
     column for column in lease.c if column.name not in {"group_name", "expires_at", "written_at"}
@@ -47,6 +52,10 @@ def lease_channel(schema: str, group: str) -> str:
     # A channel's name has at most 63 bytes, and schema and group may have as many each.
     name = hashlib.blake2b(f"{schema}/{group}".encode(), digest_size=16)
     return f"ha_engine_lease_{name.hexdigest()}"
+
+
+class _Overtaken(Exception):
+    """The row changed between our read and our write."""
 
 
 class _Warnings:
@@ -77,7 +86,7 @@ class PostgresLeaseStore:
         translated_schema = engine.execution_options(schema_translate_map={SCHEMA: schema})
         self._session = Session(translated_schema, name="lease", autocommit=True)
         self._group, self._ttl_seconds, self._db_timeout = group, ttl_seconds, db_timeout
-        self._channel = lease_channel(schema, group)
+        self._channel, self._place = lease_channel(schema, group), place(engine)
 
     def read(self) -> LeaseRow | None:
         """The row as it is now; None: the group has none."""
@@ -119,6 +128,51 @@ class PostgresLeaseStore:
         if (wanted.holder, wanted.epoch) != (expected.holder, expected.epoch):
             statement = statement.add_cte(self._history_of(written, expected.holder, why))
         return self._one_row(statement, writes=True)
+
+    def set_paused(self, paused: bool) -> LeaseRow:
+        """While ``paused``, nobody acquires (R7); answers the row as it then stands.
+
+        Also raises GroupUnknown without a row, and LeaseNotChanged when others wrote in between
+        each time or when the row may be older than what the nodes have seen.
+        """
+        retrying = Retrying(
+            retry=retry_if_exception_type(_Overtaken),
+            stop=stop_after_attempt(PAUSE_ATTEMPTS),
+            wait=wait_random(0, 0.1),
+        )
+        try:
+            return retrying(self._try_to_pause, paused)
+        except RetryError:
+            raise LeaseNotChanged(
+                f"the lease row of group {self._group} changed during each of {PAUSE_ATTEMPTS} "
+                "attempts to write it; try again"
+            ) from None
+
+    def _try_to_pause(self, paused: bool) -> LeaseRow:
+        row = self.read()
+        if row is None:
+            raise GroupUnknown(
+                f"the database {self._place} has no lease row of group {self._group}; "
+                "start a node of it first, or check group and database.url"
+            )
+        if row.paused is paused:
+            return row
+        self._require_same_database(row)
+        written = self.compare_and_set(row, replace(row, paused=paused))
+        if written is None:
+            raise _Overtaken
+        return written
+
+    def _require_same_database(self, row: LeaseRow) -> None:
+        # 1. The holder removes P from in_sync with version 7 and acks alone. 2. The database fails
+        # over to a replica that stands at version 6, with P. 3. A pause makes it version 7: nobody
+        # sees any more that the row is regressed (R5), and P may acquire without what was acked.
+        # Read after the row, so that a failover between the two reads is seen too.
+        if row.identity not in (None, self.identity()):
+            raise LeaseNotChanged(
+                f"the database {self._place} is not the one that the holder wrote its lease to, so "
+                "the row may be an older one; try again once a node holds the lease here"
+            )
 
     def identity(self) -> DatabaseIdentity:
         """Which PostgreSQL answers; works for an unprivileged role (R5)."""
@@ -182,7 +236,7 @@ class PostgresLeaseStore:
         # 3. The server reports success with a warning of SQLSTATE class 01, though a failover to
         # that standby would lose the write. So a write that warns has an unknown outcome (R1).
         return DatabaseUnreachable(
-            f"the database {place(self._session.engine)} warned about a write to the lease, "
+            f"the database {self._place} warned about a write to the lease, "
             f"so its outcome is unknown: {' '.join(notice.split())}"
         )
 

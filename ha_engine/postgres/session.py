@@ -93,7 +93,9 @@ class Session:
         raise self._too_late("did not answer in time, so the outcome of the call is unknown")
 
     def _too_late(self, what: str) -> DatabaseUnreachable:
-        return DatabaseUnreachable(f"the database {place(self.engine)} {what}; it is tried again")
+        return DatabaseUnreachable(
+            f"the database {place(self.engine)} {what}; check that it is not stuck or overloaded"
+        )
 
     def _drop_connection(self, future: Future[Any]) -> None:
         if future.cancel():

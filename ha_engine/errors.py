@@ -107,6 +107,14 @@ class LeaseHeld(EngineError):
     """Another node holds the lease, so what was asked is not possible here."""
 
 
+class GroupUnknown(EngineError):
+    """The database holds no lease row of this group: no node of it ever became active there."""
+
+
+class LeaseNotChanged(EngineError):
+    """The lease row could not be changed as an operator asked; it is as it was."""
+
+
 # -- events ----------------------------------------------------------------------------------------
 
 

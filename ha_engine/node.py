@@ -24,6 +24,7 @@ import uvloop
 
 from ha_engine import logs
 from ha_engine.api.http import NodeView, application
+from ha_engine.api.lease import lease_routes
 from ha_engine.api.server import WebServer, listen
 from ha_engine.api.status import Progress, status_of
 from ha_engine.assembly import core_of, lease_store_of, sinks_of
@@ -98,6 +99,8 @@ class Node:
             self.driver, self, self.outbox, self._sinks_of, self.publisher.admitted, self
         )
         self.lease_store = lease_store_of(config)
+        # A connection of its own: no renewal waits for what an operator asks.
+        self.lease_admin = lease_store_of(config)
 
     def _closed_gate(self) -> Gate:
         schemas = {name: stream.arrow_schema for name, stream in self.application.streams.items()}
@@ -168,6 +171,7 @@ class Node:
         await self.publisher.close()
         await self.writer.close()
         self.driver.close()
+        self.lease_admin.close()
         await local_server.stop(grace=0.2)
         for task in tasks[1:]:
             task.cancel()
@@ -224,9 +228,11 @@ class Node:
 
     def _web(self) -> WebServer:
         view = NodeView(self.status, self.metrics.exposition, self._skip, self._retry, self._alive)
-        return WebServer(
-            application(view, routes(self.gate, self.config.http.max_body)), self.config.http
-        )
+        others = [
+            *routes(self.gate, self.config.http.max_body),
+            *lease_routes(self.lease_admin, self.config.group),
+        ]
+        return WebServer(application(view, others), self.config.http)
 
     # -- what stages ask ---------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ docs/GLOSSARY.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum, IntEnum
 
 MICROS = 1_000_000
@@ -203,3 +204,19 @@ class LeaseRow:
     successor: str | None = None
     paused: bool = False
     identity: DatabaseIdentity | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HolderChange:
+    """One line of the lease's history: from ``at`` on, ``holder`` instead of ``previous``.
+
+    ``outage_seconds`` is what the new holder measured, once it took events.
+    """
+
+    at: datetime
+    epoch: int
+    version: int
+    holder: Holder | None
+    previous: Holder | None
+    why: str | None
+    outage_seconds: float | None = None

@@ -1,4 +1,4 @@
-"""The node's HTTP routes besides ingest: status, health, metrics, and what an operator may ask."""
+"""The node's own HTTP routes: status, health, metrics, and what an operator may ask of a query."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class SkipBody(BaseModel):
     by: str = "operator"
 
 
-def application(view: NodeView, ingest: Sequence[BaseRoute]) -> Starlette:
-    """The ASGI application of a node."""
+def application(view: NodeView, others: Sequence[BaseRoute]) -> Starlette:
+    """The ASGI application of a node; ``others`` are the routes of ingest and of the lease."""
     routes = [
-        *ingest,
+        *others,
         Route("/v1/status", _status(view), methods=["GET"]),
         Route("/v1/queries/{query}/skip", _skip(view), methods=["POST"]),
         Route("/v1/queries/{query}/retry", _retry(view), methods=["POST"]),

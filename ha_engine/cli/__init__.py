@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from ha_engine import __version__
-from ha_engine.cli import app, config, db, demo, journal, publish, run, status
+from ha_engine.cli import app, config, db, demo, journal, lease, publish, run, status
 from ha_engine.errors import EngineError
 
 root = typer.Typer(
@@ -53,6 +53,9 @@ def _options(
 
 root.command("run")(run.run)
 root.command("status")(status.status)
+root.command("pause")(lease.pause)
+root.command("resume")(lease.resume)
+root.command("history")(lease.history)
 root.command("publish")(publish.publish)
 root.command("demo")(demo.demo)
 root.add_typer(app.app, name="app")

@@ -61,15 +61,9 @@ def _upgrade(path: ConfigPath, url: DatabaseUrl) -> None:
 
 @contextmanager
 def _database(path: ConfigPath, url: DatabaseUrl) -> Iterator[tuple[Engine, str]]:
+    from ha_engine.cli.database import opened_engine
     from ha_engine.config.load import load_config
-    from ha_engine.postgres.embedded import EmbeddedPostgres
-    from ha_engine.postgres.engine import open_engine
 
     database = load_config(path, os.environ).database
-    wanted = url or database.url.get_secret_value()
-    timeout = database.connect_timeout
-    if wanted != "embedded":
-        yield open_engine(wanted, connect_timeout=timeout), database.schema_name
-        return
-    with EmbeddedPostgres(database.embedded_dir) as server:
-        yield open_engine(server.url, connect_timeout=timeout), database.schema_name
+    with opened_engine(database, url) as engine:
+        yield engine, database.schema_name

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
+
+from ha_engine.cli.formats import FormatOption, print_tree
 
 UrlOption = Annotated[
     str,
@@ -19,9 +20,7 @@ query_app = typer.Typer(help="Act on one query of a running node.", no_args_is_h
 
 def status(
     url: UrlOption = LOCAL,
-    output: Annotated[
-        Literal["pretty", "json", "yaml"], typer.Option("--format", "-f", help="How to print it.")
-    ] = "pretty",
+    output: FormatOption = "pretty",
     watch: Annotated[
         float | None, typer.Option("--watch", "-w", metavar="SECONDS", help="Print it again.")
     ] = None,
@@ -39,19 +38,15 @@ def status(
         time.sleep(watch)
 
 
-def _show(status: dict[str, Any], output: str) -> None:
-    if output == "json":
-        typer.echo(json.dumps(status))
-    elif output == "yaml":
-        import yaml
+def _show(status: dict[str, Any], output: FormatOption) -> None:
+    if output != "pretty":
+        print_tree(status, output)
+        return
+    from rich.console import Console
 
-        typer.echo(yaml.safe_dump(status, sort_keys=False), nl=False)
-    else:
-        from rich.console import Console
+    from ha_engine.cli.status_table import node_table, query_table
 
-        from ha_engine.cli.status_table import node_table, query_table
-
-        Console().print(node_table(status), query_table(status))
+    Console().print(node_table(status), query_table(status))
 
 
 @query_app.command()

@@ -21,6 +21,7 @@ def node_table(status: dict[str, Any]) -> Table:
         "epoch": status["epoch"],
         "lease": f"{lease['holder'] or 'nobody'}, version {lease['version']}"
         f", in sync: {', '.join(lease['in_sync']) or '-'}",
+        **_pause(lease),
         "journal": f"last {journal['last']}, committed {journal['committed_sequence']}",
         "events": f"{receive['accepted_events']} accepted, "
         f"{receive['duplicate_events']} duplicate, "
@@ -31,6 +32,12 @@ def node_table(status: dict[str, Any]) -> Table:
     for name, value in rows.items():
         table.add_row(name, str(value))
     return table
+
+
+def _pause(lease: dict[str, Any]) -> dict[str, str]:
+    if not lease["paused"]:
+        return {}
+    return {"failover": "[bold yellow]paused[/bold yellow]: no node takes over until it resumes"}
 
 
 def _process(process: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ session         one connection behind a local deadline, for callers that must no
 schema          the tables of the project's own schema
 migrations, upgrade   how a database gets that schema, and only when an operator asks
 lease_store     the group's row
+lease_listener  hears when that row says something new
 sink_table      tables that queries write to
 embedded        a real PostgreSQL without an installation, for trials and tests
 """

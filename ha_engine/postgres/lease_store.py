@@ -7,16 +7,18 @@ is meant for a thread. No call leaves a transaction open.
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any, TypeVar
 
 from sqlalchemy import (
     CTE,
     Connection,
     Engine,
+    Label,
     Row,
     Select,
     func,
@@ -27,31 +29,33 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.postgresql import insert as postgres_insert
+from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt, wait_random
 
-from ha_engine.errors import DatabaseUnreachable
+from ha_engine.errors import DatabaseUnreachable, GroupUnknown, LeaseNotChanged
 from ha_engine.postgres.engine import place
 from ha_engine.postgres.schema import SCHEMA, lease, lease_history
 from ha_engine.postgres.session import Session
-from ha_engine.types import DatabaseIdentity, Holder, LeaseRow, Member
+from ha_engine.types import DatabaseIdentity, Holder, HolderChange, LeaseRow, Member
 
 T = TypeVar("T")
+
+PAUSE_ATTEMPTS = 20
+"""The holder writes once each renew_every: that it is in between even twice is rare."""
 
 _ROW = [
     column for column in lease.c if column.name not in {"group_name", "expires_at", "written_at"}
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class HolderChange:
-    """One line of the history. ``outage_seconds`` is what the new holder measured, if it did."""
+def lease_channel(schema: str, group: str) -> str:
+    """Where PostgreSQL tells that the row of ``group`` says something new; a plain identifier."""
+    # A channel's name has at most 63 bytes, and schema and group may have as many each.
+    name = hashlib.blake2b(f"{schema}/{group}".encode(), digest_size=16)
+    return f"ha_engine_lease_{name.hexdigest()}"
 
-    at: datetime
-    epoch: int
-    version: int
-    holder: Holder | None
-    previous: Holder | None
-    why: str | None
-    outage_seconds: float | None
+
+class _Overtaken(Exception):
+    """The row changed between our read and our write."""
 
 
 class _Warnings:
@@ -82,6 +86,7 @@ class PostgresLeaseStore:
         translated_schema = engine.execution_options(schema_translate_map={SCHEMA: schema})
         self._session = Session(translated_schema, name="lease", autocommit=True)
         self._group, self._ttl_seconds, self._db_timeout = group, ttl_seconds, db_timeout
+        self._channel, self._place = lease_channel(schema, group), place(engine)
 
     def read(self) -> LeaseRow | None:
         """The row as it is now; None: the group has none."""
@@ -96,23 +101,19 @@ class PostgresLeaseStore:
             .returning(*_ROW)
             .cte("created")
         )
-        statement = select(*created.c)
+        statement = select(*created.c, self._notified())
         if row.holder is not None:
             why = "first row of the group" if row.epoch <= 1 else "the database had lost the row"
-            statement = statement.add_cte(self._history_of(created, None, why, None))
+            statement = statement.add_cte(self._history_of(created, None, why))
         return self._one_row(statement, writes=True)
 
     def compare_and_set(
-        self,
-        expected: LeaseRow,
-        wanted: LeaseRow,
-        *,
-        why: str | None = None,
-        outage_seconds: float | None = None,
+        self, expected: LeaseRow, wanted: LeaseRow, *, why: str | None = None
     ) -> LeaseRow | None:
         """Replace ``expected`` by ``wanted`` with version + 1; None: it was no longer ``expected``.
 
-        A change of holder or epoch is written to the history by the same statement.
+        A change of holder or epoch is written to the history by the same statement, and whoever
+        listens hears of anything that is more than a renewal.
         """
         values = _columns(wanted) | {"version": lease.c.version + 1}
         written = (
@@ -122,12 +123,56 @@ class PostgresLeaseStore:
             .returning(*_ROW)
             .cte("written")
         )
-        statement = select(*written.c)
+        news = [self._notified()] if _news(wanted) != _news(expected) else []
+        statement = select(*written.c, *news)
         if (wanted.holder, wanted.epoch) != (expected.holder, expected.epoch):
-            statement = statement.add_cte(
-                self._history_of(written, expected.holder, why, outage_seconds)
-            )
+            statement = statement.add_cte(self._history_of(written, expected.holder, why))
         return self._one_row(statement, writes=True)
+
+    def set_paused(self, paused: bool) -> LeaseRow:
+        """While ``paused``, nobody acquires (R7); answers the row as it then stands.
+
+        Also raises GroupUnknown without a row, and LeaseNotChanged when others wrote in between
+        each time or when the row may be older than what the nodes have seen.
+        """
+        retrying = Retrying(
+            retry=retry_if_exception_type(_Overtaken),
+            stop=stop_after_attempt(PAUSE_ATTEMPTS),
+            wait=wait_random(0, 0.1),
+        )
+        try:
+            return retrying(self._try_to_pause, paused)
+        except RetryError:
+            raise LeaseNotChanged(
+                f"the lease row of group {self._group} changed during each of {PAUSE_ATTEMPTS} "
+                "attempts to write it; try again"
+            ) from None
+
+    def _try_to_pause(self, paused: bool) -> LeaseRow:
+        row = self.read()
+        if row is None:
+            raise GroupUnknown(
+                f"the database {self._place} has no lease row of group {self._group}; "
+                "start a node of it first, or check group and database.url"
+            )
+        if row.paused is paused:
+            return row
+        self._require_same_database(row)
+        written = self.compare_and_set(row, replace(row, paused=paused))
+        if written is None:
+            raise _Overtaken
+        return written
+
+    def _require_same_database(self, row: LeaseRow) -> None:
+        # 1. The holder removes P from in_sync with version 7 and acks alone. 2. The database fails
+        # over to a replica that stands at version 6, with P. 3. A pause makes it version 7: nobody
+        # sees any more that the row is regressed (R5), and P may acquire without what was acked.
+        # Read after the row, so that a failover between the two reads is seen too.
+        if row.identity not in (None, self.identity()):
+            raise LeaseNotChanged(
+                f"the database {self._place} is not the one that the holder wrote its lease to, so "
+                "the row may be an older one; try again once a node holds the lease here"
+            )
 
     def identity(self) -> DatabaseIdentity:
         """Which PostgreSQL answers; works for an unprivileged role (R5)."""
@@ -148,6 +193,22 @@ class PostgresLeaseStore:
         )
         rows = self._call(lambda connection: connection.execute(statement).all())
         return [_holder_change(row) for row in rows]
+
+    def note_outage(self, epoch: int, seconds: float) -> None:
+        """Write into the history how long nobody took events before the holder of ``epoch`` did.
+
+        To be called by that holder, who measured it. Without a line to write it into, nothing.
+        """
+        newest = (
+            select(func.max(lease_history.c.id))
+            .where(lease_history.c.group_name == self._group, lease_history.c.epoch == epoch)
+            .where(lease_history.c.holder_node.is_not(None))
+            .scalar_subquery()
+        )
+        statement = (
+            update(lease_history).where(lease_history.c.id == newest).values(outage_seconds=seconds)
+        )
+        self._call(lambda connection: connection.execute(statement))
 
     def close(self) -> None:
         """End the connection and its thread."""
@@ -175,7 +236,7 @@ class PostgresLeaseStore:
         # 3. The server reports success with a warning of SQLSTATE class 01, though a failover to
         # that standby would lose the write. So a write that warns has an unknown outcome (R1).
         return DatabaseUnreachable(
-            f"the database {place(self._session.engine)} warned about a write to the lease, "
+            f"the database {self._place} warned about a write to the lease, "
             f"so its outcome is unknown: {' '.join(notice.split())}"
         )
 
@@ -184,9 +245,11 @@ class PostgresLeaseStore:
         ttl = timedelta(seconds=self._ttl_seconds)
         return {"written_at": func.clock_timestamp(), "expires_at": func.clock_timestamp() + ttl}
 
-    def _history_of(
-        self, written: CTE, previous: Holder | None, why: str | None, outage_seconds: float | None
-    ) -> CTE:
+    def _notified(self) -> Label[Any]:
+        # In the statement that writes: the server tells it when that has committed, or not at all.
+        return func.pg_notify(self._channel, "").label("notified")
+
+    def _history_of(self, written: CTE, previous: Holder | None, why: str | None) -> CTE:
         line = {
             "group_name": literal(self._group),
             "epoch": written.c.epoch,
@@ -199,10 +262,14 @@ class PostgresLeaseStore:
                 previous.process if previous else None, lease.c.holder_process.type
             ),
             "why": literal(why, lease_history.c.why.type),
-            "outage_seconds": literal(outage_seconds, lease_history.c.outage_seconds.type),
         }
         lines = select(*line.values()).select_from(written)
         return insert(lease_history).from_select(list(line), lines).cte("history_line")
+
+
+def _news(row: LeaseRow) -> tuple[object, ...]:
+    """What others wait for; a renewal changes none of it."""
+    return row.holder, row.epoch, row.in_sync, row.successor, row.paused
 
 
 def _is(expected: LeaseRow) -> list[Any]:

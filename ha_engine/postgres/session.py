@@ -73,7 +73,7 @@ class Session:
         if wire is not None:
             wire.close()
         if connection is not None:
-            _discard(connection)
+            discard(connection)
 
     def shut(self) -> None:
         """Close for good, with the thread."""
@@ -93,7 +93,9 @@ class Session:
         raise self._too_late("did not answer in time, so the outcome of the call is unknown")
 
     def _too_late(self, what: str) -> DatabaseUnreachable:
-        return DatabaseUnreachable(f"the database {place(self.engine)} {what}; it is tried again")
+        return DatabaseUnreachable(
+            f"the database {place(self.engine)} {what}; check that it is not stuck or overloaded"
+        )
 
     def _drop_connection(self, future: Future[Any]) -> None:
         if future.cancel():
@@ -148,7 +150,8 @@ def _hung_up(connection: Connection) -> bool:
     return bool(poll.poll(0))
 
 
-def _discard(connection: Connection) -> None:
+def discard(connection: Connection) -> None:
+    """Close it without a word to the server, which may be gone."""
     try:
         connection.invalidate()
         connection.close()

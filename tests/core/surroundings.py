@@ -6,42 +6,116 @@ Not for deciding or checking: that is the core's, and ``truth``'s.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
-from ha_engine.types import DatabaseIdentity, Events, LeaseRow, Mark, Record, Skip
+from ha_engine.errors import DatabaseUnreachable, InvariantBroken
+from ha_engine.types import DatabaseIdentity, Events, HolderChange, LeaseRow, Mark, Record, Skip
 
 IDENTITY = DatabaseIdentity("7000000000000000001", "00000001")
 
 
 @dataclass
 class LeaseTable:
-    """The group's one row, changed by compare-and-set on (holder, epoch, version) (R1)."""
+    """The group's one row, changed by compare-and-set on (holder, epoch, version) (R1).
+
+    It refuses what the real table's constraints and trigger refuse. ``history`` holds every row
+    that was written, ``lines`` the changes of holder or epoch among them.
+    """
 
     row: LeaseRow | None = None
     up: bool = True
     changed_at: float = 0.0
     history: list[LeaseRow] = field(default_factory=list)
+    lines: list[HolderChange] = field(default_factory=list)
 
     def create(self, now: float, row: LeaseRow) -> LeaseRow | None:
-        return None if self.row is not None else self.put(now, row)
+        why = "first row of the group" if row.epoch <= 1 else "the database had lost the row"
+        return None if self.row is not None else self.put(now, row, why)
 
-    def compare_and_set(self, now: float, expected: LeaseRow, wanted: LeaseRow) -> LeaseRow | None:
+    def compare_and_set(
+        self, now: float, expected: LeaseRow, wanted: LeaseRow, why: str | None = None
+    ) -> LeaseRow | None:
         is_row, expects = self.row, expected
         same = is_row is not None and (is_row.holder, is_row.epoch, is_row.version) == (
             expects.holder,
             expects.epoch,
             expects.version,
         )
-        return self.put(now, replace(wanted, version=expected.version + 1)) if same else None
+        if not same:
+            return None
+        _require_legal(expected, wanted)
+        return self.put(now, replace(wanted, version=expected.version + 1), why)
 
-    def put(self, now: float, row: LeaseRow) -> LeaseRow:
-        self.row, self.changed_at = row, now
+    def put(self, now: float, row: LeaseRow, why: str | None = None) -> LeaseRow:
+        before, self.row, self.changed_at = self.row, row, now
         self.history.append(row)
+        previous, epoch = (before.holder, before.epoch) if before else (None, row.epoch)
+        if (row.holder, row.epoch) != (previous, epoch):
+            at = datetime.fromtimestamp(now, UTC)
+            line = HolderChange(at, row.epoch, row.version, row.holder, previous, why)
+            self.lines.append(line)
         return row
 
     @property
     def highest(self) -> tuple[int, int]:
         return max(((row.epoch, row.version) for row in self.history), default=(0, 0))
+
+
+def _require_legal(before: LeaseRow, after: LeaseRow) -> None:
+    if after.epoch < before.epoch:
+        raise InvariantBroken(f"the lease would fall from epoch {before.epoch} to {after.epoch}")
+    if after.epoch == before.epoch and after.holder not in (None, before.holder):
+        raise InvariantBroken(f"epoch {after.epoch} would have a second holder")
+    if after.holder and after.holder.node not in {member.node for member in after.in_sync}:
+        raise InvariantBroken("lease_holder_is_in_sync")
+
+
+class TableStore:
+    """A LeaseTable behind the calls of the real store; those who share ``turn`` share the table."""
+
+    def __init__(
+        self, table: LeaseTable, turn: threading.Lock, clock: Callable[[], float] = lambda: 0.0
+    ) -> None:
+        self._table, self._turn, self._clock = table, turn, clock
+
+    def read(self) -> LeaseRow | None:
+        with self._reached() as table:
+            return table.row
+
+    def identity(self) -> DatabaseIdentity:
+        with self._reached():
+            return IDENTITY
+
+    def create(self, row: LeaseRow) -> LeaseRow | None:
+        with self._reached() as table:
+            return table.create(self._clock(), row)
+
+    def compare_and_set(
+        self, expected: LeaseRow, wanted: LeaseRow, *, why: str | None = None
+    ) -> LeaseRow | None:
+        with self._reached() as table:
+            return table.compare_and_set(self._clock(), expected, wanted, why)
+
+    def history(self, limit: int = 20) -> list[HolderChange]:
+        with self._reached() as table:
+            return table.lines[::-1][:limit]
+
+    def note_outage(self, epoch: int, seconds: float) -> None:
+        with self._reached() as table:
+            mine = [n for n, line in enumerate(table.lines) if line.epoch == epoch and line.holder]
+            for number in mine[-1:]:
+                table.lines[number] = replace(table.lines[number], outage_seconds=seconds)
+
+    @contextmanager
+    def _reached(self) -> Iterator[LeaseTable]:
+        with self._turn:
+            if not self._table.up:
+                raise DatabaseUnreachable("the database is down")
+            yield self._table
 
 
 @dataclass

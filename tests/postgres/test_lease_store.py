@@ -1,4 +1,4 @@
-"""The lease store's contract, against a real database."""
+"""What only the real lease store promises: time, rights, and an end to every wait."""
 
 from __future__ import annotations
 
@@ -57,119 +57,6 @@ def store(engine: Engine, opened: Opening) -> PostgresLeaseStore:
     return opened(engine)
 
 
-def test_a_group_without_a_row_reads_as_none(store: PostgresLeaseStore) -> None:
-    assert store.read() is None
-
-
-def test_a_created_row_reads_back_whole(store: PostgresLeaseStore) -> None:
-    row = replace(
-        HELD,
-        in_sync=(A, B),
-        advertise="http://a:8080",
-        successor="node-b",
-        paused=True,
-        identity=store.identity(),
-    )
-    assert store.create(row) == row
-    assert store.read() == row
-
-
-def test_of_many_who_create_the_row_one_succeeds(engine: Engine, opened: Opening) -> None:
-    rows = [replace(FIRST, group_id=f"group-{n}") for n in range(8)]
-    stores = [opened(engine, db_timeout=10) for _ in rows]
-    winners = [
-        row
-        for row in _together(
-            [lambda s=s, r=r: s.create(r) for s, r in zip(stores, rows, strict=True)]
-        )
-        if row
-    ]
-    assert len(winners) == 1
-    assert stores[0].read() == winners[0]
-
-
-def test_of_many_who_acquire_one_wins_each_version(engine: Engine, opened: Opening) -> None:
-    stores = [opened(engine, db_timeout=10) for _ in range(6)]
-    row = stores[0].create(
-        replace(FIRST, in_sync=tuple(Member(f"node-{n}", "j") for n in range(6)))
-    )
-    for _ in range(20):
-        assert row is not None
-        wanted = [
-            replace(row, holder=Holder(f"node-{n}", "p"), epoch=row.epoch + 1) for n in range(6)
-        ]
-        calls = [
-            lambda s=s, w=w, r=row: s.compare_and_set(r, w)
-            for s, w in zip(stores, wanted, strict=True)
-        ]
-        winners = [answer for answer in _together(calls) if answer]
-        assert len(winners) == 1
-        assert winners[0].version == row.version + 1
-        assert stores[0].read() == winners[0]
-        row = winners[0]
-
-
-def _together(calls: list[Callable[[], LeaseRow | None]]) -> list[LeaseRow | None]:
-    answers: list[LeaseRow | None] = [None] * len(calls)
-    barrier = threading.Barrier(len(calls))
-
-    def run(index: int) -> None:
-        barrier.wait()
-        answers[index] = calls[index]()
-
-    threads = [threading.Thread(target=run, args=(index,)) for index in range(len(calls))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return answers
-
-
-@pytest.mark.parametrize(
-    "stale",
-    [
-        replace(HELD, version=7),
-        replace(HELD, epoch=2),
-        replace(HELD, holder=Holder("node-a", "process-2")),
-        replace(HELD, holder=None),
-    ],
-    ids=["version", "epoch", "process", "released"],
-)
-def test_a_write_that_expects_another_row_changes_nothing(
-    store: PostgresLeaseStore, stale: LeaseRow
-) -> None:
-    row = store.create(HELD)
-    assert store.compare_and_set(stale, replace(stale, paused=True, epoch=9)) is None
-    assert store.read() == row
-    assert len(store.history()) == 1
-
-
-def test_a_renewal_adds_one_to_the_version_and_nothing_to_the_history(
-    store: PostgresLeaseStore,
-) -> None:
-    row = store.create(FIRST)
-    assert row is not None
-    renewed = store.compare_and_set(row, row)
-    assert renewed == replace(row, version=2)
-    assert store.history() == []
-
-
-def test_a_change_of_holder_is_in_the_history_with_why_and_outage(
-    store: PostgresLeaseStore,
-) -> None:
-    store.create(FIRST)
-    held = store.compare_and_set(FIRST, HELD, why="never held before", outage_seconds=1.25)
-    assert held is not None
-    released = store.compare_and_set(
-        held, replace(held, holder=None, successor="node-b"), why="switchover"
-    )
-    assert released is not None
-    latest, earlier = store.history()
-    assert (latest.holder, latest.previous, latest.why) == (None, HELD.holder, "switchover")
-    assert (earlier.holder, earlier.epoch, earlier.version) == (HELD.holder, 1, 2)
-    assert (earlier.why, earlier.outage_seconds) == ("never held before", 1.25)
-
-
 def test_expiry_is_the_time_of_the_write_and_not_of_the_wait_before_it(
     engine: Engine, opened: Opening
 ) -> None:
@@ -199,18 +86,30 @@ def _waiting_for_a_lock(engine: Engine) -> int:
         return int(connection.execute(text(query)).scalar_one())
 
 
-def test_the_database_refuses_a_falling_epoch_and_a_second_holder_of_one_epoch(
+def test_the_database_names_the_rule_that_a_refused_write_would_break(
     store: PostgresLeaseStore,
 ) -> None:
     row = store.create(replace(HELD, in_sync=(A, B), epoch=5))
     assert row is not None
-    with pytest.raises(InvariantBroken, match="would fall"):
-        store.compare_and_set(row, replace(row, epoch=4))
-    with pytest.raises(InvariantBroken, match="second holder"):
-        store.compare_and_set(row, replace(row, holder=Holder("node-b", "p")))
-    with pytest.raises(InvariantBroken, match="lease_holder_is_in_sync"):
-        store.compare_and_set(row, replace(row, holder=Holder("node-c", "p"), epoch=6))
-    assert store.read() == row
+    for broken, words in (
+        (replace(row, epoch=4), "would fall"),
+        (replace(row, holder=Holder("node-b", "p")), "second holder"),
+        (replace(row, holder=Holder("node-c", "p"), epoch=6), "lease_holder_is_in_sync"),
+    ):
+        with pytest.raises(InvariantBroken, match=words):
+            store.compare_and_set(row, broken)
+
+
+def test_the_outage_of_one_group_is_not_written_into_the_history_of_another(
+    engine: Engine, store: PostgresLeaseStore
+) -> None:
+    other = PostgresLeaseStore(engine, "another", 5.0, db_timeout=DB_TIMEOUT)
+    store.create(HELD)
+    other.create(HELD)
+    store.note_outage(1, 2.5)
+    assert [line.outage_seconds for line in store.history()] == [2.5]
+    assert [line.outage_seconds for line in other.history()] == [None]
+    other.close()
 
 
 def test_a_missing_schema_names_the_command_that_makes_it(

@@ -1,0 +1,43 @@
+"""The database of a config, for commands that work without a running node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+from sqlalchemy import Engine
+
+from ha_engine.config import Config
+from ha_engine.config.sections import DatabaseConfig
+from ha_engine.postgres.embedded import EmbeddedPostgres
+from ha_engine.postgres.engine import open_engine
+from ha_engine.postgres.lease_store import PostgresLeaseStore
+
+PATIENCE_SECONDS = 10.0
+"""How long a command waits for one answer: an operator waits longer than a lease can."""
+
+
+@contextmanager
+def opened_engine(database: DatabaseConfig, url: str | None = None) -> Iterator[Engine]:
+    """An engine for ``url``, by default the config's; an embedded server runs meanwhile."""
+    wanted, timeout = url or database.url.get_secret_value(), database.connect_timeout
+    if wanted != "embedded":
+        yield open_engine(wanted, connect_timeout=timeout)
+        return
+    with EmbeddedPostgres(database.embedded_dir) as server:
+        yield open_engine(server.url, connect_timeout=timeout)
+
+
+@contextmanager
+def opened_lease(config: Config) -> Iterator[PostgresLeaseStore]:
+    """The lease row of the config's group."""
+    with opened_engine(config.database) as engine:
+        store = PostgresLeaseStore(
+            engine,
+            config.group,
+            config.lease.ttl,
+            db_timeout=PATIENCE_SECONDS,
+            schema=config.database.schema_name,
+        )
+        with closing(store):
+            yield store

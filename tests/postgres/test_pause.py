@@ -1,0 +1,96 @@
+"""A pause is one flag of the lease row, set without disturbing anything else of it (R7)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import Engine
+
+from ha_engine.errors import GroupUnknown, LeaseNotChanged
+from ha_engine.postgres.engine import open_engine
+from ha_engine.postgres.lease_store import PAUSE_ATTEMPTS, PostgresLeaseStore
+from ha_engine.postgres.upgrade import upgrade
+from ha_engine.types import DatabaseIdentity, Holder, LeaseRow, Member
+
+A, B = Member("node-a", "journal-a"), Member("node-b", "journal-b")
+HELD = LeaseRow(
+    "group-1", Holder("node-a", "process-1"), 3, 1, (A, B), "http://a:8080", "node-b", False
+)
+
+
+class Overtaken(PostgresLeaseStore):
+    """Between its read and its write the holder renews, so many times."""
+
+    renewals = 0
+
+    def read(self) -> LeaseRow | None:
+        row = super().read()
+        if row is not None and self.renewals > 0:
+            self.renewals -= 1
+            assert self.compare_and_set(row, row) is not None
+        return row
+
+
+@pytest.fixture
+def engine(database_url: str) -> Engine:
+    engine = open_engine(database_url, statement_timeout=5)
+    upgrade(engine)
+    return engine
+
+
+@pytest.fixture
+def store(engine: Engine) -> Iterator[Overtaken]:
+    with closing(Overtaken(engine, "default", 5.0, db_timeout=10)) as store:
+        yield store
+
+
+def test_pause_and_resume_change_the_flag_and_nothing_else(store: Overtaken) -> None:
+    row = replace(HELD, identity=store.identity())
+    store.create(row)
+    assert store.set_paused(True) == store.read() == replace(row, version=2, paused=True)
+    assert store.set_paused(False) == store.read() == replace(row, version=3)
+    assert len(store.history()) == 1
+
+
+@pytest.mark.parametrize("paused", [True, False])
+def test_what_is_so_already_is_not_written_again(store: Overtaken, paused: bool) -> None:
+    row = replace(HELD, paused=paused)
+    store.create(row)
+    assert store.set_paused(paused) == row
+
+
+def test_a_released_row_can_be_paused(store: Overtaken) -> None:
+    store.create(replace(HELD, holder=None))
+    assert store.set_paused(True) == replace(HELD, holder=None, version=2, paused=True)
+
+
+def test_a_pause_that_the_holder_overtakes_is_tried_again(store: Overtaken) -> None:
+    store.create(HELD)
+    store.renewals = 3
+    assert store.set_paused(True) == replace(HELD, version=5, paused=True)
+
+
+def test_a_pause_that_is_overtaken_each_time_gives_up_and_says_so(store: Overtaken) -> None:
+    store.create(HELD)
+    store.renewals = PAUSE_ATTEMPTS
+    with pytest.raises(LeaseNotChanged, match="try again"):
+        store.set_paused(True)
+    assert store.read() == replace(HELD, version=1 + PAUSE_ATTEMPTS)
+
+
+def test_a_group_without_a_row_cannot_be_paused(store: Overtaken) -> None:
+    with pytest.raises(GroupUnknown, match="no lease row of group default"):
+        store.set_paused(True)
+    assert store.read() is None
+
+
+def test_a_row_that_another_database_wrote_is_left_alone(store: Overtaken) -> None:
+    identity = store.identity()
+    row = replace(HELD, identity=DatabaseIdentity(identity.system_identifier, "0000000F"))
+    store.create(row)
+    with pytest.raises(LeaseNotChanged, match="may be an older one"):
+        store.set_paused(True)
+    assert store.read() == row

@@ -1,4 +1,4 @@
-"""The section of the stream between nodes, and of the certificates with which they trust each other."""
+"""The section of the stream between nodes, with the certificates that they show each other."""
 
 from __future__ import annotations
 

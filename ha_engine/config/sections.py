@@ -209,8 +209,8 @@ class QueryConfig(Section):
     read_parallelism: int = Field(
         default=2,
         ge=1,
-        description="Most tasks that read one micro-batch; sums of floating-point numbers depend on "
-        "it. Group-wide.",
+        description="Most tasks that read one micro-batch; sums of floating-point numbers depend "
+        "on it. Group-wide.",
     )
     state_store: Literal["hdfs", "rocksdb"] = Field(
         default="hdfs",

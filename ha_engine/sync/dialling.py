@@ -29,6 +29,15 @@ CONNECT_SECONDS = (1.0, 1.0, 4.0)
 BRIEF_SECONDS = 1.0
 """A link that ended sooner counts as a failed attempt: two nodes must not redial in a frenzy."""
 _REASON_LENGTH_MAX = 500
+_DISTRUST = {
+    "Hostname Verification": "the node at {address} shows no certificate for {peer}; correct "
+    "event_sync.peers, or the names in its certificate",
+    "CERTIFICATE_VERIFY_FAILED": "the certificate at {address} has expired or is not signed by "
+    "event_sync.tls.ca; correct the one or the other",
+    "WRONG_VERSION_NUMBER": "the node at {address} speaks plain text and this one TLS; give both "
+    "certificates in event_sync.tls",
+}
+"""What gRPC says when it does not trust the other end, and what that means."""
 
 
 class Refused(Exception):
@@ -93,10 +102,11 @@ class Dialler:
         peer: str,
         config: EventSyncConfig,
         hold: Holding,
+        refused: Callable[[str], None],
         unreachable: Callable[[str], None],
     ) -> None:
         self._peer, self._address, self._config = peer, config.peers[peer], config
-        self._hold, self._unreachable = hold, unreachable
+        self._hold, self._refused, self._unreachable = hold, refused, unreachable
         self._connect_seconds = cycle(CONNECT_SECONDS)
 
     async def run(self) -> None:
@@ -114,6 +124,7 @@ class Dialler:
         try:
             await self._dial()
         except Refused as error:
+            self._refused(error.reason)
             raise NoLink(error.reason) from error
         except (WireBroken, MalformedFrame, ConfigError, TimeoutError) as error:
             self._unreachable(str(error) or "it does not answer")
@@ -129,12 +140,19 @@ class Dialler:
                 async with asyncio.timeout(next(self._connect_seconds)):
                     await call.wait_for_connection()
             except grpc.aio.AioRpcError as error:
-                raise WireBroken(error.details() or "it does not answer") from error
+                raise self._meaning(error.details() or "it does not answer") from error
             try:
                 certified = self._peer if self._config.tls.given else None
                 await self._hold(ClientWire(call, certified), self._peer)
             finally:
                 call.cancel()
+
+    def _meaning(self, details: str) -> Refused | WireBroken:
+        for sign, meaning in _DISTRUST.items():
+            if sign in details:
+                sentence = meaning.format(address=self._address, peer=self._peer)
+                return Refused(self._peer, sentence)
+        return WireBroken(details.rpartition("last error: ")[2])
 
     def _channel(self) -> grpc.aio.Channel:
         settings: list[tuple[str, int | str]] = [

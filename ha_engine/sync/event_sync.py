@@ -7,7 +7,7 @@ by the core.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -87,7 +87,9 @@ class EventSync(rpc.EventSyncServicer):
         ours = self._owner.hello().node
         for peer in self._config.peers:
             if ours < peer:
-                dialler = Dialler(peer, self._config, self._hold, self._note_unreachable(peer))
+                refused = partial(self._refusals.note, peer)
+                unreachable = partial(self._note_unreachable, peer)
+                dialler = Dialler(peer, self._config, self._hold, refused, unreachable)
                 self._spawn(dialler.run(), f"dial {peer}")
 
     async def stop(self) -> None:
@@ -186,7 +188,9 @@ class EventSync(rpc.EventSyncServicer):
         """A peer with a smaller id, or a stranger, has dialled."""
         try:
             await self._hold(ServerWire(context, tls=self._config.tls.given), dialled=None)
-        except (Refused, WireBroken, MalformedFrame, TimeoutError):
+        except Refused as error:
+            self._refusals.note(error.node, error.reason)
+        except (WireBroken, MalformedFrame, TimeoutError):
             return
         except Exception as error:
             self._owner.fail(error)
@@ -194,11 +198,7 @@ class EventSync(rpc.EventSyncServicer):
     async def _hold(self, wire: Wire, dialled: str | None) -> None:
         ours = self._owner.hello()
         callers = [peer for peer in self._config.peers if peer < ours.node]
-        try:
-            theirs = await greet(wire, ours, callers if dialled is None else [dialled])
-        except Refused as error:
-            self._refusals.note(dialled or error.node, error.reason)
-            raise
+        theirs = await greet(wire, ours, callers if dialled is None else [dialled])
         link = Link(theirs.node, wire, self._traffic[theirs.node])
         reason = "the connection is gone"
         try:
@@ -272,13 +272,10 @@ class EventSync(rpc.EventSyncServicer):
 
     # -- how ---------------------------------------------------------------------------------------
 
-    def _note_unreachable(self, peer: str) -> Callable[[str], None]:
-        def note(reason: str) -> None:
-            if peer not in self._unreachable:
-                log.warning("peer cannot be reached; it is tried on", peer=peer, reason=reason)
-            self._unreachable[peer] = reason
-
-        return note
+    def _note_unreachable(self, peer: str, reason: str) -> None:
+        if peer not in self._unreachable:
+            log.warning("peer cannot be reached; it is tried on", peer=peer, reason=reason)
+        self._unreachable[peer] = reason
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         async def run() -> None:

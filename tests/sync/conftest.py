@@ -44,8 +44,9 @@ async def make(tmp_path: Path) -> AsyncIterator[Make]:
 @pytest.fixture
 async def pair(make: Make, proxy: Proxy) -> tuple[SyncNode, SyncNode]:
     """node-a, which dials through the proxy, and node-b; connected."""
-    b = await make("node-b", plain({"node-a": 1}))
+    # The proxy shares the loop with the nodes: a busy moment of a test is no silent network.
+    b = await make("node-b", plain({"node-a": 1}, sync_timeout="60s"))
     proxy.target = b.sync.port
-    a = await make("node-a", plain({"node-b": proxy.port}))
+    a = await make("node-a", plain({"node-b": proxy.port}, sync_timeout="60s"))
     await async_wait_until(lambda: a.connected("node-b") and b.connected("node-a"))
     return a, b

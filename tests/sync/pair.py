@@ -6,6 +6,7 @@ acks what is durable.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -54,6 +55,9 @@ class SyncNode:
         self.leader: str | None = None
         self.appended = self.journal.last
         self.received = self.asked = 0
+        # Cleared: this node's disk has no room, and nothing is read from the link.
+        self.gate = asyncio.Event()
+        self.gate.set()
         self.sync = EventSync(config, self.journal, self)
 
     async def start(self) -> SyncNode:
@@ -84,6 +88,7 @@ class SyncNode:
                 self.append(records)
 
     async def room(self) -> None:
+        await self.gate.wait()
         await self.writer.room(ROOM_BYTES)
 
     def fail(self, error: BaseException) -> None:

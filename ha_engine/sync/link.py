@@ -22,7 +22,7 @@ TOLD_BYTES_MAX = 16 << 20
 
 @dataclass(slots=True)
 class Traffic:
-    """Counters of one peer since the process started. Bytes are those of the frames."""
+    """Counters of one peer since the process started; bytes without the framing of messages."""
 
     connected: bool = False
     links: int = 0
@@ -30,6 +30,14 @@ class Traffic:
     bytes_received: int = 0
     messages_sent: int = 0
     messages_received: int = 0
+
+
+def size_of(frame: pb.SyncFrame) -> int:
+    """Bytes, near enough: ByteSize encodes the whole message, which takes 0.5 ms for 1 MiB."""
+    if frame.HasField("records"):
+        return len(frame.records.frames)
+    size: int = frame.ByteSize()
+    return size
 
 
 class Link:
@@ -45,7 +53,7 @@ class Link:
 
     def tell(self, frame: pb.SyncFrame) -> None:
         """Queue ``frame``; returns at once."""
-        size = frame.ByteSize()
+        size = size_of(frame)
         if self._told_bytes + size > TOLD_BYTES_MAX:
             self.end("it does not read what it is told")
             return
@@ -104,7 +112,7 @@ class Link:
             if self._ended.done():
                 return
             self._traffic.messages_received += 1
-            self._traffic.bytes_received += frame.ByteSize()
+            self._traffic.bytes_received += size_of(frame)
             receive(frame)
             if frame.HasField("records"):
                 await room()
@@ -117,7 +125,7 @@ class Link:
                 self._told_bytes -= size
             elif self._offered is not None:
                 frame, written = self._offered
-                self._offered, size = None, frame.ByteSize()
+                self._offered, size = None, size_of(frame)
             else:
                 self._wake.clear()
                 await self._wake.wait()

@@ -240,8 +240,7 @@ class EventSync(rpc.EventSyncServicer):
         message = to_message(frame)
         if isinstance(message, Ack):
             self._confirm(link.peer, message)
-        if self._links.get(link.peer) is link:
-            self._owner.handle(on.PeerSaid(link.peer, message))
+        self._owner.handle(on.PeerSaid(link.peer, message))
 
     def _judge_again(self, link: Link, theirs: Hello) -> None:
         ours = self._owner.hello()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -89,6 +90,35 @@ async def test_whoever_does_not_begin_with_a_hello_is_not_heard(
     await greeted(await dial())
     await async_wait_until(lambda: node.connected("node-a"))
     assert node.heard() == []
+
+
+class Curt(rpc.EventSyncServicer):
+    """Greets whoever calls, and hangs up."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def Sync(self, request_iterator: object, context: Any) -> None:  # noqa: N802
+        self.calls += 1
+        await context.write(hello_frame(hello("node-b")))
+        await context.write(WELCOME)
+        await context.read()
+        await context.read()
+
+
+async def test_a_peer_that_hangs_up_after_each_greeting_is_not_dialled_in_a_frenzy(
+    make: Make,
+) -> None:
+    """Twelve calls take 0.1 s without waits between them, and some 2 s with."""
+    server, curt = grpc.aio.server(), Curt()
+    rpc.add_EventSyncServicer_to_server(curt, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    a = await make("node-a", plain({"node-b": port}))
+    began = time.monotonic()
+    await async_wait_until(lambda: a.sync.traffic()["node-b"].links >= 12, within=60)
+    assert time.monotonic() - began > 0.5
+    await server.stop(None)
 
 
 async def test_a_message_before_the_welcome_is_not_heard(

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from ha_engine.core import inputs as on
-from ha_engine.core.messages import Follow, Records
+from ha_engine.core.messages import Ack, Follow, Records
 from ha_engine.journal import Journal
 from ha_engine.sync.tail import Chunk, Files, Tail, Trimmed
 from ha_engine.types import ORIGIN, Position, Record
 from tests.journal.samples import events, mark, some_records
 from tests.sync.conftest import Make
-from tests.sync.pair import SyncNode, plain
+from tests.sync.pair import EPOCH, SyncNode, plain
 from tests.sync.proxy import Proxy
 from tests.waiting import async_wait_until
 
@@ -144,6 +144,30 @@ async def test_what_is_told_before_a_stream_is_asked_for_arrives_before_it(pair:
     assert b.heard()[0] == follow
 
 
+async def test_what_is_told_during_a_backlog_goes_before_the_records_that_wait(pair: Pair) -> None:
+    a, b = pair
+    b.gate.clear()
+    a.append([large(sequence, 1) for sequence in range(1, 31)])
+    a.stream("node-b")
+    await async_wait_until(lambda: b.received >= 1)
+    a.tell("node-b", Follow(1, "now", ORIGIN))
+    b.gate.set()
+    await equal(a, b)
+    place = b.heard().index(Follow(1, "now", ORIGIN))
+    assert place < len(b.heard()) - 5
+
+
+async def test_a_slow_line_carries_all_the_same(pair: Pair, proxy: Proxy) -> None:
+    a, b = pair
+    proxy.delay_seconds = 0.1
+    a.stream("node-b")
+    source = random.Random(3)
+    a.append([sized(n, source) for n in range(1, 21)])
+    await equal(a, b)
+    proxy.cut()
+    await async_wait_until(lambda: len(a.links()) == 3 and len(b.links()) == 3, within=30)
+
+
 # -- bound -----------------------------------------------------------------------------------------
 
 
@@ -153,12 +177,12 @@ async def test_no_more_is_in_flight_than_the_bound_while_the_peer_acks_nothing(m
     await async_wait_until(lambda: a.connected("node-b") and b.connected("node-a"))
     b.acking = False
     a.stream("node-b")
-    for sequence in range(1, 101):
-        a.append([events(sequence, size=50_000)])
-    most = MIB // 50_000
-    await async_wait_until(lambda: b.received >= most - 2)
+    a.append([events(sequence, size=60_000) for sequence in range(1, 101)])
+    await async_wait_until(lambda: b.received >= 16)  # four messages of four records
+    b.tell("node-a", Ack(EPOCH + 1, "j", 16, True, False))  # is of another epoch
+    await async_wait_until(lambda: a.heard())
     await a.writer.room(0)
-    assert b.received <= most
+    assert b.received == 16
     assert a.sync.in_flight()["node-b"] <= MIB
     b.acking = True
     b.ack(b.journal.last.sequence)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from ha_engine.core.messages import Probe
+from ha_engine.journal import Journal
 from ha_engine.sync.codec import MalformedFrame, records_frame, to_frame
 from ha_engine.sync.link import TOLD_BYTES_MAX, Link, Traffic
+from ha_engine.sync.stream import RecordStream
+from ha_engine.sync.tail import Tail
 from ha_engine.sync.wire import WireBroken
 from ha_engine.types import ORIGIN
 from ha_engine.v1 import sync_pb2 as pb
+from tests.journal.samples import some_records
 from tests.waiting import async_wait_until
 
 
@@ -160,3 +165,21 @@ async def test_an_error_of_the_node_itself_is_no_fault_of_the_link() -> None:
     wire.coming.set_result(probe(1))
     with pytest.raises(ZeroDivisionError):
         await over
+
+
+async def test_a_stream_that_is_stopped_leaves_nothing_on_the_link(
+    served: Served, tmp_path: Path
+) -> None:
+    link, wire = served.link, served.wire
+    journal = Journal.open(tmp_path, group="test")
+    journal.append(some_records(10))
+    link.tell(probe(1))
+    await async_wait_until(lambda: wire.sent)
+    stream = RecordStream(link, 1, ORIGIN, Tail(journal), journal, lambda: 0, 1 << 20)
+    await async_wait_until(lambda: stream.in_flight)
+    stream.stop()
+    link.tell(probe(2))
+    wire.passing.set()
+    await async_wait_until(lambda: served.traffic.messages_sent == 2)
+    assert wire.sent == [probe(1), probe(2)]
+    journal.close()

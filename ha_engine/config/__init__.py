@@ -1,13 +1,16 @@
 """The one config tree: models here, frozen and strict.
 
 sections    every key with its type, default and description
+event_sync  the section of the stream between nodes
 tree        the sections together, and the relations between their keys
 load        files, HA_ENGINE_* and secrets; every problem in one go
+group       what must be equal on every node of a group
 show        what holds and where it came from, and the JSON schema
 quantities  durations, sizes and addresses
 """
 
+from ha_engine.config.event_sync import EventSyncConfig
 from ha_engine.config.sections import HttpConfig, LogConfig, ReceiveConfig
 from ha_engine.config.tree import Config
 
-__all__ = ["Config", "HttpConfig", "LogConfig", "ReceiveConfig"]
+__all__ = ["Config", "EventSyncConfig", "HttpConfig", "LogConfig", "ReceiveConfig"]

@@ -69,7 +69,7 @@ class DatabaseConfig(Section):
         default="ha_engine",
         alias="schema",
         pattern=r"^[a-z_][a-z0-9_]{0,62}$",
-        description="Database schema of the engine's own tables.",
+        description="Database schema of the engine's own tables. Group-wide.",
     )
     connect_timeout: Duration = Field(
         default=2.0, description="How long one connection attempt may take."
@@ -81,14 +81,18 @@ class LeaseConfig(Section):
 
     ttl: Duration = Field(
         default=5.0,
-        description="How long the lease row must stand still before another node takes over.",
+        description="How long the lease row must stand still before another node takes over. "
+        "Group-wide.",
     )
-    renew_every: Duration = Field(default=1.0, description="How often the active renews its lease.")
+    renew_every: Duration = Field(
+        default=1.0, description="How often the active renews its lease. Group-wide."
+    )
     db_timeout: Duration = Field(
         default=1.0, description="When an unanswered call on the lease row counts as lost."
     )
     margin: Duration = Field(
-        default=0.5, description="How long before the end of the ttl the active falls silent."
+        default=0.5,
+        description="How long before the end of the ttl the active falls silent. Group-wide.",
     )
 
     @model_validator(mode="after")
@@ -162,12 +166,14 @@ class ReceiveConfig(Section):
         default=20_000, ge=1, description="Most events in one journal record, which is one fsync."
     )
     producers_max: int = Field(
-        default=10_000, ge=1, description="Most producers whose sequences are remembered."
+        default=10_000,
+        ge=1,
+        description="Most producers whose sequences are remembered. Group-wide.",
     )
     sequences_kept: int = Field(
         default=64,
         ge=1,
-        description="Latest sequences remembered of each producer, to answer retries.",
+        description="Latest sequences remembered of each producer, to answer retries. Group-wide.",
     )
 
 
@@ -190,21 +196,26 @@ class QueryConfig(Section):
     """The Spark process."""
 
     master: str = Field(
-        default="local[2]", min_length=1, description="Spark master that runs the queries."
+        default="local[2]",
+        min_length=1,
+        description="Spark master that runs the queries. Group-wide.",
     )
     heap: Size = Field(default=1 << 30, ge=256 << 20, description="Heap of the Spark driver's JVM.")
     shuffle_partitions: int = Field(
-        default=1, ge=1, description="Partitions of a shuffle, and so of each query's state."
+        default=1,
+        ge=1,
+        description="Partitions of a shuffle, and so of each query's state. Group-wide.",
     )
     read_parallelism: int = Field(
         default=2,
         ge=1,
-        description="Most tasks that read one micro-batch. Group-wide: must be equal on both "
-        "nodes, since sums of floating-point numbers depend on it.",
+        description="Most tasks that read one micro-batch; sums of floating-point numbers depend "
+        "on it. Group-wide.",
     )
     state_store: Literal["hdfs", "rocksdb"] = Field(
         default="hdfs",
-        description="Spark's state store: hdfs keeps the state on the heap, rocksdb on the disk.",
+        description="Spark's state store: hdfs keeps the state on the heap, rocksdb on the disk. "
+        "Group-wide.",
     )
     checkpoint_dir: Path | None = Field(
         default=None,
@@ -233,7 +244,7 @@ class QueryConfig(Section):
     )
     spark: dict[str, Annotated[str, BeforeValidator(as_text)]] = Field(
         default_factory=dict,
-        description="Further Spark settings, by their full name (spark.sql.…: value).",
+        description="Further Spark settings, by their full name (spark.sql.…: value). Group-wide.",
     )
 
     @model_validator(mode="after")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pydantic import Field, model_validator
 
+from ha_engine.config.event_sync import EventSyncConfig
 from ha_engine.config.quantities import format_size
 from ha_engine.config.sections import (
     DatabaseConfig,
@@ -38,6 +39,7 @@ class Config(Section):
     node: NodeConfig = NodeConfig()
     database: DatabaseConfig = DatabaseConfig()
     lease: LeaseConfig = LeaseConfig()
+    event_sync: EventSyncConfig = EventSyncConfig()
     http: HttpConfig = HttpConfig()
     receive: ReceiveConfig = ReceiveConfig()
     journal: JournalConfig = JournalConfig()
@@ -59,7 +61,12 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _sections_fit_each_other(self) -> Config:
-        relations = (self._request_problem(), self._record_problem(), self._socket_problem())
+        relations = (
+            self._request_problem(),
+            self._record_problem(),
+            self._peers_problem(),
+            self._socket_problem(),
+        )
         if problems := [problem for problem in relations if problem]:
             raise ValueError("\n".join(problems))
         return self
@@ -80,6 +87,14 @@ class Config(Section):
             f"receive.max_record_rows ({self.receive.max_record_rows}) is more than "
             f"query.max_events_per_batch ({self.query.max_events_per_batch}): a batch is cut "
             "between records and would exceed its limit; lower receive.max_record_rows"
+        )
+
+    def _peers_problem(self) -> str | None:
+        if self.node.id not in self.event_sync.peers:
+            return None
+        return (
+            f"event_sync.peers names this node itself ({self.node.id}); list only the others, and "
+            "give each node a node.id of its own"
         )
 
     def _socket_problem(self) -> str | None:

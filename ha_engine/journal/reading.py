@@ -21,6 +21,7 @@ from ha_engine.errors import DiskFailed, JournalDamaged, UnknownJournalVersion
 from ha_engine.journal.record import (
     HEADER_BYTES,
     BadFrame,
+    Frame,
     Header,
     NewerVersion,
     decode_header,
@@ -109,12 +110,33 @@ def read_records(
             offset += header.frame_length
 
 
+def read_frames(extent: Extent, bytes_max: int) -> list[Frame]:
+    """The frames at the start of ``extent``, verified and not decoded, to hand them on as they are.
+
+    One at least, then no more than ``bytes_max`` bytes. Raises as read_extent.
+    """
+    frames: list[Frame] = []
+    path, offset, rest = Path(extent.path), extent.offset, min(extent.length, bytes_max)
+    with open_segment(path, rest) as file:
+        file.seek(offset)
+        while rest > 0:
+            try:
+                raw = file.read(HEADER_BYTES)
+                header = _whole(raw, extent.offset + extent.length - offset)
+                if frames and header.frame_length > rest:
+                    break
+                frames.append(_read_frame(file, raw, header))
+            except BadFrame as error:
+                raise damage(path, offset, error) from error
+            except OSError as error:
+                raise _unreadable(path, error) from error
+            offset, rest = offset + header.frame_length, rest - header.frame_length
+    return frames
+
+
 def read_header(file: BinaryIO, room: int) -> Header:
     """The header of the frame that starts here and has at most ``room`` bytes. Raises BadFrame."""
-    header = decode_header(file.read(min(HEADER_BYTES, room)))
-    if header.frame_length > room:
-        raise BadFrame(f"the record is cut after {room} of {header.frame_length} bytes")
-    return header
+    return _whole(file.read(min(HEADER_BYTES, room)), room)
 
 
 def scan(path: Path, first: int, epoch: int, *, payloads: bool = True) -> Outline:
@@ -222,6 +244,20 @@ def _read_rest(
     length = header.payload_length
     payload = verified(file.read(length), length, header.payload_crc, "payload")
     return Record(header.position, header.committed, body, payload)
+
+
+def _whole(raw: bytes, room: int) -> Header:
+    header = decode_header(raw)
+    if header.frame_length > room:
+        raise BadFrame(f"the record is cut after {room} of {header.frame_length} bytes")
+    return header
+
+
+def _read_frame(file: BinaryIO, raw: bytes, header: Header) -> Frame:
+    meta = verified(file.read(header.meta_length), header.meta_length, header.meta_crc, "meta")
+    length = header.payload_length
+    payload = verified(file.read(length), length, header.payload_crc, "payload")
+    return Frame(header.position, raw + meta, payload)
 
 
 def _check_parts(file: BinaryIO, header: Header, payloads: bool) -> None:

@@ -55,6 +55,7 @@ class JournalWriter:
         self._busy = self._closing = False
         self._idle = asyncio.Event()
         self._idle.set()
+        self._progress = asyncio.Event()
         self._failure: BaseException | None = None
 
     @property
@@ -81,6 +82,12 @@ class JournalWriter:
         if frames and self._last is not None:
             self._last = frames[-1].position
         self._enqueue(frames)
+
+    async def room(self, pending_bytes: int) -> None:
+        """Return once at most ``pending_bytes`` are pending, or once the writer has failed."""
+        while self._pending_bytes > pending_bytes and self._failure is None:
+            self._progress.clear()
+            await self._progress.wait()
 
     async def run_exclusive(self, call: Callable[[], T]) -> T:
         """Run ``call`` in the writer's thread, after all records that were appended before.
@@ -140,6 +147,7 @@ class JournalWriter:
             self._fail(failed)
             return
         self._pending_bytes -= sum(frame.length for frame in frames)
+        self._progress.set()
         try:
             self._on_durable(frames[-1].position.sequence)
         except Exception as error:
@@ -175,6 +183,7 @@ class JournalWriter:
             if isinstance(work, _Exclusive) and not work.outcome.done():
                 work.outcome.set_exception(error)
         self._queue.clear()
+        self._progress.set()
         self._busy = False
         self._idle.set()
         self._on_failed(error)

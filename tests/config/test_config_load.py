@@ -169,6 +169,19 @@ def test_no_message_shows_a_secret(tmp_path: Path, text: str) -> None:
         (f"node: {{runtime_dir: /tmp/{'x' * 100}}}", "choose a shorter directory"),
         ("node: {id: 'a b'}", "node.id: has characters or a form that is not allowed"),
         ("- a\n- b", "must hold keys and values"),
+        ("event_sync: {peers: {node-b: 'b:9893'}}", "anybody could pose as one; give"),
+        (
+            "event_sync: {peers: {node-a: 'b:9893'}, insecure: true}",
+            "event_sync.peers names this node itself (node-a)",
+        ),
+        ("event_sync: {peers: {node-b: b}, insecure: true}", "write host:port"),
+        ("event_sync: {tls: {certificate: a.pem}}", "key and ca missing"),
+        (
+            "event_sync: {insecure: true, tls: {certificate: c, key: k, ca: a}}",
+            "insecure and tls exclude each other",
+        ),
+        ("event_sync: {heartbeat_every: 1s}", "three heartbeats must fit into it"),
+        ("event_sync: {heartbeat_every: 0s}", "three heartbeats must fit into it"),
     ],
 )
 def test_relations_and_forms_are_refused_with_the_reason(
@@ -187,6 +200,19 @@ def test_loopback_addresses_need_no_leave(tmp_path: Path, listen: str) -> None:
 def test_other_addresses_need_the_word_written_out(tmp_path: Path) -> None:
     config = load_config(written(tmp_path, "http: {listen: '0.0.0.0:80', insecure: true}"), {})
     assert config.http.listen == "0.0.0.0:80"
+
+
+@pytest.mark.parametrize(
+    "trust", ["insecure: true", "tls: {certificate: a.pem, key: a.key, ca: ca.pem}"]
+)
+def test_peers_are_named_with_certificates_or_with_the_word_written_out(
+    tmp_path: Path, trust: str
+) -> None:
+    config = load_config(
+        written(tmp_path, f"event_sync: {{peers: {{node-b: 'b:9893'}}, {trust}}}"), {}
+    )
+    assert config.event_sync.peers == {"node-b": "b:9893"}
+    assert config.event_sync.tls.ca in (None, tmp_path / "ca.pem")
 
 
 def test_relative_paths_count_from_the_config_files_directory(tmp_path: Path) -> None:

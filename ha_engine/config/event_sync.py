@@ -1,0 +1,98 @@
+"""The section of the stream between nodes, with the certificates that they show each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field, model_validator
+
+from ha_engine.config.quantities import Address, Duration, Size
+from ha_engine.config.sections import Name, Section
+
+
+class TlsConfig(Section):
+    """Files (PEM) with which a node shows who it is and checks its peers."""
+
+    certificate: Path | None = Field(
+        default=None,
+        description="Certificate of this node; its subject alternative names hold node.id.",
+    )
+    key: Path | None = Field(default=None, description="Private key of the certificate.")
+    ca: Path | None = Field(
+        default=None, description="Certificate of the authority that signed those of all peers."
+    )
+
+    @property
+    def given(self) -> bool:
+        """Whether all three are there; that it is all or none is checked."""
+        return self.certificate is not None
+
+    @model_validator(mode="after")
+    def _all_or_none(self) -> TlsConfig:
+        missing = [name for name in ("certificate", "key", "ca") if getattr(self, name) is None]
+        if missing and len(missing) < 3:
+            raise ValueError(
+                f"{' and '.join(missing)} missing: name the certificate, its key and the ca, or "
+                "none of the three"
+            )
+        return self
+
+
+class EventSyncConfig(Section):
+    """The stream between the nodes of a group, which keeps their journals equal."""
+
+    listen: Address = Field(
+        default="127.0.0.1:9893",
+        description="Address (host:port) on which peers reach this node; unused without peers.",
+    )
+    advertise: Address | None = Field(
+        default=None,
+        description="Address (host:port) at which this node says that it is reached, for logs and "
+        "status; by default the listen address.",
+    )
+    peers: dict[Name, Address] = Field(
+        default_factory=dict,
+        description="The other nodes of the group: the node.id of each with the host:port on which "
+        "it listens; none makes a group of one.",
+    )
+    tls: TlsConfig = TlsConfig()
+    insecure: bool = Field(
+        default=False,
+        description="Written out as true, lets nodes speak in plain text and believe the name that "
+        "a peer gives.",
+    )
+    sync_timeout: Duration = Field(
+        default=2.0,
+        description="How long the active waits for a silent or slow peer before it goes on without "
+        "it. Group-wide.",
+    )
+    heartbeat_every: Duration = Field(
+        default=0.2, description="How often the active tells its peers that it lives. Group-wide."
+    )
+    max_in_flight: Size = Field(
+        default=8 << 20,
+        ge=1 << 20,
+        description="Most bytes of records sent to a peer whose disk has not confirmed them yet.",
+    )
+
+    @model_validator(mode="after")
+    def _peers_know_each_other(self) -> EventSyncConfig:
+        if self.peers and not (self.tls.given or self.insecure):
+            raise ValueError(
+                "peers are named but tls is not, so anybody could pose as one; give "
+                "tls.certificate, tls.key and tls.ca, or write 'insecure: true' if you trust the "
+                "network between the nodes"
+            )
+        if self.insecure and self.tls.given:
+            raise ValueError("insecure and tls exclude each other; remove one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _several_heartbeats_fit_into_the_timeout(self) -> EventSyncConfig:
+        if not 0 < 3 * self.heartbeat_every <= self.sync_timeout:
+            raise ValueError(
+                f"heartbeat_every is {self.heartbeat_every:g}s and sync_timeout "
+                f"{self.sync_timeout:g}s: three heartbeats must fit into it, or one that is late "
+                "loses the peer; raise sync_timeout or lower heartbeat_every"
+            )
+        return self

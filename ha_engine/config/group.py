@@ -1,0 +1,45 @@
+"""What must be equal on every node of a group, and its digest, which two nodes compare (R32).
+
+A setting belongs here when nodes that differ in it would cut, compute or remember differently, or
+judge each other's silence by another measure. Where a node listens and how much it holds does not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from ha_engine.config.tree import Config
+
+GROUP_WIDE = (
+    "database.schema",
+    "lease.ttl",
+    "lease.renew_every",
+    "lease.margin",
+    "event_sync.sync_timeout",
+    "event_sync.heartbeat_every",
+    "receive.producers_max",
+    "receive.sequences_kept",
+    "query.master",
+    "query.shuffle_partitions",
+    "query.read_parallelism",
+    "query.state_store",
+    "query.spark",
+)
+"""Keys of the config tree; their descriptions say so too."""
+
+
+def group_digest(config: Config) -> str:
+    """Hex digest of the group-wide settings; it does not depend on where they were written."""
+    tree = config.model_dump(mode="json", by_alias=True)
+    values = {name: _at(tree, name) for name in GROUP_WIDE}
+    text = json.dumps(values, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _at(tree: dict[str, Any], name: str) -> Any:
+    value: Any = tree
+    for part in name.split("."):
+        value = value[part]
+    return value

@@ -1,0 +1,32 @@
+"""Which versions compute a batch here; nodes of a group compare them before they work together.
+
+Of Python and Java only the part that may change a result: the hosts' own patches, which arrive on
+one before the other, must not part a pair.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+
+from ha_engine import __version__
+from ha_engine.errors import JavaMissing
+from ha_engine.query.session import check_java
+
+
+def runtime_versions() -> dict[str, str]:
+    """Versions by component. Blocks while Java tells its own, some 0.1 s."""
+    packages = {"spark": "pyspark", "pyarrow": "pyarrow", "pandas": "pandas"}
+    return {
+        "engine": __version__,
+        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "java": _java(),
+        **{name: version(package) for name, package in packages.items()},
+    }
+
+
+def _java() -> str:
+    try:
+        return str(check_java())
+    except JavaMissing:
+        return "none"

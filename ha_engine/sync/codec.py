@@ -1,0 +1,191 @@
+"""Between the cores' messages and the frames of sync.proto, both ways.
+
+Records travel as the journal's own frames: the sender copies bytes, the receiver verifies their
+checksums. A frame that is not understood is the fault of one link and never of the node.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from ha_engine.core.messages import (
+    Ack,
+    BatchDigest,
+    Follow,
+    Heartbeat,
+    Message,
+    Probe,
+    Promise,
+    Records,
+    Released,
+    Standing,
+)
+from ha_engine.journal.record import (
+    HEADER_BYTES,
+    BadFrame,
+    decode_header,
+    encode,
+    to_record,
+    verified,
+)
+from ha_engine.journal.record import to_frame as written_frame
+from ha_engine.types import Position, Record
+from ha_engine.v1 import sync_pb2 as pb
+
+
+class MalformedFrame(Exception):
+    """The peer sent what this engine does not understand; the link ends with this reason."""
+
+
+def to_frame(message: Message) -> pb.SyncFrame:
+    match message:
+        case Probe(epoch):
+            return pb.SyncFrame(probe=pb.Probe(epoch=epoch))
+        case Standing():
+            return pb.SyncFrame(standing=_from_standing(message))
+        case Follow(epoch, journal_id, match):
+            follow = pb.Follow(epoch=epoch, journal_id=journal_id, match=_from_position(match))
+            return pb.SyncFrame(follow=follow)
+        case Records(epoch, previous, records, committed):
+            return records_frame(epoch, previous, b"".join(map(encode, records)), committed)
+        case Heartbeat(epoch, committed, request):
+            heartbeat = pb.Heartbeat(epoch=epoch, committed=committed, request=request)
+            return pb.SyncFrame(heartbeat=heartbeat)
+        case Ack():
+            return pb.SyncFrame(ack=_from_ack(message))
+        case Promise(epoch, request):
+            return pb.SyncFrame(promise=pb.Promise(epoch=epoch, request=request))
+        case Released(epoch):
+            return pb.SyncFrame(released=pb.Released(epoch=epoch))
+        case BatchDigest(epoch, query, number, digest):
+            batch = pb.BatchDigest(epoch=epoch, query=query, number=number, digest=digest)
+            return pb.SyncFrame(batch_digest=batch)
+
+
+def records_frame(epoch: int, previous: Position, frames: bytes, committed: int) -> pb.SyncFrame:
+    """A Records message whose records are encoded already, one behind the other."""
+    records = pb.Records(
+        epoch=epoch, previous=_from_position(previous), committed=committed, frames=frames
+    )
+    return pb.SyncFrame(records=records)
+
+
+def to_message(frame: pb.SyncFrame) -> Message:
+    """Raises MalformedFrame, also for the frames that only open a link."""
+    match frame.WhichOneof("frame"):
+        case "probe":
+            return Probe(frame.probe.epoch)
+        case "standing":
+            return _to_standing(frame.standing)
+        case "follow":
+            follow = frame.follow
+            return Follow(follow.epoch, follow.journal_id, _to_position(follow.match))
+        case "records":
+            return _to_records(frame.records)
+        case "heartbeat":
+            beat = frame.heartbeat
+            return Heartbeat(beat.epoch, beat.committed, beat.request)
+        case "ack":
+            return _to_ack(frame.ack)
+        case "promise":
+            return Promise(frame.promise.epoch, frame.promise.request)
+        case "released":
+            return Released(frame.released.epoch)
+        case "batch_digest":
+            batch = frame.batch_digest
+            return BatchDigest(batch.epoch, batch.query, batch.number, batch.digest)
+        case other:
+            raise MalformedFrame(f"it sent {other or 'a frame of no known kind'} among messages")
+
+
+# -- parts -----------------------------------------------------------------------------------------
+
+
+def _from_position(position: Position) -> pb.Position:
+    return pb.Position(epoch=position.epoch, sequence=position.sequence)
+
+
+def _to_position(position: pb.Position) -> Position:
+    return Position(position.epoch, position.sequence)
+
+
+def _from_standing(standing: Standing) -> pb.Standing:
+    return pb.Standing(
+        epoch=standing.epoch,
+        journal_id=standing.journal_id,
+        last=_from_position(standing.last),
+        committed=standing.committed,
+        epochs=map(_from_position, standing.epochs),
+    )
+
+
+def _to_standing(standing: pb.Standing) -> Standing:
+    return Standing(
+        standing.epoch,
+        standing.journal_id,
+        _to_position(standing.last),
+        standing.committed,
+        tuple(map(_to_position, standing.epochs)),
+    )
+
+
+def _from_ack(ack: Ack) -> pb.Ack:
+    return pb.Ack(
+        epoch=ack.epoch,
+        journal_id=ack.journal_id,
+        durable=ack.durable,
+        room=ack.room,
+        warm=ack.warm,
+        batches=[pb.QueryBatch(query=query, number=number) for query, number in ack.batches],
+    )
+
+
+def _to_ack(ack: pb.Ack) -> Ack:
+    batches = tuple((batch.query, batch.number) for batch in ack.batches)
+    return Ack(ack.epoch, ack.journal_id, ack.durable, ack.room, ack.warm, batches)
+
+
+# -- records ---------------------------------------------------------------------------------------
+
+
+def _to_records(message: pb.Records) -> Records:
+    previous = _to_position(message.previous)
+    try:
+        records = tuple(_decoded(message.frames))
+    except (BadFrame, RecursionError) as error:
+        raise MalformedFrame(f"it sent a record that is not whole: {error}") from error
+    _check_chain(previous, records)
+    return Records(message.epoch, previous, records, message.committed)
+
+
+def _decoded(frames: bytes) -> Iterator[Record]:
+    offset = 0
+    while offset < len(frames):
+        header = decode_header(frames[offset : offset + HEADER_BYTES])
+        start = offset + HEADER_BYTES
+        middle, offset = start + header.meta_length, offset + header.frame_length
+        meta = verified(frames[start:middle], header.meta_length, header.meta_crc, "meta")
+        payload = frames[middle:offset]
+        verified(payload, header.payload_length, header.payload_crc, "payload")
+        record = to_record(header, meta, payload)
+        _check_same(record, frames[offset - header.frame_length : middle])
+        yield record
+
+
+def _check_same(record: Record, head: bytes) -> None:
+    """This node's journal must end up with the very bytes that the peer's has (I8)."""
+    try:
+        same = written_frame(record).head == head
+    except (TypeError, ValueError, UnicodeError, struct.error):
+        same = False
+    if not same:
+        raise MalformedFrame(f"it sent record {record.position} in a form of another engine")
+
+
+def _check_chain(previous: Position, records: tuple[Record, ...]) -> None:
+    for record in records:
+        position = record.position
+        if position.sequence != previous.sequence + 1 or position.epoch < previous.epoch:
+            raise MalformedFrame(f"it sent record {position} behind {previous}")
+        previous = position

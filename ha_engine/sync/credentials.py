@@ -1,0 +1,71 @@
+"""Certificates of nodes: both ends show one, signed by the group's authority.
+
+The files are read anew for each connection, so that new certificates need no restart.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from ha_engine.config.event_sync import TlsConfig
+from ha_engine.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """The contents (PEM) of the files that the config names."""
+
+    certificate: bytes
+    key: bytes
+    ca: bytes
+
+
+def read(tls: TlsConfig) -> Certificates | None:
+    """None when the config names no files. Raises ConfigError when one cannot be read."""
+    if tls.certificate is None or tls.key is None or tls.ca is None:
+        return None
+    return Certificates(
+        _content(tls.certificate, "certificate"), _content(tls.key, "key"), _content(tls.ca, "ca")
+    )
+
+
+def for_server(tls: TlsConfig) -> grpc.ServerCredentials | None:
+    """None for plain text. Raises ConfigError."""
+    first = read(tls)
+    if first is None:
+        return None
+    newest = _configuration(first)
+
+    def renewed() -> grpc.ServerCertificateConfiguration:
+        nonlocal newest
+        with suppress(ConfigError):  # a file that is just being replaced: the one in use stays
+            newest = _configuration(read(tls) or first)
+        return newest
+
+    return grpc.dynamic_ssl_server_credentials(newest, renewed, require_client_authentication=True)
+
+
+def for_channel(tls: TlsConfig) -> grpc.ChannelCredentials | None:
+    """None for plain text. Raises ConfigError."""
+    shown = read(tls)
+    if shown is None:
+        return None
+    return grpc.ssl_channel_credentials(shown.ca, shown.key, shown.certificate)
+
+
+def _configuration(shown: Certificates) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(shown.key, shown.certificate)], shown.ca)
+
+
+def _content(path: Path, name: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"event_sync.tls.{name}: {path} cannot be read ({error.strerror}); correct the path or "
+            "the file's rights"
+        ) from error

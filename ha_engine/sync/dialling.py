@@ -1,0 +1,168 @@
+"""Opening links: the greeting on both sides, and the endless attempts of the side that dials."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from itertools import cycle
+from typing import TYPE_CHECKING, Protocol
+
+import grpc
+from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
+
+from ha_engine.config.event_sync import EventSyncConfig
+from ha_engine.errors import ConfigError
+from ha_engine.sync import credentials
+from ha_engine.sync.codec import MalformedFrame
+from ha_engine.sync.hello import Hello, from_frame, objection, to_frame
+from ha_engine.sync.wire import ClientWire, Wire, WireBroken, options
+from ha_engine.v1 import sync_pb2 as pb
+from ha_engine.v1 import sync_pb2_grpc as rpc
+
+if TYPE_CHECKING:
+    Stub = rpc.EventSyncAsyncStub
+
+GREETING_SECONDS = 5.0
+WAIT_SECONDS_MAX = 0.5
+CONNECT_SECONDS = (1.0, 1.0, 4.0)
+"""In turn: a peer behind a healed network is to be found soon, a slow one to be found at all."""
+BRIEF_SECONDS = 1.0
+"""A link that ended sooner counts as a failed attempt: two nodes must not redial in a frenzy."""
+_REASON_LENGTH_MAX = 500
+_DISTRUST = {
+    "Hostname Verification": "the node at {address} shows no certificate for {peer}; correct "
+    "event_sync.peers, or the names in its certificate",
+    "CERTIFICATE_VERIFY_FAILED": "the certificate at {address} has expired or is not signed by "
+    "event_sync.tls.ca; correct the one or the other",
+    "WRONG_VERSION_NUMBER": "the node at {address} speaks plain text and this one TLS; give both "
+    "certificates in event_sync.tls",
+}
+"""What gRPC says when it does not trust the other end, and what that means."""
+
+
+class Refused(Exception):
+    """One of the two nodes does not want the other. ``node`` is who the other says it is."""
+
+    def __init__(self, node: str, reason: str) -> None:
+        self.node, self.reason = node, reason
+        super().__init__(reason)
+
+
+class NoLink(Exception):
+    """This attempt came to nothing; there will be another."""
+
+
+async def greet(wire: Wire, ours: Hello, welcome: Collection[str]) -> Hello:
+    """Say who we are, hear who they are, and agree.
+
+    Raises Refused, WireBroken, MalformedFrame, and TimeoutError after GREETING_SECONDS.
+    """
+    async with asyncio.timeout(GREETING_SECONDS):
+        await wire.write(to_frame(ours))
+        theirs = from_frame((await _expect(wire, "hello")).hello)
+        reason = objection(ours, theirs, welcome=welcome, certified=wire.certified)
+        await wire.write(_verdict(reason))
+        answer = await _expect(wire, "welcome", "refusal")
+        if reason is None and answer.HasField("refusal"):
+            said = answer.refusal.reason[:_REASON_LENGTH_MAX]
+            reason = f"{theirs.node} refuses this node and says: {said}"
+        if reason is not None:
+            await wire.finish()
+            raise Refused(theirs.node, reason)
+        return theirs
+
+
+def _verdict(reason: str | None) -> pb.SyncFrame:
+    if reason is None:
+        return pb.SyncFrame(welcome=pb.Welcome())
+    return pb.SyncFrame(refusal=pb.Refusal(reason=reason))
+
+
+async def _expect(wire: Wire, *kinds: str) -> pb.SyncFrame:
+    frame = await wire.read()
+    if frame.WhichOneof("frame") not in kinds:
+        raise MalformedFrame(f"it sent {frame.WhichOneof('frame')} instead of {kinds[0]}")
+    return frame
+
+
+class Holding(Protocol):
+    """Greets over a fresh wire and serves the link until it is over.
+
+    Raises Refused, WireBroken, MalformedFrame or TimeoutError when no link came of it.
+    """
+
+    async def __call__(self, wire: Wire, dialled: str | None) -> None: ...
+
+
+class Dialler:
+    """Calls one peer for as long as the node runs."""
+
+    def __init__(
+        self,
+        peer: str,
+        config: EventSyncConfig,
+        hold: Holding,
+        refused: Callable[[str], None],
+        unreachable: Callable[[str], None],
+    ) -> None:
+        self._peer, self._address, self._config = peer, config.peers[peer], config
+        self._hold, self._refused, self._unreachable = hold, refused, unreachable
+        self._connect_seconds = cycle(CONNECT_SECONDS)
+
+    async def run(self) -> None:
+        """A link that was lost is dialled again at once, then with growing waits."""
+        waits = wait_random_exponential(multiplier=0.05, max=WAIT_SECONDS_MAX)
+        while True:
+            async for attempt in AsyncRetrying(
+                wait=waits, retry=retry_if_exception_type(NoLink), reraise=True
+            ):
+                with attempt:
+                    await self._attempt()
+
+    async def _attempt(self) -> None:
+        began = asyncio.get_running_loop().time()
+        try:
+            await self._dial()
+        except Refused as error:
+            self._refused(error.reason)
+            raise NoLink(error.reason) from error
+        except (WireBroken, MalformedFrame, ConfigError, TimeoutError) as error:
+            self._unreachable(str(error) or "it does not answer")
+            raise NoLink(str(error)) from error
+        if asyncio.get_running_loop().time() - began < BRIEF_SECONDS:
+            raise NoLink("the link was brief")
+
+    async def _dial(self) -> None:
+        async with self._channel() as channel:
+            stub: Stub = rpc.EventSyncStub(channel)
+            call = stub.Sync()  # type: ignore[call-arg]  # its frames are written, not iterated
+            try:
+                async with asyncio.timeout(next(self._connect_seconds)):
+                    await call.wait_for_connection()
+            except grpc.aio.AioRpcError as error:
+                raise self._meaning(error.details() or "it does not answer") from error
+            try:
+                certified = self._peer if self._config.tls.given else None
+                await self._hold(ClientWire(call, certified), self._peer)
+            finally:
+                call.cancel()
+
+    def _meaning(self, details: str) -> Refused | WireBroken:
+        for sign, meaning in _DISTRUST.items():
+            if sign in details:
+                sentence = meaning.format(address=self._address, peer=self._peer)
+                return Refused(self._peer, sentence)
+        return WireBroken(details.rpartition("last error: ")[2])
+
+    def _channel(self) -> grpc.aio.Channel:
+        settings: list[tuple[str, int | str]] = [
+            *options(self._config.sync_timeout),
+            ("grpc.min_reconnect_backoff_ms", int(max(CONNECT_SECONDS) * 1000)),
+            ("grpc.enable_http_proxy", 0),
+        ]
+        trusted = credentials.for_channel(self._config.tls)
+        if trusted is None:
+            return grpc.aio.insecure_channel(self._address, settings)
+        # gRPC looks for this name, and not that of the address, in the peer's certificate.
+        settings += [("grpc.ssl_target_name_override", self._peer)]
+        return grpc.aio.secure_channel(self._address, trusted, settings)

@@ -1,0 +1,288 @@
+"""The stage's public face: links to all peers, the core's messages both ways, streams of records.
+
+It moves bytes and decides nothing: who leads, what is sent from where and who is in sync is said
+by the core.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import grpc
+import structlog
+
+from ha_engine.config.event_sync import EventSyncConfig
+from ha_engine.core import inputs as on
+from ha_engine.core.messages import Ack, Message
+from ha_engine.errors import AddressInUse
+from ha_engine.sync import credentials
+from ha_engine.sync.codec import MalformedFrame, to_frame, to_message
+from ha_engine.sync.dialling import Dialler, Refused, greet
+from ha_engine.sync.hello import Hello, from_frame, objection
+from ha_engine.sync.hello import to_frame as hello_frame
+from ha_engine.sync.link import Link, Traffic
+from ha_engine.sync.refusals import Refusals
+from ha_engine.sync.stream import RecordStream
+from ha_engine.sync.tail import Tail, Trimmed, WrittenRecords
+from ha_engine.sync.wire import ServerWire, Wire, WireBroken, options
+from ha_engine.types import Position, Record
+from ha_engine.v1 import sync_pb2 as pb
+from ha_engine.v1 import sync_pb2_grpc as rpc
+
+if TYPE_CHECKING:
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+log = structlog.get_logger(__name__)
+
+STRANGERS_MAX = 16
+"""Streams beyond those of the peers: callers that are being greeted, to be refused or not."""
+
+
+class Owner(Protocol):
+    """What the stage asks of the node; all of it on the event loop."""
+
+    def hello(self) -> Hello:
+        """Who this node is now."""
+
+    def committed(self) -> int:
+        """The highest committed sequence."""
+
+    def handle(self, event: on.Input) -> None:
+        """PeerConnected, PeerSaid and PeerLost, in order for each peer."""
+
+    async def room(self) -> None:
+        """Return when the journal's writer can take more records."""
+
+    def fail(self, error: BaseException) -> None:
+        """The stage cannot go on."""
+
+
+class EventSync(rpc.EventSyncServicer):
+    """One per node process. Without peers it opens nothing and every call is without effect."""
+
+    def __init__(self, config: EventSyncConfig, journal: WrittenRecords, owner: Owner) -> None:
+        self._config, self._journal, self._owner = config, journal, owner
+        self._tail = Tail(journal)
+        self._links: dict[str, Link] = {}
+        self._streams: dict[str, RecordStream] = {}
+        self._traffic = {peer: Traffic() for peer in config.peers}
+        self._refusals = Refusals(asyncio.get_running_loop().time)
+        self._unreachable: dict[str, str] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: grpc.aio.Server | None = None
+        self._stopping = False
+        self.port = 0
+
+    # -- life --------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listen, and dial each peer with a greater id. Raises ConfigError, AddressInUse."""
+        if not self._config.peers:
+            return
+        credentials.read(self._config.tls)
+        self._server = await self._listen()
+        ours = self._owner.hello().node
+        for peer in self._config.peers:
+            if ours < peer:
+                refused = partial(self._refusals.note, peer)
+                unreachable = partial(self._note_unreachable, peer)
+                dialler = Dialler(peer, self._config, self._hold, refused, unreachable)
+                self._spawn(dialler.run(), f"dial {peer}")
+
+    async def stop(self) -> None:
+        """End all links without another word to the core."""
+        self._stopping = True
+        for task in self._tasks:
+            task.cancel()
+        for link in self._links.values():
+            link.end("this node stops")
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._server is not None:
+            await self._server.stop(grace=0.2)
+
+    async def _listen(self) -> grpc.aio.Server:
+        streams = 2 * len(self._config.peers) + STRANGERS_MAX
+        server = grpc.aio.server(
+            options=options(self._config.sync_timeout), maximum_concurrent_rpcs=streams
+        )
+        rpc.add_EventSyncServicer_to_server(self, server)
+        trusted, address = credentials.for_server(self._config.tls), self._config.listen
+        try:
+            if trusted is None:
+                self.port = server.add_insecure_port(address)
+            else:
+                self.port = server.add_secure_port(address, trusted)
+        except RuntimeError as error:
+            raise AddressInUse(
+                f"event_sync.listen: {address} is taken or not of this host; stop what listens "
+                "there, or choose another address"
+            ) from error
+        await server.start()
+        return server
+
+    # -- what the core wants -----------------------------------------------------------------------
+
+    def tell(self, peer: str, message: Message) -> None:
+        """Send ``message``; it is dropped when there is no link."""
+        if link := self._links.get(peer):
+            link.tell(to_frame(message))
+
+    def stream(self, peer: str, epoch: int, after: Position) -> None:
+        """Send every record behind ``after``, then each one as it is appended."""
+        self._stop_stream(peer)
+        if link := self._links.get(peer):
+            stream = RecordStream(
+                link,
+                epoch,
+                after,
+                self._tail,
+                self._journal,
+                self._owner.committed,
+                self._config.max_in_flight,
+            )
+            self._streams[peer] = stream
+            stream.task.add_done_callback(partial(self._stream_over, link))
+
+    def stop_streams(self) -> None:
+        for peer in list(self._streams):
+            self._stop_stream(peer)
+
+    def appended(self, records: Sequence[Record]) -> None:
+        """``records`` were just handed to the journal's writer; call it in the same turn."""
+        self._tail.append(records, read_along=bool(self._streams))
+        for stream in self._streams.values():
+            stream.appended()
+
+    def introduce(self) -> None:
+        """Say Hello again on every link, since what it says has changed: the group has an id."""
+        for link in self._links.values():
+            link.tell(hello_frame(self._owner.hello()))
+
+    # -- what people want to know ------------------------------------------------------------------
+
+    def refusals(self) -> dict[str, str]:
+        """Why which node is refused, for a while after its last attempt; a peer that was dialled
+        stands under its configured name, another node under the one it gives itself."""
+        return self._refusals.current()
+
+    def unreachable(self) -> dict[str, str]:
+        """Why which peer cannot be dialled at present."""
+        return dict(self._unreachable)
+
+    def traffic(self) -> Mapping[str, Traffic]:
+        """Counters by peer."""
+        return self._traffic
+
+    def in_flight(self) -> dict[str, int]:
+        """Bytes sent and not confirmed, by peer with a stream."""
+        return {peer: stream.in_flight for peer, stream in self._streams.items()}
+
+    # -- links -------------------------------------------------------------------------------------
+
+    async def Sync(  # type: ignore[override]  # noqa: N802
+        self, request_iterator: object, context: Context
+    ) -> None:
+        """A peer with a smaller id, or a stranger, has dialled."""
+        try:
+            await self._hold(ServerWire(context, tls=self._config.tls.given), dialled=None)
+        except Refused as error:
+            self._refusals.note(error.node, error.reason)
+        except (WireBroken, MalformedFrame, TimeoutError):
+            return
+        except Exception as error:
+            self._owner.fail(error)
+
+    async def _hold(self, wire: Wire, dialled: str | None) -> None:
+        ours = self._owner.hello()
+        callers = [peer for peer in self._config.peers if peer < ours.node]
+        theirs = await greet(wire, ours, callers if dialled is None else [dialled])
+        link = Link(theirs.node, wire, self._traffic[theirs.node])
+        reason = "the connection is gone"
+        try:
+            self._opened(link, theirs)
+            reason = await link.run(lambda frame: self._received(link, frame), self._owner.room)
+        finally:
+            self._lost(link, reason)
+
+    def _opened(self, link: Link, theirs: Hello) -> None:
+        peer = link.peer
+        if former := self._links.get(peer):
+            self._lost(former, "a newer link took its place")
+        if self._stopping:
+            link.end("this node stops")
+            return
+        self._links[peer] = link
+        self._refusals.forget(peer)
+        self._unreachable.pop(peer, None)
+        self._traffic[peer].connected = True
+        self._traffic[peer].links += 1
+        log.info("peer connected", peer=peer, process=theirs.process, address=theirs.address)
+        self._owner.handle(on.PeerConnected(peer))
+
+    def _lost(self, link: Link, reason: str) -> None:
+        link.end(reason)
+        if self._links.get(link.peer) is not link:
+            return
+        del self._links[link.peer]
+        self._stop_stream(link.peer)
+        self._traffic[link.peer].connected = False
+        if not self._stopping:
+            log.warning("peer lost", peer=link.peer, reason=reason)
+            self._owner.handle(on.PeerLost(link.peer, reason))
+
+    def _received(self, link: Link, frame: pb.SyncFrame) -> None:
+        if frame.HasField("hello"):
+            self._judge_again(link, from_frame(frame.hello))
+            return
+        message = to_message(frame)
+        if isinstance(message, Ack):
+            self._confirm(link.peer, message)
+        self._owner.handle(on.PeerSaid(link.peer, message))
+
+    def _judge_again(self, link: Link, theirs: Hello) -> None:
+        ours = self._owner.hello()
+        reason = objection(ours, theirs, welcome=(link.peer,), certified=None)
+        if reason is not None:
+            self._refusals.note(link.peer, reason)
+            link.end(reason)
+
+    # -- streams -----------------------------------------------------------------------------------
+
+    def _confirm(self, peer: str, ack: Ack) -> None:
+        stream = self._streams.get(peer)
+        if stream is not None and stream.epoch == ack.epoch:
+            stream.confirmed(ack.durable)
+
+    def _stop_stream(self, peer: str) -> None:
+        if stream := self._streams.pop(peer, None):
+            stream.stop()
+
+    def _stream_over(self, link: Link, done: asyncio.Task[None]) -> None:
+        if done.cancelled():
+            return
+        match done.exception():
+            case Trimmed() as error:
+                link.end(str(error))
+            case BaseException() as error:
+                self._owner.fail(error)
+
+    # -- how ---------------------------------------------------------------------------------------
+
+    def _note_unreachable(self, peer: str, reason: str) -> None:
+        if peer not in self._unreachable:
+            log.warning("peer cannot be reached; it is tried on", peer=peer, reason=reason)
+        self._unreachable[peer] = reason
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        async def run() -> None:
+            try:
+                await work
+            except Exception as error:
+                self._owner.fail(error)
+
+        task = asyncio.get_running_loop().create_task(run(), name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

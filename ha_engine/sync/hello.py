@@ -1,0 +1,187 @@
+"""Who a node says it is, and whether two nodes can work together: one sentence if they cannot.
+
+Both sides of a link judge by the same function, so both refuse for the same reason, each in its own
+words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from ha_engine.sync.codec import MalformedFrame
+from ha_engine.v1 import sync_pb2 as pb
+
+PROTOCOL_MIN, PROTOCOL_MAX = 1, 1
+"""Versions of sync.proto that this engine speaks (R32)."""
+
+_SHORT = 8
+_TEXT_MAX = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """``group_id`` is empty before the first lease row; ``runtime`` names versions by component.
+
+    ``application`` and ``config`` are hex digests; ``address`` is for people.
+    """
+
+    engine: str
+    group: str
+    group_id: str
+    node: str
+    process: str
+    journal_id: str
+    application: str
+    config: str
+    runtime: Mapping[str, str]
+    address: str
+    protocol_min: int = PROTOCOL_MIN
+    protocol_max: int = PROTOCOL_MAX
+
+
+def to_frame(hello: Hello) -> pb.SyncFrame:
+    said = pb.Hello(
+        protocol_min=hello.protocol_min,
+        protocol_max=hello.protocol_max,
+        engine=hello.engine,
+        group=hello.group,
+        group_id=hello.group_id,
+        node=hello.node,
+        process=hello.process,
+        journal_id=hello.journal_id,
+        application=hello.application,
+        config=hello.config,
+        runtime=hello.runtime,
+        address=hello.address,
+    )
+    return pb.SyncFrame(hello=said)
+
+
+def from_frame(said: pb.Hello) -> Hello:
+    """Raises MalformedFrame when a text in it is longer than any name or digest."""
+    hello = _from_frame(said)
+    texts = [hello.engine, hello.group, hello.group_id, hello.node, hello.process]
+    texts += [hello.journal_id, hello.application, hello.config, hello.address]
+    texts += [text for pair in hello.runtime.items() for text in pair]
+    if any(len(text) > _TEXT_MAX for text in texts) or len(hello.runtime) > _TEXT_MAX:
+        raise MalformedFrame("its Hello is longer than any")
+    return hello
+
+
+def _from_frame(said: pb.Hello) -> Hello:
+    return Hello(
+        said.engine,
+        said.group,
+        said.group_id,
+        said.node,
+        said.process,
+        said.journal_id,
+        said.application,
+        said.config,
+        dict(said.runtime),
+        said.address,
+        said.protocol_min,
+        said.protocol_max,
+    )
+
+
+def objection(
+    ours: Hello,
+    theirs: Hello,
+    *,
+    welcome: Collection[str],
+    certified: Collection[str] | None,
+) -> str | None:
+    """Why the two must not work together, and what to do; None when they may.
+
+    ``welcome`` are the nodes that may be at the other end, ``certified`` the names in its
+    certificate (None: plain text).
+    """
+    return (
+        _of_identity(ours, theirs, welcome, certified)
+        or _of_group(ours, theirs)
+        or _of_batches(ours, theirs)
+    )
+
+
+def _of_identity(
+    ours: Hello, theirs: Hello, welcome: Collection[str], certified: Collection[str] | None
+) -> str | None:
+    if certified is not None and theirs.node not in certified:
+        names = ", ".join(sorted(certified)) or "nobody"
+        return (
+            f"a node that calls itself {theirs.node} shows a certificate for {names}; give it one "
+            "whose subject alternative names hold its node.id"
+        )
+    if max(ours.protocol_min, theirs.protocol_min) > min(ours.protocol_max, theirs.protocol_max):
+        return (
+            f"{theirs.node} (engine {theirs.engine}) speaks versions {theirs.protocol_min} to "
+            f"{theirs.protocol_max} of the sync protocol and this node (engine {ours.engine}) "
+            f"{ours.protocol_min} to {ours.protocol_max}; upgrade the older engine"
+        )
+    if theirs.node == ours.node:
+        return (
+            f"the node at {theirs.address} calls itself {ours.node} like this one at "
+            f"{ours.address}; give each node a node.id of its own"
+        )
+    if theirs.node not in welcome:
+        wanted = ", ".join(sorted(welcome)) or "nobody"
+        return (
+            f"{theirs.node} called where {wanted} is expected; correct event_sync.peers on the "
+            "node that has it wrong"
+        )
+    return None
+
+
+def _of_group(ours: Hello, theirs: Hello) -> str | None:
+    if theirs.group != ours.group:
+        return (
+            f"{theirs.node} is of the group {theirs.group} and this node of {ours.group}; set the "
+            "same 'group' on both, or correct event_sync.peers"
+        )
+    if theirs.group_id and ours.group_id and theirs.group_id != ours.group_id:
+        return (
+            f"{theirs.node} knows the group {ours.group} by the id {_short(theirs.group_id)} and "
+            f"this node by {_short(ours.group_id)}, so their leases lie in two databases; make "
+            "database.url name the same one on both"
+        )
+    if theirs.journal_id == ours.journal_id:
+        return (
+            f"{theirs.node} has the journal of this node ({_short(ours.journal_id)}), so one data "
+            "directory is a copy of the other; empty node.data_dir on the copy"
+        )
+    return None
+
+
+def _of_batches(ours: Hello, theirs: Hello) -> str | None:
+    if theirs.application != ours.application:
+        return (
+            f"{theirs.node} runs the application {_short(theirs.application)} and this node "
+            f"{_short(ours.application)}; give both the same application file and restart them"
+        )
+    differing = sorted(
+        name
+        for name in {*ours.runtime, *theirs.runtime}
+        if ours.runtime.get(name) != theirs.runtime.get(name)
+    )
+    if differing:
+        return (
+            f"{theirs.node} runs {_versions(theirs, differing)} and this node "
+            f"{_versions(ours, differing)}; install the same versions on both"
+        )
+    if theirs.config != ours.config:
+        return (
+            f"{theirs.node} has the group-wide settings {_short(theirs.config)} and this node "
+            f"{_short(ours.config)}; make those equal that 'ha-engine config schema' calls "
+            "group-wide"
+        )
+    return None
+
+
+def _versions(hello: Hello, names: list[str]) -> str:
+    return ", ".join(f"{name} {hello.runtime.get(name, 'of no version')}" for name in names)
+
+
+def _short(digest: str) -> str:
+    return digest[:_SHORT] or "none"

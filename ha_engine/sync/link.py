@@ -1,0 +1,137 @@
+"""One open stream to one peer: what is told goes out in order, what comes in is handed on in order.
+
+What the core tells goes before records that wait; of those at most one message waits, so that a
+stream that is stopped leaves nothing behind but the message that is being written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import FIRST_COMPLETED
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+from ha_engine.sync.codec import MalformedFrame
+from ha_engine.sync.wire import Wire, WireBroken
+from ha_engine.v1 import sync_pb2 as pb
+
+TOLD_BYTES_MAX = 16 << 20
+"""A peer that takes nothing for so long is given up."""
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Counters of one peer since the process started; bytes without the framing of messages."""
+
+    connected: bool = False
+    links: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    messages_sent: int = 0
+    messages_received: int = 0
+
+
+def size_of(frame: pb.SyncFrame) -> int:
+    """Bytes, near enough: ByteSize encodes the whole message, which takes 0.5 ms for 1 MiB."""
+    if frame.HasField("records"):
+        return len(frame.records.frames)
+    size: int = frame.ByteSize()
+    return size
+
+
+class Link:
+    """For one event loop. Over when ``run`` returns, which says why."""
+
+    def __init__(self, peer: str, wire: Wire, traffic: Traffic) -> None:
+        self.peer, self._wire, self._traffic = peer, wire, traffic
+        self._told: deque[tuple[pb.SyncFrame, int]] = deque()
+        self._told_bytes = 0
+        self._offered: tuple[pb.SyncFrame, asyncio.Future[None]] | None = None
+        self._wake = asyncio.Event()
+        self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def tell(self, frame: pb.SyncFrame) -> None:
+        """Queue ``frame``; returns at once."""
+        size = size_of(frame)
+        if self._told_bytes + size > TOLD_BYTES_MAX:
+            self.end("it does not read what it is told")
+            return
+        self._told.append((frame, size))
+        self._told_bytes += size
+        self._wake.set()
+
+    async def offer(self, frame: pb.SyncFrame) -> None:
+        """Return once ``frame`` is written. One at a time."""
+        assert self._offered is None, "a stream offers one message at a time"
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._offered = frame, written
+        self._wake.set()
+        await written
+
+    def withdraw(self) -> None:
+        """Forget what is offered; what is being written already goes out whole."""
+        self._offered = None
+
+    def end(self, reason: str) -> None:
+        """Nothing is sent or handed on any more; ``run`` returns ``reason``."""
+        if not self._ended.done():
+            self._ended.set_result(reason)
+
+    async def run(
+        self, receive: Callable[[pb.SyncFrame], None], room: Callable[[], Awaitable[None]]
+    ) -> str:
+        """Serve until the link is over; why it is.
+
+        ``receive`` may raise MalformedFrame, which ends the link; anything else that it raises is
+        raised here. While ``room()`` does not return, nothing more is read.
+        """
+        reading = asyncio.create_task(self._read(receive, room), name=f"read from {self.peer}")
+        writing = asyncio.create_task(self._write(), name=f"write to {self.peer}")
+        try:
+            await asyncio.wait((reading, writing, self._ended), return_when=FIRST_COMPLETED)
+        finally:
+            reading.cancel()
+            writing.cancel()
+            outcomes = await asyncio.gather(reading, writing, return_exceptions=True)
+        return self._why(outcomes)
+
+    def _why(self, outcomes: Iterable[BaseException | None]) -> str:
+        for error in outcomes:
+            if isinstance(error, WireBroken | MalformedFrame):
+                self.end(str(error))
+            elif error is not None and not isinstance(error, asyncio.CancelledError):
+                raise error
+        return self._ended.result()
+
+    async def _read(
+        self, receive: Callable[[pb.SyncFrame], None], room: Callable[[], Awaitable[None]]
+    ) -> None:
+        while True:
+            frame = await self._wire.read()
+            if self._ended.done():
+                return
+            self._traffic.messages_received += 1
+            self._traffic.bytes_received += size_of(frame)
+            receive(frame)
+            if frame.HasField("records"):
+                await room()
+
+    async def _write(self) -> None:
+        while True:
+            written = None
+            if self._told:
+                frame, size = self._told.popleft()
+                self._told_bytes -= size
+            elif self._offered is not None:
+                frame, written = self._offered
+                self._offered, size = None, size_of(frame)
+            else:
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            await self._wire.write(frame)
+            self._traffic.messages_sent += 1
+            self._traffic.bytes_sent += size
+            if written is not None and not written.done():
+                written.set_result(None)

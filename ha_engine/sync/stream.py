@@ -1,0 +1,89 @@
+"""Sends one peer the records behind a position, then each one as it is appended.
+
+A record need not be durable here to be sent: the peer's disk works while this one does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from ha_engine.sync.codec import records_frame
+from ha_engine.sync.link import Link
+from ha_engine.sync.tail import Chunk, Files, Tail, WrittenRecords
+from ha_engine.types import Position
+
+CHUNK_BYTES_MAX = 1 << 20
+CHUNK_BYTES_MIN = 64 << 10
+
+
+class RecordStream:
+    """Runs from its making until ``stop``. ``committed()`` is asked as each message is made."""
+
+    def __init__(
+        self,
+        link: Link,
+        epoch: int,
+        after: Position,
+        tail: Tail,
+        journal: WrittenRecords,
+        committed: Callable[[], int],
+        in_flight_max: int,
+    ) -> None:
+        self.epoch = epoch
+        self._link, self._at, self._tail, self._committed = link, after, tail, committed
+        self._files = Files(journal)
+        # Four messages fit at least, so that the peer's disk and the line work at the same time.
+        self._chunk_max = max(CHUNK_BYTES_MIN, min(CHUNK_BYTES_MAX, in_flight_max // 4))
+        self._in_flight_max = in_flight_max
+        # Last sequence and size of each message that the peer has not confirmed.
+        self._unconfirmed: deque[tuple[int, int]] = deque()
+        self.in_flight = 0
+        self._moved = asyncio.Event()
+        self.task = asyncio.get_running_loop().create_task(
+            self._run(), name=f"records to {link.peer}"
+        )
+
+    def stop(self) -> None:
+        """Nothing that is not being written already is sent any more."""
+        self.task.cancel()
+        self._link.withdraw()
+
+    def appended(self) -> None:
+        self._moved.set()
+
+    def confirmed(self, durable: int) -> None:
+        """The peer's disk holds every record up to ``durable``."""
+        while self._unconfirmed and self._unconfirmed[0][0] <= durable:
+            self.in_flight -= self._unconfirmed.popleft()[1]
+        self._moved.set()
+
+    async def _run(self) -> None:
+        while True:
+            await self._room_for(CHUNK_BYTES_MIN)
+            chunk = await self._next()
+            await self._room_for(len(chunk.frames))
+            frame = records_frame(self.epoch, self._at, chunk.frames, self._committed())
+            self._at = chunk.last
+            self._unconfirmed.append((chunk.last.sequence, len(chunk.frames)))
+            self.in_flight += len(chunk.frames)
+            await self._link.offer(frame)
+
+    async def _room_for(self, size: int) -> None:
+        while self.in_flight and self.in_flight + size > self._in_flight_max:
+            await self._move()
+
+    async def _next(self) -> Chunk:
+        while True:
+            first = self._at.sequence + 1
+            if chunk := self._tail.chunk(first, self._chunk_max):
+                return chunk
+            if first < self._tail.first:
+                last = self._tail.first - 1
+                return await asyncio.to_thread(self._files.chunk, first, last, self._chunk_max)
+            await self._move()
+
+    async def _move(self) -> None:
+        self._moved.clear()
+        await self._moved.wait()

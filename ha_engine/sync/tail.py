@@ -1,0 +1,128 @@
+"""Where records to send come from: the newest from memory, older ones from the journal's files.
+
+The writer writes in a thread of its own, so what was appended is not yet in a file. The tail keeps
+every record until the journal has written it, and some more while somebody reads along. So there is
+always one place that holds a record, and it is known which: no record is skipped, none comes twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ha_engine.errors import JournalDamaged
+from ha_engine.journal.reading import read_frames
+from ha_engine.journal.record import encode
+from ha_engine.types import Extent, Position, Record
+
+KEPT_BYTES_MAX = 16 << 20
+"""A stream that falls further behind reads files."""
+_OVERHEAD_BYTES = 500
+
+
+class Trimmed(Exception):
+    """The journal no longer holds what a peer needs."""
+
+
+class WrittenRecords(Protocol):
+    """The journal as this stage sees it; safe from any thread."""
+
+    @property
+    def first(self) -> int:
+        """The oldest record that is not trimmed."""
+
+    @property
+    def last(self) -> Position:
+        """The newest record that is written to a file, durable or not."""
+
+    def locate(self, first: int, last: int) -> list[Extent]:
+        """Raises ValueError when ``first`` is trimmed, DiskFailed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Encoded records, one behind the other, up to position ``last``."""
+
+    frames: bytes
+    last: Position
+
+
+class Tail:
+    """The newest records, from ``first`` on. For one event loop."""
+
+    def __init__(self, journal: WrittenRecords, kept_bytes_max: int = KEPT_BYTES_MAX) -> None:
+        self._journal, self._kept_bytes_max = journal, kept_bytes_max
+        self._records: dict[int, Record] = {}
+        self._bytes = 0
+        # Everything before it is in the files.
+        self.first = journal.last.sequence + 1
+
+    @property
+    def next(self) -> int:
+        """Sequence of the record that will be appended next."""
+        return self.first + len(self._records)
+
+    def append(self, records: Sequence[Record], *, read_along: bool) -> None:
+        """``records`` were handed to the journal's writer; they continue those before."""
+        for record in records:
+            sequence = record.position.sequence
+            assert sequence == self.next, f"record {record.position} is not the {self.next}th"
+            self._records[sequence] = record
+            self._bytes += _size(record)
+        self._forget(self._kept_bytes_max if read_along else 0)
+
+    def chunk(self, first: int, bytes_max: int) -> Chunk | None:
+        """The records from ``first`` on, one at least; None when the tail does not hold it."""
+        frames: list[bytes] = []
+        size, last = 0, None
+        while (record := self._records.get(first)) is not None:
+            size += _size(record)
+            if frames and size > bytes_max:
+                break
+            frames.append(encode(record))
+            first, last = first + 1, record.position
+        return None if last is None else Chunk(b"".join(frames), last)
+
+    def _forget(self, kept_bytes_max: int) -> None:
+        written = self._journal.last.sequence
+        while self._bytes > kept_bytes_max and self.first <= written:
+            self._bytes -= _size(self._records.pop(self.first))
+            self.first += 1
+
+
+class Files:
+    """Reads the journal's files from one place on. Blocks; for one stream."""
+
+    def __init__(self, journal: WrittenRecords) -> None:
+        self._journal = journal
+        self._extents: list[Extent] = []
+        self._next = 0
+
+    def chunk(self, first: int, last: int, bytes_max: int) -> Chunk:
+        """Records from ``first`` on and up to ``last``, all of them written.
+
+        Raises Trimmed, JournalDamaged, DiskFailed.
+        """
+        try:
+            return self._chunk(first, last, bytes_max)
+        except (ValueError, JournalDamaged) as error:
+            if first >= self._journal.first:
+                raise
+            raise Trimmed(f"record {first} is trimmed; it must restore a snapshot") from error
+
+    def _chunk(self, first: int, last: int, bytes_max: int) -> Chunk:
+        if not self._extents or self._next != first:
+            self._extents = self._journal.locate(first, last)
+        extent, *rest = self._extents
+        frames = read_frames(extent, bytes_max)
+        length = sum(frame.length for frame in frames)
+        if length < extent.length:
+            rest.insert(0, Extent(extent.path, extent.offset + length, extent.length - length))
+        position = frames[-1].position
+        self._extents, self._next = rest, position.sequence + 1
+        return Chunk(b"".join(part for one in frames for part in (one.head, one.payload)), position)
+
+
+def _size(record: Record) -> int:
+    return len(record.payload) + _OVERHEAD_BYTES

@@ -1,0 +1,60 @@
+"""The digest of what must be equal on every node."""
+
+from __future__ import annotations
+
+import pytest
+
+from ha_engine.config import Config
+from ha_engine.config.group import GROUP_WIDE, group_digest
+from ha_engine.config.load import settings
+
+
+def digest(**sections: object) -> str:
+    return group_digest(Config.model_validate(sections))
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"node": {"id": "node-b", "data_dir": "elsewhere"}},
+        {"event_sync": {"listen": "127.0.0.1:1", "peers": {"b": "b:1"}, "insecure": True}},
+        {"http": {"listen": "127.0.0.1:1"}},
+        {"database": {"url": "postgresql://elsewhere/db"}},
+        {"query": {"heap": "2GiB"}},
+    ],
+)
+def test_where_a_node_listens_and_what_it_holds_does_not_change_the_digest(own: dict) -> None:
+    assert digest(**own) == digest()
+
+
+@pytest.mark.parametrize(
+    "common",
+    [
+        {"database": {"schema": "other"}},
+        {"lease": {"ttl": "6s"}},
+        {"lease": {"renew_every": "900ms"}},
+        {"lease": {"margin": "400ms"}},
+        {"event_sync": {"sync_timeout": "3s"}},
+        {"event_sync": {"heartbeat_every": "100ms"}},
+        {"receive": {"producers_max": 5}},
+        {"receive": {"sequences_kept": 5}},
+        {"query": {"master": "local[1]"}},
+        {"query": {"shuffle_partitions": 2}},
+        {"query": {"read_parallelism": 1}},
+        {"query": {"state_store": "rocksdb"}},
+        {"query": {"spark": {"spark.sql.ansi.enabled": "false"}}},
+    ],
+)
+def test_what_changes_batches_or_judgements_changes_the_digest(common: dict) -> None:
+    assert digest(**common) != digest()
+
+
+def test_the_order_of_sparks_settings_does_not_change_the_digest() -> None:
+    one = {"spark.a": "1", "spark.b": "2"}
+    other = {"spark.b": "2", "spark.a": "1"}
+    assert digest(query={"spark": one}) == digest(query={"spark": other})
+
+
+def test_a_setting_is_group_wide_exactly_when_its_description_says_so() -> None:
+    said = {".".join(s.key) for s in settings() if "Group-wide" in s.description}
+    assert said == set(GROUP_WIDE)

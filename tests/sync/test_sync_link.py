@@ -1,0 +1,185 @@
+"""One link over a wire of memory, where the test says when a write ends and a read begins."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from ha_engine.core.messages import Probe
+from ha_engine.journal import Journal
+from ha_engine.sync.codec import MalformedFrame, records_frame, to_frame
+from ha_engine.sync.link import TOLD_BYTES_MAX, Link, Traffic
+from ha_engine.sync.stream import RecordStream
+from ha_engine.sync.tail import Tail
+from ha_engine.sync.wire import WireBroken
+from ha_engine.types import ORIGIN
+from ha_engine.v1 import sync_pb2 as pb
+from tests.journal.samples import some_records
+from tests.waiting import async_wait_until
+
+
+class MemoryWire:
+    """``sent`` are the writes that have begun; each ends once ``passing`` is set."""
+
+    certified = None
+
+    def __init__(self) -> None:
+        self.sent: list[pb.SyncFrame] = []
+        self.passing = asyncio.Event()
+        self.coming: asyncio.Future[pb.SyncFrame] = asyncio.get_running_loop().create_future()
+
+    async def read(self) -> pb.SyncFrame:
+        frame = await self.coming
+        self.coming = asyncio.get_running_loop().create_future()
+        return frame
+
+    async def write(self, frame: pb.SyncFrame) -> None:
+        self.sent.append(frame)
+        await self.passing.wait()
+
+    async def finish(self) -> None: ...
+
+
+class Served:
+    """A running link and what it handed on."""
+
+    def __init__(self) -> None:
+        self.wire, self.traffic = MemoryWire(), Traffic()
+        self.link = Link("node-b", self.wire, self.traffic)
+        self.heard: list[pb.SyncFrame] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.over = asyncio.create_task(self.link.run(self.heard.append, self.room))
+
+    async def room(self) -> None:
+        await self.gate.wait()
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    served = Served()
+    yield served
+    served.link.end("the test is over")
+    await served.over
+
+
+def probe(number: int) -> pb.SyncFrame:
+    return to_frame(Probe(number))
+
+
+def records(size: int = 100) -> pb.SyncFrame:
+    return records_frame(1, ORIGIN, bytes(size), 0)
+
+
+async def test_what_is_told_goes_before_what_is_offered(served: Served) -> None:
+    link, wire = served.link, served.wire
+    link.tell(probe(1))
+    await async_wait_until(lambda: wire.sent)
+    offered = asyncio.create_task(link.offer(records()))
+    await asyncio.sleep(0)
+    link.tell(probe(2))
+    wire.passing.set()
+    await offered
+    assert wire.sent == [probe(1), probe(2), records()]
+    assert served.traffic.messages_sent == 3
+
+
+async def test_an_offer_that_is_withdrawn_is_not_written(served: Served) -> None:
+    link, wire = served.link, served.wire
+    link.tell(probe(1))
+    await async_wait_until(lambda: wire.sent)
+    offered = asyncio.create_task(link.offer(records()))
+    await asyncio.sleep(0)
+    offered.cancel()
+    link.withdraw()
+    link.tell(probe(2))
+    wire.passing.set()
+    await async_wait_until(lambda: served.traffic.messages_sent == 2)
+    assert wire.sent == [probe(1), probe(2)]
+
+
+async def test_an_offer_that_is_being_written_goes_out_whole(served: Served) -> None:
+    link, wire = served.link, served.wire
+    offered = asyncio.create_task(link.offer(records()))
+    await async_wait_until(lambda: wire.sent)
+    offered.cancel()
+    link.withdraw()
+    wire.passing.set()
+    await async_wait_until(lambda: served.traffic.messages_sent == 1)
+    link.tell(probe(1))
+    await async_wait_until(lambda: wire.sent == [records(), probe(1)])
+
+
+async def test_a_frame_that_arrives_as_the_link_ends_is_not_handed_on(served: Served) -> None:
+    """1. gRPC has a frame. 2. A newer link takes this one's place. 3. The reader gets its turn."""
+    await asyncio.sleep(0)
+    served.wire.coming.set_result(probe(1))
+    served.link.end("replaced")
+    assert await served.over == "replaced"
+    assert served.heard == []
+
+
+async def test_nothing_is_read_behind_records_while_there_is_no_room(served: Served) -> None:
+    served.gate.clear()
+    served.wire.coming.set_result(records())
+    await async_wait_until(lambda: served.heard == [records()])
+    served.wire.coming.set_result(probe(1))
+    await asyncio.sleep(0)
+    assert served.heard == [records()]
+    served.gate.set()
+    await async_wait_until(lambda: served.heard == [records(), probe(1)])
+
+
+async def test_a_peer_that_takes_nothing_is_given_up(served: Served) -> None:
+    told = 0
+    while not served.over.done() and told < 2 * TOLD_BYTES_MAX // 100_000:
+        served.link.tell(records(100_000))
+        told += 1
+        await asyncio.sleep(0)
+    assert await served.over == "it does not read what it is told"
+    assert told < TOLD_BYTES_MAX // 100_000 + 20  # the loop takes some turns to end it
+
+
+@pytest.mark.parametrize("error", [WireBroken("gone"), MalformedFrame("it sent nonsense")])
+async def test_a_broken_wire_or_frame_ends_the_link_with_its_reason(error: Exception) -> None:
+    served = Served()
+    await asyncio.sleep(0)
+    served.wire.coming.set_exception(error)
+    assert await served.over == str(error)
+
+
+async def test_an_error_of_the_node_itself_is_no_fault_of_the_link() -> None:
+    wire = MemoryWire()
+    link = Link("node-b", wire, Traffic())
+
+    def broken(frame: pb.SyncFrame) -> None:
+        raise ZeroDivisionError
+
+    async def room() -> None: ...
+
+    over = asyncio.create_task(link.run(broken, room))
+    await asyncio.sleep(0)
+    wire.coming.set_result(probe(1))
+    with pytest.raises(ZeroDivisionError):
+        await over
+
+
+async def test_a_stream_that_is_stopped_leaves_nothing_on_the_link(
+    served: Served, tmp_path: Path
+) -> None:
+    link, wire = served.link, served.wire
+    journal = Journal.open(tmp_path, group="test")
+    journal.append(some_records(10))
+    link.tell(probe(1))
+    await async_wait_until(lambda: wire.sent)
+    stream = RecordStream(link, 1, ORIGIN, Tail(journal), journal, lambda: 0, 1 << 20)
+    await async_wait_until(lambda: stream.in_flight)
+    stream.stop()
+    link.tell(probe(2))
+    wire.passing.set()
+    await async_wait_until(lambda: served.traffic.messages_sent == 2)
+    assert wire.sent == [probe(1), probe(2)]
+    journal.close()

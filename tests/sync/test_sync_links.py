@@ -1,0 +1,235 @@
+"""Links between two real EventSync objects on loopback: who dials, who is lost, what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from ha_engine.core import inputs as on
+from ha_engine.core.messages import Heartbeat, Probe
+from tests.sync.conftest import Make
+from tests.sync.pair import SyncNode, plain
+from tests.sync.proxy import Proxy
+from tests.waiting import async_wait_until
+
+Pair = tuple[SyncNode, SyncNode]
+
+
+async def test_two_nodes_find_each_other_and_hear_each_other_in_order(pair: Pair) -> None:
+    a, b = pair
+    for number in range(500):
+        a.tell("node-b", Heartbeat(1, number))
+        b.tell("node-a", Probe(number))
+    await async_wait_until(lambda: len(a.heard()) == 500 == len(b.heard()))
+    assert b.heard() == [Heartbeat(1, number) for number in range(500)]
+    assert a.heard() == [Probe(number) for number in range(500)]
+    assert a.links() == [on.PeerConnected("node-b")]
+    assert b.links() == [on.PeerConnected("node-a")]
+
+
+async def test_a_group_of_one_opens_nothing(make: Make) -> None:
+    alone = await make("node-a", plain({}))
+    alone.tell("node-b", Probe(1))
+    alone.stream("node-b")
+    assert alone.sync.port == 0
+    assert alone.sync.refusals() == {}
+
+
+async def test_only_the_node_with_the_smaller_id_dials(make: Make, proxy: Proxy) -> None:
+    a = await make("node-a", plain({"node-b": 1}))
+    proxy.target = a.sync.port
+    b = await make("node-b", plain({"node-a": proxy.port}))
+    await async_wait_until(lambda: "node-b" in a.sync.unreachable())
+    assert proxy.accepted == 0
+    assert not b.sync.unreachable()
+
+
+async def test_three_nodes_are_all_linked(make: Make) -> None:
+    c = await make("node-c", plain({"node-a": 1, "node-b": 1}))
+    b = await make("node-b", plain({"node-a": 1, "node-c": c.sync.port}))
+    a = await make("node-a", plain({"node-b": b.sync.port, "node-c": c.sync.port}))
+    await async_wait_until(
+        lambda: all(
+            traffic.connected for node in (a, b, c) for traffic in node.sync.traffic().values()
+        )
+    )
+    a.tell("node-c", Probe(7))
+    await async_wait_until(lambda: c.heard() == [Probe(7)])
+    assert b.heard() == []
+
+
+async def test_a_cut_link_is_told_once_on_both_sides_and_dialled_again(
+    pair: Pair, proxy: Proxy
+) -> None:
+    a, b = pair
+    proxy.cut()
+    for node, peer in ((a, "node-b"), (b, "node-a")):
+        await async_wait_until(lambda node=node: len(node.links()) == 3)
+        connected, lost, again = node.links()
+        assert connected == again == on.PeerConnected(peer)
+        assert isinstance(lost, on.PeerLost)
+        assert lost.peer == peer
+        assert lost.reason
+    a.tell("node-b", Probe(3))
+    await async_wait_until(lambda: b.heard() == [Probe(3)])
+
+
+async def test_a_peer_that_comes_back_is_found_within_half_a_second(
+    pair: Pair, proxy: Proxy
+) -> None:
+    a, b = pair
+    proxy.refusing = True
+    proxy.cut()
+    await async_wait_until(lambda: proxy.accepted >= 8, within=30)
+    assert not a.connected("node-b")
+    assert a.sync.unreachable()["node-b"]
+    before = proxy.accepted
+    proxy.refusing = False
+    await async_wait_until(lambda: a.connected("node-b") and b.connected("node-a"), within=3)
+    assert proxy.accepted <= before + 2
+    assert a.sync.unreachable() == {}
+
+
+async def test_a_silent_network_loses_the_peer_on_both_sides(make: Make, proxy: Proxy) -> None:
+    quick = {"sync_timeout": "600ms", "heartbeat_every": "100ms"}
+    b = await make("node-b", plain({"node-a": 1}, **quick))
+    proxy.target = b.sync.port
+    a = await make("node-a", plain({"node-b": proxy.port}, **quick))
+    await async_wait_until(lambda: a.connected("node-b") and b.connected("node-a"))
+    proxy.stop()
+    await async_wait_until(lambda: not a.connected("node-b") and not b.connected("node-a"))
+    proxy.go_on()
+    await async_wait_until(lambda: a.connected("node-b") and b.connected("node-a"))
+
+
+async def test_a_new_process_takes_the_place_of_the_one_before(
+    pair: Pair, make: Make, proxy: Proxy
+) -> None:
+    """Its old link is not closed: a host that lost its power says no goodbye."""
+    a, b = pair
+    second = await make("node-a", plain({"node-b": b.sync.port}), "second", process="another")
+    await async_wait_until(lambda: len(b.links()) >= 3)
+    assert b.links()[:3] == [
+        on.PeerConnected("node-a"),
+        on.PeerLost("node-a", "a newer link took its place"),
+        on.PeerConnected("node-a"),
+    ]
+    await a.sync.stop()
+    await async_wait_until(lambda: second.connected("node-b") and b.connected("node-a"))
+    heard = len(b.heard())
+    second.tell("node-b", Probe(9))
+    await async_wait_until(lambda: Probe(9) in b.heard()[heard:])
+
+
+async def test_a_message_of_a_replaced_link_is_not_delivered(
+    pair: Pair, make: Make, proxy: Proxy
+) -> None:
+    """The first link is silent, its message on the way; then a second link opens."""
+    a, b = pair
+    proxy.stop()
+    a.tell("node-b", Probe(666))
+    await async_wait_until(lambda: a.sync.traffic()["node-b"].messages_sent == 1)
+    second = await make("node-a", plain({"node-b": b.sync.port}), "second", process="another")
+    await async_wait_until(lambda: len(b.links()) == 3)
+    proxy.go_on()
+    second.tell("node-b", Probe(1))
+    await async_wait_until(lambda: Probe(1) in b.heard())
+    assert Probe(666) not in b.heard()
+
+
+async def test_stopping_says_nothing_more_to_the_core(pair: Pair) -> None:
+    a, b = pair
+    await b.sync.stop()
+    await async_wait_until(lambda: not a.connected("node-b"))
+    assert b.links() == [on.PeerConnected("node-a")]
+
+
+# -- refusals --------------------------------------------------------------------------------------
+
+OTHERS = [
+    ({"group": "prod"}, "is of the group prod"),
+    ({"group_id": "22222222-x"}, "by the id 22222222 and this node by 11111111"),
+    ({"protocol_min": 2, "protocol_max": 3}, "speaks versions 2 to 3 of the sync protocol"),
+    ({"application": "b" * 32}, "runs the application bbbbbbbb and this node aaaaaaaa"),
+    ({"config": "d" * 32}, "has the group-wide settings dddddddd and this node cccccccc"),
+    (
+        {"runtime": {"python": "3.11.7", "spark": "4.4.0"}},
+        "runs spark 4.4.0 and this node spark 4.3.0",
+    ),
+]
+
+
+@pytest.mark.parametrize(("other", "sentence"), OTHERS)
+async def test_a_peer_that_does_not_fit_is_refused_on_both_sides_with_what_to_do(
+    make: Make, other: dict[str, object], sentence: str
+) -> None:
+    b = await make("node-b", plain({"node-a": 1}), **{"group_id": "11111111-y", **other})
+    a = await make("node-a", plain({"node-b": b.sync.port}), group_id="11111111-y")
+    await async_wait_until(lambda: a.sync.refusals() and b.sync.refusals())
+    assert sentence in a.sync.refusals()["node-b"]
+    assert ";" in a.sync.refusals()["node-b"]
+    assert b.sync.refusals()["node-a"].startswith("node-a ")
+    assert a.links() == [] == b.links()
+
+
+async def test_group_ids_that_are_not_known_yet_refuse_nobody(make: Make) -> None:
+    b = await make("node-b", plain({"node-a": 1}), group_id="11111111")
+    a = await make("node-a", plain({"node-b": b.sync.port}))
+    await async_wait_until(lambda: a.connected("node-b"))
+
+
+async def test_a_group_id_that_turns_out_to_differ_ends_the_link(make: Make) -> None:
+    """Two nodes that start at once on two databases learn of it only now."""
+    b = await make("node-b", plain({"node-a": 1}))
+    a = await make("node-a", plain({"node-b": b.sync.port}))
+    await async_wait_until(lambda: a.connected("node-b") and b.connected("node-a"))
+    for node, group_id in ((a, "aaaaaaaa"), (b, "bbbbbbbb")):
+        node.say(group_id=group_id)
+    a.sync.introduce()
+    await async_wait_until(lambda: a.sync.refusals() and b.sync.refusals())
+    assert "make database.url name the same one" in b.sync.refusals()["node-a"]
+    assert not a.connected("node-b")
+
+
+async def test_a_node_with_our_id_is_refused_on_both_sides(make: Make) -> None:
+    twin = await make("node-a", plain({"node-0": 1}), "twin")
+    a = await make("node-a", plain({"node-b": twin.sync.port}))
+    await async_wait_until(lambda: a.sync.refusals() and twin.sync.refusals())
+    assert "calls itself node-a like this one" in a.sync.refusals()["node-b"]
+    assert "calls itself node-a like this one" in twin.sync.refusals()["node-a"]
+
+
+async def test_a_copied_data_directory_is_refused_on_both_sides(make: Make) -> None:
+    b = await make("node-b", plain({"node-a": 1}))
+    a = await make("node-a", plain({"node-b": b.sync.port}), journal_id=b.said.journal_id)
+    await async_wait_until(lambda: a.sync.refusals() and b.sync.refusals())
+    for node, peer in ((a, "node-b"), (b, "node-a")):
+        assert "one data directory is a copy of the other" in node.sync.refusals()[peer]
+
+
+async def test_an_unknown_node_is_refused_and_learns_why(make: Make) -> None:
+    b = await make("node-b", plain({"node-0": 1}))
+    a = await make("node-a", plain({"node-b": b.sync.port}))
+    await async_wait_until(lambda: a.sync.refusals() and b.sync.refusals())
+    assert b.sync.refusals()["node-a"].startswith("node-a called where node-0 is expected")
+    assert a.sync.refusals()["node-b"].startswith("node-b refuses this node and says: node-a")
+
+
+async def test_another_node_behind_a_peers_address_is_refused(make: Make) -> None:
+    c = await make("node-c", plain({"node-a": 1}))
+    a = await make("node-a", plain({"node-b": c.sync.port}))
+    await async_wait_until(lambda: a.sync.refusals())
+    assert "node-c called where node-b is expected" in a.sync.refusals()["node-b"]
+
+
+async def test_a_refusal_is_logged_once_and_gone_when_the_reason_is(
+    make: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    b = await make("node-b", plain({"node-a": 1}), config="d" * 32)
+    a = await make("node-a", plain({"node-b": b.sync.port}))
+    await async_wait_until(lambda: a.sync.refusals() and b.sync.refusals())
+    asked = b.asked
+    await async_wait_until(lambda: b.asked >= asked + 8, within=30)
+    assert capsys.readouterr().out.count("peer refused") == 2
+    b.say(config=a.said.config)
+    await async_wait_until(lambda: a.connected("node-b"))
+    assert a.sync.refusals() == {} == b.sync.refusals()

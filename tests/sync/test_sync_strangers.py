@@ -1,0 +1,132 @@
+"""What a peer that does not keep to the protocol can do: end its own link, and no more."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+import pytest
+
+from ha_engine.core import inputs as on
+from ha_engine.core.messages import Probe
+from ha_engine.sync.codec import records_frame, to_frame
+from ha_engine.sync.hello import to_frame as hello_frame
+from ha_engine.sync.wire import MESSAGE_BYTES_MAX
+from ha_engine.types import ORIGIN
+from ha_engine.v1 import sync_pb2 as pb
+from ha_engine.v1 import sync_pb2_grpc as rpc
+from tests.sync.conftest import Make
+from tests.sync.pair import SyncNode, hello, plain
+from tests.waiting import async_wait_until
+
+WELCOME = pb.SyncFrame(welcome=pb.Welcome())
+Call = Any
+
+
+@pytest.fixture
+async def node(make: Make) -> SyncNode:
+    return await make("node-b", plain({"node-a": 1, "node-0": 1}))
+
+
+@pytest.fixture
+async def dial(node: SyncNode) -> AsyncIterator[Callable[[], Awaitable[Call]]]:
+    """A hand-made caller of ``node``."""
+    unlimited = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{node.sync.port}", unlimited) as channel:
+
+        async def call() -> Call:
+            return rpc.EventSyncStub(channel).Sync()
+
+        yield call
+
+
+async def greeted(call: Call, name: str = "node-a") -> None:
+    await call.write(hello_frame(hello(name)))
+    assert (await call.read()).HasField("hello")
+    await call.write(WELCOME)
+    assert (await call.read()).HasField("welcome")
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pb.SyncFrame(),
+        WELCOME,
+        pb.SyncFrame(refusal=pb.Refusal(reason="late")),
+        records_frame(1, ORIGIN, b"no record", 0),
+        records_frame(1, ORIGIN, bytes(MESSAGE_BYTES_MAX + 1), 0),
+    ],
+    ids=["empty", "welcome", "refusal", "no record", "oversize"],
+)
+async def test_a_malformed_or_oversize_frame_ends_its_own_link_only(
+    node: SyncNode, dial: Callable[[], Awaitable[Call]], frame: pb.SyncFrame
+) -> None:
+    good, bad = await dial(), await dial()
+    await greeted(good, "node-0")
+    await greeted(bad, "node-a")
+    await async_wait_until(lambda: node.connected("node-0") and node.connected("node-a"))
+    await bad.write(frame)
+    await async_wait_until(lambda: not node.connected("node-a"))
+    await good.write(to_frame(Probe(5)))
+    await async_wait_until(lambda: node.heard() == [Probe(5)])
+    assert node.connected("node-0")
+    assert [type(event) for event in node.inputs].count(on.PeerLost) == 1
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [pb.SyncFrame(), WELCOME, to_frame(Probe(1)), hello_frame(hello("x" * 500))],
+    ids=["empty", "welcome", "message", "long hello"],
+)
+async def test_whoever_does_not_begin_with_a_hello_is_not_heard(
+    node: SyncNode, dial: Callable[[], Awaitable[Call]], frame: pb.SyncFrame
+) -> None:
+    call = await dial()
+    await call.write(frame)
+    assert (await call.read()).HasField("hello")
+    assert await call.read() is grpc.aio.EOF
+    await greeted(await dial())
+    await async_wait_until(lambda: node.connected("node-a"))
+    assert node.heard() == []
+
+
+class Curt(rpc.EventSyncServicer):
+    """Greets whoever calls, and hangs up."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def Sync(self, request_iterator: object, context: Any) -> None:  # noqa: N802
+        self.calls += 1
+        await context.write(hello_frame(hello("node-b")))
+        await context.write(WELCOME)
+        await context.read()
+        await context.read()
+
+
+async def test_a_peer_that_hangs_up_after_each_greeting_is_not_dialled_in_a_frenzy(
+    make: Make,
+) -> None:
+    """Twelve calls take 0.1 s without waits between them, and some 2 s with."""
+    server, curt = grpc.aio.server(), Curt()
+    rpc.add_EventSyncServicer_to_server(curt, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    a = await make("node-a", plain({"node-b": port}))
+    began = time.monotonic()
+    await async_wait_until(lambda: a.sync.traffic()["node-b"].links >= 12, within=60)
+    assert time.monotonic() - began > 0.5
+    await server.stop(None)
+
+
+async def test_a_message_before_the_welcome_is_not_heard(
+    node: SyncNode, dial: Callable[[], Awaitable[Call]]
+) -> None:
+    call = await dial()
+    await call.write(hello_frame(hello("node-a")))
+    await call.write(to_frame(Probe(1)))
+    await greeted(await dial())
+    await async_wait_until(lambda: node.connected("node-a"))
+    assert node.heard() == []

@@ -263,7 +263,7 @@ class Driver:
                 written = store.compare_and_set(expected, wanted, why=why)
             case _:
                 raise TypeError(f"not a lease call: {action!r}")
-        return on.LeaseDenied() if written is None else on.LeaseWritten(written)
+        return on.LeaseDenied() if written is None else on.LeaseWritten(written, store.identity())
 
     def _on_disk(self, change: Callable[..., None], *arguments: Any) -> None:
         """One after the other, in the order of the decisions, off the event loop."""

@@ -141,6 +141,14 @@ class AnswerMark:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportDifference:
+    """Batch ``number`` of ``query`` came out differently here and on the holder (I6)."""
+
+    query: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class TrimOutbox:
     """Batches of ``query`` through ``through`` are published, and that is committed (R25)."""
 
@@ -205,6 +213,7 @@ Action = (
     | StartPublishing
     | StopPublishing
     | AnswerMark
+    | ReportDifference
     | TrimOutbox
     | StartQueryProcess
     | StopQueryProcess

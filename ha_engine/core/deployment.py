@@ -157,7 +157,7 @@ class Deployment:
         """The record to write, None when one at least as high is written already."""
         if event.query not in self.marks:
             return None
-        if event.batch > self.marks[event.query].admitted:
+        if event.batch > self.marks[event.query].last.number:
             return None  # I7: a ledger that another history wrote says nothing about this one
         key = (event.query, event.sink)
         known = max(self._reported.get(key, 0), self.marks[event.query].published[event.sink])
@@ -169,11 +169,29 @@ class Deployment:
     def trims(self, committed: int) -> Iterator[do.TrimOutbox]:
         """R25: only what a committed record says is published leaves the outbox."""
         for name, marks in self.marks.items():
-            through = marks.published_committed(committed)
+            # A follower may run a batch after the active has published it.
+            through = min(marks.published_committed(committed), marks.admitted)
             if through > self._trimmed.get(name, 0):
                 self._trimmed[name] = through
                 marks.trim(through)
                 yield do.TrimOutbox(name, through)
+
+    def in_flight(self) -> dict[str, int]:
+        """The batch that each query runs now, for the queries that run one."""
+        found = ((name, marks.in_flight) for name, marks in self.marks.items())
+        return {name: number for name, number in found if number is not None}
+
+    def progress(self) -> tuple[tuple[str, int], ...]:
+        """How far the outbox of each query has come."""
+        return tuple((name, marks.admitted) for name, marks in self.marks.items())
+
+    def caught_up(self, committed: int) -> bool:
+        """R10: every query runs and has seen every batch that is published."""
+        return all(
+            self.lives[name].state is QueryState.RUNNING
+            and marks.passed >= marks.published_committed(committed)
+            for name, marks in self.marks.items()
+        )
 
     def backlog_events(self) -> int:
         """Events that the slowest query which is not FAILED has yet to cut into a batch."""

@@ -23,9 +23,13 @@ class LeaseRead:
 
 @dataclass(frozen=True, slots=True)
 class LeaseWritten:
-    """A compare-and-set or the creation of the row succeeded; ``row`` is what now stands there."""
+    """A compare-and-set or the creation of the row succeeded; ``row`` is what now stands there.
+
+    ``identity`` was asked for behind the write: a failover of the database is noticed by it (R5).
+    """
 
     row: LeaseRow
+    identity: DatabaseIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,11 @@ class DatabaseUnreachable:
     """A lease request failed or was late: if it was a write, its outcome is unknown (R1)."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseChanged:
+    """Somebody says that the row has changed: a hint to read it, nothing more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +136,22 @@ class BatchAdmitted:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchDigested:
+    """The digest of an admitted batch is known (I6)."""
+
+    query: str
+    number: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoomChanged:
+    """The disk is nearly full, or no longer (R30)."""
+
+    room: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SinkPublished:
     """The sink's ledger says that ``batch`` is delivered."""
 
@@ -168,6 +193,14 @@ class RetryAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class SwitchoverAsked:
+    """An operator wants ``to``, or any member that can, to be the active."""
+
+    to: str | None
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
 class StopAsked:
     """The node shall end; the lease is to be given up first."""
 
@@ -178,6 +211,7 @@ Input = (
     | LeaseWritten
     | LeaseDenied
     | DatabaseUnreachable
+    | LeaseChanged
     | EventsOffered
     | RecordsDurable
     | HigherEpochSeen
@@ -189,10 +223,13 @@ Input = (
     | QueryProcessAttended
     | MarkWanted
     | BatchAdmitted
+    | BatchDigested
+    | RoomChanged
     | SinkPublished
     | QueryFailed
     | QueryRefused
     | SkipAsked
     | RetryAsked
+    | SwitchoverAsked
     | StopAsked
 )

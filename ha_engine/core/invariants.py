@@ -27,15 +27,19 @@ def _facts(core: Core) -> list[tuple[str, bool, str]]:
         ("I8", not acting or core.last.epoch <= core.epoch, "the journal's epoch is above ours"),
         ("I4", not core.receiving or core.role is Role.ACTIVE, "receivers are open, not active"),
         ("I2", not core.receiving or core.may_act(), "receivers are open past safe_until"),
+        ("I8", not (acting and core.following.epoch), "a node acts and follows another"),
     ]
+    if core.leading is not None:
+        everywhere = core.leading.all_have(core.committed, core.lease.possible)
+        facts.append(("I3", everywhere, f"{core.committed} is not on every in-sync member"))
     for name, marks in core.deployment.marks.items():
         facts += [
             ("I5", marks.last.through <= core.last.sequence, f"{name}'s mark is past the journal"),
             ("I6", marks.admitted <= marks.last.number, f"{name} admitted a batch without a mark"),
             (
                 "I7",
-                marks.published_through <= marks.admitted,
-                f"{name} published what is not admitted",
+                marks.published_through <= marks.last.number,
+                f"{name} published a batch without a mark",
             ),
         ]
     return facts

@@ -46,10 +46,17 @@ class Lease:
         self.read_once = False
         # I2, R4: taken on this node's clock before the request was sent, never after its reply.
         self.sent_at: float | None = None
+        # R1: what the write in flight would make of the row, and writes of unknown outcome.
+        self._in_flight: LeaseRow | None = None
+        self._unresolved: tuple[LeaseRow, ...] = ()
+        # The last call had no answer: promises of the others have to do (I12).
+        self.failing = False
         self.next_at = -math.inf
         self.safe_until = -math.inf
         # R4: since when (epoch, version) has stood still for this process.
         self.still_since = math.inf
+        # R16: until when this node has promised to acquire nothing, but on release of that epoch.
+        self._promised_until, self._promised_epoch = -math.inf, 0
 
     # -- requests ----------------------------------------------------------------------------------
 
@@ -57,8 +64,15 @@ class Lease:
         """One request at a time, one each ``renew_every``."""
         return self.sent_at is None and now >= self.next_at
 
-    def sent(self, now: float) -> None:
+    @property
+    def idle(self) -> bool:
+        """No request is in flight, and what stands there is known: a write may go out."""
+        return self.sent_at is None and self.read_once
+
+    def sent(self, now: float, wanted: LeaseRow | None = None) -> None:
+        """A request goes out; ``wanted`` is the row that it writes, if it writes."""
         self.sent_at, self.next_at = now, now + self.timing.renew_every
+        self._in_flight = wanted
 
     def again_at_once(self, now: float) -> None:
         self.next_at = now
@@ -67,20 +81,38 @@ class Lease:
 
     def saw(self, now: float, row: LeaseRow | None, identity: DatabaseIdentity) -> None:
         """A read tells what stands there; it never extends safe_until (R1)."""
-        self.sent_at, self.read_once, self.identity = None, True, identity
+        self.read_once, self.identity = True, identity
         self._remember(now, row)
+        if row is not None:
+            # A later version stands there: a write that expected an earlier one fails (R1).
+            self._unresolved = tuple(w for w in self._unresolved if w.version > row.version)
+        self._answered()
 
-    def wrote(self, now: float, row: LeaseRow) -> None:
+    def wrote(self, now: float, row: LeaseRow, identity: DatabaseIdentity) -> None:
         """A write of ours succeeded: the one thing that extends safe_until (I2)."""
         assert self.sent_at is not None
+        self.identity = identity
         self._remember(now, row)
         if row.holder == self.me:
             self.safe_until = self.sent_at + self.timing.ttl - self.timing.margin
-        self.sent_at = None
+        self._unresolved = ()
+        self._answered()
 
-    def failed(self) -> None:
-        """Denied or unknown: what stands there is to be read before the next write (R1)."""
-        self.sent_at, self.read_once = None, False
+    def denied(self) -> None:
+        """Another row stands there; it is to be read before the next write (R1)."""
+        self.read_once = False
+        self._answered()
+
+    def unknown(self) -> None:
+        """No answer in time: a write may take effect now, later or never (R1)."""
+        if self._in_flight is not None and self._in_flight not in self._unresolved:
+            self._unresolved += (self._in_flight,)
+        self.read_once = False
+        self._answered()
+        self.failing = True
+
+    def _answered(self) -> None:
+        self.sent_at, self._in_flight, self.failing = None, None, False
 
     def heard_of(self, epoch: int) -> None:
         """R14: a record, ledger or message carries ``epoch``; a row below it is a regressed one."""
@@ -103,32 +135,61 @@ class Lease:
 
     @property
     def regressed(self) -> bool:
-        """The row is older than one this node has read: the database lost writes (R5)."""
-        return self.row is not None and self.high_water.above(self.row)
+        """The database lost writes (R5): the row is older than one that this node has read, or it
+        was written before a failover of the database that its holder has not written after."""
+        row = self.row
+        if row is None:
+            return False
+        moved = row.identity is not None and row.identity != self.identity and not self.mine
+        return self.high_water.above(row) or moved
+
+    @property
+    def possible(self) -> frozenset[Member]:
+        """R1: whom the row lists as in sync, after any outcome of what is not resolved."""
+        known = (self.held, self.row, self._in_flight, *self._unresolved)
+        ours = [row for row in known if row is not None and self._is_ours(row)]
+        return frozenset(member for row in ours for member in row.in_sync)
+
+    def _is_ours(self, row: LeaseRow) -> bool:
+        return row.holder == self.me
+
+    @property
+    def acquiring(self) -> bool:
+        """An acquire of ours is in flight, or may yet take effect (R16)."""
+        pending = (self._in_flight, *self._unresolved)
+        return not self.mine and any(row is not None and self._is_ours(row) for row in pending)
 
     @property
     def alone(self) -> bool:
         """The only in-sync member, by its own write: nobody else can acquire (R3, R15)."""
-        return self.mine and self.row is not None and self.row.in_sync == (self.member,)
+        confirmed = self.mine and self.safe_until > -math.inf
+        return confirmed and self.possible == {self.member}
 
-    def may_rewrite(self) -> bool:
+    def may_rewrite(self, authority_ends: float, now: float) -> bool:
         """R5, R6: the row was lost, and nobody can hold a higher epoch than this process does."""
         held, lost = self.held, self.row is None or self.regressed
-        alone = held is not None and held.in_sync == (self.member,) and self.safe_until > -math.inf
-        return lost and alone
-
-    def authority_ends(self) -> float:
-        """Until when this holder may ack, publish and plan marks; infinite when alone (R15)."""
-        return math.inf if self.alone and self.safe_until > -math.inf else self.safe_until
+        if held is None or not lost or self.safe_until == -math.inf:
+            return False
+        return held.in_sync == (self.member,) or now < authority_ends
 
     def may_acquire(self, now: float) -> bool:
         """R3, R4, R7: in-sync, not paused, and released to us or still for a whole ttl."""
         row = self.row
         if row is None or self.regressed or row.paused or self.member not in row.in_sync:
             return False
-        if row.holder is None and row.successor in (None, self.me.node):
-            return True
-        return now - self.still_since >= self.timing.ttl
+        released = row.holder is None and row.successor in (None, self.me.node)
+        if released:
+            return now >= self._promised_until or row.epoch == self._promised_epoch
+        return now >= max(self.still_since + self.timing.ttl, self._promised_until)
+
+    # -- promises to a holder that cannot reach the database ---------------------------------------
+
+    def promise(self, now: float, epoch: int) -> bool:
+        """R16: to acquire nothing for a ttl, except on release of ``epoch``. False: it cannot."""
+        if self.acquiring or self.high_water.epoch != epoch:
+            return False
+        self._promised_until, self._promised_epoch = now + self.timing.ttl, epoch
+        return True
 
     def why_not(self, now: float) -> str:
         """One sentence for status and log while this node cannot become the holder."""
@@ -174,18 +235,28 @@ class Lease:
         assert self.held is not None
         return replace(
             self.held,
-            epoch=self.held.epoch + 1,
+            epoch=max(self.held.epoch, self.high_water.epoch) + 1,
             version=(self.row or self.held).version + 1,
+            in_sync=(self.member,),
             identity=self.identity,
         )
 
-    def renewed(self) -> LeaseRow:
+    def renewed(self, in_sync: tuple[Member, ...]) -> LeaseRow:
         assert self.row is not None
-        return replace(self.row, version=self.row.version + 1, identity=self.identity)
+        return replace(
+            self.row,
+            version=self.row.version + 1,
+            in_sync=in_sync,
+            successor=None,
+            identity=self.identity,
+        )
 
-    def released(self) -> LeaseRow:
+    def released(self, successor: str | None) -> LeaseRow:
+        """Everybody in sync stays so: what is committed is on each of them (R3)."""
         assert self.row is not None
-        return replace(self.row, version=self.row.version + 1, holder=None, successor=None)
+        return replace(
+            self.row, version=self.row.version + 1, holder=None, successor=successor, advertise=None
+        )
 
 
 def _stamp(row: LeaseRow) -> tuple[int, int]:

@@ -53,6 +53,8 @@ class QueryMarks:
         self._published_uncommitted: deque[tuple[int, Published]] = deque()
         self._published_committed: dict[str, int] = dict.fromkeys(sinks, 0)
         self.wanted: int | None = None
+        # The highest batch that Spark has behind it, as it told since this process began.
+        self.passed = 0
         self._cut_at = -math.inf
         self._quiet = False
         self._ticks = 0
@@ -148,7 +150,12 @@ class QueryMarks:
         """Where ``sink`` begins when its ledger has no row: at no batch later than it had."""
         return min(self.floor, self._recorded.get(sink, self.floor))
 
+    def asked(self, after: int) -> None:
+        """Spark has finished batch ``after`` and waits for the mark that follows."""
+        self.wanted, self.passed = after, max(self.passed, after)
+
     def saw_admitted(self, number: int, rows: int, size: int) -> None:
+        self.passed = max(self.passed, number)
         if number <= self.admitted:
             return
         if number != self.admitted + 1 or number > self.last.number:

@@ -103,4 +103,10 @@ class BatchDigest:
     digest: str
 
 
-Message = Probe | Standing | Follow | Records | Heartbeat | Ack | Promise | Released | BatchDigest
+Word = Probe | Follow | Records | Heartbeat | Released | BatchDigest
+"""What a holder says."""
+
+Answer = Standing | Ack | Promise
+"""What the others say."""
+
+Message = Word | Answer

@@ -22,6 +22,10 @@ HOME = Path(ha_engine.core.__file__).parent
 COPIED = (
     "role",
     "lease",
+    "lessee",
+    "progress",
+    "leading",
+    "following",
     "queries",
     "process",
     "uncut",
@@ -99,29 +103,40 @@ def killers(mutant: Mutant | None) -> Iterator[str]:
 
 MUTANTS = (
     # -- lease -------------------------------------------------------------------------------------
-    Mutant("I1", "lease", "self.high_water.epoch) + 1,", "self.high_water.epoch),"),
+    Mutant(
+        "I1", "lease", "max(self.row.epoch, self.high_water.epoch) + 1", "self.high_water.epoch"
+    ),
     Mutant(
         "R15",
         "core",
         "lease.mine and not self.lease.regressed and row.epoch > self.epoch",
         "lease.mine",
     ),
-    Mutant("R1", "lease", "version=self.row.version + 1, identity", "identity"),
     Mutant(
         "R1",
         "lease",
-        "self.sent_at, self.read_once, self.identity = None, True, identity",
-        "self.sent_at, self.read_once, self.identity = None, True, identity\n"
+        "version=self.row.version + 1,\n            in_sync=in_sync",
+        "in_sync=in_sync",
+    ),
+    Mutant(
+        "R1",
+        "lease",
+        "self.read_once, self.identity = True, identity",
+        "self.read_once, self.identity = True, identity\n"
         "        self.safe_until = now + self.timing.ttl",
     ),
     Mutant(
         "R1",
-        "core",
-        "# An acquire of ours whose reply was lost (R1): only a write gives authority.\n"
-        "            self.lease.again_at_once(self._now)",
-        "self._become_promoting(row.epoch, row.group_id)",
+        "lessee",
+        "lease.again_at_once(now)\n            return None\n        if lease.may_acquire",
+        "return self._write(now, row, lease.acquired(None), '')\n        if lease.may_acquire",
     ),
-    Mutant("R1", "lease", "self.sent_at, self.read_once = None, False", "self.sent_at = None"),
+    Mutant(
+        "R1",
+        "lease",
+        "self._unresolved += (self._in_flight,)\n        self.read_once = False",
+        "self._unresolved += (self._in_flight,)",
+    ),
     Mutant("R1", "lease", "return self.sent_at is None and now", "return now"),
     Mutant("I2", "lease", "self.safe_until = self.sent_at +", "self.safe_until = now +"),
     Mutant("I2", "lease", "self.timing.ttl - self.timing.margin", "self.timing.ttl"),
@@ -131,48 +146,53 @@ MUTANTS = (
         "return self.authority_seconds(self._now) > 0",
         "return self.role is Role.ACTIVE",
     ),
-    Mutant("I2", "core", "is not Role.ACTIVE or self.releasing:", "is not Role.ACTIVE:"),
+    Mutant("I2", "core", "is not Role.ACTIVE or self.releasing or", "is not Role.ACTIVE or"),
     Mutant("I2", "core", "or self.durable < self.last.sequence", ""),
     Mutant("I2", "core", "< self.epoch_record or self.stopping:", "< self.epoch_record:"),
     Mutant("I4", "lease", " or self.member not in row.in_sync:", ":"),
-    Mutant("R3", "lease", "in_sync=(self.member,),", "in_sync=self.row.in_sync,"),
+    Mutant(
+        "R3",
+        "lease",
+        "in_sync=(self.member,),\n            advertise",
+        "in_sync=self.row.in_sync,\n            advertise",
+    ),
     Mutant("R3", "lease", "row.successor in (None, self.me.node)", "True"),
-    Mutant("R3", "core", "promoted and self.durable >= self.epoch_record", "promoted"),
+    Mutant("R3", "core", "PROMOTING and limit >= self.epoch_record", "PROMOTING"),
     Mutant("R3", "core", "or self.committed < self.epoch_record ", ""),
-    Mutant("R4", "lease", "return now - self.still_since >= self.timing.ttl", "return True"),
+    Mutant(
+        "R4",
+        "lease",
+        "max(self.still_since + self.timing.ttl, self._promised_until)",
+        "self._promised_until",
+    ),
     Mutant("R4", "lease", " or _stamp(row) != _stamp(self.row):", ":"),
     Mutant("R5", "lease", "row is None or self.regressed or", "row is None or"),
     Mutant("R5", "lease", "if row is not None and not self.high_water.above(row):", "if row:"),
-    Mutant("R5", "core", "lease.read_once and not lease.regressed:", "lease.read_once:"),
+    Mutant("R5", "lessee", "not lease.read_once or lease.regressed:", "not lease.read_once:"),
     Mutant("R5", "core", "if mark != before:", "if False:"),
-    Mutant("R5", "core", "if row is None or self.lease.regressed:", "if row is None:"),
-    Mutant(
-        "R6",
-        "core",
-        "self.last != ORIGIN or self.lease.high_water.epoch > 0 or self.group_id is not None",
-        "False",
-    ),
-    Mutant("R6", "core", "row.group_id != self.group_id:", "False:"),
+    Mutant("R5", "lessee", "if row is None or lease.regressed:", "if row is None:"),
+    Mutant("R6", "lessee", "if not new or self.lease.high_water.epoch > 0:", "if False:"),
+    Mutant("R6", "lessee", "and row.group_id != self.group_id", "and False"),
     Mutant("R6", "core", "self._do(do.BindGroup(group_id))", "pass"),
     Mutant("R7", "lease", "or row.paused or", "or"),
-    Mutant("R14", "core", "if event.epoch > self.epoch and", "if False and"),
-    Mutant("R14", "core", "self.lease.heard_of(event.epoch)", "pass"),
-    Mutant("I14", "core", "if event.epoch > self.epoch and", "if"),
+    Mutant("R14", "core", "if epoch > self.epoch and", "if False and"),
+    Mutant("R14", "core", "self.lease.heard_of(epoch)", "pass"),
+    Mutant("I14", "core", "if epoch > self.epoch and", "if"),
+    Mutant("R15", "lessee", "row.epoch > epoch or not lease.mine:", "row.epoch > epoch:"),
     Mutant(
-        "R15", "core", "row.epoch > self.epoch or not self.lease.mine:", "row.epoch > self.epoch:"
+        "I12", "core", "if self.lease.alone:\n            return", "if False:\n            return"
     ),
-    Mutant("I12", "lease", "return math.inf if self.alone and", "return math.inf if False and"),
-    Mutant("R15", "lease", "return math.inf if self.alone and", "return math.inf if self.mine and"),
+    Mutant("R15", "lease", "confirmed and self.possible == {self.member}", "confirmed"),
     # -- records -----------------------------------------------------------------------------------
-    Mutant(
-        "I3", "core", "self.committed = self.durable\n", "self.committed = self.last.sequence\n"
-    ),
+    Mutant("I3", "core", "self.committed = limit\n", "self.committed = self.last.sequence\n"),
     Mutant("I3", "core", "event.sequence)", "event.sequence + 1)"),
     Mutant("R12", "core", "self.last.sequence + 1)\n", "self.last.sequence + 2)\n"),
     # -- a lost row, suspension --------------------------------------------------------------------
-    Mutant("R5", "lease", "held.in_sync == (self.member,) and ", ""),
-    Mutant("R5", "lease", "epoch=self.held.epoch + 1,", "epoch=self.held.epoch,"),
-    Mutant("R6", "core", "may_rewrite() and not self.stopping:", "may_rewrite():"),
+    Mutant("R5", "lease", "held.in_sync == (self.member,) or now < authority_ends", "True"),
+    Mutant(
+        "R5", "lease", "max(self.held.epoch, self.high_water.epoch) + 1", "self.high_water.epoch"
+    ),
+    Mutant("R6", "lessee", "(authority_ends, now) and not stopping:", "(authority_ends, now):"),
     Mutant("R15", "core", "self.receiving == self.may_act():", "self.receiving:"),
     Mutant("R15", "core", "            self._resume()\n", "            pass\n"),
     # -- sinks that come and go --------------------------------------------------------------------

@@ -129,7 +129,10 @@ class Story:
         assert row is not None
         match words:
             case ("joins",):
-                self.world.rewrite_row(in_sync=members)
+                self.world.ghost.link()
+                self.world.wait(0.75)
+            case ("falls", "silent"):
+                self.world.ghost.linked = False
             case ("takes", "over"):
                 holder = Holder("b", "q1")
                 self.world.rewrite_row(holder=holder, epoch=row.epoch + 1, in_sync=members[1:],
@@ -254,7 +257,7 @@ def tell(action: do.Action) -> str:
             return "renews the lease"
         case do.WriteLease(_, wanted, why):
             return f"writes the lease ({why}): {_row(wanted)}"
-        case do.KeepHighWater():
+        case do.KeepHighWater() | do.Tell() | do.StreamRecords():
             return ""
         case do.BindGroup(group_id):
             return f"binds the journal to {group_id}"
@@ -280,6 +283,12 @@ def _tell_effect(action: do.Action) -> str:
             return f"publishes under epoch {epoch}"
         case do.StopPublishing():
             return "stops publishing"
+        case do.StopStreams():
+            return ""
+        case do.CutJournal(match, why):
+            return f"cuts its journal behind {match}: {why}"
+        case do.ReportDifference(query, number):
+            return f"reports that batch {number} of {query} differs from the holder's"
         case do.AnswerMark(mark):
             return f"answers {mark.query} with mark {mark.number} through {mark.through}"
         case do.TrimOutbox(query, through):

@@ -21,9 +21,9 @@ from hypothesis.stateful import (
 )
 
 import ha_engine.core
-from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
-from ha_engine.types import Holder, LeaseRow, Member
+from ha_engine.types import Holder, LeaseRow
+from tests.core.ghost import MEMBER
 from tests.core.world import EVERYTHING, PLANS, World, plan
 
 QUERIES = st.sampled_from([one.name for one in PLANS])
@@ -51,11 +51,20 @@ def holds(world: World) -> bool:
 
 
 def peer_joins(world: World) -> None:
-    """Only the holder adds members; here it learns of it as if it had done so itself (R9)."""
-    if holds(world) and world.request is None:
-        world.rewrite_row(in_sync=(world.member, Member("b", "j2")))
-        world.request = do.ReadLease()
-        world.reply()
+    """It is linked; the holder finds that it has everything, and records it (R9)."""
+    if world.alive:
+        world.ghost.link()
+        world.settle()
+
+
+def peer_falls_silent(world: World) -> None:
+    world.ghost.linked = False
+
+
+def link_to_the_peer_breaks(world: World) -> None:
+    if world.alive:
+        world.ghost.unlink()
+        world.settle()
 
 
 def peer_takes_over(world: World) -> None:
@@ -63,8 +72,9 @@ def peer_takes_over(world: World) -> None:
     if row is None or row.paused or (row.epoch, row.version) < world.table.highest:
         return
     still = world.now - world.table.changed_at >= world.timing.ttl
-    if Member("b", "j2") in row.in_sync and row.holder != PEER and (row.holder is None or still):
-        world.rewrite_row(holder=PEER, epoch=row.epoch + 1, in_sync=(Member("b", "j2"),))
+    if MEMBER in row.in_sync and row.holder != PEER and (row.holder is None or still):
+        world.rewrite_row(holder=PEER, epoch=row.epoch + 1, in_sync=(MEMBER,))
+        peer_falls_silent(world)
 
 
 def peer_leaves(world: World) -> None:
@@ -99,6 +109,8 @@ OTHERS: dict[str, Callable[[World], None]] = {
     other.__name__: other
     for other in (
         peer_joins,
+        peer_falls_silent,
+        link_to_the_peer_breaks,
         peer_takes_over,
         peer_leaves,
         supervisor_releases,

@@ -13,11 +13,6 @@ from ha_engine.types import Role
 from tests.core.story import Story
 from tests.core.test_scenarios import SCENARIOS
 
-NEEDS_A_PEER = {
-    (before, after) for before, after in product(Role, Role) if Role.PASSIVE in (before, after)
-}
-"""A group of one is never passive: whoever is in sync and not the holder acquires."""
-
 
 def transitions_of(path: Path) -> set[tuple[Role, Role]]:
     story = Story()
@@ -27,10 +22,10 @@ def transitions_of(path: Path) -> set[tuple[Role, Role]]:
     return story.world.truth.transitions
 
 
-def test_every_legal_transition_of_a_group_of_one_happens_in_a_scenario() -> None:
+def test_every_legal_transition_happens_in_a_scenario() -> None:
     legal = {(before, after) for before, nexts in LEGAL.items() for after in nexts}
     seen = set().union(*(transitions_of(path) for path in SCENARIOS))
-    assert seen == legal - NEEDS_A_PEER
+    assert seen == legal
 
 
 @pytest.mark.parametrize(

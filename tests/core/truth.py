@@ -74,13 +74,21 @@ class Truth:
             self._acquire(action)
 
     def _puts_back(self, wanted: LeaseRow) -> bool:
-        """R5, R6: the holder of the newest row, alone in sync, writes it again, an epoch higher."""
+        """R5, R6: the holder of the newest row, alone in sync or sure that nobody can have acquired
+        since, writes it again, an epoch higher."""
         world, history = self.world, self.world.table.history
         newest = max(history, key=lambda row: (row.epoch, row.version), default=None)
-        if newest is None or newest.holder != world.me or newest.in_sync != (world.member,):
+        if newest is None or newest.holder != world.me:
             return False
+        safe = world.now < world.renewal_sent_at + world.timing.ttl - world.timing.margin
         higher = wanted.epoch > max(newest.epoch, world.read_max[0])
-        return higher and wanted.in_sync == newest.in_sync and wanted.holder == world.me
+        alone = wanted.in_sync == (world.member,)
+        return (
+            higher
+            and alone
+            and wanted.holder == world.me
+            and (safe or newest.in_sync == (world.member,))
+        )
 
     def _acquire(self, action: do.WriteLease) -> None:
         expected, wanted, world = action.expected, action.wanted, self.world

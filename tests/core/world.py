@@ -19,6 +19,7 @@ from ha_engine.core.inputs import Input
 from ha_engine.core.lease import LeaseTiming
 from ha_engine.core.marks import MarkLimits
 from ha_engine.types import Events, Holder, LeaseRow, Member
+from tests.core.ghost import Ghost
 from tests.core.spark_world import SparkWorld
 from tests.core.surroundings import IDENTITY, Disk, LeaseTable, Ledger
 from tests.core.truth import Truth, lineage_of, require
@@ -59,6 +60,7 @@ class World(SparkWorld):
         self.engine, self.limits, self.timing = engine, limits, TIMING
         self.plans = {plan.name: plan for plan in plans}
         self.automatic = set(automatic)
+        self.ghost = Ghost(self)
         self.now = 0.0
         self.table, self.disk = LeaseTable(), Disk()
         self.ledgers: dict[tuple[str, str], Ledger] = defaultdict(Ledger)
@@ -79,8 +81,10 @@ class World(SparkWorld):
         self.receiving, self.publishing = False, None
         self.claimed, self.fenced = set(), set()
         self.stamp: tuple[int, int] | None = None
+        self.request_sent_at = self.renewal_sent_at = float("-inf")
         self.stamp_first_read_at = self.process_began_at = self.now
         self.wanted: dict[str, int] = {}
+        self.ghost.linked = False
         self._inputs.clear()
         self._stepping = False
 
@@ -202,6 +206,7 @@ class World(SparkWorld):
                 self.truth.judge(action)
                 self.heard(action)
                 self._perform(action)
+                self.ghost.hears(action)
         self._stepping = self.broken = False
         self._inputs.clear()
 
@@ -209,7 +214,7 @@ class World(SparkWorld):
         match action:
             case do.ReadLease() | do.CreateLease() | do.WriteLease():
                 require(self.request is None, "R1", "two requests at once")
-                self.request = action
+                self.request, self.request_sent_at = action, self.now
             case do.KeepHighWater(epoch, version, identity):
                 self.disk.high_water = self.engine.HighWater(epoch, version, identity)
             case do.BindGroup(group_id):
@@ -269,6 +274,8 @@ class World(SparkWorld):
             done = self._carry_out(request)
             answer = done if how == "arrives" else answer
         self._note_read(answer)
+        if isinstance(answer, on.LeaseWritten):
+            self.renewal_sent_at = self.request_sent_at
         self.feed(answer)
 
     def land(self) -> None:
@@ -283,7 +290,7 @@ class World(SparkWorld):
                 written = self.table.create(self.now, row)
             case do.WriteLease(expected, wanted):
                 written = self.table.compare_and_set(self.now, expected, wanted)
-        return on.LeaseDenied() if written is None else on.LeaseWritten(written)
+        return on.LeaseDenied() if written is None else on.LeaseWritten(written, IDENTITY)
 
     def _note_read(self, answer: Input) -> None:
         if not isinstance(answer, on.LeaseRead | on.LeaseWritten):

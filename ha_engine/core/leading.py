@@ -1,0 +1,185 @@
+"""The holder's view of the other members: who is asked, who gets records, for whom a commit waits.
+
+Made anew with each epoch. It changes nothing by itself: it says what to tell whom, up to where the
+journal may count as committed, and whom the lease row should list as in sync.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from ha_engine.core import actions as do
+from ha_engine.core import messages as say
+from ha_engine.core.progress import Peer, PeerTiming, Stage, common_prefix
+from ha_engine.types import Member, Position
+
+REQUESTS_KEPT = 16
+
+
+class Leading:
+    """The members other than ``me`` under ``epoch``."""
+
+    def __init__(
+        self, me: Member, epoch: int, timing: PeerTiming, now: float, connected: Iterable[str]
+    ) -> None:
+        self.me, self.epoch, self.timing = me, epoch, timing
+        self.peers = {name: Peer(name, now, connected=True) for name in sorted(connected)}
+        # Counted for a commit, and not yet written as in sync (R9: first wait, then record).
+        self.joining: frozenset[Member] = frozenset()
+        self._heartbeat_at = now
+        self._goal = self._next_goal = 0
+        # (time, last sequence): what had to be durable everywhere a sync_timeout later.
+        self._appended: deque[tuple[float, int]] = deque()
+        self._overdue = 0
+        self._requests: dict[int, float] = {}
+        self._request = 0
+
+    # -- links and answers -------------------------------------------------------------------------
+
+    def linked(self, now: float, name: str) -> Iterator[do.Action]:
+        self.peers.setdefault(name, Peer(name, now, connected=True)).linked(now)
+        yield do.Tell(name, say.Probe(self.epoch))
+
+    def unlinked(self, name: str) -> None:
+        if name in self.peers:
+            self.peers[name].unlinked()
+
+    def stands(
+        self,
+        now: float,
+        name: str,
+        standing: say.Standing,
+        epochs: tuple[Position, ...],
+        last: Position,
+    ) -> Iterator[do.Action]:
+        """Tells a member where to go on, and sends it records if it has nothing to cut (I8)."""
+        peer = self.peers.get(name)
+        if peer is None or peer.stage is Stage.REPLICATE:
+            return
+        match = common_prefix(epochs, last, standing.epochs, standing.last)
+        yield do.Tell(name, say.Follow(self.epoch, standing.journal_id, match))
+        if match == standing.last:
+            peer.follows(now, standing.journal_id)
+            yield do.StreamRecords(name, self.epoch, match)
+
+    def acked(self, now: float, name: str, ack: say.Ack) -> None:
+        if name in self.peers:
+            self.peers[name].acked(now, ack)
+
+    def promised(self, name: str, promise: say.Promise) -> None:
+        peer, sent_at = self.peers.get(name), self._requests.get(promise.request)
+        if peer is not None and sent_at is not None:
+            peer.promised_at = max(peer.promised_at, sent_at)
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def tick(self, now: float, last: int, committed: int, asks: bool) -> Iterator[do.Action]:
+        """Heartbeats; ``asks``: the database does not answer, so promises are asked for (R16)."""
+        self._note(now, last)
+        self._probe_again(now, last)
+        if now < self._heartbeat_at:
+            return
+        self._heartbeat_at = now + self.timing.heartbeat_every
+        self._goal, self._next_goal = self._next_goal, last
+        if asks:
+            self._ask(now)
+        yield from self.heartbeats(committed, self._request if asks else 0)
+
+    def heartbeats(self, committed: int, request: int = 0) -> Iterator[do.Action]:
+        for peer in self.peers.values():
+            if peer.connected:
+                yield do.Tell(peer.name, say.Heartbeat(self.epoch, committed, request))
+            if peer.connected and peer.stage is Stage.PROBE:
+                yield do.Tell(peer.name, say.Probe(self.epoch))
+
+    def restart_timers(self, now: float) -> None:
+        """R13: after a gap in our own ticks nobody else counts as having been silent."""
+        self._appended.clear()
+        self._overdue = 0
+        for peer in self.peers.values():
+            peer.heard_at = peer.advanced_at = now
+
+    def _note(self, now: float, last: int) -> None:
+        self._appended.append((now, last))
+        while self._appended and self._appended[0][0] <= now - self.timing.sync_timeout:
+            self._overdue = self._appended.popleft()[1]
+
+    def _probe_again(self, now: float, last: int) -> None:
+        """Records that got lost on the way are sent again from where it stands."""
+        for peer in self.peers.values():
+            stuck = peer.match < last and now - peer.advanced_at > self.timing.sync_timeout
+            if peer.stage is Stage.REPLICATE and stuck:
+                peer.stage = Stage.PROBE
+
+    def _ask(self, now: float) -> None:
+        self._request += 1
+        self._requests[self._request] = now
+        self._requests.pop(self._request - REQUESTS_KEPT, None)
+
+    # -- commit and in-sync ------------------------------------------------------------------------
+
+    def commit_limit(self, durable: int, in_sync: frozenset[Member]) -> int:
+        """I3: durable on each member that any outcome lists as in sync, and on who joins."""
+        others = (in_sync | self.joining) - {self.me}
+        return min([durable, *(self.match_of(member) for member in others)])
+
+    def all_have(self, sequence: int, in_sync: frozenset[Member]) -> bool:
+        return all(self.match_of(member) >= sequence for member in in_sync - {self.me})
+
+    def match_of(self, member: Member) -> int:
+        peer = self.peers.get(member.node)
+        return peer.match if peer is not None and peer.member == member else 0
+
+    def admit(self, now: float) -> None:
+        """Start to wait for who has nearly caught up; stop to wait for who fell behind again."""
+        near = (
+            peer.member
+            for peer in self.peers.values()
+            if peer.stage is Stage.REPLICATE and not self._is_late(peer, now)
+            if peer.match >= self._goal or peer.member in self.joining
+        )
+        self.joining = frozenset(member for member in near if member is not None)
+
+    def wanted(self, now: float, listed: tuple[Member, ...], committed: int) -> tuple[Member, ...]:
+        """Whom the row should list: late members leave, and who has all that is committed joins."""
+        kept = tuple(m for m in listed if m == self.me or not self._is_lost(m, now))
+        new = (m for m in sorted(self.joining, key=lambda m: m.node) if m not in kept)
+        return kept + tuple(m for m in new if self.match_of(m) >= committed)
+
+    def promised_until(self, in_sync: frozenset[Member], ttl: float, margin: float) -> float:
+        """R16: as far as every possible in-sync member has promised not to acquire."""
+        others = [self.peers.get(member.node) for member in in_sync - {self.me}]
+        if not others:
+            return -math.inf
+        asked_at = min(-math.inf if peer is None else peer.promised_at for peer in others)
+        return asked_at + ttl - margin
+
+    def heir(self, in_sync: tuple[Member, ...], batches: dict[str, int]) -> str | None:
+        """A warm in-sync member whose outbox has ``batches``, query by query (R22)."""
+        for member in in_sync:
+            if self.why_no_heir(member, in_sync) is None:
+                has = self.peers[member.node].batches
+                if all(has.get(query, 0) >= number for query, number in batches.items()):
+                    return member.node
+        return None
+
+    def why_no_heir(self, member: Member, in_sync: tuple[Member, ...]) -> str | None:
+        """Why ``member`` cannot take over without a gap; None when it can."""
+        peer = self.peers.get(member.node)
+        if member == self.me:
+            return "it is the active already"
+        if peer is None or not peer.connected:
+            return f"{member.node} is not connected"
+        if member not in in_sync:
+            return f"{member.node} is not in sync"
+        return None if peer.warm else f"the queries of {member.node} have not caught up"
+
+    def _is_lost(self, member: Member, now: float) -> bool:
+        peer = self.peers.get(member.node)
+        return peer is None or peer.member != member or self._is_late(peer, now)
+
+    def _is_late(self, peer: Peer, now: float) -> bool:
+        silent = now - peer.heard_at > self.timing.sync_timeout
+        return silent or peer.match < self._overdue

@@ -1,0 +1,138 @@
+"""The conversation with the group's row: what to ask next, and what an answer means.
+
+``Lease`` does the arithmetic; here is what follows from it. A question or an answer leads to one
+action, or to one of the verdicts below, which ``core`` carries out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ha_engine.core import actions as do
+from ha_engine.core.lease import Lease
+from ha_engine.types import LeaseRow, Member
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """The database belongs to another group."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Another node holds the lease, or may acquire it."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Nothing to do now; ``why`` is for status."""
+
+    why: str
+
+
+Verdict = Foreign | Lost | Waits
+
+
+class Lessee:
+    """``group_id`` is None until the first epoch of a new journal (R6)."""
+
+    def __init__(
+        self, lease: Lease, group_id: str | None, new_group_id: str, advertise: str | None
+    ) -> None:
+        self.lease, self.group_id = lease, group_id
+        self._new_group_id, self._advertise = new_group_id, advertise
+
+    def request(self, now: float, in_sync: tuple[Member, ...] | None) -> do.Action:
+        """The next call: the holder renews and says who is in sync, the others read."""
+        lease = self.lease
+        if in_sync is None or not lease.mine or not lease.read_once or lease.regressed:
+            lease.sent(now)
+            return do.ReadLease()
+        assert lease.row is not None
+        why = "renew" if in_sync == lease.row.in_sync else _changed(lease.row.in_sync, in_sync)
+        return self._write(now, lease.row, lease.renewed(in_sync), why)
+
+    def release(self, now: float, successor: str | None, why: str) -> do.Action:
+        assert self.lease.row is not None
+        return self._write(now, self.lease.row, self.lease.released(successor), why)
+
+    def read_as_holder(
+        self, now: float, epoch: int, authority_ends: float, *, stopping: bool
+    ) -> do.Action | Verdict | None:
+        """Proof of another holder or epoch demotes; a lost or older row does not (R5, R15)."""
+        row, lease = self.lease.row, self.lease
+        if self._is_foreign(row):
+            return Foreign(self._foreign())
+        if lease.may_rewrite(authority_ends, now) and not stopping:
+            return self._rewrite(now)
+        if row is None or lease.regressed:
+            return Waits(
+                "the database lost writes to the lease row, and another node may have read it; "
+                "stop all nodes, compare their epochs, and write the row of the highest by hand"
+            )
+        if row.epoch > epoch or not lease.mine:
+            return Lost(
+                f"epoch {row.epoch} is held by {row.holder.node if row.holder else 'nobody'}"
+            )
+        lease.again_at_once(now)
+        return None
+
+    def read_as_other(self, now: float, *, new: bool) -> do.Action | Verdict | None:
+        """``new``: the journal is empty, and this node knows of no epoch (R6)."""
+        row, lease = self.lease.row, self.lease
+        if self._is_foreign(row):
+            return Foreign(self._foreign())
+        if row is None:
+            return self._create(now, new and self.group_id is None)
+        if lease.mine and not lease.regressed:
+            # An acquire of ours whose reply was lost (R1): only a write gives authority.
+            lease.again_at_once(now)
+            return None
+        if lease.may_acquire(now):
+            why = "released" if row.holder is None else "not renewed for a ttl"
+            return self._write(now, row, lease.acquired(self._advertise), why)
+        return Waits(lease.why_not(now))
+
+    def _write(self, now: float, expected: LeaseRow, wanted: LeaseRow, why: str) -> do.Action:
+        self.lease.sent(now, wanted)
+        return do.WriteLease(expected, wanted, why)
+
+    def _create(self, now: float, new: bool) -> do.Action | Verdict:
+        """R6: only a node that knows of no earlier epoch makes the group's first row."""
+        if not new or self.lease.high_water.epoch > 0:
+            return Waits(
+                "the database has no lease row but this node's journal belongs to a group; the "
+                "database lost it, or the url names another database"
+            )
+        row = self.lease.first_row(self._new_group_id, self._advertise)
+        self.lease.sent(now, row)
+        return do.CreateLease(row)
+
+    def _rewrite(self, now: float) -> do.Action:
+        """R5, R6: what the database lost is put back one epoch higher, and that epoch promoted."""
+        before, wanted = self.lease.row, self.lease.rewritten()
+        if before is not None:
+            return self._write(now, before, wanted, "the database had lost writes")
+        self.lease.sent(now, wanted)
+        return do.CreateLease(wanted)
+
+    def _is_foreign(self, row: LeaseRow | None) -> bool:
+        return row is not None and self.group_id is not None and row.group_id != self.group_id
+
+    def _foreign(self) -> str:
+        assert self.lease.row is not None
+        return (
+            f"the lease row belongs to group {self.lease.row.group_id}, this journal to "
+            f"{self.group_id}; point the node at its own database, or give it an empty data "
+            "directory"
+        )
+
+
+def _changed(before: tuple[Member, ...], after: tuple[Member, ...]) -> str:
+    left = [f"{member.node} left in-sync" for member in before if member not in after]
+    joined = [f"{member.node} joined in-sync" for member in after if member not in before]
+    return ", ".join(left + joined)

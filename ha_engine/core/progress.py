@@ -1,0 +1,87 @@
+"""How far one other member has come, as the holder sees it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+from ha_engine.core.messages import Ack
+from ha_engine.types import ORIGIN, Member, Position
+
+
+@dataclass(frozen=True, slots=True)
+class PeerTiming:
+    """In seconds. A member that is silent or behind for ``sync_timeout`` leaves in-sync."""
+
+    heartbeat_every: float
+    sync_timeout: float
+
+
+class Stage(Enum):
+    """PROBE: asked where it stands, again and again. REPLICATE: records flow to it."""
+
+    PROBE = "probe"
+    REPLICATE = "replicate"
+
+
+class Peer:
+    """One member under one epoch. ``match`` is durable there, and never falls for one journal."""
+
+    def __init__(self, name: str, now: float, *, connected: bool) -> None:
+        self.name, self.connected = name, connected
+        self.heard_at = self.advanced_at = now
+        self.stage = Stage.PROBE
+        self.journal_id: str | None = None
+        self.match = 0
+        self.room, self.warm = True, False
+        self.batches: dict[str, int] = {}
+        self.promised_at = -math.inf
+
+    @property
+    def member(self) -> Member | None:
+        return None if self.journal_id is None else Member(self.name, self.journal_id)
+
+    def linked(self, now: float) -> None:
+        self.connected, self.stage, self.heard_at = True, Stage.PROBE, now
+
+    def unlinked(self) -> None:
+        self.connected, self.stage, self.warm = False, Stage.PROBE, False
+
+    def follows(self, now: float, journal_id: str) -> None:
+        """Its journal is a prefix of ours from here on; what it acked under this epoch stays."""
+        if journal_id != self.journal_id:
+            self.journal_id, self.match = journal_id, 0
+        self.stage, self.heard_at, self.advanced_at = Stage.REPLICATE, now, now
+
+    def acked(self, now: float, ack: Ack) -> None:
+        if ack.journal_id != self.journal_id:
+            return
+        self.heard_at = now
+        if ack.durable > self.match:
+            self.match, self.advanced_at = ack.durable, now
+        self.room, self.warm, self.batches = ack.room, ack.warm, dict(ack.batches)
+
+
+def common_prefix(
+    mine: tuple[Position, ...],
+    my_last: Position,
+    theirs: tuple[Position, ...],
+    their_last: Position,
+) -> Position:
+    """The last position that both journals have, from the first positions of their epochs.
+
+    One process writes an epoch, so two journals that share a position share all before it (the log
+    matching property of Raft, Ongaro and Ousterhout 2014, section 5.3).
+    """
+    shared = [start for start in mine if start in set(theirs)]
+    if not shared:
+        return ORIGIN
+    newest = shared[-1]
+    ends = (_end_of(newest, mine, my_last), _end_of(newest, theirs, their_last))
+    return Position(newest.epoch, min(ends))
+
+
+def _end_of(start: Position, starts: tuple[Position, ...], last: Position) -> int:
+    later = [other.sequence for other in starts if other.sequence > start.sequence]
+    return later[0] - 1 if later else last.sequence

@@ -1,0 +1,62 @@
+"""Another member that follows without a fault: it has at once what this node's journal has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ha_engine.core import actions as do
+from ha_engine.core import inputs as on
+from ha_engine.core import messages as say
+from ha_engine.types import ORIGIN, Member, Position
+
+if TYPE_CHECKING:
+    from tests.core.world import World
+
+MEMBER = Member("b", "j2")
+
+
+class Ghost:
+    """The member b with the journal j2, as far as the core of ``world`` can tell."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.linked = world, False
+
+    def link(self) -> None:
+        if not self.linked:
+            self.linked = True
+            self.world.feed(on.PeerConnected(MEMBER.node))
+
+    def unlink(self) -> None:
+        if self.linked:
+            self.linked = False
+            self.world.feed(on.PeerLost(MEMBER.node, "closed"))
+
+    def hears(self, action: do.Action) -> None:
+        """Answers what the core tells it, and acks what the core appends."""
+        if not self.linked:
+            return
+        match action:
+            case do.Tell(_, say.Probe(epoch)):
+                self._say(say.Standing(epoch, MEMBER.journal_id, self._last(), 0, self._epochs()))
+            case do.Tell(_, say.Heartbeat(epoch)) | do.StreamRecords(_, epoch):
+                self._ack(epoch)
+            case do.AppendRecords(records):
+                self._ack(records[-1].position.epoch)
+            case _:
+                pass
+
+    def _ack(self, epoch: int) -> None:
+        self._say(say.Ack(epoch, MEMBER.journal_id, self._last().sequence, room=True, warm=False))
+
+    def _say(self, message: say.Message) -> None:
+        self.world.feed(on.PeerSaid(MEMBER.node, message))
+
+    def _last(self) -> Position:
+        records = self.world.disk.records
+        return records[-1].position if records else ORIGIN
+
+    def _epochs(self) -> tuple[Position, ...]:
+        firsts: dict[int, Position] = {}
+        for record in self.world.disk.records:
+            firsts.setdefault(record.position.epoch, record.position)
+        return tuple(firsts.values())

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
+from ha_engine import __version__
 from ha_engine.config import Config
+from ha_engine.config.group import group_digest
 from ha_engine.config.load import dereferenced
 from ha_engine.core import (
     Core,
@@ -17,6 +19,7 @@ from ha_engine.core import (
     Identity,
     LeaseTiming,
     MarkLimits,
+    PeerTiming,
     QueryPlan,
     RestartPolicy,
 )
@@ -30,6 +33,8 @@ from ha_engine.postgres.sink_table import Target
 from ha_engine.publish import Sink
 from ha_engine.publish.sinks.postgres import PostgresSink
 from ha_engine.query.application import PostgresSinkSpec, StreamApplication
+from ha_engine.query.runtime import runtime_versions
+from ha_engine.sync import Hello
 
 
 def core_of(
@@ -50,7 +55,28 @@ def core_of(
         config.http.advertise or f"http://{config.http.listen}",
     )
     timing = LeaseTiming(lease.ttl, lease.renew_every, lease.margin)
-    return Core(identity, timing, high_water, _deployment(config, application))
+    sync = config.event_sync
+    peers = PeerTiming(sync.heartbeat_every, sync.sync_timeout)
+    return Core(identity, timing, high_water, _deployment(config, application), peers)
+
+
+def hello_of(
+    config: Config, application: StreamApplication, journal: Journal, process_id: str
+) -> Hello:
+    """How this node introduces itself to its peers. Blocks while Java tells its version."""
+    sync = config.event_sync
+    return Hello(
+        engine=__version__,
+        group=config.group,
+        group_id=journal.group_id or "",
+        node=config.node.id,
+        process=process_id,
+        journal_id=journal.journal_id,
+        application=application.digest,
+        config=group_digest(config),
+        runtime=runtime_versions() if sync.peers else {},
+        address=sync.advertise or sync.listen,
+    )
 
 
 def _deployment(config: Config, application: StreamApplication) -> Deployment:

@@ -20,7 +20,8 @@ import structlog
 from ha_engine.core import Core, HighWater
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
-from ha_engine.errors import EngineError, InvariantBroken, NotActive
+from ha_engine.core.messages import Message
+from ha_engine.errors import EngineError, InvariantBroken, JournalCut, NotActive
 from ha_engine.types import DatabaseIdentity, Events, LeaseRow, Mark, Position, Record, Role
 
 log = structlog.get_logger(__name__)
@@ -49,7 +50,18 @@ class Appender(Protocol):
 
 class Receivers(Protocol):
     def open(self) -> None: ...
+    def replay(self, record: Record) -> None: ...
     def close(self, reason: str, active: str | None) -> None: ...
+
+
+class Peers(Protocol):
+    """The links to the other members; a group of one has none, and every call is in vain."""
+
+    def tell(self, peer: str, message: Message) -> None: ...
+    def stream(self, peer: str, epoch: int, after: Position) -> None: ...
+    def stop_streams(self) -> None: ...
+    def appended(self, records: Sequence[Record]) -> None: ...
+    def introduce(self) -> None: ...
 
 
 class Publishing(Protocol):
@@ -67,11 +79,12 @@ class QueryProcessLink(Protocol):
 
 
 class Keeper(Protocol):
-    """What a node keeps on disk beside its journal. ``keep`` and ``trim_outbox`` block."""
+    """The node's disk, but for appending. ``keep`` and ``trim_outbox`` block."""
 
     def keep(self, high_water: HighWater) -> None: ...
     def bind_group(self, group_id: str) -> None: ...
     def trim_outbox(self, query: str, through: int) -> None: ...
+    async def cut_journal(self, after: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +97,7 @@ class Ports:
     publishing: Publishing
     process_link: QueryProcessLink
     keeper: Keeper
+    peers: Peers
     exit: Callable[[str], None]
 
 
@@ -184,7 +198,7 @@ class Driver:
         assert ports is not None
         match action:
             case do.AppendRecords(records):
-                ports.appender.append(records)
+                self._append(ports, records)
             case do.Commit(sequence):
                 self._answer_commits(sequence)
             case do.AnswerMark(mark):
@@ -197,6 +211,13 @@ class Driver:
                 self._on_disk(ports.keeper.keep, HighWater(epoch, version, identity))
             case do.BindGroup(group_id):
                 ports.keeper.bind_group(group_id)
+                ports.peers.introduce()
+            case do.Tell(peer, message):
+                ports.peers.tell(peer, message)
+            case do.StreamRecords(peer, epoch, after):
+                ports.peers.stream(peer, epoch, after)
+            case do.StopStreams():
+                ports.peers.stop_streams()
             case _:
                 self._perform_change(ports, action)
 
@@ -220,10 +241,26 @@ class Driver:
                 ports.process_link.stop_process(incarnation, reason)
             case do.RunQuery():
                 ports.process_link.run_query(action)
+            case do.CutJournal(match, why):
+                self._spawn(self._cut_journal(ports, match.sequence, why), "cut the journal")
+            case do.ReportDifference(query, number):
+                log.error("a batch differs from the active's", query=query, batch=number)
             case do.Exit(reason):
                 ports.exit(reason)
             case _:
                 raise TypeError(f"no port for {action!r}")
+
+    def _append(self, ports: Ports, records: tuple[Record, ...]) -> None:
+        """What came from the active, the gate learns of here (R27); its own it knows."""
+        ports.appender.append(records)
+        ports.peers.appended(records)
+        if not self.core.acting:
+            for record in records:
+                ports.receivers.replay(record)
+
+    async def _cut_journal(self, ports: Ports, after: int, why: str) -> None:
+        await ports.keeper.cut_journal(after)
+        raise JournalCut(f"the journal was cut behind {after}, since {why}; it starts anew")
 
     # -- lease -------------------------------------------------------------------------------------
 

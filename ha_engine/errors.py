@@ -67,6 +67,10 @@ class DiskFailed(EngineError):
     exit_code = 74
 
 
+class JournalCut(EngineError):
+    """The journal went back to what it shares with the active's; the process starts anew (I8)."""
+
+
 class JournalDamaged(EngineError):
     """A record inside the journal is unreadable; names file and offset."""
 

@@ -27,7 +27,7 @@ from ha_engine.api.http import NodeView, application
 from ha_engine.api.lease import lease_routes
 from ha_engine.api.server import WebServer, listen
 from ha_engine.api.status import Progress, status_of
-from ha_engine.assembly import core_of, lease_store_of, sinks_of
+from ha_engine.assembly import core_of, database_engine, hello_of, lease_store_of, sinks_of
 from ha_engine.config import Config
 from ha_engine.config.load import load_config
 from ha_engine.core import HighWater, QueryState
@@ -40,6 +40,7 @@ from ha_engine.journal import Journal
 from ha_engine.journal.writer import JournalWriter
 from ha_engine.metrics import NodeMetrics
 from ha_engine.outbox import Outbox
+from ha_engine.postgres.lease_listener import LeaseListener
 from ha_engine.publish import Publisher, Sink
 from ha_engine.publish.delivery import Timing
 from ha_engine.query.application import load_application
@@ -49,6 +50,8 @@ from ha_engine.receive.gate import Gate
 from ha_engine.receive.http import routes
 from ha_engine.runtime_dir import make_runtime_dir
 from ha_engine.sessions import die_with_parent
+from ha_engine.sync import EventSync
+from ha_engine.sync_owner import SyncOwner
 from ha_engine.types import Events, Extent, Role
 from ha_engine.v1 import local_pb2 as pb
 
@@ -99,8 +102,22 @@ class Node:
             self.driver, self, self.outbox, self._sinks_of, self.publisher.admitted, self
         )
         self.lease_store = lease_store_of(config)
+        hello = hello_of(config, self.application, self.journal, process_id)
+        owner = SyncOwner(self.driver, self.writer, hello)
+        self.peers = EventSync(config.event_sync, self.journal, owner)
+        self.listener = self._listener()
         # A connection of its own: no renewal waits for what an operator asks.
         self.lease_admin = lease_store_of(config)
+
+    def _listener(self) -> LeaseListener:
+        """Its word only makes a change be read sooner: polling alone suffices."""
+        config, loop = self.config, asyncio.get_running_loop()
+
+        def heard() -> None:
+            loop.call_soon_threadsafe(self.driver.handle, on.LeaseChanged())
+
+        engine = database_engine(config, None, config.lease.db_timeout)
+        return LeaseListener(engine, config.group, heard, schema=config.database.schema_name)
 
     def _closed_gate(self) -> Gate:
         schemas = {name: stream.arrow_schema for name, stream in self.application.streams.items()}
@@ -148,6 +165,7 @@ class Node:
                 self.publisher,
                 self.local,
                 self,
+                self.peers,
                 self._exit,
             )
         )
@@ -155,6 +173,9 @@ class Node:
         runtime_dir = make_runtime_dir(self.config.socket_path.parent)
         local_server = await serve(self.local, str(runtime_dir / self.config.socket_path.name))
         web = self._web()
+        await self.peers.start()
+        if self.config.event_sync.peers:
+            self.listener.start()
         tasks = [
             self._watch(web.serve(sockets=[web_socket]), "http"),
             self._watch(self._tick(), "tick"),
@@ -168,6 +189,8 @@ class Node:
         self, web: WebServer, local_server: Any, tasks: list[asyncio.Task[None]]
     ) -> None:
         web.should_exit = True
+        await self.peers.stop()
+        await asyncio.to_thread(self.listener.stop)
         await self.publisher.close()
         await self.writer.close()
         self.driver.close()
@@ -227,7 +250,14 @@ class Node:
         )
 
     def _web(self) -> WebServer:
-        view = NodeView(self.status, self.metrics.exposition, self._skip, self._retry, self._alive)
+        view = NodeView(
+            self.status,
+            self.metrics.exposition,
+            self._skip,
+            self._retry,
+            self._alive,
+            self._switch_over,
+        )
         others = [
             *routes(self.gate, self.config.http.max_body),
             *lease_routes(self.lease_admin, self.config.group),
@@ -243,6 +273,7 @@ class Node:
             self.metrics.gate,
             self.publisher.status(),
             self.progress,
+            self.peers,
             self.started_at,
         )
 
@@ -271,8 +302,18 @@ class Node:
     def trim_outbox(self, query: str, through: int) -> None:
         self.outbox.trim(query, through)
 
+    async def cut_journal(self, after: int) -> None:
+        await self.writer.run_exclusive(lambda: self.journal.truncate_after(after))
+
     def _alive(self) -> bool:
         return not self.driver.ended.done()
+
+    def _switch_over(self, to: str | None, by: str) -> str:
+        """Why not; empty when it has begun."""
+        refusal = self.core.why_no_switchover(to)
+        if refusal is None:
+            self.driver.handle(on.SwitchoverAsked(to, by))
+        return refusal or ""
 
     def _skip(self, query: str, by: str) -> str:
         """Why not; empty when the query goes on."""

@@ -27,7 +27,7 @@ from ha_engine.config import Config
 from ha_engine.errors import EngineError, QueryProcessFailed
 from ha_engine.query.lifeline import ProcessId
 from ha_engine.sessions import MARKER, kill_session, members
-from ha_engine.types import Holder, LeaseRow
+from ha_engine.types import DatabaseIdentity, Holder, LeaseRow
 from ha_engine.v1 import local_pb2 as pb
 from ha_engine.v1 import local_pb2_grpc as rpc
 
@@ -52,6 +52,7 @@ class LeaseStore(Protocol):
     """What is needed to give up the lease of a dead node process."""
 
     def read(self) -> LeaseRow | None: ...
+    def identity(self) -> DatabaseIdentity: ...
     def compare_and_set(
         self, expected: LeaseRow, wanted: LeaseRow, *, why: str | None = None
     ) -> LeaseRow | None: ...
@@ -148,7 +149,9 @@ class Supervisor:
         dead = Holder(self._config.node.id, process_id)
         try:
             row = self._store.read()
-            if row is not None and row.holder == dead:
+            # After a failover of the database an older row may stand there. A write of ours would
+            # make it look new to a peer that must not acquire from it (R5).
+            if row is not None and row.holder == dead and row.identity == self._store.identity():
                 free = replace(row, version=row.version + 1, holder=None, successor=None)
                 self._store.compare_and_set(row, free, why="the node process died")
         except EngineError as error:

@@ -26,12 +26,21 @@ class NodeView:
     skip: Callable[[str, str], str]
     retry: Callable[[str], str]
     alive: Callable[[], bool]
+    switchover: Callable[[str | None, str], str]
 
 
 class SkipBody(BaseModel):
     """Body of POST /v1/queries/{query}/skip."""
 
     model_config = ConfigDict(extra="forbid")
+    by: str = "operator"
+
+
+class SwitchoverBody(BaseModel):
+    """Body of POST /v1/switchover; without ``to`` any node that can take over does."""
+
+    model_config = ConfigDict(extra="forbid")
+    to: str | None = None
     by: str = "operator"
 
 
@@ -42,12 +51,15 @@ def application(view: NodeView, others: Sequence[BaseRoute]) -> Starlette:
         Route("/v1/status", _status(view), methods=["GET"]),
         Route("/v1/queries/{query}/skip", _skip(view), methods=["POST"]),
         Route("/v1/queries/{query}/retry", _retry(view), methods=["POST"]),
+        Route("/v1/switchover", _switchover(view), methods=["POST"]),
         Route("/metrics", _metrics(view), methods=["GET"]),
         Route("/liveness", _check(view, _alive), methods=CHECKS),
         Route("/health", _check(view, _healthy), methods=CHECKS),
         Route("/readiness", _check(view, _ready), methods=CHECKS),
         Route("/active", _check(view, _active), methods=CHECKS),
         Route("/primary", _check(view, _active), methods=CHECKS),
+        Route("/passive", _check(view, _passive), methods=CHECKS),
+        Route("/replica", _check(view, _passive), methods=CHECKS),
     ]
     handlers: dict[Any, Any] = {HTTPException: _http_error}
     return Starlette(routes=routes, exception_handlers=handlers)
@@ -91,6 +103,20 @@ def _retry(view: NodeView) -> Any:
     return respond
 
 
+def _switchover(view: NodeView) -> Any:
+    async def respond(request: Request) -> JSONResponse:
+        try:
+            body = SwitchoverBody.model_validate_json(await request.body() or b"{}")
+        except ValidationError as error:
+            return JSONResponse({"error": error.errors()[0]["msg"]}, 400)
+        refusal = view.switchover(body.to, body.by)
+        if refusal:
+            return JSONResponse({"error": refusal, "active": view.status()["active"]}, 409)
+        return JSONResponse({"to": view.status()["handover_to"]}, 202)
+
+    return respond
+
+
 def _revived(view: NodeView, request: Request, revive: Callable[[str], str]) -> JSONResponse:
     query = request.path_params["query"]
     if query not in view.status()["queries"]:
@@ -118,6 +144,11 @@ def _alive(view: NodeView, status: dict[str, Any]) -> bool:
 
 def _active(view: NodeView, status: dict[str, Any]) -> bool:
     return bool(status["role"] == "active" and not status["suspended"])
+
+
+def _passive(view: NodeView, status: dict[str, Any]) -> bool:
+    """In sync, and not the active: it takes over when the active is gone."""
+    return bool(status["role"] == "passive")
 
 
 def _healthy(view: NodeView, status: dict[str, Any]) -> bool:

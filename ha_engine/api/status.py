@@ -24,6 +24,24 @@ class GateCounts(Protocol):
     requests_rejected: dict[str, int]
 
 
+class Traffic(Protocol):
+    """Totals of one link since the process started."""
+
+    @property
+    def bytes_sent(self) -> int: ...
+    @property
+    def bytes_received(self) -> int: ...
+
+
+class Links(Protocol):
+    """The stage between nodes."""
+
+    def names(self) -> Sequence[str]: ...
+    def traffic(self) -> Mapping[str, Traffic]: ...
+    def refusals(self) -> Mapping[str, str]: ...
+    def unreachable(self) -> Mapping[str, str]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """Spark's word on the newest batch of a query. Times in milliseconds, sizes in bytes."""
@@ -43,6 +61,7 @@ def status_of(
     gate: GateCounts,
     sinks: Sequence[SinkStatus],
     progress: Mapping[str, Progress],
+    links: Links,
     started_at: float,
 ) -> dict[str, Any]:
     """The body of GET /v1/status."""
@@ -54,9 +73,13 @@ def status_of(
         "why": core.why,
         "epoch": core.epoch,
         "suspended": core.suspended(),
-        "protected": False,
+        "protected": core.protected,
+        "warm": core.warm,
+        "active": core.active_url(),
+        "handover_to": core.handover.to if core.handover else None,
         "uptime_seconds": round(time.monotonic() - started_at, 1),
         "lease": _lease(core.lease, core),
+        "peers": {name: _peer(name, core, links) for name in links.names()},
         "journal": {
             "id": core.identity.journal_id,
             "last": str(core.last),
@@ -80,6 +103,23 @@ def status_of(
             | {"sinks": {sink.sink: _sink(sink) for sink in sinks if sink.query == name}}
             for name, marks in core.deployment.marks.items()
         },
+    }
+
+
+def _peer(name: str, core: Core, links: Links) -> dict[str, Any]:
+    """Match, lag and warm are known on the holder alone."""
+    peer = core.leading.peers.get(name) if core.leading else None
+    traffic = links.traffic()[name]
+    known = peer is not None and peer.connected
+    return {
+        "connected": name in core.connected,
+        "stage": peer.stage.value if peer and known else None,
+        "durable_sequence": peer.match if peer and known else None,
+        "lag_records": core.last.sequence - peer.match if peer and known else None,
+        "warm": peer.warm if peer and known else None,
+        "refused": links.refusals().get(name) or links.unreachable().get(name),
+        "bytes_sent": traffic.bytes_sent,
+        "bytes_received": traffic.bytes_received,
     }
 
 

@@ -53,6 +53,7 @@ def _options(
 
 root.command("run")(run.run)
 root.command("status")(status.status)
+root.command("switchover")(status.switchover)
 root.command("pause")(lease.pause)
 root.command("resume")(lease.resume)
 root.command("history")(lease.history)

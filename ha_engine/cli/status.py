@@ -49,6 +49,25 @@ def _show(status: dict[str, Any], output: FormatOption) -> None:
     Console().print(node_table(status), query_table(status))
 
 
+def switchover(
+    to: Annotated[
+        str | None, typer.Option("--to", help="Node that takes over; by default any that can.")
+    ] = None,
+    url: UrlOption = LOCAL,
+    by: Annotated[str, typer.Option("--by", help="Who decides; recorded.")] = "operator",
+) -> None:
+    """Make another node the active, with nothing lost and hardly a pause.
+
+    Asks the active through any node. The other must be in sync and its queries caught up.
+
+    Example: ha-engine switchover --to node-b
+    """
+    from ha_engine.client.switchover import await_switchover
+
+    seconds, heir = await_switchover(url, to, by)
+    typer.echo(f"{heir} is the active since {seconds:.2f} s after the call")
+
+
 @query_app.command()
 def skip(
     query: Annotated[str, typer.Argument(help="Name of a query that is FAILED.")],

@@ -26,12 +26,22 @@ def node_table(status: dict[str, Any]) -> Table:
         "events": f"{receive['accepted_events']} accepted, "
         f"{receive['duplicate_events']} duplicate, "
         f"{receive['backlog_events']} waiting for a batch",
+        **{f"peer {name}": _peer(peer) for name, peer in status["peers"].items()},
         "query process": _process(status["query_process"]),
         "uptime": f"{status['uptime_seconds']:.0f} s",
     }
     for name, value in rows.items():
         table.add_row(name, str(value))
     return table
+
+
+def _peer(peer: dict[str, Any]) -> str:
+    if not peer["connected"]:
+        return f"not connected: {peer['refused'] or 'no answer'}"
+    if peer["stage"] is None:
+        return "connected"
+    warm = "warm" if peer["warm"] else "not warm"
+    return f"{peer['stage']}, {peer['lag_records']} records behind, {warm}"
 
 
 def _pause(lease: dict[str, Any]) -> dict[str, str]:

@@ -27,6 +27,20 @@ def retry_query(url: str, query: str) -> None:
     _change(url, f"/v1/queries/{query}/retry")
 
 
+def begin_switchover(url: str, to: str | None, by: str) -> tuple[str, str]:
+    """Ask the active, wherever it is; returns its URL and who takes over.
+
+    Raises EngineError with the node's reason when it refuses, NodeUnreachable.
+    """
+    answer = _call("POST", url, "/v1/switchover", {"to": to, "by": by})
+    active = answer.json().get("active")
+    if answer.status_code == httpx.codes.CONFLICT and active:
+        return begin_switchover(active, to, by)
+    if answer.status_code != httpx.codes.ACCEPTED:
+        raise EngineError(answer.json()["error"])
+    return url, answer.json()["to"]
+
+
 def _change(url: str, path: str, body: Any = None) -> None:
     answer = _call("POST", url, path, body)
     if answer.status_code != httpx.codes.OK:

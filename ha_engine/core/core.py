@@ -189,7 +189,8 @@ class Core:
             case on.RoomChanged():
                 self.room = event.room
             case on.LeaseChanged():
-                self.lease.again_at_once(self._now)
+                if not self.acting:
+                    self.lease.again_at_once(self._now)
             case _:
                 raise TypeError(f"no step for {event!r}")
 
@@ -198,9 +199,9 @@ class Core:
         self._commit()
         self.deployment.revive_skipped(self.committed)
         self._become_active_when_committed()
-        self._suspend_or_resume()
         self._change_in_sync()
         self._hand_over()
+        self._suspend_or_resume()
         self._out += self.deployment.trims(self.committed)
         self._plan_marks()
         self._out += self.deployment.answers(self.committed)
@@ -395,11 +396,12 @@ class Core:
         self._do(do.Exit(why))
 
     def _close(self, why: str) -> None:
-        self.receiving, self._named = False, self._active_url()
+        self.receiving, self._named = False, self.active_url()
         self._do(do.CloseReceivers(why, self._named))
         self._do(do.StopPublishing())
 
-    def _active_url(self) -> str | None:
+    def active_url(self) -> str | None:
+        """The URL at which another node takes events, as the row says."""
         row = self.lease.row
         if row is None or row.holder is None or row.holder.node == self.identity.node:
             return None
@@ -407,7 +409,7 @@ class Core:
 
     def _note_standing(self) -> None:
         """What the row says of a node that does not hold it: in sync or not, and who is active."""
-        row, active = self.lease.row, self._active_url()
+        row, active = self.lease.row, self.active_url()
         if active != self._named:
             self._named = active
             self._do(do.CloseReceivers("this node is not the active", active))
@@ -499,7 +501,12 @@ class Core:
             return None
         if self.leading is None or self.role is not Role.ACTIVE or self.handover is not None:
             return row.in_sync
-        return self.leading.wanted(self._now, row.in_sync, self.committed)
+        wanted = self.leading.wanted(self._now, row.in_sync, self.committed)
+        if self._now < self.lease.safe_until:
+            return wanted
+        # Who is alone may act past safe_until; from the moment a second member may be listed, not
+        # (R15). So it renews first.
+        return tuple(member for member in wanted if member in row.in_sync)
 
     def _change_in_sync(self) -> None:
         """R9: who is late leaves the row before a commit goes on without it; see Leading.wanted."""
@@ -690,15 +697,24 @@ class Core:
             if self.following.epoch and self.following.leader is not None:
                 self._ack(self.following.leader)
 
+    @property
+    def protected(self) -> bool:
+        """Whether a second member is in sync, as far as the row that was read last tells."""
+        row = self.lease.row
+        return row is not None and len(row.in_sync) > 1 and row.holder is not None
+
+    @property
+    def warm(self) -> bool:
+        """R10: the queries run, are as far as what is published, and no batch differed."""
+        caught_up = self.deployment.caught_up(self.committed)
+        return self.process.attended and not self.digests.differing and caught_up
+
     def _ack(self, peer: str) -> None:
         me, deployment = self.identity, self.deployment
-        warm = (
-            self.process.attended
-            and not self.digests.differing
-            and deployment.caught_up(self.committed)
-        )
         batches = deployment.progress()
-        ack = say.Ack(self.following.epoch, me.journal_id, self.durable, self.room, warm, batches)
+        ack = say.Ack(
+            self.following.epoch, me.journal_id, self.durable, self.room, self.warm, batches
+        )
         self._do(do.Tell(peer, ack))
 
     # -- digests -----------------------------------------------------------------------------------

@@ -226,6 +226,7 @@ class LocalService(rpc.LocalServicer):
         await asyncio.to_thread(
             self._outbox.report_digest, request.query, request.number, request.digest
         )
+        self._steps.handle(on.BatchDigested(request.query, request.number, request.digest))
         return pb.Empty()
 
     async def ReportQuery(  # noqa: N802

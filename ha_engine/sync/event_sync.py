@@ -163,6 +163,10 @@ class EventSync(rpc.EventSyncServicer):
 
     # -- what people want to know ------------------------------------------------------------------
 
+    def names(self) -> list[str]:
+        """The peers of the config."""
+        return list(self._config.peers)
+
     def refusals(self) -> dict[str, str]:
         """Why which node is refused, for a while after its last attempt; a peer that was dialled
         stands under its configured name, another node under the one it gives itself."""

@@ -35,17 +35,22 @@ class NodeUnderTest:
     """One node below ``directory``; may be started, killed and started again."""
 
     def __init__(
-        self, directory: Path, application: str, database_url: str, **sections: dict[str, Any]
+        self,
+        directory: Path,
+        application: str,
+        database_url: str,
+        name: str = "node-a",
+        **sections: dict[str, Any],
     ) -> None:
         self.directory = directory
         self.url = f"http://127.0.0.1:{free_port()}"
-        self.data_dir = directory / "node-a"
+        self.name, self.data_dir = name, directory / name
         self.application_path = directory / "application.yaml"
         self.application_path.write_text(application)
         config: dict[str, Any] = {
             "group": "test",
             "application": str(self.application_path),
-            "node": {"id": "node-a", "data_dir": str(self.data_dir)},
+            "node": {"id": name, "data_dir": str(self.data_dir)},
             "database": {"url": database_url},
             "http": {"listen": self.url.removeprefix("http://")},
             "lease": {"ttl": "2s", "renew_every": "300ms", "db_timeout": "500ms"},

@@ -1,0 +1,35 @@
+"""What the sync stage asks of its node; see ``sync.Owner``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ha_engine.core import inputs as on
+from ha_engine.driver import Driver
+from ha_engine.journal.writer import JournalWriter
+from ha_engine.sync import Hello
+
+PENDING_BYTES_MAX = 32 << 20
+"""Beyond what the disk has still to write, a link is not read on: the peer's window fills (R30)."""
+
+
+class SyncOwner:
+    """Joins the stage to the driver and the journal's writer."""
+
+    def __init__(self, driver: Driver, writer: JournalWriter, hello: Hello) -> None:
+        self._driver, self._writer, self._hello = driver, writer, hello
+
+    def hello(self) -> Hello:
+        return replace(self._hello, group_id=self._driver.core.group_id or "")
+
+    def committed(self) -> int:
+        return self._driver.core.committed
+
+    def handle(self, event: on.Input) -> None:
+        self._driver.handle(event)
+
+    async def room(self) -> None:
+        await self._writer.room(PENDING_BYTES_MAX)
+
+    def fail(self, error: BaseException) -> None:
+        self._driver.fail(error)

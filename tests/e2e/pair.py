@@ -1,0 +1,62 @@
+"""Two real nodes that share a database and are each other's peer."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.node_under_test import SPARK_START_SECONDS, NodeUnderTest, free_port, running
+from tests.waiting import wait_until
+
+NAMES = ("node-a", "node-b")
+
+
+class Pair:
+    """``a`` and ``b``, and which of them is what at the moment."""
+
+    def __init__(
+        self, directory: Path, application: str, database_url: str, **sections: dict[str, Any]
+    ) -> None:
+        listens = {name: f"127.0.0.1:{free_port()}" for name in NAMES}
+        self.nodes = {}
+        for name in NAMES:
+            home = directory / name
+            home.mkdir()
+            peers = {other: listens[other] for other in NAMES if other != name}
+            sync = {"listen": listens[name], "peers": peers, "insecure": True}
+            settings = {**sections, "event_sync": {**sections.get("event_sync", {}), **sync}}
+            self.nodes[name] = NodeUnderTest(home, application, database_url, name, **settings)
+        self.a, self.b = self.nodes.values()
+
+    @property
+    def urls(self) -> list[str]:
+        return [node.url for node in self.nodes.values()]
+
+    def active(self) -> NodeUnderTest | None:
+        return next((node for node in self.nodes.values() if node.is_active()), None)
+
+    def other(self, node: NodeUnderTest) -> NodeUnderTest:
+        return self.b if node is self.a else self.a
+
+    def wait_protected(self) -> NodeUnderTest:
+        """The active, once its peer is in sync and warm."""
+        found: list[NodeUnderTest] = []
+
+        def protected() -> bool:
+            active = self.active()
+            status = active.status() if active else None
+            if active is None or status is None or not status["protected"]:
+                return False
+            found.append(active)
+            return bool(status["peers"][self.other(active).name]["warm"])
+
+        wait_until(protected, within=2 * SPARK_START_SECONDS, every=0.1)
+        return found[-1]
+
+
+@contextlib.contextmanager
+def running_pair(pair: Pair) -> Iterator[Pair]:
+    with running(pair.a), running(pair.b):
+        yield pair

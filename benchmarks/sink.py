@@ -35,6 +35,9 @@ class _Always:
     def remaining_seconds(self) -> float:
         return 60.0
 
+    def last_mark(self, query: str) -> int:
+        return 0
+
 
 def _rows(first: int, count: int) -> pa.Table:
     numbers = range(first, first + count)

@@ -293,6 +293,9 @@ class Node:
         """The publisher's authority (R17)."""
         return self.core.authority_seconds(boottime())
 
+    def last_mark(self, query: str) -> int:
+        return self.core.deployment.marks[query].last.number
+
     def keep(self, high_water: HighWater) -> None:
         self.data.keep(high_water)
 

@@ -711,7 +711,7 @@ class Core:
 
     def _ack(self, peer: str) -> None:
         me, deployment = self.identity, self.deployment
-        batches = deployment.progress()
+        batches = deployment.progress() if self.process.attended else ()
         ack = say.Ack(
             self.following.epoch, me.journal_id, self.durable, self.room, self.warm, batches
         )
@@ -735,8 +735,15 @@ class Core:
 
     def _plan_marks(self) -> None:
         if self.may_act() and not self.stopping:
-            for mark in list(self.deployment.next_marks(self._now, self.committed)):
+            behind = self._some_member_is_behind
+            for mark in list(self.deployment.next_marks(self._now, self.committed, behind)):
                 self._append(mark)
+
+    def _some_member_is_behind(self, query: str, batch: int) -> bool:
+        row = self.lease.row
+        if self.leading is None or row is None:
+            return False
+        return self.leading.is_behind(row.in_sync, query, batch)
 
     def _run_queries(self) -> None:
         if self.stopping or self.role in (Role.STARTING, Role.STOPPED):

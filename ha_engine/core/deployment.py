@@ -7,7 +7,7 @@ answers are bodies of new records or actions, and ``core`` decides when they may
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from ha_engine.core import actions as do
@@ -136,10 +136,13 @@ class Deployment:
 
     # -- marks and batches -------------------------------------------------------------------------
 
-    def next_marks(self, now: float, committed: int) -> Iterator[Mark]:
+    def next_marks(
+        self, now: float, committed: int, behind: Callable[[str, int], bool]
+    ) -> Iterator[Mark]:
+        """``behind(query, batch)``: another member is far from having come to that batch."""
         for name, marks in self.marks.items():
             if self.lives[name].state is QueryState.RUNNING:
-                mark = marks.plan(now, committed)
+                mark = marks.plan(now, committed, wait=behind(name, marks.admitted))
                 if mark is not None:
                     yield mark
 
@@ -182,8 +185,9 @@ class Deployment:
         return {name: number for name, number in found if number is not None}
 
     def progress(self) -> tuple[tuple[str, int], ...]:
-        """How far the outbox of each query has come."""
-        return tuple((name, marks.admitted) for name, marks in self.marks.items())
+        """How far each query that runs has come, by Spark's own word."""
+        running = (n for n, life in self.lives.items() if life.state is QueryState.RUNNING)
+        return tuple((name, self.marks[name].passed) for name in running)
 
     def caught_up(self, committed: int) -> bool:
         """R10: every query runs and has seen every batch that is published."""

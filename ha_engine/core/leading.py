@@ -16,6 +16,9 @@ from ha_engine.core.progress import Peer, PeerTiming, Stage, common_prefix
 from ha_engine.types import Member, Position
 
 REQUESTS_KEPT = 16
+BATCHES_BEHIND_MAX = 4
+"""More than a follower is behind in the ordinary course: it starts a batch when it hears that its
+mark is committed, and takes as long for it as the holder."""
 
 
 class Leading:
@@ -155,6 +158,12 @@ class Leading:
             return -math.inf
         asked_at = min(-math.inf if peer is None else peer.promised_at for peer in others)
         return asked_at + ttl - margin
+
+    def is_behind(self, in_sync: tuple[Member, ...], query: str, batch: int) -> bool:
+        """Whether the queries of an in-sync member run, and are far from ``batch``."""
+        others = (self.peers.get(member.node) for member in in_sync if member != self.me)
+        come_to = (peer.batches.get(query, batch) for peer in others if peer is not None)
+        return any(number < batch - BATCHES_BEHIND_MAX for number in come_to)
 
     def heir(self, in_sync: tuple[Member, ...], batches: dict[str, int]) -> str | None:
         """A warm in-sync member whose outbox has ``batches``, query by query (R22)."""

@@ -17,6 +17,10 @@ from ha_engine.core.uncut import UncutEvents
 from ha_engine.errors import InvariantBroken
 from ha_engine.types import Events, Mark, Published
 
+CATCH_UP_INTERVAL_SECONDS = 1.0
+"""From one mark to the next while an in-sync member has batches to catch up with: it runs each of
+them as they were cut, and fewer larger ones are the only way to give it time."""
+
 TICKS_IN_A_ROW_MAX = 3
 """Chained stateful operators settle within these; complete mode never falls quiet."""
 
@@ -201,11 +205,16 @@ class QueryMarks:
         number, self.wanted = self.wanted + 1, None
         return Mark(self.query, number, self._throughs[index])
 
-    def plan(self, now: float, committed: int) -> Mark | None:
-        """The next mark; None while there is nothing to cut, nobody to run it, or no room."""
+    def plan(self, now: float, committed: int, *, wait: bool = False) -> Mark | None:
+        """The next mark; None while there is nothing to cut, nobody to run it, or no room.
+
+        ``wait``: another member is behind, so only a full batch comes before its time.
+        """
         if self.wanted != self.last.number or self._outbox_full():
             return None
-        if now < self._cut_at + self.limits.min_batch_interval:
+        full = self._uncut.events >= self.limits.max_events_per_batch
+        interval = CATCH_UP_INTERVAL_SECONDS if wait and not full else 0.0
+        if now < self._cut_at + max(self.limits.min_batch_interval, interval):
             return None
         through = self._uncut.cut(committed)
         if through is not None:

@@ -67,7 +67,7 @@ class Ack:
     """From a follower, after each fdatasync and to each Heartbeat.
 
     ``room`` is False while its disk is nearly full (R30); ``warm`` tells of its queries (R10), and
-    ``batches`` how far each of them has come, as (query, batch number).
+    ``batches`` how far each one that runs has come, as (query, batch number).
     """
 
     epoch: int

@@ -69,6 +69,10 @@ class Authority(Protocol):
         """Until safe_until; zero or less when suspended. Grows with each renewal."""
         ...
 
+    def last_mark(self, query: str) -> int:
+        """The newest batch that the journal plans; it may not have come out here yet."""
+        ...
+
 
 class Sink(Protocol):
     """A place that takes batches once each. Methods block, in one thread but for ``prepare``.
@@ -225,13 +229,16 @@ class Delivery:
             self._reached(through, published)
 
     def _require_ours(self, through: int) -> None:
-        """I7: what is published was admitted here first, so anything else tells another story."""
-        last = self._outbox.last_admitted(self.query)
+        """I7: what is published was planned in this journal, or the ledger tells another story.
+
+        The active before may have published a batch that has yet to come out here.
+        """
+        last = max(self._outbox.last_admitted(self.query), self._authority.last_mark(self.query))
         if through > last:
             raise SinkRefused(
                 f"the ledger of sink {self.sink.name} says that batch {through} of query "
-                f"{self.query} is published, but the last one made here is {last}; bring back the "
-                "data directory that made it, or give the sink a new name"
+                f"{self.query} is published, but the last one planned here is {last}; bring back "
+                "the data directory that made it, or give the sink a new name"
             )
 
     def _reached(self, number: int, published: Callable[[int], None]) -> None:

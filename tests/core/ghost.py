@@ -20,6 +20,7 @@ class Ghost:
 
     def __init__(self, world: World) -> None:
         self.world, self.linked = world, False
+        self._batches: tuple[tuple[str, int], ...] = ()
 
     def link(self) -> None:
         if not self.linked:
@@ -30,6 +31,11 @@ class Ghost:
         if self.linked:
             self.linked = False
             self.world.feed(on.PeerLost(MEMBER.node, "closed"))
+
+    def is_at(self, query: str, batch: int) -> None:
+        """Its query has come to that batch, as it says with its next ack."""
+        self._batches = ((query, batch),)
+        self._ack(self._last().epoch)
 
     def hears(self, action: do.Action) -> None:
         """Answers what the core tells it, and acks what the core appends."""
@@ -46,7 +52,8 @@ class Ghost:
                 pass
 
     def _ack(self, epoch: int) -> None:
-        self._say(say.Ack(epoch, MEMBER.journal_id, self._last().sequence, room=True, warm=False))
+        last = self._last().sequence
+        self._say(say.Ack(epoch, MEMBER.journal_id, last, True, False, self._batches))
 
     def _say(self, message: say.Message) -> None:
         self.world.feed(on.PeerSaid(MEMBER.node, message))

@@ -123,7 +123,7 @@ class Story:
     def _supervisor_releases(self) -> None:
         self.world.rewrite_row(holder=None, successor=None)
 
-    def _peer(self, *words: str) -> None:
+    def _peer(self, *words: Any) -> None:
         members = (self.world.member, Member("b", "j2"))
         row = self.world.table.row
         assert row is not None
@@ -131,6 +131,8 @@ class Story:
             case ("joins",):
                 self.world.ghost.link()
                 self.world.wait(0.75)
+            case ("is", "at", "batch", int(number)):
+                self.world.ghost.is_at("delays", number)
             case ("falls", "silent"):
                 self.world.ghost.linked = False
             case ("takes", "over"):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ha_engine.journal.reading import FILE_HEADER_BYTES
 from tests.e2e.node_under_test import SPARK_START_SECONDS, NodeUnderTest, free_port, running
 from tests.waiting import wait_until
 
@@ -60,3 +61,25 @@ class Pair:
 def running_pair(pair: Pair) -> Iterator[Pair]:
     with running(pair.a), running(pair.b):
         yield pair
+
+
+def same_journal(pair: Pair) -> bool:
+    """Whether both journals hold the same bytes, once their ends have met."""
+
+    def met() -> bool:
+        ends = {
+            (status["journal"]["last"], status["journal"]["durable_sequence"])
+            for status in (node.status() for node in pair.nodes.values())
+            if status is not None
+        }
+        return len(ends) == 1
+
+    wait_until(met, within=30, every=0.1)
+    contents = [_records(node) for node in pair.nodes.values()]
+    return contents[0] == contents[1] != b""
+
+
+def _records(node: NodeUnderTest) -> bytes:
+    """All frames, without the segments' headers, which name the journal."""
+    segments = sorted((node.data_dir / "journal").glob("*.journal"))
+    return b"".join(path.read_bytes()[FILE_HEADER_BYTES:] for path in segments)

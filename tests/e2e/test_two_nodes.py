@@ -11,7 +11,7 @@ from ha_engine.client import Producer
 from ha_engine.demo.comparison import compare
 from ha_engine.demo.flights import departures
 from ha_engine.demo.show import sample_application
-from tests.e2e.pair import Pair, running_pair
+from tests.e2e.pair import Pair, running_pair, same_journal
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -67,21 +67,4 @@ def test_a_pair_survives_switchover_and_loss_of_the_active(
         assert pair.wait_protected() is first
         flights.send(4_000)
         flights.require_equal()
-        assert_same_journal(pair)
-
-
-def assert_same_journal(pair: Pair) -> None:
-    def equal() -> bool:
-        lasts = [node.status() or {} for node in pair.nodes.values()]
-        ends = {status["journal"]["last"] for status in lasts}
-        durable = {status["journal"]["durable_sequence"] for status in lasts}
-        return len(ends) == len(durable) == 1
-
-    wait_until(equal, within=30, every=0.1)
-    content = [
-        b"".join(
-            path.read_bytes()[40:] for path in sorted((node.data_dir / "journal").glob("*.journal"))
-        )
-        for node in pair.nodes.values()
-    ]
-    assert content[0] == content[1] != b""
+        assert same_journal(pair)

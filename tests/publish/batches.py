@@ -27,9 +27,13 @@ class Granted:
 
     def __init__(self, seconds: float = 60.0) -> None:
         self.until = time.monotonic() + seconds
+        self.marked = 0
 
     def remaining_seconds(self) -> float:
         return self.until - time.monotonic()
+
+    def last_mark(self, query: str) -> int:
+        return self.marked
 
 
 def soon(seconds: float = 10.0) -> Deadline:

@@ -298,7 +298,7 @@ async def test_a_ledger_ahead_of_what_was_made_here_is_refused_and_reported_to_n
     after.publisher.start(2)
     await async_wait_until(lambda: after.status.state is SinkState.REFUSED)
     assert "batch 3" in (after.status.error or "")
-    assert "the last one made here is 1" in (after.status.error or "")
+    assert "the last one planned here is 1" in (after.status.error or "")
     assert after.published == []
     after.admit(2, 3, 4)
     await after.published_through(4)
@@ -349,3 +349,20 @@ async def test_start_and_stop_in_quick_succession_publish_under_the_last_epoch(
 
 def _lives(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+async def test_a_new_active_that_is_behind_goes_on_after_what_is_published(
+    database_url: str, opened: Opening
+) -> None:
+    before, after = opened(database_url), opened(database_url)
+    before.admit(1, 2, 3)
+    before.publisher.start(1)
+    await before.published_through(3)
+    await before.publisher.stop()
+    after.authority.marked = 4
+    after.admit(1)
+    after.publisher.start(2)
+    await after.published_through(3)
+    after.admit(2, 3, 4)
+    await after.published_through(4)
+    assert rows_of(database_url, COUNTED) == [(8, 8, 8)]

@@ -36,7 +36,8 @@ from ha_engine.errors import (
 from ha_engine.types import Position
 
 CONNECT_TIMEOUT_SECONDS = 2.0
-ANSWER_TIMEOUT_SECONDS = 10.0
+ANSWER_TIMEOUT_SECONDS = 3.0
+"""A frozen active answers nothing; a request that was only slow is known when it comes again."""
 RETRY_WAIT_MAX_SECONDS = 2.0
 
 

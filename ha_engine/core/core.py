@@ -148,7 +148,7 @@ class Core:
             case on.RecordsDurable():
                 self._on_durable(event.sequence)
             case on.MarkWanted():
-                self.deployment.marks[event.query].asked(event.after)
+                self.deployment.marks[event.query].asked(self._now, event.after)
             case on.BatchAdmitted():
                 self._on_admitted(event)
             case on.SinkPublished():

@@ -18,8 +18,9 @@ from ha_engine.errors import InvariantBroken
 from ha_engine.types import Events, Mark, Published
 
 CATCH_UP_INTERVAL_SECONDS = 1.0
-"""From one mark to the next while an in-sync member has batches to catch up with: it runs each of
-them as they were cut, and fewer larger ones are the only way to give it time."""
+"""From one mark to the next while an in-sync member has batches to catch up with, and at least twice
+as long as the last batch took. It runs each batch as it was cut, so only fewer and larger ones give
+it time."""
 
 TICKS_IN_A_ROW_MAX = 3
 """Chained stateful operators settle within these; complete mode never falls quiet."""
@@ -59,7 +60,7 @@ class QueryMarks:
         self.wanted: int | None = None
         # The highest batch that Spark has behind it, as it told since this process began.
         self.passed = 0
-        self._cut_at = -math.inf
+        self._cut_at, self._took = -math.inf, 0.0
         self._quiet = False
         self._ticks = 0
 
@@ -154,8 +155,11 @@ class QueryMarks:
         """Where ``sink`` begins when its ledger has no row: at no batch later than it had."""
         return min(self.floor, self._recorded.get(sink, self.floor))
 
-    def asked(self, after: int) -> None:
+    def asked(self, now: float, after: int) -> None:
         """Spark has finished batch ``after`` and waits for the mark that follows."""
+        was_cut_here = after == self.last.number and self._cut_at > -math.inf
+        if was_cut_here and after > self.passed:
+            self._took = now - self._cut_at
         self.wanted, self.passed = after, max(self.passed, after)
 
     def saw_admitted(self, number: int, rows: int, size: int) -> None:
@@ -213,7 +217,8 @@ class QueryMarks:
         if self.wanted != self.last.number or self._outbox_full():
             return None
         full = self._uncut.events >= self.limits.max_events_per_batch
-        interval = CATCH_UP_INTERVAL_SECONDS if wait and not full else 0.0
+        rest = max(CATCH_UP_INTERVAL_SECONDS, 2 * self._took)
+        interval = rest if wait and not full else 0.0
         if now < self._cut_at + max(self.limits.min_batch_interval, interval):
             return None
         through = self._uncut.cut(committed)

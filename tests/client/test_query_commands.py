@@ -47,6 +47,7 @@ def url(node: FailedNode) -> Iterator[str]:
         skip=node.skip,
         retry=node.retry,
         alive=lambda: True,
+        switchover=lambda to, by: "",
     )
     socket = listen("127.0.0.1:0")
     server = WebServer(application(view, []), HttpConfig())

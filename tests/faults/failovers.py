@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import psutil
 from rich.console import Console
@@ -79,6 +80,7 @@ class Sender(threading.Thread):
                     if not rows.num_rows:
                         return
                     producer.send("departures", rows.combine_chunks().to_batches()[0])
+                    producer.flush()
                     self.sent += rows.num_rows
                     self.acks.append(time.time())
         except BaseException as error:
@@ -127,8 +129,10 @@ def _one_fault(
     """Returns who is active when the pair is whole again."""
     acked = len(sender.acks)
     wait_until(lambda: len(sender.acks) > acked + 20 or sender.error, within=60)
+    before = active.status() or {}
     at = time.time()
     _inflict(fault, active)
+    wait_until(lambda: _has_changed(pair, before), within=60, every=0.02)
     wait_until(lambda: sender.error or _acked_since(sender, at + 0.5), within=ACK_SECONDS_MAX)
     if fault == "frozen":
         wait_until(lambda: pair.other(active).is_active(), within=60)
@@ -146,6 +150,19 @@ def _one_fault(
         flush=True,
     )
     return now
+
+
+def _has_changed(pair: Pair, before: dict[str, Any]) -> bool:
+    """There is a new epoch, or the same active has another query process."""
+    seen = [status for node in (pair.a, pair.b) if (status := node.status()) is not None]
+    return any(
+        status["epoch"] > before["epoch"]
+        or (
+            status["node"] == before["node"]
+            and status["query_process"]["incarnation"] != before["query_process"]["incarnation"]
+        )
+        for status in seen
+    )
 
 
 def _acked_since(sender: Sender, at: float) -> bool:

@@ -499,7 +499,11 @@ class Core:
             return None
         if self.leading is None or self.role is not Role.ACTIVE or self.handover is not None:
             return row.in_sync
-        return self.leading.wanted(self._now, row.in_sync, self.committed)
+        wanted = self.leading.wanted(self._now, row.in_sync, self.committed)
+        if self._now < self.lease.safe_until:
+            return wanted
+        # Alone it may act past safe_until, and no longer from the moment it asks for a second one.
+        return tuple(member for member in wanted if member in row.in_sync)
 
     def _change_in_sync(self) -> None:
         """R9: who is late leaves the row before a commit goes on without it; see Leading.wanted."""

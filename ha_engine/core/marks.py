@@ -142,9 +142,22 @@ class QueryMarks:
             self.floor = max(self.floor, before_last)
         else:
             self.floor = max(first_kept - 1, self.published_through)
+        self._begin_new_sinks()
+        return self.floor
+
+    def restore_trimmed(self, through: int) -> None:
+        """The same where the outbox remembers what has left it; nothing is concluded then.
+
+        A member may be behind with its batches, so that no record tells what it has made; and a
+        record that tells of it may not be committed, and be cut.
+        """
+        self.floor = through
+        self.admitted = max(self.admitted, through)
+        self._begin_new_sinks()
+
+    def _begin_new_sinks(self) -> None:
         for sink in self.published.keys() - self._recorded.keys():
             self.published[sink] = self._published_committed[sink] = self.floor
-        return self.floor
 
     def start_after(self, sink: str) -> int:
         """Where ``sink`` begins when its ledger has no row: at no batch later than it had."""

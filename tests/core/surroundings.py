@@ -137,7 +137,7 @@ class Disk:
 
     ``records[:durable]`` survive for certain, the others as far as a crash leaves them.
     ``outbox[query][n]`` is the batch's content: the positions of its events; ``admitted[query]`` is
-    the highest number that ever was in it.
+    the highest number that ever was in it, ``trimmed[query]`` the highest that left it.
     """
 
     journal_id: str = "j1"
@@ -146,6 +146,7 @@ class Disk:
     durable: int = 0
     outbox: dict[str, dict[int, Content]] = field(default_factory=dict)
     admitted: dict[str, int] = field(default_factory=dict)
+    trimmed: dict[str, int] = field(default_factory=dict)
     outbox_rows: dict[tuple[str, int], int] = field(default_factory=dict)
     checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
     high_water: object = None

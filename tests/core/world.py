@@ -147,11 +147,14 @@ class World(SparkWorld):
         core = engine.Core(identity, self.timing, high_water, deployment, self.peers)
         for record in disk.records:
             core.restore(record)
+        self._restore_outboxes(core)
+        return core
+
+    def _restore_outboxes(self, core: Any) -> None:
         for query, marks in core.deployment.marks.items():
-            first_kept = min(disk.outbox.get(query, {}), default=None)
+            first_kept = min(self.disk.outbox.get(query, {}), default=None)
             self._restore_outbox(core, query, marks.restore_floor(first_kept))
         core.deployment.restore_done()
-        return core
 
     def _restore_outbox(self, core: Any, query: str, floor: int) -> None:
         outbox = self.disk.outbox.setdefault(query, {})
@@ -243,6 +246,7 @@ class World(SparkWorld):
                 self.disk.records += records
             case do.TrimOutbox(query, through):
                 outbox = self.disk.outbox.get(query, {})
+                self.disk.trimmed[query] = max(through, self.disk.trimmed.get(query, 0))
                 for number in [n for n in outbox if n <= through]:
                     del outbox[number]
             case do.OpenReceivers() | do.CloseReceivers():

@@ -178,7 +178,7 @@ class Facts:
         listed = self.newest.in_sync if self.newest is not None else ()
         member = Member(node.node, node.disk.journal_id)
         require(member not in listed, "R8", f"{node.node} cuts what it acked while in sync")
-        at = min(length, len(self.committed)) 
+        at = min(length, len(self.committed))
         removed = [record.position for record in node.disk.records[at : len(self.committed)]]
         lost = set(removed) & set(self.committed) if length < len(self.committed) else set()
         require(not lost, "I8", f"{node.node} cuts committed records {sorted(lost)[:3]}")
@@ -216,8 +216,11 @@ class Facts:
             case on.PeerSaid(peer, say.Ack()), do.WriteLease(expected, wanted):
                 was = any(member.node == peer for member in expected.in_sync)
                 stays = any(member.node == peer for member in wanted.in_sync)
-                if was and not stays and wanted.epoch == expected.epoch and (
-                    self._raced is not request
+                if (
+                    was
+                    and not stays
+                    and wanted.epoch == expected.epoch
+                    and (self._raced is not request)
                 ):
                     self._raced = request
                     self.group.count("removal races")

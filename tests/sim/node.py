@@ -208,6 +208,9 @@ class SimNode(World):
             case do.AnswerMark():
                 super()._perform(action)
                 self._work(action.mark.query)
+            case do.RunQuery(query):
+                super()._perform(action)
+                self._work(query)
             case do.StartQueryProcess():
                 super()._perform(action)
                 self._attend_soon()

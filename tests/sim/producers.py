@@ -1,4 +1,4 @@
-"""Producers that send one request at a time and repeat it, on another node too, until it is acked."""
+"""Producers: one request at a time, repeated until it is acked, on another node too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The edge's part of the sync stage: records go to a peer as they are appended, not as they sync."""
+"""The edge's part of the sync stage: records go to a peer as soon as they are appended."""
 
 from __future__ import annotations
 

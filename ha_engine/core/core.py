@@ -525,7 +525,8 @@ class Core:
             return
         row, since = self.lease.row, self._now - handover.since
         heir = next((m for m in row.in_sync if m.node == handover.to), None) if row else None
-        if heir is None or since > HANDOVER_SECONDS_MAX or not self.lease.mine:
+        paused = row is not None and row.paused  # R7: nobody could acquire what is released
+        if heir is None or paused or since > HANDOVER_SECONDS_MAX or not self.lease.mine:
             self._resume_after_handover(f"{handover.to} could not take over")
         elif leading.match_of(heir) == self.last.sequence == self.committed and self.lease.idle:
             self.releasing = True

@@ -29,7 +29,8 @@ def _facts(core: Core) -> list[tuple[str, bool, str]]:
         ("I2", not core.receiving or core.may_act(), "receivers are open past safe_until"),
         ("I8", not (acting and core.following.epoch), "a node acts and follows another"),
     ]
-    if core.leading is not None:
+    # R5: a regressed row may list who had left before what was committed since.
+    if core.leading is not None and not core.lease.regressed:
         everywhere = core.leading.all_have(core.committed, core.lease.possible)
         facts.append(("I3", everywhere, f"{core.committed} is not on every in-sync member"))
     for name, marks in core.deployment.marks.items():

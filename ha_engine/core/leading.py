@@ -133,7 +133,7 @@ class Leading:
 
     def match_of(self, member: Member) -> int:
         peer = self.peers.get(member.node)
-        return peer.match if peer is not None and peer.member == member else 0
+        return 0 if peer is None else peer.match_of(member.journal_id)
 
     def admit(self, now: float) -> None:
         """Start to wait for who has nearly caught up; stop to wait for who fell behind again."""

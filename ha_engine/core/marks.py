@@ -18,9 +18,8 @@ from ha_engine.errors import InvariantBroken
 from ha_engine.types import Events, Mark, Published
 
 CATCH_UP_INTERVAL_SECONDS = 1.0
-"""From one mark to the next while an in-sync member has batches to catch up with, and at least twice
-as long as the last batch took. It runs each batch as it was cut, so only fewer and larger ones give
-it time."""
+"""From one mark to the next while an in-sync member has batches to catch up with; at least twice as
+long as the last batch took. It runs each batch as it was cut: fewer, larger ones give it time."""
 
 TICKS_IN_A_ROW_MAX = 3
 """Chained stateful operators settle within these; complete mode never falls quiet."""
@@ -147,9 +146,22 @@ class QueryMarks:
             self.floor = max(self.floor, before_last)
         else:
             self.floor = max(first_kept - 1, self.published_through)
+        self._begin_new_sinks()
+        return self.floor
+
+    def restore_trimmed(self, through: int) -> None:
+        """The same where the outbox remembers what has left it; nothing is concluded then.
+
+        A member may be behind with its batches, so that no record tells what it has made; and a
+        record that tells of it may not be committed, and be cut.
+        """
+        self.floor = through
+        self.admitted = max(self.admitted, through)
+        self._begin_new_sinks()
+
+    def _begin_new_sinks(self) -> None:
         for sink in self.published.keys() - self._recorded.keys():
             self.published[sink] = self._published_committed[sink] = self.floor
-        return self.floor
 
     def start_after(self, sink: str) -> int:
         """Where ``sink`` begins when its ledger has no row: at no batch later than it had."""

@@ -26,14 +26,15 @@ class Stage(Enum):
 
 
 class Peer:
-    """One member under one epoch. ``match`` is durable there, and never falls for one journal."""
+    """One member under one epoch; a node that lost its disk comes back with another journal."""
 
     def __init__(self, name: str, now: float, *, connected: bool) -> None:
         self.name, self.connected = name, connected
         self.heard_at = self.advanced_at = now
         self.stage = Stage.PROBE
         self.journal_id: str | None = None
-        self.match = 0
+        # What each journal has acked, also one that is gone and still listed as in sync (I3).
+        self._matches: dict[str, int] = {}
         self.room, self.warm = True, False
         self.batches: dict[str, int] = {}
         self.promised_at = -math.inf
@@ -41,6 +42,14 @@ class Peer:
     @property
     def member(self) -> Member | None:
         return None if self.journal_id is None else Member(self.name, self.journal_id)
+
+    @property
+    def match(self) -> int:
+        """Durable there under this epoch; never falls for one journal."""
+        return self.match_of(self.journal_id)
+
+    def match_of(self, journal_id: str | None) -> int:
+        return 0 if journal_id is None else self._matches.get(journal_id, 0)
 
     def linked(self, now: float) -> None:
         self.connected, self.stage, self.heard_at = True, Stage.PROBE, now
@@ -50,8 +59,7 @@ class Peer:
 
     def follows(self, now: float, journal_id: str) -> None:
         """Its journal is a prefix of ours from here on; what it acked under this epoch stays."""
-        if journal_id != self.journal_id:
-            self.journal_id, self.match = journal_id, 0
+        self.journal_id = journal_id
         self.stage, self.heard_at, self.advanced_at = Stage.REPLICATE, now, now
 
     def acked(self, now: float, ack: Ack) -> None:
@@ -59,7 +67,7 @@ class Peer:
             return
         self.heard_at = now
         if ack.durable > self.match:
-            self.match, self.advanced_at = ack.durable, now
+            self._matches[ack.journal_id], self.advanced_at = ack.durable, now
         self.room, self.warm, self.batches = ack.room, ack.warm, dict(ack.batches)
 
 

@@ -7,11 +7,16 @@ from typing import Any
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.types import Mark
-from tests.core.surroundings import Checkpoint, Disk, Ledger, RunningQuery, Spark
+from tests.core.surroundings import (
+    Checkpoint,
+    Content,
+    Disk,
+    QuerySink,
+    RunningQuery,
+    Spark,
+    Surroundings,
+)
 from tests.core.truth import Truth, require
-
-Batches = dict[str, dict[int, tuple[int, ...]]]
-QuerySink = tuple[str, str]
 
 
 class SparkWorld:
@@ -28,7 +33,6 @@ class SparkWorld:
     publishing: int | None
     claimed: set[QuerySink]
     fenced: set[QuerySink]
-    ledgers: dict[QuerySink, Ledger]
     read_max: tuple[int, int]
 
     def feed(self, event: on.Input) -> None:
@@ -37,10 +41,10 @@ class SparkWorld:
     def settle(self) -> None:
         raise NotImplementedError
 
-    def __init__(self) -> None:
+    def __init__(self, around: Surroundings) -> None:
         self.spark: Spark | None = None
-        self.batches: Batches = {}
-        self.given_up: dict[str, set[int]] = {}
+        self.ledgers, self.batches = around.ledgers, around.batches
+        self.given_up = around.given_up
         self.rows: dict[str, int] = {}
 
     # -- the query process -------------------------------------------------------------------------
@@ -146,7 +150,7 @@ class SparkWorld:
         checkpoint.done, checkpoint.begun = begun, None
         self.poll(query)
 
-    def _content(self, query: str, done: Mark, begun: Mark) -> tuple[int, ...]:
+    def _content(self, query: str, done: Mark, begun: Mark) -> Content:
         events = self.disk.content(self.plans[query].streams, done.through, begun.through)
         skipped = (query, begun.number) in self.core.deployment.skips
         durable = self.disk.has_durable_skip(query, begun.number)
@@ -156,18 +160,19 @@ class SparkWorld:
         self.given_up.setdefault(query, set()).update(events)
         return ()
 
-    def _admit(self, query: str, number: int, content: tuple[int, ...]) -> None:
-        batches, outbox = self.batches.setdefault(query, {}), self.disk.outbox.setdefault(query, {})
-        if number in batches:
-            require(
-                batches[number] == content, "I6", f"{query} batch {number} came out differently"
-            )
-            return
-        require(number == len(batches) + 1, "R19", f"{query} batch {number} after {len(batches)}")
+    def _admit(self, query: str, number: int, content: Content) -> bool:
+        """False for a batch that this node's outbox has or had."""
+        known = self.batches.setdefault(query, {}).setdefault(number, content)
+        require(known == content, "I6", f"{query} batch {number} came out differently")
+        outbox, admitted = self.disk.outbox.setdefault(query, {}), self.disk.admitted.get(query, 0)
+        if number <= admitted:
+            return False
+        require(number == admitted + 1, "R19", f"{query} batch {number} after {admitted}")
         rows = self.rows.get(query, len(content))
-        batches[number] = outbox[number] = content
+        outbox[number], self.disk.admitted[query] = content, number
         self.disk.outbox_rows[(query, number)] = rows
         self.feed(on.BatchAdmitted(query, number, rows, 100 * rows))
+        return True
 
     def fail(self, query: str, reason: str = "CAST_INVALID_INPUT") -> None:
         """The query ends with an error; the process goes on."""

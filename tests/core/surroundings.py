@@ -7,15 +7,27 @@ Not for deciding or checking: that is the core's, and ``truth``'s.
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from ha_engine.errors import DatabaseUnreachable, InvariantBroken
-from ha_engine.types import DatabaseIdentity, Events, HolderChange, LeaseRow, Mark, Record, Skip
+from ha_engine.types import (
+    DatabaseIdentity,
+    Events,
+    HolderChange,
+    LeaseRow,
+    Mark,
+    Position,
+    Record,
+    Skip,
+)
 
 IDENTITY = DatabaseIdentity("7000000000000000001", "00000001")
+Content = tuple[Position, ...]
+QuerySink = tuple[str, str]
 
 
 @dataclass
@@ -28,6 +40,7 @@ class LeaseTable:
 
     row: LeaseRow | None = None
     up: bool = True
+    identity: DatabaseIdentity = IDENTITY
     changed_at: float = 0.0
     history: list[LeaseRow] = field(default_factory=list)
     lines: list[HolderChange] = field(default_factory=list)
@@ -123,22 +136,25 @@ class Disk:
     """Journal, outbox, checkpoints, high water and identity of one node; survives its processes.
 
     ``records[:durable]`` survive for certain, the others as far as a crash leaves them.
-    ``outbox[query][n]`` is the batch's content: the sequences of its events.
+    ``outbox[query][n]`` is the batch's content: the positions of its events; ``admitted[query]`` is
+    the highest number that ever was in it, ``trimmed[query]`` the highest that left it.
     """
 
     journal_id: str = "j1"
     group_id: str | None = None
     records: list[Record] = field(default_factory=list)
     durable: int = 0
-    outbox: dict[str, dict[int, tuple[int, ...]]] = field(default_factory=dict)
+    outbox: dict[str, dict[int, Content]] = field(default_factory=dict)
+    admitted: dict[str, int] = field(default_factory=dict)
+    trimmed: dict[str, int] = field(default_factory=dict)
     outbox_rows: dict[tuple[str, int], int] = field(default_factory=dict)
     checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
     high_water: object = None
 
-    def content(self, streams: frozenset[str], after: int, through: int) -> tuple[int, ...]:
-        """The events of a batch, named by the sequences of their records."""
+    def content(self, streams: frozenset[str], after: int, through: int) -> Content:
+        """The events of a batch, named by the positions of their records."""
         return tuple(
-            record.position.sequence
+            record.position
             for record in self.records[after:through]
             if isinstance(record.body, Events) and record.body.stream in streams
         )
@@ -198,3 +214,16 @@ class Ledger:
     @property
     def is_new(self) -> bool:
         return (self.epoch, self.batch) == (0, 0)
+
+
+@dataclass
+class Surroundings:
+    """What the nodes of one group share: the lease row, the sinks, and what each batch came to.
+
+    ``batches[query][n]`` is the content of batch n on whichever node ran it first (I6).
+    """
+
+    table: LeaseTable = field(default_factory=LeaseTable)
+    ledgers: dict[QuerySink, Ledger] = field(default_factory=lambda: defaultdict(Ledger))
+    batches: dict[str, dict[int, Content]] = field(default_factory=dict)
+    given_up: dict[str, set[Position]] = field(default_factory=dict)

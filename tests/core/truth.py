@@ -9,7 +9,17 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ha_engine.core import actions as do
-from ha_engine.types import Application, EpochStart, Events, LeaseRow, Mark, Published, Record, Role
+from ha_engine.types import (
+    Application,
+    EpochStart,
+    Events,
+    LeaseRow,
+    Mark,
+    Position,
+    Published,
+    Record,
+    Role,
+)
 
 if TYPE_CHECKING:
     from tests.core.world import World
@@ -126,7 +136,7 @@ class Truth:
         require(mark.through <= disk.durable, "I5", "a mark covers what is not committed")
         require(mark.through >= before.through, "I6", "a mark goes back")
         sequences = disk.content(plan.streams, before.through, mark.through)
-        rows = [self._rows(sequence) for sequence in sequences]
+        rows = [self._rows(position.sequence) for position in sequences]
         require(
             len(rows) <= 1 or sum(rows) <= self.world.limits.max_events_per_batch,
             "I6",
@@ -206,7 +216,7 @@ class Truth:
         for query in self.world.plans:
             self._require_published(query, self._events_for(query))
 
-    def _events_for(self, query: str) -> set[int]:
+    def _events_for(self, query: str) -> set[Position]:
         firsts = [
             version.first.through
             for record in self.world.disk.records
@@ -217,7 +227,7 @@ class Truth:
         streams, length = self.world.plans[query].streams, len(self.world.disk.records)
         return set(self.world.disk.content(streams, firsts[0], length)) if firsts else set()
 
-    def _require_published(self, query: str, events: set[int]) -> None:
+    def _require_published(self, query: str, events: set[Position]) -> None:
         batches = self.world.batches.get(query, {})
         numbers = sorted(batches)
         require(numbers == list(range(1, len(numbers) + 1)), "I6", f"{query} batches {numbers}")

@@ -7,7 +7,7 @@ the place of the real one: ``engine`` is any module with the public names of ``h
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
@@ -15,13 +15,14 @@ from typing import Any
 import ha_engine.core
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
+from ha_engine.core.core import ALONE
 from ha_engine.core.inputs import Input
 from ha_engine.core.lease import LeaseTiming
 from ha_engine.core.marks import MarkLimits
 from ha_engine.types import Events, Holder, LeaseRow, Member
 from tests.core.ghost import Ghost
 from tests.core.spark_world import SparkWorld
-from tests.core.surroundings import IDENTITY, Disk, LeaseTable, Ledger
+from tests.core.surroundings import Disk, Surroundings
 from tests.core.truth import Truth, lineage_of, require
 
 TIMING = LeaseTiming(ttl=5.0, renew_every=1.0, margin=0.5)
@@ -47,7 +48,14 @@ PLANS = (plan("delays", "flights", "board"), plan("storms", "flights weather", "
 
 
 class World(SparkWorld):
-    """Verbs are inputs: each feeds the core, lets what is automatic settle, and returns."""
+    """Verbs are inputs: each feeds the core, lets what is automatic settle, and returns.
+
+    Worlds that are given the same surroundings are nodes of one group.
+    """
+
+    node = "a"
+    new_group_id = "group-1"
+    peers = ALONE
 
     def __init__(
         self,
@@ -55,15 +63,16 @@ class World(SparkWorld):
         plans: Iterable[Any] = PLANS,
         limits: MarkLimits = LIMITS,
         automatic: Iterable[str] = EVERYTHING,
+        around: Surroundings | None = None,
     ) -> None:
-        super().__init__()
+        around = around or Surroundings()
+        super().__init__(around)
         self.engine, self.limits, self.timing = engine, limits, TIMING
         self.plans = {plan.name: plan for plan in plans}
         self.automatic = set(automatic)
         self.ghost = Ghost(self)
         self.now = 0.0
-        self.table, self.disk = LeaseTable(), Disk()
-        self.ledgers: dict[tuple[str, str], Ledger] = defaultdict(Ledger)
+        self.table, self.disk = around.table, Disk()
         self.core: Any = None
         self.processes = 0
         self.truth = Truth(self)
@@ -92,11 +101,11 @@ class World(SparkWorld):
 
     @property
     def me(self) -> Holder:
-        return Holder("a", f"p{self.processes}")
+        return Holder(self.node, f"p{self.processes}")
 
     @property
     def member(self) -> Member:
-        return Member("a", self.disk.journal_id)
+        return Member(self.node, self.disk.journal_id)
 
     # -- life of the node process ------------------------------------------------------------------
 
@@ -123,27 +132,36 @@ class World(SparkWorld):
         """A core restored from everything on the disk, as ``node`` does it."""
         engine, disk = self.engine, self.disk
         identity = engine.Identity(
-            "a", self.me.process, disk.journal_id, disk.group_id, "group-1", "http://a:8080"
+            self.node,
+            self.me.process,
+            disk.journal_id,
+            disk.group_id,
+            self.new_group_id,
+            f"http://{self.node}:8080",
         )
         digest = "+".join(f"{p.name}:{p.digest}" for p in self.plans.values())
         plans = tuple(engine.QueryPlan(**_fields(p)) for p in self.plans.values())
         restarts = engine.RestartPolicy(attempts_per_batch=2, deaths_per_batch=5, backoff_max=8.0)
         deployment = engine.Deployment(digest, plans, self.limits, restarts)
         high_water = disk.high_water or engine.HighWater()
-        core = engine.Core(identity, self.timing, high_water, deployment)
+        core = engine.Core(identity, self.timing, high_water, deployment, self.peers)
         for record in disk.records:
             core.restore(record)
+        self._restore_outboxes(core)
+        return core
+
+    def _restore_outboxes(self, core: Any) -> None:
         for query, marks in core.deployment.marks.items():
-            first_kept = min(disk.outbox.get(query, {}), default=None)
+            first_kept = min(self.disk.outbox.get(query, {}), default=None)
             self._restore_outbox(core, query, marks.restore_floor(first_kept))
         core.deployment.restore_done()
-        return core
 
     def _restore_outbox(self, core: Any, query: str, floor: int) -> None:
         outbox = self.disk.outbox.setdefault(query, {})
         for number in [n for n in outbox if n <= floor]:
             del outbox[number]
         last = max(outbox, default=floor)
+        self.disk.admitted[query] = max(last, self.disk.admitted.get(query, 0))
         require(sorted(outbox) == list(range(floor + 1, last + 1)), "R25", f"{query} has a gap")
         for number in sorted(outbox):
             rows = self.disk.outbox_rows[(query, number)]
@@ -173,11 +191,16 @@ class World(SparkWorld):
             require(lineage == lineage_of(self.disk.records, query), "R23", f"lineage of {query}")
 
     def _fresh_copy(self) -> Any:
-        outbox = {query: dict(batches) for query, batches in self.disk.outbox.items()}
+        disk, outbox = self.disk, self.disk.outbox
+        self.disk = replace(
+            disk,
+            outbox={query: dict(batches) for query, batches in outbox.items()},
+            admitted=dict(disk.admitted),
+        )
         try:
             return self.new_core()
         finally:
-            self.disk.outbox = outbox
+            self.disk = disk
 
     # -- time --------------------------------------------------------------------------------------
 
@@ -223,6 +246,7 @@ class World(SparkWorld):
                 self.disk.records += records
             case do.TrimOutbox(query, through):
                 outbox = self.disk.outbox.get(query, {})
+                self.disk.trimmed[query] = max(through, self.disk.trimmed.get(query, 0))
                 for number in [n for n in outbox if n <= through]:
                     del outbox[number]
             case do.OpenReceivers() | do.CloseReceivers():
@@ -285,12 +309,14 @@ class World(SparkWorld):
     def _carry_out(self, request: do.ReadLease | do.CreateLease | do.WriteLease) -> Input:
         match request:
             case do.ReadLease():
-                return on.LeaseRead(self.table.row, IDENTITY)
+                return on.LeaseRead(self.table.row, self.table.identity)
             case do.CreateLease(row):
                 written = self.table.create(self.now, row)
             case do.WriteLease(expected, wanted):
                 written = self.table.compare_and_set(self.now, expected, wanted)
-        return on.LeaseDenied() if written is None else on.LeaseWritten(written, IDENTITY)
+        return (
+            on.LeaseDenied() if written is None else on.LeaseWritten(written, self.table.identity)
+        )
 
     def _note_read(self, answer: Input) -> None:
         if not isinstance(answer, on.LeaseRead | on.LeaseWritten):

@@ -1,0 +1,127 @@
+"""The database as a node meets it: calls that are lost, slow, answered late or never."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ha_engine.core import actions as do
+from ha_engine.core import inputs as on
+from ha_engine.types import DatabaseIdentity, LeaseRow
+
+if TYPE_CHECKING:
+    from tests.sim.group import Group
+    from tests.sim.node import SimNode
+
+Request = do.ReadLease | do.CreateLease | do.WriteLease
+TIMEOUT = 0.8
+
+
+class Database:
+    """One lease table that nodes reach or not; a failover begins a new *generation*."""
+
+    def __init__(self, group: Group) -> None:
+        self.group, self.random = group, group.random
+        self.table = group.around.table
+        self.up = True
+        self.unreachable: set[str] = set()
+        self.generation = 0
+        self.slow = self.loses_replies = self.late = 0.0
+
+    def reaches(self, name: str) -> bool:
+        return self.up and name not in self.unreachable
+
+    def ask(self, node: SimNode, request: Request) -> None:
+        """Answers within TIMEOUT of the node's clock, or the node hears that nothing came."""
+        token = object()
+        node.waits_for = token
+        self.group.agenda.after(self._way(), lambda: self._reach(node, request, token))
+        node.later(TIMEOUT / node.rate, lambda: self._time_out(node, token))
+
+    def _way(self) -> float:
+        slow = self.random.random() < self.slow
+        return self.random.uniform(0.3, 1.5) if slow else self.random.uniform(0.001, 0.02)
+
+    def _reach(self, node: SimNode, request: Request, token: object) -> None:
+        generation = self.generation
+        late = not isinstance(request, do.ReadLease) and self.random.random() < self.late
+        if late:
+            self.group.count("late writes")
+            delay = self.random.uniform(TIMEOUT, 7.0)
+            self.group.agenda.after(delay, lambda: self._land(node, request, generation))
+        elif self.reaches(node.node):
+            self._effect(node, request, token)
+
+    def _land(self, node: SimNode, request: Request, generation: int) -> None:
+        """Takes effect when nobody waits for it any more, unless its server is gone."""
+        if generation == self.generation and self.up:
+            self._carry_out(node, request)
+
+    def _effect(self, node: SimNode, request: Request, token: object) -> None:
+        answer = self._carry_out(node, request)
+        if self.random.random() < self.loses_replies:
+            return
+        self.group.agenda.after(
+            self._way(), lambda: self._answer(node, token, self._as_now(answer))
+        )
+
+    def _as_now(self, answer: on.Input) -> on.Input:
+        """The identity is asked for behind the write; a failover may come between."""
+        if isinstance(answer, on.LeaseWritten):
+            return replace(answer, identity=self.table.identity)
+        return answer
+
+    def _carry_out(self, node: SimNode, request: Request) -> on.Input:
+        before = self.table.row
+        answer = node.carry_out(request)
+        after = self.table.row
+        if after is not before and after is not None:
+            self.group.facts.row_written(node, before, after)
+        return answer
+
+    def _answer(self, node: SimNode, token: object, answer: on.Input) -> None:
+        if self.reaches(node.node) and node.alive:
+            node.now_or_run(lambda: self._give(node, token, answer))
+
+    def _time_out(self, node: SimNode, token: object) -> None:
+        self._give(node, token, on.DatabaseUnreachable("no answer in time"))
+
+    def _give(self, node: SimNode, token: object, answer: on.Input) -> None:
+        if node.waits_for is token:
+            node.waits_for = None
+            node.answered(answer)
+
+    # -- faults ------------------------------------------------------------------------------------
+
+    def fail_over(self, writes_lost: int) -> None:
+        """To a standby that had not got the newest writes; its timeline is a new one (I13)."""
+        self.generation += 1
+        system, timeline = self.table.identity.system_identifier, self.table.identity.timeline
+        self.table.identity = DatabaseIdentity(system, f"{int(timeline, 16) + 1:08X}")
+        branch = self.group.facts.branch
+        del branch[max(1, len(branch) - writes_lost) :]
+        if branch:
+            self.table.row, self.table.changed_at = branch[-1], self.group.now
+
+    def release(self, dead: tuple[str, str]) -> None:
+        """The supervisor of a node process that is certainly dead (R3)."""
+        row = self.table.row
+        holds = row is not None and row.holder is not None
+        if not holds or not self.reaches(dead[0]):
+            return
+        assert row is not None
+        assert row.holder is not None
+        if (row.holder.node, row.holder.process) == dead:
+            self.put(replace(row, version=row.version + 1, holder=None, successor=None))
+            self.group.count("supervisor releases")
+
+    def pause(self, paused: bool) -> None:
+        row = self.table.row
+        if row is not None and self.up and row.paused != paused:
+            self.put(replace(row, version=row.version + 1, paused=paused))
+
+    def put(self, row: LeaseRow) -> None:
+        before = self.table.row
+        self.table.put(self.group.now, row)
+        self.group.facts.row_written(None, before, row)
+        self.group.tell("database", row)

@@ -1,0 +1,234 @@
+"""What is true of the whole group, kept by the simulation itself and never asked of a core."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ha_engine.core import actions as do
+from ha_engine.core import inputs as on
+from ha_engine.core import messages as say
+from ha_engine.types import (
+    ORIGIN,
+    Events,
+    Holder,
+    LeaseRow,
+    Mark,
+    Member,
+    Position,
+    Record,
+)
+from tests.core.surroundings import Content, QuerySink
+from tests.core.truth import require
+
+if TYPE_CHECKING:
+    from tests.sim.group import Group
+    from tests.sim.node import SimNode
+
+
+def stamp(row: LeaseRow) -> tuple[int, int]:
+    return row.epoch, row.version
+
+
+class Facts:
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        # The rows of the database's present timeline, and the newest row of any.
+        self.branch: list[LeaseRow] = []
+        self.newest: LeaseRow | None = None
+        self.acquired: dict[int, Holder] = {}
+        # Every committed record, in order: what may never be lost.
+        self.committed: list[Position] = []
+        self.submitted: dict[tuple[str, int], Position] = {}
+        self.marks: dict[tuple[str, int], Position] = {}
+        self.trimmed: dict[tuple[str, str], int] = {}
+        # Log matching: what stands at a position, and what stands before it (I8).
+        self._records: dict[Position, tuple[Record, Position]] = {}
+        self._promised: dict[str, tuple[float, int]] = {}
+        self._unknown: set[str] = set()
+        self._raced: object = None
+
+    # -- the lease row -----------------------------------------------------------------------------
+
+    @property
+    def regressed(self) -> bool:
+        """The database lost writes, or failed over and nobody has written since (R5)."""
+        table = self.group.around.table
+        if table.row is None or self.newest is None:
+            return False
+        moved = table.row.identity is not None and table.row.identity != table.identity
+        return moved or stamp(table.row) < stamp(self.newest)
+
+    def row_written(self, node: SimNode | None, before: LeaseRow | None, row: LeaseRow) -> None:
+        self.branch.append(row)
+        lost = self.newest is not None and stamp(row) < stamp(self.newest)
+        holder_before = before.holder if before is not None else None
+        if row.holder is not None and (before is None or row.epoch > before.epoch):
+            self._acquire(node, before, row)
+        elif row.holder is not None:
+            require(row.holder == holder_before, "I1", f"{row.holder} took epoch {row.epoch}")
+        if lost:
+            return
+        self.newest = row
+        self.require_everywhere(row)
+        if before is not None and row.epoch == before.epoch:
+            self.group.count("in-sync joins", len(set(row.in_sync) - set(before.in_sync)))
+            self.group.count("in-sync removals", len(set(before.in_sync) - set(row.in_sync)))
+
+    def _acquire(self, node: SimNode | None, before: LeaseRow | None, row: LeaseRow) -> None:
+        assert row.holder is not None
+        require(row.epoch not in self.acquired, "I1", f"epoch {row.epoch} has two holders")
+        self.acquired[row.epoch] = row.holder
+        again = self.newest is not None and self.newest.holder == row.holder
+        if before is not None and not again:
+            members = [member.node for member in before.in_sync]
+            require(row.in_sync[0] in before.in_sync, "C6", f"{row.holder} of {members}")
+        self.group.count("rewrites" if again and before is not None else "acquisitions")
+        previous = self.acquired.get(max([e for e in self.acquired if e < row.epoch], default=0))
+        if previous is not None and previous.node != row.holder.node:
+            successor = before is not None and before.successor == row.holder.node
+            self.group.count("switchovers" if successor else "failovers")
+
+    def require_not_succeeded(self, node: SimNode, epoch: int, rule: str, said: str) -> None:
+        """I2, in true time: nobody acts once another acquisition took effect."""
+        later = {e: h for e, h in self.acquired.items() if e > epoch and h != node.me}
+        require(not later, rule, f"{node.node} {said} under epoch {epoch} after {later}")
+
+    # -- promises ----------------------------------------------------------------------------------
+
+    def told(self, node: SimNode, message: say.Message) -> None:
+        if isinstance(message, say.Promise):
+            until = node.now + node.timing.ttl
+            self._promised[node.me.node + node.me.process] = (until, message.epoch)
+            self.group.count("promises given")
+
+    def require_no_promise(self, node: SimNode, action: do.WriteLease) -> None:
+        """R16: a promise binds every acquire but one on release of its epoch."""
+        until, epoch = self._promised.get(node.me.node + node.me.process, (0.0, 0))
+        released = action.expected.holder is None and action.expected.epoch == epoch
+        require(released or node.now >= until, "R16", f"{node.node} broke its promise")
+
+    def promises_cover(self, row: LeaseRow, me: Member) -> bool:
+        """Whether each other in-sync member of ``row`` has promised beyond this moment."""
+        return all(self._has_promised(member) for member in row.in_sync if member != me)
+
+    def _has_promised(self, member: Member) -> bool:
+        node = self.group.nodes[member.node]
+        until, _ = self._promised.get(node.me.node + node.me.process, (0.0, 0))
+        return node.now < until
+
+    # -- records -----------------------------------------------------------------------------------
+
+    def appended(self, node: SimNode, record: Record) -> None:
+        """I8: two journals that share a position share it and everything before it."""
+        records = node.disk.records
+        before = records[-2].position if len(records) > 1 else ORIGIN
+        require(record.position.sequence == len(records), "R12", "a gap in the journal")
+        require(record.position.epoch >= before.epoch, "I8", "the journal's epoch fell")
+        require(record.committed <= len(self.committed), "R12", "calls committed what is not")
+        known = self._records.setdefault(record.position, (record, before))
+        require(known[1] == before, "I8", f"{node.node} has {before} before {record.position}")
+        require(known[0] == record, "I8", f"two records at {record.position}")
+
+    def committed_by(self, node: SimNode, sequence: int) -> None:
+        """I3, and nothing that is committed ever changes (I8, P1)."""
+        records, have = node.disk.records, len(self.committed)
+        shared = min(have, sequence)
+        if shared:
+            same = records[shared - 1].position == self.committed[shared - 1]
+            require(same, "I8", f"{node.node} commits another record at {shared}")
+        for record in records[have:sequence]:
+            self.committed.append(record.position)
+            self._note_committed(record)
+        newest = self.newest
+        assert newest is not None
+        self.require_everywhere(newest)
+
+    def _note_committed(self, record: Record) -> None:
+        match record.body:
+            case Events() as events:
+                for one in events.submissions:
+                    key = (one.producer, one.sequence)
+                    twice = self.submitted.setdefault(key, record.position) != record.position
+                    require(not twice, "I11", f"{key} is stored twice")
+            case Mark(query, number):
+                self.marks[(query, number)] = record.position
+            case _:
+                pass
+
+    def require_everywhere(self, row: LeaseRow) -> None:
+        """I3: every journal that the row lists as in sync has every committed record, durably."""
+        length = len(self.committed)
+        for member in row.in_sync:
+            disk = self.group.nodes[member.node].disk
+            if disk.journal_id == member.journal_id and length:
+                has = disk.durable >= length
+                has = has and disk.records[length - 1].position == self.committed[-1]
+                require(has, "I3", f"{member.node} is in sync without {self.committed[-1]}")
+
+    def require_complete(self, node: SimNode) -> None:
+        """P1: who becomes the holder has every record that was ever committed."""
+        length, disk = len(self.committed), node.disk
+        has = disk.durable >= length and (
+            not length or disk.records[length - 1].position == self.committed[-1]
+        )
+        require(has, "P1", f"{node.node} promotes without {self.committed[-1:]}")
+
+    def cut(self, node: SimNode, length: int) -> None:
+        self.group.count("cuts")
+        listed = self.newest.in_sync if self.newest is not None else ()
+        member = Member(node.node, node.disk.journal_id)
+        require(member not in listed, "R8", f"{node.node} cuts what it acked while in sync")
+        at = min(length, len(self.committed))
+        removed = [record.position for record in node.disk.records[at : len(self.committed)]]
+        lost = set(removed) & set(self.committed) if length < len(self.committed) else set()
+        require(not lost, "I8", f"{node.node} cuts committed records {sorted(lost)[:3]}")
+
+    def require_committed_mark(self, node: SimNode, mark: Mark) -> None:
+        """I5: before its batch starts, a mark is committed, on whichever node runs it."""
+        position = self.marks.get((mark.query, mark.number))
+        require(position is not None, "I5", f"{mark} is answered and not committed")
+        assert position is not None
+        record = self._records[position][0]
+        require(record.body == mark, "I5", f"{mark} is answered, {record.body} is committed")
+
+    # -- sinks -------------------------------------------------------------------------------------
+
+    def published(self, key: QuerySink, number: int, content: Content | object) -> None:
+        query = key[0]
+        same = self.group.around.batches.get(query, {}).get(number) == content
+        require(content is not None and same, "I7", f"{key} got another batch {number}")
+        require((query, number) in self.marks, "I5", f"{key} got {number} before its mark")
+
+    # -- what was reached --------------------------------------------------------------------------
+
+    def answered(self, node: SimNode, request: object, answer: on.Input) -> None:
+        if isinstance(answer, on.DatabaseUnreachable):
+            if not isinstance(request, do.ReadLease):
+                self._unknown.add(node.node)
+        elif node.node in self._unknown and not isinstance(answer, on.LeaseDenied):
+            self._unknown.discard(node.node)
+            self.group.count("unknown outcomes resolved")
+
+    def heard(self, node: SimNode, event: on.Input) -> None:
+        """A removal is in flight while the member that it removes acks."""
+        request = node.request
+        match event, request:
+            case on.PeerSaid(peer, say.Ack()), do.WriteLease(expected, wanted):
+                was = any(member.node == peer for member in expected.in_sync)
+                stays = any(member.node == peer for member in wanted.in_sync)
+                if (
+                    was
+                    and not stays
+                    and wanted.epoch == expected.epoch
+                    and (self._raced is not request)
+                ):
+                    self._raced = request
+                    self.group.count("removal races")
+            case _:
+                pass
+
+    def node_started(self, node: SimNode) -> None:
+        pass
+
+    def node_died(self, node: SimNode) -> None:
+        self._unknown.discard(node.node)

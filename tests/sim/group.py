@@ -1,0 +1,78 @@
+"""Two or three nodes, one database, a network, sinks and producers, all from one seed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+import ha_engine.core
+from ha_engine.core import actions as do
+from tests.core.surroundings import Surroundings
+from tests.sim.agenda import Agenda
+from tests.sim.database import Database
+from tests.sim.facts import Facts
+from tests.sim.network import Network
+from tests.sim.node import TIMING, SimNode
+from tests.sim.producers import Producers
+
+THREE_NODES = 0.25
+DRIFT_MAX = TIMING.margin / TIMING.ttl / 4
+
+
+class Group:
+    """What faults and judges reach for. ``transcript`` holds (true time, who, what)."""
+
+    def __init__(self, seed: int, engine: Any = ha_engine.core, nodes: int | None = None) -> None:
+        self.seed, self.random = seed, Random(seed)
+        self.agenda, self.around = Agenda(), Surroundings()
+        self.transcript: list[tuple[float, str, object]] = []
+        self.counters: Counter[str] = Counter()
+        self.facts = Facts(self)
+        self.network, self.database = Network(self), Database(self)
+        self.sinks_away: set[str] = set()
+        self.sink_slow, self.batch_max = 0.0, 0.4
+        self.restart_within = 3.0
+        size = nodes or (3 if self.random.random() < THREE_NODES else 2)
+        self.nodes = {name: self._node(name, engine) for name in "abc"[:size]}
+        self.producers = Producers(self)
+        self.network.join(sorted(self.nodes))
+
+    def _node(self, name: str, engine: Any) -> SimNode:
+        rate = 1 + self.random.uniform(-DRIFT_MAX, DRIFT_MAX)
+        return SimNode(self, name, rate, self.random.uniform(0, 1000), engine)
+
+    @property
+    def now(self) -> float:
+        return self.agenda.now
+
+    def count(self, what: str, times: int = 1) -> None:
+        self.counters[what] += times
+
+    def tell(self, who: str, what: object) -> None:
+        self.transcript.append((self.now, who, what))
+
+    def start(self) -> None:
+        for node in self.nodes.values():
+            self.agenda.after(self.random.uniform(0, 1), node.start)
+
+    def restart(self, node: SimNode) -> None:
+        """The supervisor, or somebody who switches the host on again."""
+        delay = self.random.uniform(0.1, self.restart_within)
+        self.agenda.after(delay, lambda: None if node.alive else node.start())
+
+    # -- the state of the whole --------------------------------------------------------------------
+
+    @property
+    def living(self) -> list[SimNode]:
+        return [node for node in self.nodes.values() if node.alive]
+
+    def holder(self) -> SimNode | None:
+        row = self.around.table.row
+        if row is None or row.holder is None:
+            return None
+        node = self.nodes[row.holder.node]
+        return node if node.alive and node.me == row.holder else None
+
+    def act(self, who: str, action: do.Action | str) -> None:
+        self.tell(who, action)

@@ -1,0 +1,149 @@
+"""One history: a seed's faults under the judges' eyes, then everything heals and must come out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import ha_engine.core
+from ha_engine.core import inputs as on
+from ha_engine.types import Events, Role
+from tests.core.truth import require
+from tests.sim.faults import FAULT_PHASE_SECONDS, Faults
+from tests.sim.group import Group
+from tests.sim.node import PLANS, TIMING
+from tests.sim.transcript import told
+
+HEALED_WITHIN = 60.0
+OPERATOR_AFTER = 4 * TIMING.ttl
+
+
+class Failed(AssertionError):
+    """A history broke a rule; the message has its seed, the rule and the last of its transcript."""
+
+
+def play(seed: int, engine: Any = ha_engine.core) -> Counter[str]:
+    """What the history of ``seed`` reached. Raises Failed."""
+    group = Group(seed, engine)
+    try:
+        _play(group)
+    except Exception as error:
+        raise Failed(f"seed {seed}: {type(error).__name__}: {error}\n{told(group)}") from error
+    return group.counters
+
+
+def _play(group: Group) -> None:
+    faults = Faults(group)
+    group.start()
+    faults.begin()
+    group.agenda.run_until(group.random.uniform(0.6, 1.2) * FAULT_PHASE_SECONDS)
+    faults.over = True
+    heal(group)
+
+
+def heal(group: Group) -> None:
+    """Every fault is over; people do what the documentation asks of them, and nothing more."""
+    _end_faults(group)
+    began = group.now
+    while group.now < began + HEALED_WITHIN:
+        group.agenda.run_until(group.now + 1.0)
+        _act_as_operator(group, group.now - began)
+        if group.now > began + 3:
+            group.producers.sending = False
+        if _settled(group) is None:
+            break
+    why = _settled(group)
+    require(why is None, "liveness", f"not healed: {why}")
+    _require_equal(group)
+    group.count("histories")
+
+
+def _end_faults(group: Group) -> None:
+    group.tell("fault", "everything is healed")
+    network, database = group.network, group.database
+    network.drops = network.doubles = network.keeps = 0.0
+    network.delay_max, group.restart_within = 0.02, 0.5
+    network.unblock()
+    database.up, database.slow, database.loses_replies, database.late = True, 0.0, 0.0, 0.0
+    database.unreachable.clear()
+    database.pause(False)
+    group.sinks_away.clear()
+    group.sink_slow, group.producers.loses_acks = 0.0, 0.0
+    for node in group.nodes.values():
+        node.fsync_max = 0.02
+        node.resume(node.processes)
+        node.now_or_later(on.RoomChanged(True))
+
+
+def _act_as_operator(group: Group, seconds: float) -> None:
+    for node in group.living:
+        for query, life in node.core.deployment.lives.items():
+            if life.state.value == "failed":
+                group.count("queries given up")
+                node.feed(on.RetryAsked(query))
+    if group.facts.regressed and seconds > OPERATOR_AFTER:
+        _repair_row(group)
+
+
+def _repair_row(group: Group) -> None:
+    """R5: nobody is left who may rewrite it. All stop, then the newest row is written by hand."""
+    group.count("operator repairs")
+    group.tell("operator", "stops all nodes and writes the newest row again")
+    for node in group.living:
+        node.kill(query_process_dies=True)
+    newest, table = group.facts.newest, group.around.table
+    assert newest is not None
+    version = max(newest.version, table.row.version if table.row else 0) + 1
+    row = replace(newest, holder=None, successor=None, version=version, identity=table.identity,
+                  paused=False)  # fmt: skip
+    group.database.generation += 1
+    group.database.put(row)
+
+
+def _settled(group: Group) -> str | None:
+    """Why not, in one sentence."""
+    row = group.around.table.row
+    active = [node.node for node in group.living if node.truth.role is Role.ACTIVE]
+    if len(active) != 1 or row is None or row.holder is None or row.holder.node != active[0]:
+        return f"active: {active}"
+    members = {(node.node, node.disk.journal_id) for node in group.nodes.values()}
+    listed = {(member.node, member.journal_id) for member in row.in_sync}
+    if members != listed:
+        return f"in sync: {sorted(listed)} of {sorted(members)}"
+    if not group.producers.all_acked:
+        return "producers wait for acks"
+    return _unpublished(group)
+
+
+def _unpublished(group: Group) -> str | None:
+    disk = next(iter(group.nodes.values())).disk
+    for plan in PLANS:
+        batches = group.around.batches.get(plan.name, {})
+        seen = [position for number in sorted(batches) for position in batches[number]]
+        events = list(disk.content(plan.streams, 0, len(disk.records)))
+        if seen != events:
+            return f"{plan.name} has {len(seen)} of {len(events)} events"
+        for sink in plan.sinks:
+            if group.around.ledgers[(plan.name, sink)].batch != len(batches):
+                return f"{plan.name} is behind in {sink}"
+        for node in group.nodes.values():
+            if node.disk.admitted.get(plan.name, 0) < len(batches):
+                return f"{plan.name} is behind on {node.node}"
+    return None
+
+
+def _require_equal(group: Group) -> None:
+    """C8, P1 and C1: one journal on all nodes, with every committed record, each request once."""
+    disks = [node.disk for node in group.nodes.values()]
+    shortest = min(disk.durable for disk in disks)
+    first = disks[0].records[:shortest]
+    for disk in disks:
+        require(disk.records[:shortest] == first, "C8", "journals differ after healing")
+    committed = [position for position in group.facts.committed if position.sequence <= shortest]
+    require(committed == [r.position for r in first][: len(committed)], "P1", "records are gone")
+    requests = [one for r in first if isinstance(r.body, Events) for one in r.body.submissions]
+    names = [(one.producer, one.sequence) for one in requests]
+    require(len(names) == len(set(names)), "C1", "a request is stored twice")
+    sent = sum(one.sequence for one in group.producers.all)
+    require(len(names) == sent, "C1", f"{len(names)} of {sent} requests are stored")

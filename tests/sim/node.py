@@ -1,0 +1,316 @@
+"""One node of the simulated group: a real core with a disk, a clock of its own and an edge.
+
+It is a World whose parts do their work after a while instead of at a word: requests go to the
+shared database, messages over the network, records to the disk, batches through Spark to the sinks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ha_engine.core import actions as do
+from ha_engine.core import inputs as on
+from ha_engine.core.lease import LeaseTiming
+from ha_engine.core.marks import MarkLimits
+from ha_engine.core.progress import PeerTiming
+from ha_engine.types import Events, Record, Role
+from tests.core.surroundings import Content, Disk
+from tests.core.world import World, plan
+from tests.sim.agenda import Deed
+from tests.sim.delivery import Delivery
+from tests.sim.sim_truth import SimTruth
+from tests.sim.streams import Streams
+
+if TYPE_CHECKING:
+    from tests.sim.group import Group
+
+TIMING = LeaseTiming(ttl=3.0, renew_every=0.8, margin=0.4)
+PEERS = PeerTiming(heartbeat_every=0.4, sync_timeout=1.6)
+LIMITS = MarkLimits(
+    max_events_per_batch=60,
+    min_batch_interval=0.5,
+    tick_after=2.0,
+    outbox_batches_max=4,
+    outbox_bytes_max=100_000,
+)
+PLANS = (plan("delays", "flights", "board"), plan("storms", "flights weather", "archive"))
+TICK_SECONDS = 0.25
+
+
+class _Nobody:
+    """In the place of World's ghost: here the other members are real."""
+
+    linked = False
+
+    def hears(self, action: do.Action) -> None:
+        pass
+
+
+class SimNode(World):
+    peers = PEERS
+
+    def __init__(self, group: Group, name: str, rate: float, offset: float, engine: Any) -> None:
+        self.group, self.random = group, group.random
+        self.node, self.new_group_id = name, f"group-{name}"
+        self.rate, self._offset = rate, offset
+        self.paused = False
+        self._backlog: list[Deed] = []
+        self.waits_for: object | None = None
+        self.disks = 0
+        self.streams, self.delivery = Streams(self), Delivery(self)
+        super().__init__(engine, PLANS, LIMITS, (), group.around)
+        self.timing, self.ghost, self.truth = TIMING, _Nobody(), SimTruth(self)
+        self.heard = lambda action: group.tell(name, action)
+        self.known: dict[tuple[str, int], int] = {}
+        self.fsync_max = 0.02
+        self.new_disk()
+
+    # -- its clock, its process --------------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        """CLOCK_BOOTTIME of this host, which drifts."""
+        return self._offset + self.rate * self.group.now
+
+    @now.setter
+    def now(self, _: float) -> None:
+        """World sets the clock that it owns; this one runs by itself."""
+
+    def new_disk(self) -> None:
+        self.disks += 1
+        self.disk, self.read_max = Disk(f"{self.node}-{self.disks}"), (0, 0)
+
+    def later(self, delay: float, deed: Deed) -> None:
+        """After ``delay`` true seconds, if this very process still lives."""
+        process = self.processes
+
+        def due() -> None:
+            if self.alive and self.processes == process:
+                self.now_or_run(deed)
+
+        self.group.agenda.after(delay, due)
+
+    def now_or_run(self, deed: Deed) -> None:
+        """A process that is stopped finds what came meanwhile when it goes on, in order."""
+        if self.paused:
+            self._backlog.append(deed)
+        else:
+            deed()
+
+    def soon(self, delay: float, event: on.Input) -> None:
+        self.later(delay, lambda: self.feed(event))
+
+    def now_or_later(self, event: on.Input) -> None:
+        if self.alive:
+            self.now_or_run(lambda: self.feed(event))
+
+    def feed(self, event: on.Input) -> None:
+        self.group.tell(self.node, event)
+        self.group.facts.heard(self, event)
+        super().feed(event)
+
+    def settle(self) -> None:
+        """Nothing here happens at once."""
+
+    def _forget_process(self) -> None:
+        super()._forget_process()
+        self.paused, self.waits_for = False, None
+        self._backlog.clear()
+        self.streams.stop()
+        self.delivery.stop()
+        self.syncing = False
+
+    def start(self, *, ticks: bool = True) -> None:
+        if self.alive:
+            return
+        self.known = {}
+        for record in self.disk.records:
+            self._index(record)
+        self.group.facts.node_started(self)
+        super().start(ticks=ticks)
+        self.later(self.random.uniform(0.05, TICK_SECONDS), self._tick)
+        self._attend_soon()
+
+    def _restore_outboxes(self, core: Any) -> None:
+        """The outbox itself remembers what has left it."""
+        for query, marks in core.deployment.marks.items():
+            trimmed = self.disk.trimmed.get(query, 0)
+            marks.restore_trimmed(trimmed)
+            self._restore_outbox(core, query, trimmed)
+
+    def _tick(self) -> None:
+        self.later(TICK_SECONDS / self.rate, self._tick)
+        self.feed(on.Tick())
+
+    def kill(self, *, query_process_dies: bool) -> None:
+        if not self.alive:
+            return
+        dead = (self.node, self.me.process)
+        kept = self.random.randint(0, len(self.disk.records) - self.disk.durable)
+        self.group.tell(self.node, f"is killed; {kept} records that were not fsynced survive")
+        self.crash(tail_kept=kept, query_process_dies=query_process_dies)
+        self.late.clear()
+        self._died(dead, released=self.random.random() < 0.4)
+
+    def _died(self, dead: tuple[str, str], *, released: bool) -> None:
+        self.alive = False
+        self.group.network.died(self.node)
+        self.group.facts.node_died(self)
+        if released:
+            delay = self.random.uniform(0.01, 0.5)
+            self.group.agenda.after(delay, lambda: self.group.database.release(dead))
+        self.group.restart(self)
+
+    def pause(self, seconds: float) -> None:
+        if not self.alive or self.paused:
+            return
+        self.paused = True
+        process = self.processes
+        self.group.network.falls_silent(self.node)
+        self.group.agenda.after(seconds, lambda: self.resume(process))
+
+    def resume(self, process: int) -> None:
+        if self.paused and self.processes == process:
+            self.paused = False
+            self.group.tell(self.node, "goes on after a pause")
+            backlog, self._backlog = self._backlog, []
+            for deed in backlog:
+                if self.alive and self.processes == process:
+                    self.now_or_run(deed)
+
+    # -- actions -----------------------------------------------------------------------------------
+
+    def _perform(self, action: do.Action) -> None:
+        match action:
+            case do.Tell(peer, message):
+                self.group.facts.told(self, message)
+                self.group.network.send(self, peer, message)
+            case do.StreamRecords(peer, epoch, after):
+                self.streams.start(peer, epoch, after)
+            case do.StopStreams():
+                self.streams.stop()
+            case do.AppendRecords(records):
+                self._append(records)
+            case do.CutJournal(match):
+                self._cut(match.sequence)
+            case do.Exit():
+                self._exit(action)
+            case do.ReadLease() | do.CreateLease() | do.WriteLease():
+                super()._perform(action)
+                self.group.database.ask(self, action)
+            case do.ChangeRole(role) if role is Role.DEMOTING:
+                self.group.producers.refuse(self)
+            case do.Commit(sequence):
+                self.group.producers.committed(self, sequence)
+            case do.StartPublishing() | do.StopPublishing():
+                super()._perform(action)
+                self.delivery.restart()
+            case do.AnswerMark():
+                super()._perform(action)
+                self._work(action.mark.query)
+            case do.RunQuery(query):
+                super()._perform(action)
+                self._work(query)
+            case do.StartQueryProcess():
+                super()._perform(action)
+                self._attend_soon()
+            case _:
+                super()._perform(action)
+
+    def _append(self, records: tuple[Record, ...]) -> None:
+        for record in records:
+            self.disk.records.append(record)
+            self.group.facts.appended(self, record)
+            self._index(record)
+        self._fsync()
+        self.streams.go_on()
+
+    def _index(self, record: Record) -> None:
+        if isinstance(record.body, Events):
+            for one in record.body.submissions:
+                self.known[(one.producer, one.sequence)] = record.position.sequence
+
+    def _fsync(self) -> None:
+        """One at a time; it makes durable what was written when it began."""
+        if self.syncing or not self.alive or self.disk.durable == len(self.disk.records):
+            return
+        self.syncing = True
+        written, process = len(self.disk.records), self.processes
+
+        def done() -> None:
+            if self.processes == process and self.alive:
+                self.syncing, self.disk.durable = False, written
+                self.now_or_run(lambda: self.feed(on.RecordsDurable(written)))
+                self._fsync()
+
+        self.group.agenda.after(self.random.uniform(0.0005, self.fsync_max), done)
+
+    def _cut(self, length: int) -> None:
+        """Truncated durably; then another process begins, and Spark's lives on."""
+        dead = (self.node, self.me.process)
+        self.group.facts.cut(self, length)
+        del self.disk.records[length:]
+        self.disk.durable = length
+        self._forget_process()
+        self._died(dead, released=False)
+
+    def _exit(self, action: do.Exit) -> None:
+        dead = (self.node, self.me.process)
+        graceful = self.core.stopping
+        super()._perform(action)
+        self._died(dead, released=not graceful)
+
+    # -- the database ------------------------------------------------------------------------------
+
+    def carry_out(self, request: do.ReadLease | do.CreateLease | do.WriteLease) -> on.Input:
+        return self._carry_out(request)
+
+    def answered(self, answer: on.Input) -> None:
+        request, self.request = self.request, None
+        self.group.facts.answered(self, request, answer)
+        self._note_read(answer)
+        if isinstance(answer, on.LeaseWritten):
+            self.renewal_sent_at = self.request_sent_at
+        self.feed(answer)
+
+    # -- Spark -------------------------------------------------------------------------------------
+
+    def spark_later(self, delay: float, deed: Deed) -> None:
+        """Done by this query process; what needs the node waits until one serves."""
+        incarnation = self.spark.incarnation if self.spark is not None else None
+
+        def due() -> None:
+            if self.spark is None or self.spark.incarnation != incarnation:
+                return
+            if self.alive and not self.paused:
+                deed()
+            else:
+                self.group.agenda.after(0.2, due)
+
+        self.group.agenda.after(delay, due)
+
+    def _attend_soon(self) -> None:
+        if self.spark is not None:
+            self.spark_later(self.random.uniform(0.05, 0.5), self._attend_once)
+
+    def _attend_once(self) -> None:
+        if self.spark is not None and not self.spark.attended:
+            self.attend()
+
+    def _work(self, query: str) -> None:
+        """Spark computes the batch that it has got all marks for."""
+        running = self.running(query)
+        if running is not None and running.checkpoint.begun is not None:
+            delay = self.random.uniform(0.01, self.group.batch_max)
+            self.spark_later(delay, lambda: self.finish(query))
+
+    def _admit(self, query: str, number: int, content: Content) -> bool:
+        new = super()._admit(query, number, content)
+        if new and self.alive:
+            self.feed(on.BatchDigested(query, number, repr(content)))
+            self.delivery.restart()
+        return new
+
+    def fail_query(self, query: str) -> None:
+        if self.alive and not self.paused:
+            self.fail(query)

@@ -1,0 +1,105 @@
+"""The judge of one node of a group: what ``tests.core.truth`` asks of a lone one, and the rest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ha_engine.core import actions as do
+from ha_engine.types import LeaseRow, Mark, Record, Role
+from tests.core.truth import Truth, require
+
+if TYPE_CHECKING:
+    from tests.sim.node import SimNode
+
+
+class SimTruth(Truth):
+    world: SimNode
+
+    def new_process(self) -> None:
+        super().new_process()
+        self.epoch, self.suspended = 0, False
+
+    @property
+    def acting(self) -> bool:
+        return self.role in (Role.PROMOTING, Role.ACTIVE)
+
+    def judge(self, action: do.Action) -> None:
+        super().judge(action)
+        count = self.world.group.count
+        match action:
+            case do.CloseReceivers(reason) if reason.startswith("the lease was not renewed"):
+                self.suspended = True
+                count("suspensions")
+            case do.OpenReceivers() if self.suspended:
+                self.suspended = False
+                count("resumes")
+            case do.ReportDifference(query, number):
+                require(False, "I6", f"{query} {number} came out differently")
+            case _:
+                pass
+
+    def require_lease(self, rule: str, said: str) -> None:
+        self.world.group.facts.require_not_succeeded(self.world, self.epoch, rule, said)
+
+    def _write(self, action: do.WriteLease) -> None:
+        super()._write(action)
+        world, wanted = self.world, action.wanted
+        if wanted.holder is None and wanted.successor is not None:
+            heir = world.group.nodes[wanted.successor].disk
+            equal = heir.records[: heir.durable] == world.disk.records
+            require(equal, "R3", "released for a switchover with unequal journals")
+
+    def _acquire(self, action: do.WriteLease) -> None:
+        super()._acquire(action)
+        self.world.group.facts.require_no_promise(self.world, action)
+
+    def _puts_back(self, wanted: LeaseRow) -> bool:
+        world, newest = self.world, self.world.group.facts.newest
+        if newest is None or newest.holder != world.me or wanted.holder != world.me:
+            return False
+        timing = world.timing
+        safe = world.now < world.renewal_sent_at + timing.ttl - timing.margin
+        alone = newest.in_sync == (world.member,)
+        promised = world.group.facts.promises_cover(newest, world.member)
+        higher = wanted.epoch > max(newest.epoch, world.read_max[0])
+        return higher and wanted.in_sync == (world.member,) and (safe or alone or promised)
+
+    def _append(self, record: Record) -> None:
+        """What a follower appends is judged by ``Facts.appended``."""
+        if self.acting:
+            require(record.position.epoch == self.epoch, "I8", "appended under another epoch")
+            super()._append(record)
+
+    def _commit(self, sequence: int) -> None:
+        super()._commit(sequence)
+        self.world.group.facts.committed_by(self.world, sequence)
+
+    def _role(self, role: Role, epoch: int) -> None:
+        world = self.world
+        self.transitions.add((self.role, role))
+        before, self.role = self.role, role
+        if role is Role.PROMOTING:
+            require(epoch not in self.epochs, "R15", f"epoch {epoch} is resumed")
+            holder = world.group.facts.acquired.get(epoch)
+            require(holder == world.me, "I1", f"promoted under epoch {epoch} of {holder}")
+            self.epochs.add(epoch)
+            self.epoch = epoch
+            world.group.facts.require_complete(world)
+        if role is Role.DEMOTING and before is Role.ACTIVE:
+            world.group.count("demotions")
+        if role is Role.ACTIVE:
+            super()._role(role, epoch)
+
+    def _answer(self, mark: Mark) -> None:
+        wanted = self.world.wanted.get(mark.query)
+        require(wanted is not None and mark.number == wanted + 1, "R18", f"{mark} after {wanted}")
+        self.world.group.facts.require_committed_mark(self.world, mark)
+        position = self.world.group.facts.marks[(mark.query, mark.number)]
+        disk = self.world.disk
+        here = disk.durable >= position.sequence
+        here = here and disk.records[position.sequence - 1].position == position
+        require(here, "I5", f"{mark} is answered where it is not durable")
+
+    def _trim(self, query: str, through: int) -> None:
+        super()._trim(query, through)
+        self.world.group.facts.trimmed[(self.world.disk.journal_id, query)] = through

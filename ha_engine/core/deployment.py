@@ -186,13 +186,14 @@ class Deployment:
 
     def progress(self) -> tuple[tuple[str, int], ...]:
         """How far each query that runs has come, by Spark's own word."""
-        running = (n for n, life in self.lives.items() if life.state is QueryState.RUNNING)
-        return tuple((name, self.marks[name].passed) for name in running)
+        told = ((name, marks.passed) for name, marks in self.marks.items())
+        return tuple((name, passed) for name, passed in told if passed is not None)
 
     def caught_up(self, committed: int) -> bool:
         """R10: every query runs and has seen every batch that is published."""
         return all(
             self.lives[name].state is QueryState.RUNNING
+            and marks.passed is not None
             and marks.passed >= marks.published_committed(committed)
             for name, marks in self.marks.items()
         )
@@ -237,11 +238,11 @@ class Deployment:
     def process_died(self, now: float, reason: str) -> None:
         for name, life in self.lives.items():
             marks = self.marks[name]
-            marks.wanted = None
+            marks.ended()
             life.process_died(now, marks.in_flight, reason)
 
     def failed(self, now: float, event: on.QueryFailed) -> None:
-        self.marks[event.query].wanted = None
+        self.marks[event.query].ended()
         self.lives[event.query].failed(now, event.number, event.reason)
 
     def skip(self, event: on.SkipAsked) -> Skip | None:

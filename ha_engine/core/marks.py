@@ -57,8 +57,8 @@ class QueryMarks:
         self._published_uncommitted: deque[tuple[int, Published]] = deque()
         self._published_committed: dict[str, int] = dict.fromkeys(sinks, 0)
         self.wanted: int | None = None
-        # The highest batch that Spark has behind it, as it told since this process began.
-        self.passed = 0
+        # The highest batch that Spark has behind it, by the word of the process that runs now.
+        self.passed: int | None = None
         self._cut_at, self._took = -math.inf, 0.0
         self._quiet = False
         self._ticks = 0
@@ -170,12 +170,16 @@ class QueryMarks:
     def asked(self, now: float, after: int) -> None:
         """Spark has finished batch ``after`` and waits for the mark that follows."""
         was_cut_here = after == self.last.number and self._cut_at > -math.inf
-        if was_cut_here and after > self.passed:
+        if was_cut_here and after > (self.passed or 0):
             self._took = now - self._cut_at
-        self.wanted, self.passed = after, max(self.passed, after)
+        self.wanted, self.passed = after, max(self.passed or 0, after)
+
+    def ended(self) -> None:
+        """Nobody waits for a mark, and how far the next process is, it will tell."""
+        self.wanted = self.passed = None
 
     def saw_admitted(self, number: int, rows: int, size: int) -> None:
-        self.passed = max(self.passed, number)
+        self.passed = max(self.passed or 0, number)
         if number <= self.admitted:
             return
         if number != self.admitted + 1 or number > self.last.number:

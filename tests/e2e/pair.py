@@ -26,8 +26,11 @@ class Pair:
             home = directory / name
             home.mkdir()
             peers = {other: listens[other] for other in NAMES if other != name}
-            sync = {"listen": listens[name], "peers": peers, "insecure": True}
-            settings = {**sections, "event_sync": {**sections.get("event_sync", {}), **sync}}
+            sync: dict[str, Any] = {"listen": listens[name], "peers": peers, "insecure": True}
+            # Both share the machine's cores: a passive that has fallen behind must find time.
+            query = {"min_batch_interval": "500ms", **sections.get("query", {})}
+            sync = {**sections.get("event_sync", {}), **sync}
+            settings = {**sections, "query": query, "event_sync": sync}
             self.nodes[name] = NodeUnderTest(home, application, database_url, name, **settings)
         self.a, self.b = self.nodes.values()
 

@@ -11,8 +11,9 @@ PACKAGES := $(VENV)/.packages
 PROJECT := $(VENV)/.project
 PROTOS := $(wildcard proto/ha_engine/v1/*.proto)
 ARGS ?=
+SEEDS ?= 2000
 
-.PHONY: help setup demo test check proto proto-check bench constraints clean distclean java python
+.PHONY: help setup demo test sim check proto proto-check bench constraints clean distclean java python
 
 help: ## Print this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -24,6 +25,9 @@ demo: java $(PROJECT) ## Send a year of real flights through one node and compar
 
 test: java $(PROJECT) ## Run the tests; ARGS='-k journal' picks some.
 	$(BIN)/pytest $(ARGS)
+
+sim: $(PROJECT) ## Play histories of faults over simulated nodes; SEEDS=100000 says how many.
+	$(BIN)/python -m tests.sim --seeds $(SEEDS) --workers 2 $(ARGS)
 
 check: $(PROJECT) ## Lint, format, types, import rules, generated code.
 	$(BIN)/ruff check .

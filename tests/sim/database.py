@@ -26,6 +26,8 @@ class Database:
         self.up = True
         self.unreachable: set[str] = set()
         self.generation = 0
+        # Rows that a write, sent and not settled yet, would make.
+        self.pending: dict[object, LeaseRow] = {}
         self.slow = self.loses_replies = self.late = 0.0
 
     def reaches(self, name: str) -> bool:
@@ -35,6 +37,9 @@ class Database:
         """Answers within TIMEOUT of the node's clock, or the node hears that nothing came."""
         token = object()
         node.waits_for = token
+        if not isinstance(request, do.ReadLease):
+            row = request.row if isinstance(request, do.CreateLease) else request.wanted
+            self.pending[token] = row
         self.group.agenda.after(self._way(), lambda: self._reach(node, request, token))
         node.later(TIMEOUT / node.rate, lambda: self._time_out(node, token))
 
@@ -48,12 +53,15 @@ class Database:
         if late:
             self.group.count("late writes")
             delay = self.random.uniform(TIMEOUT, 7.0)
-            self.group.agenda.after(delay, lambda: self._land(node, request, generation))
-        elif self.reaches(node.node):
+            self.group.agenda.after(delay, lambda: self._land(node, request, token, generation))
+            return
+        self.pending.pop(token, None)
+        if self.reaches(node.node):
             self._effect(node, request, token)
 
-    def _land(self, node: SimNode, request: Request, generation: int) -> None:
+    def _land(self, node: SimNode, request: Request, token: object, generation: int) -> None:
         """Takes effect when nobody waits for it any more, unless its server is gone."""
+        self.pending.pop(token, None)
         if generation == self.generation and self.up:
             self._carry_out(node, request)
 

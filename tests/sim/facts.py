@@ -76,7 +76,8 @@ class Facts:
 
     def _acquire(self, node: SimNode | None, before: LeaseRow | None, row: LeaseRow) -> None:
         assert row.holder is not None
-        require(row.epoch not in self.acquired, "I1", f"epoch {row.epoch} has two holders")
+        same = self.acquired.get(row.epoch, row.holder) == row.holder
+        require(same, "I1", f"epoch {row.epoch} has two holders")
         self.acquired[row.epoch] = row.holder
         again = self.newest is not None and self.newest.holder == row.holder
         if before is not None and not again:

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ha_engine.core import inputs as on
+from ha_engine.types import LeaseRow
 
 if TYPE_CHECKING:
     from tests.sim.group import Group
     from tests.sim.network import Link
     from tests.sim.node import SimNode
 
-FAULT_PHASE_SECONDS = 30.0
+FAULT_PHASE_SECONDS = 20.0
 
 
 class Faults:
@@ -45,7 +46,7 @@ class Faults:
             self.hint,
         ]
         self.kinds = self.random.sample(kinds, self.random.randint(2, 7))
-        self.gap = self.random.uniform(0.8, 4.0)
+        self.gap = self.random.uniform(0.5, 2.5)
         self._flaws()
 
     def _flaws(self) -> None:
@@ -61,7 +62,7 @@ class Faults:
         group.network.delay_max = 0.3 if chance() < 0.2 else 0.02
 
     def begin(self) -> None:
-        self.group.agenda.after(self.random.uniform(4, 7), self._next)
+        self.group.agenda.after(self.random.uniform(2.5, 5), self._next)
 
     def _next(self) -> None:
         if self.over:
@@ -201,13 +202,20 @@ class Faults:
     def wipe(self) -> None:
         """A lost disk, of a node that is not the only one in sync with its disk."""
         node, newest = self._someone(), self.group.facts.newest
-        if newest is None:
+        if newest is None or not node.alive:
             return
-        with_disk = [m.node for m in newest.in_sync
-                     if self.group.nodes[m.node].disk.journal_id == m.journal_id]  # fmt: skip
-        if with_disk == [node.node] or not node.alive:
+        rows = [newest, *self.group.database.pending.values()]
+        if not all(self._another_has(node.node, row) for row in rows):
             return
         node.kill(query_process_dies=True)
         self._tell(f"{node.node} loses its disk")
         self.group.count("wiped disks")
         node.new_disk()
+
+    def _another_has(self, name: str, row: LeaseRow) -> bool:
+        """Whether a node other than ``name`` that ``row`` lists as in sync has its disk."""
+        nodes = self.group.nodes
+        return any(
+            member.node != name and nodes[member.node].disk.journal_id == member.journal_id
+            for member in row.in_sync
+        )

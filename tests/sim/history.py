@@ -25,12 +25,21 @@ class Failed(AssertionError):
 
 def play(seed: int, engine: Any = ha_engine.core) -> Counter[str]:
     """What the history of ``seed`` reached. Raises Failed."""
-    group = Group(seed, engine)
+    return _played(Group(seed, engine)).counters
+
+
+def tell(seed: int) -> str:
+    """The whole history of ``seed``, as a person reads it. Raises Failed."""
+    return told(_played(Group(seed)))
+
+
+def _played(group: Group) -> Group:
     try:
         _play(group)
     except Exception as error:
-        raise Failed(f"seed {seed}: {type(error).__name__}: {error}\n{told(group)}") from error
-    return group.counters
+        why = f"seed {group.seed}: {type(error).__name__}: {error}"
+        raise Failed(f"{why}\n{told(group)}\n{why}") from error
+    return group
 
 
 def _play(group: Group) -> None:
@@ -47,9 +56,9 @@ def heal(group: Group) -> None:
     _end_faults(group)
     began = group.now
     while group.now < began + HEALED_WITHIN:
-        group.agenda.run_until(group.now + 1.0)
+        group.agenda.run_until(group.now + 0.5)
         _act_as_operator(group, group.now - began)
-        if group.now > began + 3:
+        if group.now > began + 1.5:
             group.producers.sending = False
         if _settled(group) is None:
             break

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from tests.sim.group import Group
 
 TIMING = LeaseTiming(ttl=3.0, renew_every=0.8, margin=0.4)
-PEERS = PeerTiming(heartbeat_every=0.4, sync_timeout=1.6)
+PEERS = PeerTiming(heartbeat_every=0.5, sync_timeout=1.6)
 LIMITS = MarkLimits(
     max_events_per_batch=60,
-    min_batch_interval=0.5,
-    tick_after=2.0,
+    min_batch_interval=0.8,
+    tick_after=2.5,
     outbox_batches_max=4,
     outbox_bytes_max=100_000,
 )

@@ -24,7 +24,8 @@ class SimTruth(Truth):
         return self.role in (Role.PROMOTING, Role.ACTIVE)
 
     def judge(self, action: do.Action) -> None:
-        super().judge(action)
+        if not isinstance(action, do.StartPublishing):  # each of its calls is judged
+            super().judge(action)
         count = self.world.group.count
         match action:
             case do.CloseReceivers(reason) if reason.startswith("the lease was not renewed"):
@@ -45,6 +46,7 @@ class SimTruth(Truth):
         super()._write(action)
         world, wanted = self.world, action.wanted
         if wanted.holder is None and wanted.successor is not None:
+            require(not action.expected.paused, "R7", "released what nobody may acquire")
             heir = world.group.nodes[wanted.successor].disk
             equal = heir.records[: heir.durable] == world.disk.records
             require(equal, "R3", "released for a switchover with unequal journals")
@@ -61,7 +63,9 @@ class SimTruth(Truth):
         safe = world.now < world.renewal_sent_at + timing.ttl - timing.margin
         alone = newest.in_sync == (world.member,)
         promised = world.group.facts.promises_cover(newest, world.member)
-        higher = wanted.epoch > max(newest.epoch, world.read_max[0])
+        # A rewrite of this process that was lost in its turn may have the same epoch.
+        new = wanted.epoch not in self.epochs and wanted.epoch > world.read_max[0]
+        higher = new and wanted.epoch >= newest.epoch
         return higher and wanted.in_sync == (world.member,) and (safe or alone or promised)
 
     def _append(self, record: Record) -> None:
@@ -72,6 +76,11 @@ class SimTruth(Truth):
 
     def _commit(self, sequence: int) -> None:
         super()._commit(sequence)
+        world, timing = self.world, self.world.timing
+        newest = world.group.facts.newest
+        past = world.now > world.renewal_sent_at + timing.ttl - timing.margin
+        if past and newest is not None and newest.in_sync != (world.member,):
+            world.group.count("promises used")
         self.world.group.facts.committed_by(self.world, sequence)
 
     def _role(self, role: Role, epoch: int) -> None:

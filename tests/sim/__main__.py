@@ -1,0 +1,50 @@
+"""Plays many seeds, or tells one.
+
+python -m tests.sim --seeds 100000 --first 1 --workers 2
+python -m tests.sim --seed 17 --tell
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from tests.sim.history import Failed, tell
+from tests.sim.many import known_seeds, play_all
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=2000, help="how many, behind the known ones")
+    parser.add_argument("--first", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--seed", type=int, help="only this one")
+    parser.add_argument("--tell", action="store_true", help="print the whole history of --seed")
+    arguments = parser.parse_args()
+    if arguments.seed is not None:
+        return _one(arguments.seed, whole=arguments.tell)
+    seeds = [*known_seeds(), *range(arguments.first, arguments.first + arguments.seeds)]
+    result = play_all(seeds, arguments.workers, progress=_progress)
+    sys.stdout.write("\n\n".join(result.stories[:3]) + "\n" if result.stories else "")
+    sys.stdout.write(result.summary + "\n")
+    return 1 if result.failed else 0
+
+
+def _one(seed: int, *, whole: bool) -> int:
+    try:
+        story = tell(seed)
+    except Failed as failed:
+        sys.stdout.write(f"{failed}\n")
+        return 1
+    sys.stdout.write(f"{story}\n" if whole else f"seed {seed} is sound\n")
+    return 0
+
+
+def _progress(done: int, of: int, failed: int) -> None:
+    end = "\n" if done == of else ""
+    sys.stderr.write(f"\r{done} of {of} seeds, {failed} failed{end}")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

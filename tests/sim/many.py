@@ -1,0 +1,71 @@
+"""Many seeds, one after the other or in several processes, and what they reached together."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.sim.history import Failed, play
+
+SEEDS = Path(__file__).with_name("seeds.txt")
+PROGRESS_EVERY = 50
+Outcome = tuple[int, Counter[str], str]
+
+
+def known_seeds() -> list[int]:
+    """Every seed that ever failed; a ``#`` begins what it found."""
+    lines = (line.split("#")[0].strip() for line in SEEDS.read_text().splitlines())
+    return [int(line) for line in lines if line]
+
+
+@dataclass
+class Result:
+    seconds: float = 0.0
+    played: int = 0
+    failed: list[int] = field(default_factory=list)
+    stories: list[str] = field(default_factory=list)
+    counters: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def summary(self) -> str:
+        reached = ", ".join(f"{what} {n}" for what, n in sorted(self.counters.items()))
+        rate = self.played / self.seconds if self.seconds else 0.0
+        violations = f"violations at seeds {self.failed}" if self.failed else "no violation"
+        return f"{self.played} seeds, {rate:.1f} seeds/s, {violations}; {reached}"
+
+
+def play_all(
+    seeds: Iterable[int],
+    workers: int = 1,
+    progress: Callable[[int, int, int], None] | None = None,
+) -> Result:
+    seeds, result, began = list(seeds), Result(), time.monotonic()
+    for seed, counters, story in _outcomes(seeds, workers):
+        result.played += 1
+        result.counters += counters
+        if story:
+            result.failed.append(seed)
+            result.stories.append(story)
+        if progress and (result.played % PROGRESS_EVERY == 0 or result.played == len(seeds)):
+            progress(result.played, len(seeds), len(result.failed))
+    result.seconds = time.monotonic() - began
+    return result
+
+
+def _outcomes(seeds: list[int], workers: int) -> Iterator[Outcome]:
+    if workers == 1:
+        yield from map(_outcome, seeds)
+        return
+    with ProcessPoolExecutor(workers) as pool:
+        yield from pool.map(_outcome, seeds, chunksize=20)
+
+
+def _outcome(seed: int) -> Outcome:
+    try:
+        return seed, play(seed), ""
+    except Failed as failed:
+        return seed, Counter(), str(failed)

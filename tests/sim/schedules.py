@@ -1,0 +1,294 @@
+"""Histories that random seeds rarely reach, each told step by step; the judges are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ha_engine.core
+from ha_engine.core import inputs as on
+from ha_engine.types import Member, Role
+from tests.core.truth import require
+from tests.sim.group import Group
+from tests.sim.history import heal
+from tests.sim.node import SimNode
+
+SETTLED_BY = 8.0
+
+
+class Stage:
+    """Two nodes in sync, the first of them active, and nothing that goes wrong by itself."""
+
+    def __init__(self, engine: Any = ha_engine.core) -> None:
+        self.group = Group(1, engine, nodes=2)
+        self.group.restart_within = 0.5
+        self.a, self.b = self.group.nodes["a"], self.group.nodes["b"]
+        self.a.start()
+        self.wait(0.5)
+        self.b.start()
+        self.until(lambda: len(self.in_sync) == 2)
+        self.wait(SETTLED_BY - self.group.now)
+
+    @property
+    def in_sync(self) -> tuple[Member, ...]:
+        row = self.group.around.table.row
+        return row.in_sync if row is not None else ()
+
+    def wait(self, seconds: float) -> None:
+        self.group.agenda.run_until(self.group.now + seconds)
+
+    def until(self, holds: Callable[[], bool], within: float = 20.0) -> None:
+        end = self.group.now + within
+        while not holds():
+            require(self.group.now < end, "schedule", "what the story tells did not come about")
+            self.wait(0.01)
+
+    def is_active(self, node: SimNode) -> Callable[[], bool]:
+        return lambda: node.alive and node.truth.role is Role.ACTIVE
+
+    def isolate(self, node: SimNode, *, database: bool = True) -> None:
+        other = "b" if node.node == "a" else "a"
+        self.group.network.block(node.node, other)
+        self.group.network.block(other, node.node)
+        if database:
+            self.group.database.unreachable.add(node.node)
+
+    def reconnect(self, node: SimNode) -> None:
+        self.group.network.unblock()
+        self.group.database.unreachable.discard(node.node)
+
+    def heal(self) -> None:
+        heal(self.group)
+
+
+def an_acquisition_is_lost_while_the_former_holder_sleeps(stage: Stage) -> None:
+    """1. a holds the lease and is stopped for longer than a ttl. 2. b acquires and acts. 3. The
+    database fails over to a standby without b's acquisition. 4. a goes on: its renewal finds the
+    row exactly as a left it. If a took that for its lease, two nodes would act (R5)."""
+    group = stage.group
+    stage.a.pause(30)
+    stage.until(stage.is_active(stage.b))
+    before = next(n for n, row in enumerate(group.facts.branch) if row.epoch == 2)
+    group.database.fail_over(len(group.facts.branch) - before)
+    group.network.block("a", "b")
+    group.network.block("b", "a")
+    group.database.unreachable.add("b")
+    stage.a.resume(stage.a.processes)
+    stage.wait(6)
+    stage.heal()
+
+
+def an_acquisition_is_lost_while_the_former_holder_is_cut_off(stage: Stage) -> None:
+    """As before, and a was cut off instead, so that its next request is a read."""
+    group = stage.group
+    stage.isolate(stage.a)
+    stage.until(stage.is_active(stage.b))
+    before = next(n for n, row in enumerate(group.facts.branch) if row.epoch == 2)
+    group.database.fail_over(len(group.facts.branch) - before)
+    group.database.unreachable.add("b")
+    group.database.unreachable.discard("a")
+    stage.wait(6)
+    stage.heal()
+
+
+def a_member_comes_back_with_another_journal_at_once(stage: Stage) -> None:
+    """1. {a, b} are in sync. 2. b's disk is lost, and b is back with an empty journal before a has
+    missed it. 3. a hears of the new journal while the row still lists the old one. If a forgot what
+    the old one acked, its own invariant would end it: one lost disk would stop both nodes (I3)."""
+    stage.b.kill(query_process_dies=True)
+    stage.b.new_disk()
+    stage.b.start()
+    stage.until(lambda: stage.b.disk.journal_id in {m.journal_id for m in stage.in_sync})
+    require(stage.a.processes == 1, "schedule", "a had to be started again")
+    stage.heal()
+
+
+def alone_and_past_safe_until_it_takes_in_a_member(stage: Stage) -> None:
+    """1. a has removed b and is alone; 2. the database goes away, and a goes on beyond safe_until,
+    since nobody else can acquire. 3. b catches up. 4. The database is back. If a wrote b into the
+    row at once, its authority would end in that moment, receivers open (I2)."""
+    stage.group.restart_within = 60
+    stage.b.kill(query_process_dies=True)
+    stage.until(lambda: len(stage.in_sync) == 1)
+    stage.group.database.up = False
+    stage.b.start()
+    stage.wait(5)
+    stage.group.database.up = True
+    stage.until(lambda: len(stage.in_sync) == 2)
+    require(stage.a.processes == 1, "schedule", "a had to be started again")
+    require(not stage.group.counters["suspensions"], "R15", "a was suspended, alone")
+    stage.heal()
+
+
+def a_row_regresses_to_one_with_a_removed_member(stage: Stage) -> None:
+    """R5. 1. a removes b and acks alone. 2. The database fails over to the row that lists b.
+    3. a reads it: it must neither end itself over it nor commit without b before it has written
+    the row again; and b must not acquire from it when a dies."""
+    group = stage.group
+    stage.isolate(stage.b, database=False)
+    stage.until(lambda: len(stage.in_sync) == 1)
+    acks = group.counters["acks"]
+    stage.until(lambda: group.counters["acks"] > acks)
+    listed = max(n for n, row in enumerate(group.facts.branch) if len(row.in_sync) == 2)
+    group.database.fail_over(len(group.facts.branch) - listed - 1)
+    stage.until(lambda: group.facts.newest is not None and group.facts.newest.epoch == 2)
+    require(stage.a.processes == 1, "schedule", "a had to be started again")
+    stage.heal()
+
+
+def a_row_regresses_and_its_holder_dies(stage: Stage) -> None:
+    """R5, the end of the same story: a dies before it reads the older row. b must wait."""
+    group = stage.group
+    stage.isolate(stage.b, database=False)
+    stage.until(lambda: len(stage.in_sync) == 1)
+    acks = group.counters["acks"]
+    stage.until(lambda: group.counters["acks"] > acks)
+    group.restart_within = 60
+    stage.a.kill(query_process_dies=True)
+    listed = max(n for n, row in enumerate(group.facts.branch) if len(row.in_sync) == 2)
+    group.database.fail_over(len(group.facts.branch) - listed - 1)
+    stage.wait(15)
+    require(stage.b.truth.role is not Role.ACTIVE, "R5", "b promoted from the past")
+    stage.heal()
+
+
+def a_cut_takes_a_published_record_with_it(stage: Stage) -> None:
+    """R25. 1. a publishes batch n and notes it in its journal; b has not got that note. 2. a is
+    stopped; b takes over. 3. a starts again, cuts the note, and goes on with batch n + 1. If it had
+    trimmed its outbox by a note that was not committed, batch n + 1 would follow n - 1 there."""
+    group = stage.group
+    published = dict.fromkeys(group.around.ledgers, 0)
+    stage.until(lambda: all(group.around.ledgers[key].batch > 2 for key in published))
+    group.network.block("a", "b")
+    stage.wait(0.7)
+    stage.a.kill(query_process_dies=False)
+    group.network.unblock()
+    stage.a.start()
+    stage.heal()
+
+
+def a_handover_while_an_operator_pauses(stage: Stage) -> None:
+    """R7. 1. a is asked to switch over and waits for b's slow disk. 2. An operator pauses failover.
+    3. a must not release what nobody may acquire then."""
+    group = stage.group
+    stage.until(lambda: stage.a.core.why_no_switchover(None) is None)
+    stage.b.fsync_max = 1.0
+    stage.a.feed(on.SwitchoverAsked(None, "operator"))
+    group.database.pause(True)
+    stage.wait(4)
+    stage.b.fsync_max = 0.02
+    require(stage.is_active(stage.a)(), "R7", "a gave the lease up while failover was paused")
+    stage.heal()
+
+
+def a_late_removal_and_acks_alone(stage: Stage) -> None:
+    """R1. 1. b is out of sync, and back. 2. a's ADD b misses its deadline. 3. a reads {a}, which
+    resolves nothing, while b is cut off again. 4. The ADD lands: had a acked without b meanwhile,
+    a's death would now lose those events."""
+    group = stage.group
+    stage.isolate(stage.b, database=False)
+    stage.until(lambda: len(stage.in_sync) == 1)
+    group.database.late = 1.0
+    group.network.unblock()
+    stage.until(lambda: any(len(row.in_sync) == 2 for row in group.database.pending.values()))
+    stage.isolate(stage.b, database=False)
+    stage.until(lambda: len(stage.in_sync) == 2)
+    group.database.late = 0.0
+    stage.heal()
+
+
+def a_member_without_its_disk_while_the_active_sleeps(stage: Stage) -> None:
+    """R8. 1. {a, b} are in sync; a is stopped. 2. b's disk is lost, and b comes back empty. 3. b
+    must not promote: the row lists the journal that it had, not the one that it has."""
+    stage.a.pause(12)
+    stage.b.kill(query_process_dies=True)
+    stage.b.new_disk()
+    stage.b.start()
+    stage.wait(10)
+    require(stage.b.truth.role is not Role.ACTIVE, "R8", "b promoted with an empty journal")
+    stage.heal()
+
+
+def the_database_is_away_and_promises_hold(stage: Stage) -> None:
+    """R15, R16, I12. The database is away for ten ttl: nobody's role changes and acks go on."""
+    group, epochs = stage.group, dict(stage.group.facts.acquired)
+    group.database.up = False
+    for _ in range(10):
+        acks = group.counters["acks"]
+        stage.wait(stage.a.timing.ttl)
+        require(group.counters["acks"] > acks, "I12", "acks stopped though the peer promises")
+    group.database.up = True
+    stage.wait(3)
+    require(group.facts.acquired == epochs, "C7", "a role changed while the database was away")
+    stage.heal()
+
+
+def a_promise_is_forgotten_by_a_restart(stage: Stage) -> None:
+    """R16 with R4. 1. The database is away, b promises. 2. b is killed and starts again, the
+    database is back, a cut off. 3. b, which forgot its promise, waits a ttl of its own."""
+    group = stage.group
+    group.database.up = False
+    stage.until(lambda: group.counters["promises given"] > 0)
+    stage.wait(5)
+    stage.isolate(stage.a)
+    stage.b.kill(query_process_dies=True)
+    stage.b.start()
+    group.database.up = True
+    stage.until(stage.is_active(stage.b))
+    stage.heal()
+
+
+def a_stopped_follower_does_not_think_its_leader_silent(stage: Stage) -> None:
+    """R13. 1. a is stopped for longer than sync_timeout and less than a ttl; the link breaks. 2.
+    When a goes on, b seems silent only because a was stopped: b gets its time to come back."""
+    stage.a.pause(2.0)
+    stage.group.network.cut(stage.group.network.link("a", "b"))
+    stage.wait(2.0)
+    removals = stage.group.counters["in-sync removals"]
+    stage.wait(1.0)
+    require(stage.group.counters["in-sync removals"] == removals, "R13", "b was removed")
+    stage.heal()
+
+
+def a_member_falls_behind_its_removal(stage: Stage) -> None:
+    """R9. b hears nothing; a's commits wait until the row is without b, and go on then."""
+    group = stage.group
+    stage.isolate(stage.b)
+    stage.wait(0.8)
+    acks = group.counters["acks"]
+    stage.until(lambda: len(stage.in_sync) == 1)
+    stage.until(lambda: group.counters["acks"] > acks)
+    stage.heal()
+
+
+def a_call_of_the_former_holder_lands_late(stage: Stage) -> None:
+    """R24, I7. 1. a's calls to the sinks take seconds. 2. a is asked to switch over, b claims the
+    ledgers. 3. a's calls land: they are refused, for all that a was allowed to send them."""
+    group = stage.group
+    stage.until(lambda: stage.a.core.why_no_switchover(None) is None)
+    group.sink_slow = 1.0
+    stage.wait(1.0)
+    stage.a.feed(on.SwitchoverAsked(None, "operator"))
+    group.sink_slow = 0.0
+    stage.until(stage.is_active(stage.b))
+    stage.until(lambda: group.counters["fenced publishers"] > 0)
+    stage.heal()
+
+
+SCHEDULES: tuple[Callable[[Stage], None], ...] = (
+    an_acquisition_is_lost_while_the_former_holder_sleeps,
+    an_acquisition_is_lost_while_the_former_holder_is_cut_off,
+    a_member_comes_back_with_another_journal_at_once,
+    alone_and_past_safe_until_it_takes_in_a_member,
+    a_row_regresses_to_one_with_a_removed_member,
+    a_row_regresses_and_its_holder_dies,
+    a_cut_takes_a_published_record_with_it,
+    a_handover_while_an_operator_pauses,
+    a_late_removal_and_acks_alone,
+    a_member_without_its_disk_while_the_active_sleeps,
+    the_database_is_away_and_promises_hold,
+    a_promise_is_forgotten_by_a_restart,
+    a_stopped_follower_does_not_think_its_leader_silent,
+    a_member_falls_behind_its_removal,
+    a_call_of_the_former_holder_lands_late,
+)

@@ -244,7 +244,8 @@ class Core:
             self._lead()
 
     def _ask_lease(self) -> None:
-        self._do(self.lessee.request(self._now, self._wanted_in_sync()))
+        ends = self.authority_ends()
+        self._do(self.lessee.request(self._now, self._wanted_in_sync(), ends))
 
     def _on_lease(
         self, event: on.LeaseRead | on.LeaseWritten | on.LeaseDenied | on.DatabaseUnreachable
@@ -253,6 +254,9 @@ class Core:
             case on.LeaseRead():
                 self.lease.saw(self._now, event.row, event.identity)
                 self._after_read()
+            case on.LeaseWritten(row, identity) if row.identity not in (None, identity):
+                # R5: the database failed over around the write, which may be lost by now.
+                self.lease.unknown()
             case on.LeaseWritten():
                 self.lease.wrote(self._now, event.row, event.identity)
                 self._after_write()
@@ -274,7 +278,8 @@ class Core:
 
     def _verdict(self) -> do.Action | Foreign | Lost | Waits | None:
         if self.acting:
-            ends = self.authority_ends()
+            # R3: whoever is named in a release that may have taken effect waits for no ttl.
+            ends = -math.inf if self.releasing else self.authority_ends()
             return self.lessee.read_as_holder(self._now, self.epoch, ends, stopping=self.stopping)
         if self.stopping or self.role is Role.STOPPED or self._cutting:
             return None

@@ -43,12 +43,15 @@ class Lease:
         # R5, R6: the newest row that this node knows of, if it is this process's own.
         self.held: LeaseRow | None = None
         self.identity: DatabaseIdentity | None = None
-        self.read_once = False
+        self.read_once, self.read_at = False, -math.inf
         # I2, R4: taken on this node's clock before the request was sent, never after its reply.
         self.sent_at: float | None = None
         # R1: what the write in flight would make of the row, and writes of unknown outcome.
         self._in_flight: LeaseRow | None = None
         self._unresolved: tuple[LeaseRow, ...] = ()
+        # What ``possible`` was worked out from, and what it came to: every step asks for it.
+        self._known: tuple[LeaseRow | None, ...] = ()
+        self._possible: frozenset[Member] = frozenset()
         # The last call had no answer: promises of the others have to do (I12).
         self.failing = False
         self.next_at = -math.inf
@@ -81,11 +84,11 @@ class Lease:
 
     def saw(self, now: float, row: LeaseRow | None, identity: DatabaseIdentity) -> None:
         """A read tells what stands there; it never extends safe_until (R1)."""
-        self.read_once, self.identity = True, identity
+        self.read_once, self.read_at, self.identity = True, self.sent_at or now, identity
         self._remember(now, row)
         if row is not None:
             # A later version stands there: a write that expected an earlier one fails (R1).
-            self._unresolved = tuple(w for w in self._unresolved if w.version > row.version)
+            self._unresolved = tuple(w for w in self._unresolved if _stamp(w) > _stamp(row))
         self._answered()
 
     def wrote(self, now: float, row: LeaseRow, identity: DatabaseIdentity) -> None:
@@ -125,7 +128,10 @@ class Lease:
         self.row = row
         if row is not None and not self.high_water.above(row):
             self.high_water = HighWater(row.epoch, row.version, self.identity)
-            self.held = row if row.holder == self.me else None
+            # R5: who changes a row of a lost branch, an operator perhaps, knows less than we do.
+            same = self.held is not None and self.held.epoch == row.epoch
+            if not (same and self.mine and self.moved):
+                self.held = row if self.mine else None
 
     # -- questions ---------------------------------------------------------------------------------
 
@@ -140,15 +146,30 @@ class Lease:
         row = self.row
         if row is None:
             return False
-        moved = row.identity is not None and row.identity != self.identity and not self.mine
-        return self.high_water.above(row) or moved
+        return self.high_water.above(row) or (self.moved and not self.mine)
+
+    @property
+    def moved(self) -> bool:
+        """The database has failed over, and nobody has written the row since."""
+        row = self.row
+        return row is not None and row.identity not in (None, self.identity)
+
+    def must_read(self, now: float, authority_ends: float) -> bool:
+        """Whether the holder's next request is a read. Past its authority another may have
+        acquired, and a failover of the database lost that, so that a write would succeed (R5)."""
+        if not self.mine or not self.read_once or self.regressed:
+            return True
+        return now >= authority_ends and (self.moved or self.read_at < authority_ends)
 
     @property
     def possible(self) -> frozenset[Member]:
         """R1: whom the row lists as in sync, after any outcome of what is not resolved."""
         known = (self.held, self.row, self._in_flight, *self._unresolved)
-        ours = [row for row in known if row is not None and self._is_ours(row)]
-        return frozenset(member for row in ours for member in row.in_sync)
+        if known != self._known:
+            ours = [row for row in known if row is not None and self._is_ours(row)]
+            self._possible = frozenset(member for row in ours for member in row.in_sync)
+            self._known = known
+        return self._possible
 
     def _is_ours(self, row: LeaseRow) -> bool:
         return row.holder == self.me
@@ -163,14 +184,17 @@ class Lease:
     def alone(self) -> bool:
         """The only in-sync member, by its own write: nobody else can acquire (R3, R15)."""
         confirmed = self.mine and self.safe_until > -math.inf
-        return confirmed and self.possible == {self.member}
+        return confirmed and self.held is not None and self.possible == {self.member}
 
     def may_rewrite(self, authority_ends: float, now: float) -> bool:
         """R5, R6: the row was lost, and nobody can hold a higher epoch than this process does."""
         held, lost = self.held, self.row is None or self.regressed
         if held is None or not lost or self.safe_until == -math.inf:
             return False
-        return held.in_sync == (self.member,) or now < authority_ends
+        # A write without an answer may have listed another, who acquired before it was lost (R1).
+        newest = [held, *(row for row in self._unresolved if self._is_ours(row))]
+        alone = all(row.in_sync == (self.member,) for row in newest)
+        return alone or now < authority_ends
 
     def may_acquire(self, now: float) -> bool:
         """R3, R4, R7: in-sync, not paused, and released to us or still for a whole ttl."""
@@ -255,7 +279,12 @@ class Lease:
         """Everybody in sync stays so: what is committed is on each of them (R3)."""
         assert self.row is not None
         return replace(
-            self.row, version=self.row.version + 1, holder=None, successor=successor, advertise=None
+            self.row,
+            version=self.row.version + 1,
+            holder=None,
+            successor=successor,
+            advertise=None,
+            identity=self.identity,
         )
 
 

@@ -46,10 +46,12 @@ class Lessee:
         self.lease, self.group_id = lease, group_id
         self._new_group_id, self._advertise = new_group_id, advertise
 
-    def request(self, now: float, in_sync: tuple[Member, ...] | None) -> do.Action:
+    def request(
+        self, now: float, in_sync: tuple[Member, ...] | None, authority_ends: float
+    ) -> do.Action:
         """The next call: the holder renews and says who is in sync, the others read."""
         lease = self.lease
-        if in_sync is None or not lease.mine or not lease.read_once or lease.regressed:
+        if in_sync is None or lease.must_read(now, authority_ends):
             lease.sent(now)
             return do.ReadLease()
         assert lease.row is not None
@@ -67,17 +69,18 @@ class Lessee:
         row, lease = self.lease.row, self.lease
         if self._is_foreign(row):
             return Foreign(self._foreign())
+        if row is not None and row.epoch > epoch:
+            return _lost(row)  # R14: on whatever timeline it stands
         if lease.may_rewrite(authority_ends, now) and not stopping:
             return self._rewrite(now)
-        if row is None or lease.regressed:
+        moved = lease.moved and lease.mine and now >= authority_ends
+        if row is None or lease.regressed or moved:
             return Waits(
                 "the database lost writes to the lease row, and another node may have read it; "
                 "stop all nodes, compare their epochs, and write the row of the highest by hand"
             )
-        if row.epoch > epoch or not lease.mine:
-            return Lost(
-                f"epoch {row.epoch} is held by {row.holder.node if row.holder else 'nobody'}"
-            )
+        if not lease.mine:
+            return _lost(row)
         lease.again_at_once(now)
         return None
 
@@ -130,6 +133,10 @@ class Lessee:
             f"{self.group_id}; point the node at its own database, or give it an empty data "
             "directory"
         )
+
+
+def _lost(row: LeaseRow) -> Lost:
+    return Lost(f"epoch {row.epoch} is held by {row.holder.node if row.holder else 'nobody'}")
 
 
 def _changed(before: tuple[Member, ...], after: tuple[Member, ...]) -> str:

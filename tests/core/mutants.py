@@ -121,8 +121,8 @@ MUTANTS = (
     Mutant(
         "R1",
         "lease",
-        "self.read_once, self.identity = True, identity",
-        "self.read_once, self.identity = True, identity\n"
+        "self.read_once, self.read_at, self.identity = True, self.sent_at or now, identity",
+        "self.read_once, self.read_at, self.identity = True, self.sent_at or now, identity\n"
         "        self.safe_until = now + self.timing.ttl",
     ),
     Mutant(
@@ -168,9 +168,11 @@ MUTANTS = (
     Mutant("R4", "lease", " or _stamp(row) != _stamp(self.row):", ":"),
     Mutant("R5", "lease", "row is None or self.regressed or", "row is None or"),
     Mutant("R5", "lease", "if row is not None and not self.high_water.above(row):", "if row:"),
-    Mutant("R5", "lessee", "not lease.read_once or lease.regressed:", "not lease.read_once:"),
+    Mutant("R5", "lease", "not self.read_once or self.regressed:", "not self.read_once:"),
     Mutant("R5", "core", "if mark != before:", "if False:"),
-    Mutant("R5", "lessee", "if row is None or lease.regressed:", "if row is None:"),
+    Mutant(
+        "R5", "lessee", "if row is None or lease.regressed or moved:", "if row is None or moved:"
+    ),
     Mutant("R6", "lessee", "if not new or self.lease.high_water.epoch > 0:", "if False:"),
     Mutant("R6", "lessee", "and row.group_id != self.group_id", "and False"),
     Mutant("R6", "core", "self._do(do.BindGroup(group_id))", "pass"),
@@ -178,17 +180,17 @@ MUTANTS = (
     Mutant("R14", "core", "if epoch > self.epoch and", "if False and"),
     Mutant("R14", "core", "self.lease.heard_of(epoch)", "pass"),
     Mutant("I14", "core", "if epoch > self.epoch and", "if"),
-    Mutant("R15", "lessee", "row.epoch > epoch or not lease.mine:", "row.epoch > epoch:"),
+    Mutant("R15", "lessee", "        if not lease.mine:\n", "        if False:\n"),
     Mutant(
         "I12", "core", "if self.lease.alone:\n            return", "if False:\n            return"
     ),
-    Mutant("R15", "lease", "confirmed and self.possible == {self.member}", "confirmed"),
+    Mutant("R15", "lease", "self.held is not None and self.possible == {self.member}", "True"),
     # -- records -----------------------------------------------------------------------------------
     Mutant("I3", "core", "self.committed = limit\n", "self.committed = self.last.sequence\n"),
     Mutant("I3", "core", "event.sequence)", "event.sequence + 1)"),
     Mutant("R12", "core", "self.last.sequence + 1)\n", "self.last.sequence + 2)\n"),
     # -- a lost row, suspension --------------------------------------------------------------------
-    Mutant("R5", "lease", "held.in_sync == (self.member,) or now < authority_ends", "True"),
+    Mutant("R5", "lease", "return alone or now < authority_ends", "return True"),
     Mutant(
         "R5", "lease", "max(self.held.epoch, self.high_water.epoch) + 1", "self.high_water.epoch"
     ),

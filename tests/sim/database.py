@@ -28,6 +28,7 @@ class Database:
         self.generation = 0
         # Rows that a write, sent and not settled yet, would make.
         self.pending: dict[object, LeaseRow] = {}
+        self.late_after = (TIMEOUT, 7.0)
         self.slow = self.loses_replies = self.late = 0.0
 
     def reaches(self, name: str) -> bool:
@@ -52,7 +53,7 @@ class Database:
         late = not isinstance(request, do.ReadLease) and self.random.random() < self.late
         if late:
             self.group.count("late writes")
-            delay = self.random.uniform(TIMEOUT, 7.0)
+            delay = self.random.uniform(*self.late_after)
             self.group.agenda.after(delay, lambda: self._land(node, request, token, generation))
             return
         self.pending.pop(token, None)
@@ -110,6 +111,7 @@ class Database:
         del branch[max(1, len(branch) - writes_lost) :]
         if branch:
             self.table.row, self.table.changed_at = branch[-1], self.group.now
+        self.group.facts.failed_over()
 
     def release(self, dead: tuple[str, str]) -> None:
         """The supervisor of a node process that is certainly dead (R3)."""

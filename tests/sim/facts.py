@@ -35,6 +35,8 @@ class Facts:
         # The rows of the database's present timeline, and the newest row of any.
         self.branch: list[LeaseRow] = []
         self.newest: LeaseRow | None = None
+        # The newest row was lost, and nobody who knows of it has written since.
+        self.lost = False
         self.acquired: dict[int, Holder] = {}
         # Every committed record, in order: what may never be lost.
         self.committed: list[Position] = []
@@ -44,6 +46,7 @@ class Facts:
         # Log matching: what stands at a position, and what stands before it (I8).
         self._records: dict[Position, tuple[Record, Position]] = {}
         self._promised: dict[str, tuple[float, int]] = {}
+        self._bound_until: dict[str, float] = {}
         self._unknown: set[str] = set()
         self._raced: object = None
 
@@ -56,11 +59,20 @@ class Facts:
         if table.row is None or self.newest is None:
             return False
         moved = table.row.identity is not None and table.row.identity != table.identity
-        return moved or stamp(table.row) < stamp(self.newest)
+        return moved or self.lost
+
+    def failed_over(self) -> None:
+        self.lost = bool(self.branch) and self.branch[-1] != self.newest
+
+    def mended(self, row: LeaseRow) -> None:
+        """An operator has written the newest row again, by hand."""
+        self.lost, self.newest = False, row
 
     def row_written(self, node: SimNode | None, before: LeaseRow | None, row: LeaseRow) -> None:
         self.branch.append(row)
-        lost = self.newest is not None and stamp(row) < stamp(self.newest)
+        older = self.newest is not None and stamp(row) < stamp(self.newest)
+        # A supervisor or an operator who changes a lost branch does not know that it is one.
+        lost = older or (self.lost and node is None)
         holder_before = before.holder if before is not None else None
         if row.holder is not None and (before is None or row.epoch > before.epoch):
             self._acquire(node, before, row)
@@ -68,7 +80,7 @@ class Facts:
             require(row.holder == holder_before, "I1", f"{row.holder} took epoch {row.epoch}")
         if lost:
             return
-        self.newest = row
+        self.newest, self.lost = row, False
         self.require_everywhere(row)
         if before is not None and row.epoch == before.epoch:
             self.group.count("in-sync joins", len(set(row.in_sync) - set(before.in_sync)))
@@ -99,12 +111,13 @@ class Facts:
     def told(self, node: SimNode, message: say.Message) -> None:
         if isinstance(message, say.Promise):
             until = node.now + node.timing.ttl
-            self._promised[node.me.node + node.me.process] = (until, message.epoch)
+            self._promised[node.node + node.me.process] = (until, message.epoch)
+            self._bound_until[node.node] = until
             self.group.count("promises given")
 
     def require_no_promise(self, node: SimNode, action: do.WriteLease) -> None:
         """R16: a promise binds every acquire but one on release of its epoch."""
-        until, epoch = self._promised.get(node.me.node + node.me.process, (0.0, 0))
+        until, epoch = self._promised.get(node.node + node.me.process, (0.0, 0))
         released = action.expected.holder is None and action.expected.epoch == epoch
         require(released or node.now >= until, "R16", f"{node.node} broke its promise")
 
@@ -113,9 +126,9 @@ class Facts:
         return all(self._has_promised(member) for member in row.in_sync if member != me)
 
     def _has_promised(self, member: Member) -> bool:
+        """R4: a process that forgot it, since it was started again, waits as long anyway."""
         node = self.group.nodes[member.node]
-        until, _ = self._promised.get(node.me.node + node.me.process, (0.0, 0))
-        return node.now < until
+        return node.now < self._bound_until.get(node.node, 0.0)
 
     # -- records -----------------------------------------------------------------------------------
 
@@ -227,9 +240,6 @@ class Facts:
                     self.group.count("removal races")
             case _:
                 pass
-
-    def node_started(self, node: SimNode) -> None:
-        pass
 
     def node_died(self, node: SimNode) -> None:
         self._unknown.discard(node.node)

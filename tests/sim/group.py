@@ -7,7 +7,6 @@ from random import Random
 from typing import Any
 
 import ha_engine.core
-from ha_engine.core import actions as do
 from tests.core.surroundings import Surroundings
 from tests.sim.agenda import Agenda
 from tests.sim.database import Database
@@ -73,6 +72,3 @@ class Group:
             return None
         node = self.nodes[row.holder.node]
         return node if node.alive and node.me == row.holder else None
-
-    def act(self, who: str, action: do.Action | str) -> None:
-        self.tell(who, action)

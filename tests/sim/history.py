@@ -99,15 +99,16 @@ def _repair_row(group: Group) -> None:
     """R5: nobody is left who may rewrite it. All stop, then the newest row is written by hand."""
     group.count("operator repairs")
     group.tell("operator", "stops all nodes and writes the newest row again")
-    for node in group.living:
-        node.kill(query_process_dies=True)
     newest, table = group.facts.newest, group.around.table
     assert newest is not None
+    for node in group.living:
+        node.kill(query_process_dies=True)
     version = max(newest.version, table.row.version if table.row else 0) + 1
     row = replace(newest, holder=None, successor=None, version=version, identity=table.identity,
                   paused=False)  # fmt: skip
     group.database.generation += 1
     group.database.put(row)
+    group.facts.mended(row)
 
 
 def _settled(group: Group) -> str | None:

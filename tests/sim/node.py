@@ -126,7 +126,6 @@ class SimNode(World):
         self.known = {}
         for record in self.disk.records:
             self._index(record)
-        self.group.facts.node_started(self)
         super().start(ticks=ticks)
         self.later(self.random.uniform(0.05, TICK_SECONDS), self._tick)
         self._attend_soon()
@@ -268,10 +267,16 @@ class SimNode(World):
     def answered(self, answer: on.Input) -> None:
         request, self.request = self.request, None
         self.group.facts.answered(self, request, answer)
-        self._note_read(answer)
-        if isinstance(answer, on.LeaseWritten):
-            self.renewal_sent_at = self.request_sent_at
+        if not self._is_doubtful(answer):
+            self._note_read(answer)
+            if isinstance(answer, on.LeaseWritten):
+                self.renewal_sent_at = self.request_sent_at
         self.feed(answer)
+
+    def _is_doubtful(self, answer: on.Input) -> bool:
+        """The database failed over around the write, which may be lost by now (R5)."""
+        written = isinstance(answer, on.LeaseWritten)
+        return written and answer.row.identity not in (None, answer.identity)
 
     # -- Spark -------------------------------------------------------------------------------------
 

@@ -1,0 +1,234 @@
+"""Breakages of what two nodes do together, each with a seed whose history finds it out.
+
+``python -m tests.sim.mutants`` looks for the first seed of each, after the simulator has changed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.core.mutants import Mutant, load
+from tests.sim import schedules
+from tests.sim.history import Failed, play
+from tests.sim.schedules import Stage
+
+TRIED_MAX = 150
+
+
+@dataclass(frozen=True, slots=True)
+class Hunted:
+    seed: int
+    mutant: Mutant
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    schedule: Callable[[Stage], None]
+    mutant: Mutant
+
+
+def _hunted(seed: int, rule: str, module: str, old: str, new: str) -> Hunted:
+    return Hunted(seed, Mutant(rule, module, old, new))
+
+
+HUNTED = (
+    _hunted(1, "I3", "leading", "(in_sync | self.joining) - {self.me}", "self.joining - {self.me}"),
+    _hunted(3, "I3", "leading", " if self.match_of(m) >= committed)", ")"),
+    _hunted(69, "P8", "leading", "if m == self.me or not self._is_lost(m, now))", ")"),
+    _hunted(
+        86,
+        "R1",
+        "lease",
+        "self._in_flight, *self._unresolved)\n        if",
+        "self._in_flight)\n        if",
+    ),
+    _hunted(83, "R1", "lease", "self.row, self._in_flight, *self._un", "self.row, *self._un"),
+    _hunted(
+        1,
+        "I3",
+        "core",
+        "me.journal_id, self.durable, self.room",
+        "me.journal_id, self.last.sequence, self.room",
+    ),
+    _hunted(
+        1, "R12", "core", "min(self.following.committed, self.durable)", "self.following.committed"
+    ),
+    _hunted(
+        1,
+        "I8",
+        "progress",
+        "Position(newest.epoch, min(ends))",
+        "Position(newest.epoch, max(ends))",
+    ),
+    _hunted(5, "I8", "progress", "newest = shared[-1]", "newest = shared[0]"),
+    _hunted(5, "I8", "progress", "later[0] - 1 if later", "later[0] if later"),
+    _hunted(1, "I8", "following", " or message.previous.sequence > last.sequence:", ":"),
+    _hunted(1, "I8", "following", "if r.position.sequence > last.sequence)", ")"),
+    _hunted(5, "I8", "core", "if message.match != self.last:", "if False:"),
+    _hunted(3, "R16", "lease", "+ self.timing.ttl, self._promised_until)", "+ self.timing.ttl, 0)"),
+    _hunted(148, "R16", "leading", "return asked_at + ttl - margin", "return asked_at + 2 * ttl"),
+    _hunted(
+        37,
+        "R15",
+        "lease",
+        "self.held is not None and self.possible == {self.member}",
+        "self.row.in_sync == (self.member,)",
+    ),
+    _hunted(13, "R5", "lease", "(self.moved and not self.mine)", "False"),
+    _hunted(16, "R5", "lease", "return self.high_water.above(row) or", "return"),
+    _hunted(
+        19,
+        "R3",
+        "core",
+        "leading.match_of(heir) == self.last.sequence == self.committed and",
+        "True and",
+    ),
+    _hunted(
+        5,
+        "R3",
+        "lease",
+        "in_sync=(self.member,),\n            advertise",
+        "in_sync=self.row.in_sync,\n            advertise",
+    ),
+    _hunted(
+        5,
+        "R25",
+        "marks",
+        "        self.admitted = max(self.admitted, through)\n        self._begin",
+        "        self._begin",
+    ),
+)
+"""Breakages that the history of a seed finds out."""
+
+
+def _told(schedule: Callable[[Stage], None], rule: str, module: str, old: str, new: str) -> Told:
+    return Told(schedule, Mutant(rule, module, old, new))
+
+
+TOLD = (
+    _told(
+        schedules.a_higher_epoch_is_read_behind_a_failover,
+        "R14",
+        "lessee",
+        "if row is not None and row.epoch > epoch:",
+        "if False:",
+    ),
+    _told(
+        schedules.an_acquisition_is_lost_while_the_former_holder_sleeps,
+        "R5",
+        "lease",
+        "return now >= authority_ends and",
+        "return False and",
+    ),
+    _told(
+        schedules.an_acquisition_is_lost_while_the_former_holder_is_cut_off,
+        "R5",
+        "lease",
+        "(self.moved or self.read_at < authority_ends)",
+        "self.read_at < authority_ends",
+    ),
+    _told(
+        schedules.a_member_comes_back_with_another_journal_at_once,
+        "I3",
+        "leading",
+        "return 0 if peer is None else peer.match_of(member.journal_id)",
+        "return peer.match if peer is not None and peer.member == member else 0",
+    ),
+    _told(
+        schedules.alone_and_past_safe_until_it_takes_in_a_member,
+        "I2",
+        "core",
+        "if self._now < self.lease.safe_until:",
+        "if True:",
+    ),
+    _told(
+        schedules.a_row_regresses_to_one_with_a_removed_member,
+        "R5",
+        "invariants",
+        " and not core.lease.regressed:",
+        ":",
+    ),
+    _told(
+        schedules.a_row_regresses_and_its_holder_dies,
+        "R5",
+        "lease",
+        "(self.moved and not self.mine)",
+        "False",
+    ),
+    _told(
+        schedules.a_handover_while_an_operator_pauses,
+        "R7",
+        "core",
+        "heir is None or paused or",
+        "heir is None or",
+    ),
+    _told(
+        schedules.a_late_removal_and_acks_alone,
+        "R1",
+        "lease",
+        "self._in_flight, *self._unresolved)\n        if",
+        "self._in_flight)\n        if",
+    ),
+    _told(
+        schedules.a_member_without_its_disk_while_the_active_sleeps,
+        "R8",
+        "lease",
+        " or self.member not in row.in_sync:",
+        " or self.member.node not in [m.node for m in row.in_sync]:",
+    ),
+    _told(
+        schedules.the_database_is_away_and_promises_hold,
+        "I12",
+        "core",
+        "asks = self.lease.failing and not self.lease.alone",
+        "asks = False",
+    ),
+    _told(
+        schedules.a_promise_is_forgotten_by_a_restart,
+        "R4",
+        "lease",
+        "max(self.still_since + self.timing.ttl, self._promised_until)",
+        "self._promised_until",
+    ),
+    _told(
+        schedules.a_stopped_follower_does_not_think_its_leader_silent,
+        "R13",
+        "core",
+        "leading.restart_timers(self._now)",
+        "pass",
+    ),
+    _told(
+        schedules.a_member_falls_behind_its_removal,
+        "R9",
+        "leading",
+        "if m == self.me or not self._is_lost(m, now))",
+        ")",
+    ),
+)
+"""Breakages that the schedule of their history finds out."""
+
+
+def killed_by(mutant: Mutant, seed: int) -> str | None:
+    """What the history of ``seed`` finds, None when it notices nothing."""
+    try:
+        play(seed, load(mutant))
+    except Failed as failed:
+        return str(failed).splitlines()[0]
+    return None
+
+
+def hunt(mutant: Mutant) -> str:
+    for seed in range(1, TRIED_MAX):
+        found = killed_by(mutant, seed)
+        if found:
+            return found
+    return "SURVIVES"
+
+
+if __name__ == "__main__":
+    for one in HUNTED:
+        found = killed_by(one.mutant, one.seed) if one.seed else None
+        sys.stdout.write(f"{one.mutant.name}\n    {found or hunt(one.mutant)}\n")
+        sys.stdout.flush()

@@ -1,0 +1,21 @@
+"""The simulator is tested: each breakage of what two nodes do together is found out."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.mutants import load
+from tests.sim.mutants import HUNTED, TOLD, Hunted, Told, killed_by
+from tests.sim.schedules import Stage
+
+
+@pytest.mark.parametrize("hunted", HUNTED, ids=lambda hunted: hunted.mutant.name)
+def test_a_seed_finds_out(hunted: Hunted) -> None:
+    assert killed_by(hunted.mutant, hunted.seed) is not None
+
+
+@pytest.mark.parametrize("told", TOLD, ids=lambda told: told.schedule.__name__)
+def test_a_schedule_finds_out(told: Told) -> None:
+    engine = load(told.mutant)
+    with pytest.raises(Exception, match=r"^[A-Z]+\d+|schedule"):
+        told.schedule(Stage(engine))

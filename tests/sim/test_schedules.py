@@ -1,0 +1,19 @@
+"""The histories that the protocol's rules tell of, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.sim.schedules import SCHEDULES, Stage
+from tests.sim.transcript import told
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule.__name__)
+def test_the_history_of(schedule: Callable[[Stage], None]) -> None:
+    stage = Stage()
+    try:
+        schedule(stage)
+    except Exception as error:
+        raise AssertionError(f"{error}\n{told(stage.group)}\n{error}") from error

@@ -9,14 +9,13 @@ import typer
 
 
 def demo(
-    nodes: Annotated[int, typer.Option("--nodes", min=1, max=1, help="How many nodes.")] = 1,
     directory: Annotated[
         Path, typer.Option("--directory", help="Where it works; emptied first.")
     ] = Path("var/demo"),
 ) -> None:
-    """Send a year of flights through a node and compare its sink with pandas.
+    r"""Send a year of flights through two nodes, lose one on the way, compare the sink with pandas.
 
-    Needs the extra: pip install 'ha-engine[demo]'.
+    Needs the extra: pip install 'ha-engine\\[demo]'.
     """
     from rich.console import Console
 

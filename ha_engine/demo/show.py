@@ -1,72 +1,54 @@
-"""The demo as a user sees it: start, send the year, wait, compare, stop."""
+"""The demo as a user sees it: a year of flights through two nodes, of which one is lost."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib.resources
-import os
 import shutil
-import signal
-import socket
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import yaml
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
-from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
+from sqlalchemy import Engine, text
 
-from ha_engine.client import Producer
-from ha_engine.client.admin import fetch_status
+from ha_engine.client.switchover import await_switchover
 from ha_engine.demo.comparison import Outcome, compare
 from ha_engine.demo.flights import departures
-from ha_engine.errors import EngineError, NodeUnreachable
+from ha_engine.demo.nodes import DemoNode, DemoPair
+from ha_engine.demo.scoreboard import Scoreboard
+from ha_engine.demo.traffic import Traffic, gap_across
+from ha_engine.errors import EngineError
 from ha_engine.postgres.embedded import EmbeddedPostgres
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.upgrade import upgrade
 from ha_engine.query.session import check_java
 
-START_SECONDS_MAX = 120.0
+START_SECONDS_MAX = 300.0
+TAKEOVER_SECONDS_MAX = 60.0
 SETTLE_SECONDS_MAX = 300.0
-STOP_SECONDS_MAX = 30.0
-QUIET_POLLS = 5
-"""So many looks in a row without change mean that the ticks are over too."""
-ROWS_PER_SEND = 2_000
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where the demo lives while it runs."""
-
-    directory: Path
-    url: str
-    database_url: str
-
-    @property
-    def log(self) -> Path:
-        return self.directory / "node.log"
+QUIET_SECONDS = 1.5
+"""So long nothing changes once the ticks are over too."""
+FADE_SECONDS = 40.0
+"""So much of what is left of the year is sent each second that there is traffic to the end."""
+PEACE_SECONDS = 3.0
+"""How long traffic flows undisturbed before each fault."""
 
 
 def show(directory: Path, console: Console) -> bool:
     """Runs the whole demo below ``directory``, which is emptied first. True when all is equal."""
     check_java()
-    flights = departures()
+    year = departures()
     _empty(directory)
-    console.print(f"one year of New York departures: {flights.num_rows:,} flights")
+    console.print(f"one year of New York departures: {year.num_rows:,} flights")
     with EmbeddedPostgres(directory / "postgres") as server:
         upgrade(open_engine(server.url))
-        place = Place(directory, f"http://127.0.0.1:{_free_port()}", server.url)
-        with _node(place, console):
-            _send(place, flights, console)
-            _settle(place, console)
-            outcomes = compare(place.database_url, flights)
+        pair = DemoPair(directory, server.url, "flights.yaml")
+        traffic = Traffic(pair.urls, "departures", year, FADE_SECONDS)
+        _Demo(pair, traffic, open_engine(server.url), console).play()
+        outcomes = compare(server.url, year)
     _print(outcomes, console)
     return all(outcome.equal for outcome in outcomes)
 
@@ -83,128 +65,172 @@ def _empty(directory: Path) -> None:
     mark.touch()
 
 
-# -- the node --------------------------------------------------------------------------------------
+_LAST_OUTPUTS = """
+SELECT query, extract(epoch FROM published_at) FROM ha_engine_ledger WHERE batch > 0
+"""
 
 
-@contextlib.contextmanager
-def _node(place: Place, console: Console) -> Iterator[None]:
-    """A node as a process of its own, exactly as a user would run it."""
-    config = _write_config(place)
-    command = [sys.executable, "-m", "ha_engine", "run", "--config", str(config)]
-    with place.log.open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-    try:
-        with console.status("starting a node: Spark takes some seconds") as waiting:
+@dataclass
+class _Demo:
+    """The acts, in their order."""
+
+    pair: DemoPair
+    traffic: Traffic
+    database: Engine
+    console: Console
+
+    def play(self) -> None:
+        self.board = Scoreboard(self.pair)
+        with self.pair.running(), self.board.shown(self.console):
+            first = self._start()
+            self.board.traffic = self.traffic
+            self.traffic.start()
+            try:
+                second = self._switch_over(first)
+                self._lose(second)
+                self._bring_back(second)
+                self._finish()
+            finally:
+                self.traffic.stop()
+
+    def _start(self) -> DemoNode:
+        with self._doing("starting two nodes: Spark takes its time") as seconds:
+            self.pair.wait("the start of both nodes", self.pair.is_whole, START_SECONDS_MAX)
+        active = self.pair.active()
+        assert active is not None
+        other = self.pair.other(active)
+        self._say("start", f"{active.name} is active, {other.name} is in sync and warm", seconds())
+        return active
+
+    def _switch_over(self, active: DemoNode) -> DemoNode:
+        heir = self.pair.other(active)
+        self._peace()
+        with self._measured("switchover", f"{active.name} hands over to {heir.name}"):
+            await_switchover(active.url, heir.name, "the demo")
+        return heir
+
+    def _lose(self, active: DemoNode) -> None:
+        heir = self.pair.other(active)
+        self._peace()
+        with self._measured(
+            "kill -9", f"{active.name} loses all its processes, {heir.name} goes on"
+        ):
+            active.kill_everything()
+
+    def _bring_back(self, node: DemoNode) -> None:
+        node.start()
+        with self._doing(
+            f"{node.name} comes back: journal, then Spark, then the batches it missed"
+        ):
             began = time.monotonic()
-            _wait(lambda: _is_running(process, place), START_SECONDS_MAX, "start", place)
-            waiting.stop()
-        console.print(f"node active, queries running after {time.monotonic() - began:.1f} s")
-        yield
-    finally:
-        _stop(process)
+            self.pair.wait("to be in sync again", lambda: _is_passive(node), START_SECONDS_MAX)
+            in_sync = time.monotonic() - began
+            self.pair.wait("to be warm again", self.pair.is_whole, START_SECONDS_MAX)
+        warm = time.monotonic() - began
+        self._say("return", f"{node.name} is in sync after {in_sync:.1f} s, and warm", warm)
 
+    def _finish(self) -> None:
+        with self._doing("sending what is left of the year") as seconds:
+            left = self.traffic.rows.num_rows - self.traffic.sent
+            self.traffic.finish()
+        rate = left / seconds()
+        self._say("rest", f"{left:,} events acknowledged, {rate:,.0f} a second", seconds())
+        with self._doing("waiting for the last batch") as seconds:
+            self.pair.wait("the last batch", self._settled(), SETTLE_SECONDS_MAX)
+        self._say("settle", "every batch is in PostgreSQL", seconds())
 
-def _write_config(place: Place) -> Path:
-    application = place.directory / "flights.yaml"
-    application.write_text(sample_application("flights.yaml"))
-    config = {
-        "group": "demo",
-        "application": str(application),
-        "node": {"id": "node-a", "data_dir": str(place.directory / "node-a")},
-        "database": {"url": place.database_url},
-        "http": {"listen": place.url.removeprefix("http://")},
-    }
-    path = place.directory / "ha-engine.yaml"
-    path.write_text(yaml.safe_dump(config, sort_keys=False))
-    return path
+    # -- how it is measured and told ---------------------------------------------------------------
 
+    def _peace(self) -> None:
+        """Both queries publish, and go on doing so for a while."""
+        until = time.time() + PEACE_SECONDS
 
-def sample_application(name: str) -> str:
-    """The text of a sample application: packaged in a wheel, in conf/ of a source tree."""
-    packaged = importlib.resources.files("ha_engine") / "samples" / name
-    if packaged.is_file():
-        return packaged.read_text()
-    return (Path(__file__).parents[2] / "conf" / "applications" / name).read_text()
+        def flows() -> bool:
+            self.traffic.require_well()
+            return self._all_since(until)
 
+        with self._doing("sending; both nodes run the same batches"):
+            self.pair.wait("the first output", flows, START_SECONDS_MAX)
 
-def _is_running(process: subprocess.Popen[bytes], place: Place) -> bool:
-    if process.poll() is not None:
-        raise EngineError(f"the node ended with exit code {process.returncode}; see {place.log}")
-    try:
-        status = fetch_status(place.url)
-    except NodeUnreachable:
-        return False
-    running = all(query["state"] == "running" for query in status["queries"].values())
-    return bool(status["role"] == "active" and running)
+    @contextlib.contextmanager
+    def _measured(self, name: str, what: str) -> Iterator[None]:
+        """The body begins an outage: of acks as a producer sees it, of output as the sink does."""
+        epoch, outputs, began = self._epoch(), self._outputs(), time.time()
+        with self._doing(what):
+            yield
+            self._wait_for_acks(epoch, began)
+            resumed = time.time()
+            self.pair.wait("output", lambda: self._all_since(resumed), TAKEOVER_SECONDS_MAX)
+        acks = gap_across(self.traffic.acks, began, epoch)
+        now = self._outputs()
+        output = max(now[query] - before for query, before in outputs.items())
+        self._say(name, f"{what}; no ack for {acks:.2f} s, no output for", output)
 
+    def _wait_for_acks(self, epoch: int, began: float) -> None:
+        def acked() -> bool:
+            return self.traffic.acked_since(began) and self._epoch() > epoch
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(STOP_SECONDS_MAX)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        self.pair.wait("to take over", acked, TAKEOVER_SECONDS_MAX)
 
+    def _epoch(self) -> int:
+        """Of the newest ack."""
+        return self.traffic.acks[-1][1] if self.traffic.acks else 0
 
-# -- the year --------------------------------------------------------------------------------------
+    def _all_since(self, at: float) -> bool:
+        """Whether every query has published a batch since ``at``."""
+        outputs = self._outputs().values()
+        return bool(outputs) and min(outputs) > at
 
+    def _outputs(self) -> dict[str, float]:
+        """When each query's newest batch was published, in seconds since 1970."""
+        with self.database.connect() as connection:
+            rows = connection.execute(text(_LAST_OUTPUTS)).all()
+        return {query: float(at) for query, at in rows}
 
-def _send(place: Place, flights: pa.Table, console: Console) -> None:
-    began = time.monotonic()
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with (
-        Progress(*columns, console=console, transient=True) as progress,
-        Producer(endpoints=[place.url]) as producer,
-    ):
-        bar = progress.add_task("sending the year through HTTP", total=flights.num_rows)
-        for batch in flights.to_batches(max_chunksize=ROWS_PER_SEND):
-            producer.send("departures", batch)
-            progress.advance(bar, batch.num_rows)
-        producer.flush()
-    seconds = time.monotonic() - began
-    console.print(
-        f"sent and acknowledged in {seconds:.1f} s ({flights.num_rows / seconds:,.0f} rows/s)"
-    )
+    def _settled(self) -> Callable[[], bool]:
+        seen: list[tuple[float, Any]] = []
 
+        def settled() -> bool:
+            active = self.pair.active()
+            status = active.status() if active else None
+            queries = status["queries"] if status else {}
+            for name, query in queries.items():
+                if query["state"] == "failed":
+                    raise EngineError(f"query {name} failed: {query['reason']}")
+            now = {
+                name: (q["mark"], q["published"], q["backlog_events"])
+                for name, q in queries.items()
+            }
+            if not seen or seen[-1][1] != now:
+                seen.append((time.monotonic(), now))
+            done = all(
+                left == 0 and {*published.values()} == {mark}
+                for mark, published, left in now.values()
+            )
+            return bool(now) and done and time.monotonic() - seen[-1][0] > QUIET_SECONDS
 
-def _settle(place: Place, console: Console) -> None:
-    """Waits until every batch is published and the ticks are over."""
-    seen: list[Any] = []
+        return settled
 
-    def settled() -> bool:
-        queries = fetch_status(place.url)["queries"]
-        for name, query in queries.items():
-            if query["state"] == "failed":
-                raise EngineError(f"query {name} failed: {query['reason']}")
-        seen.append({name: (q["batch"], q["published"]) for name, q in queries.items()})
-        done = all(
-            q["backlog_events"] == 0 and set(q["published"].values()) == {q["mark"]}
-            for q in queries.values()
+    @contextlib.contextmanager
+    def _doing(self, what: str) -> Iterator[Callable[[], float]]:
+        """Shows what goes on; the callable gives the seconds that it took."""
+        began, self.board.doing = time.monotonic(), what
+        took: list[float] = []
+        try:
+            yield lambda: took[0]
+        finally:
+            took.append(time.monotonic() - began)
+            self.board.doing = ""
+
+    def _say(self, act: str, what: str, seconds: float) -> None:
+        self.console.print(
+            f"[bold]{act:<11}[/bold] {what} [cyan]{seconds:.2f} s[/cyan]", highlight=False
         )
-        return done and len(seen) > QUIET_POLLS and seen[-QUIET_POLLS] == seen[-1]
-
-    began = time.monotonic()
-    with console.status("waiting for the last batch"):
-        _wait(settled, SETTLE_SECONDS_MAX, "publish everything", place)
-    console.print(f"everything published {time.monotonic() - began:.1f} s after the last ack")
 
 
-def _wait(condition: Any, seconds: float, what: str, place: Place) -> None:
-    waiting = Retrying(
-        retry=retry_if_result(lambda done: not done),
-        stop=stop_after_delay(seconds),
-        wait=wait_fixed(0.25),
-    )
-    try:
-        waiting(condition)
-    except RetryError as error:
-        raise EngineError(
-            f"the node did not {what} within {seconds:.0f} s; see {place.log}"
-        ) from error
-
-
-# -- the end ---------------------------------------------------------------------------------------
+def _is_passive(node: DemoNode) -> bool:
+    status = node.status()
+    return status is not None and status["role"] == "passive"
 
 
 def _print(outcomes: list[Outcome], console: Console) -> None:
@@ -220,10 +246,3 @@ def _print(outcomes: list[Outcome], console: Console) -> None:
         console.print("[bold green]equal[/bold green]: nothing lost, nothing twice")
     else:
         console.print("[bold red]different[/bold red]: the sink does not match the reference")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -45,13 +45,13 @@ class Pair:
         return self.b if node is self.a else self.a
 
     def wait_protected(self) -> NodeUnderTest:
-        """The active, once its peer is in sync and warm."""
+        """The active, once both nodes are warm and in sync."""
         found: list[NodeUnderTest] = []
 
         def protected() -> bool:
             active = self.active()
             status = active.status() if active else None
-            if active is None or status is None or not status["protected"]:
+            if active is None or not status or not (status["protected"] and status["warm"]):
                 return False
             found.append(active)
             return bool(status["peers"][self.other(active).name]["warm"])

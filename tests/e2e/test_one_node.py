@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ha_engine.client import Producer
 from ha_engine.demo.comparison import compare
 from ha_engine.demo.flights import departures
-from ha_engine.demo.show import sample_application
+from ha_engine.demo.nodes import sample_application
 from tests.e2e.databases import rows
 from tests.e2e.node_under_test import NodeUnderTest, running
 from tests.waiting import wait_until

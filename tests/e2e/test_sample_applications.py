@@ -15,7 +15,7 @@ import pytest
 
 from ha_engine.client import Producer
 from ha_engine.demo.flights import departures, weather
-from ha_engine.demo.show import sample_application
+from ha_engine.demo.nodes import sample_application
 from tests.e2e.databases import rows
 from tests.e2e.node_under_test import NodeUnderTest, running
 

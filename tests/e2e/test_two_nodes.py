@@ -10,7 +10,7 @@ import pytest
 from ha_engine.client import Producer
 from ha_engine.demo.comparison import compare
 from ha_engine.demo.flights import departures
-from ha_engine.demo.show import sample_application
+from ha_engine.demo.nodes import sample_application
 from tests.e2e.pair import Pair, running_pair, same_journal
 from tests.waiting import wait_until
 

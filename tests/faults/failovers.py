@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import random
 import signal
 import sys
 import tempfile
-import threading
 import time
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,10 +27,10 @@ from rich.console import Console
 from rich.table import Table
 from sqlalchemy import text
 
-from ha_engine.client import Producer
 from ha_engine.demo.comparison import compare
 from ha_engine.demo.flights import departures
-from ha_engine.demo.show import sample_application
+from ha_engine.demo.nodes import sample_application
+from ha_engine.demo.traffic import Moment, Traffic, gap_across, longest_gap
 from ha_engine.postgres.embedded import EmbeddedPostgres
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.upgrade import upgrade
@@ -40,83 +39,60 @@ from tests.e2e.pair import Pair, running_pair, same_journal
 from tests.faults.kills import audit, ledger_faults
 from tests.waiting import wait_until
 
-FAULTS = ("switchover", "node", "query", "tree", "frozen")
-"""Of the active: a planned handover; kill -9 of its node process, of its query process, of all its
-processes; SIGSTOP of all of them for longer than the ttl."""
-ROWS_PER_SEND = 20
-SEND_EVERY_SECONDS = 0.02
-RUNS_BEFORE_SECONDS = 2.0
-TTL_SECONDS = 2.0
+FAULTS = ("switchover", "node", "query", "supervisor", "tree", "frozen")
+"""Of the active: a planned handover; kill -9 of its node process, of its query process, of its
+supervisor, of all its processes; SIGSTOP of all of them for longer than the ttl."""
+LEAVES_A_DEAD_NODE = ("supervisor", "tree")
+RUNS_BEFORE = 3
+"""So many batches of each query are published between two faults."""
 ACK_SECONDS_MAX = 240.0
+FADE_SECONDS = 900.0
+LEASES = {
+    "2s": {"ttl": "2s", "renew_every": "300ms", "db_timeout": "500ms"},
+    "5s": {"ttl": "5s", "renew_every": "1s", "db_timeout": "1s"},
+}
+"""By ttl; the second one is the default of the engine."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one fault cost, in seconds. ``stall`` is the longest time without an ack from the fault
+    until the pair was whole again, which was ``whole`` later."""
+
+    fault: str
+    ingest: float
+    output: float
+    stall: float
+    whole: float
 
 
 @dataclass
 class Report:
-    """What a run found; ``wrong`` is empty when all promises held. Outages in seconds."""
+    """What a run found; ``wrong`` is empty when all promises held."""
 
-    faults: list[str] = field(default_factory=list)
-    ingest: list[float] = field(default_factory=list)
-    output: list[float] = field(default_factory=list)
-    rejoin: list[float] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
 
 
-class Sender(threading.Thread):
-    """Sends small requests without a break and keeps when each was acked."""
-
-    def __init__(self, urls: list[str]) -> None:
-        super().__init__(name="sender", daemon=True)
-        self.flights = departures()
-        self._urls, self._ended = urls, threading.Event()
-        self.acks: list[float] = []
-        self.sent = 0
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            with Producer(endpoints=self._urls, deadline=ACK_SECONDS_MAX) as producer:
-                while not self._ended.wait(SEND_EVERY_SECONDS):
-                    rows = self.flights.slice(self.sent, ROWS_PER_SEND)
-                    if not rows.num_rows:
-                        return
-                    producer.send("departures", rows.combine_chunks().to_batches()[0])
-                    producer.flush()
-                    self.sent += rows.num_rows
-                    self.acks.append(time.time())
-        except BaseException as error:
-            self.error = error
-
-    def end(self) -> None:
-        self._ended.set()
-        self.join(ACK_SECONDS_MAX)
-
-    def outage_since(self, at: float) -> float:
-        """The longest time without an ack that touches or follows ``at``."""
-        return longest_gap(self.acks, at)
-
-
-def longest_gap(moments: list[float], since: float) -> float:
-    pairs = pairwise(moments)
-    return max((after - before for before, after in pairs if after >= since), default=0.0)
-
-
-def run_failovers(directory: Path, url: str, faults: list[str]) -> Report:
+def run_failovers(directory: Path, url: str, faults: list[str], ttl: str = "2s") -> Report:
     """One run against the database at ``url``, which must be empty."""
     report = Report()
     upgrade(open_engine(url))
-    ttl = f"{TTL_SECONDS:g}s"
-    lease = {"ttl": ttl, "renew_every": "300ms", "db_timeout": "500ms"}
-    pair = Pair(directory, sample_application("flights.yaml"), url, lease=lease)
+    pair = Pair(directory, sample_application("flights.yaml"), url, lease=LEASES[ttl])
     with running_pair(pair):
         active = pair.wait_protected()
         audit(url)
-        sender = Sender(pair.urls)
-        sender.start()
-        for fault in faults:
-            active = _one_fault(pair, active, fault, sender, url, report)
-        sender.end()
+        traffic = Traffic(pair.urls, "departures", departures(), fade=FADE_SECONDS)
+        traffic.start()
+        try:
+            for number, fault in enumerate(faults, 1):
+                outcome, active = _one_fault(pair, active, fault, traffic, url)
+                report.outcomes.append(outcome)
+                print(f"{number}: {outcome}", flush=True)
+        finally:
+            traffic.stop()
         active.wait_settled()
-        _judge(pair, active, sender, url, report)
+        _judge(pair, active, traffic, url, report)
     report.wrong += [
         f"left over: {node.left_over()}" for node in (pair.a, pair.b) if node.left_over()
     ]
@@ -124,32 +100,48 @@ def run_failovers(directory: Path, url: str, faults: list[str]) -> Report:
 
 
 def _one_fault(
-    pair: Pair, active: NodeUnderTest, fault: str, sender: Sender, url: str, report: Report
-) -> NodeUnderTest:
-    """Returns who is active when the pair is whole again."""
-    acked = len(sender.acks)
-    wait_until(lambda: len(sender.acks) > acked + 20 or sender.error, within=60)
+    pair: Pair, active: NodeUnderTest, fault: str, traffic: Traffic, url: str
+) -> tuple[Outcome, NodeUnderTest]:
+    """Returns who is active when the pair is whole again, too."""
+    _wait_published(active, traffic)
     before = active.status() or {}
     at = time.time()
     _inflict(fault, active)
     wait_until(lambda: _has_changed(pair, before), within=60, every=0.02)
-    wait_until(lambda: sender.error or _acked_since(sender, at + 0.5), within=ACK_SECONDS_MAX)
+    now = time.time()
+    wait_until(lambda: traffic.acked_since(now), within=ACK_SECONDS_MAX)
     if fault == "frozen":
         wait_until(lambda: pair.other(active).is_active(), within=60)
         _signal_all(active, signal.SIGCONT)
-    if fault == "tree":
+    if fault in LEAVES_A_DEAD_NODE:
         active.start()
-    now = pair.wait_protected()
-    report.faults.append(fault)
-    report.rejoin.append(time.time() - at)
-    report.ingest.append(sender.outage_since(at))
-    report.output.append(longest_gap(_moves(url), at))
-    print(
-        f"{len(report.faults)}: {fault} of {active.name}, ingest {report.ingest[-1]:.2f} s, "
-        f"output {report.output[-1]:.2f} s, whole again after {report.rejoin[-1]:.1f} s",
-        flush=True,
+    heir = pair.wait_protected()
+    acks, moves, epoch = traffic.acks, _ledger_moves(url), before["epoch"]
+    outcome = Outcome(
+        fault,
+        ingest=gap_across(acks, at, epoch),
+        output=gap_across(moves, at, epoch),
+        stall=longest_gap(acks, at),
+        whole=time.time() - at,
     )
-    return now
+    return outcome, heir
+
+
+def _wait_published(active: NodeUnderTest, traffic: Traffic) -> None:
+    """Until queries and producers run as they do in peace."""
+
+    def published() -> dict[str, int]:
+        queries = (active.status() or {"queries": {}})["queries"]
+        return {name: min(query["published"].values()) for name, query in queries.items()}
+
+    first = published()
+
+    def moved() -> bool:
+        traffic.require_well()
+        now = published()
+        return bool(first) and all(now.get(q, 0) >= n + RUNS_BEFORE for q, n in first.items())
+
+    wait_until(moved, within=ACK_SECONDS_MAX, every=0.05)
 
 
 def _has_changed(pair: Pair, before: dict[str, Any]) -> bool:
@@ -165,10 +157,6 @@ def _has_changed(pair: Pair, before: dict[str, Any]) -> bool:
     )
 
 
-def _acked_since(sender: Sender, at: float) -> bool:
-    return bool(sender.acks) and sender.acks[-1] > at
-
-
 def _inflict(fault: str, active: NodeUnderTest) -> None:
     match fault:
         case "switchover":
@@ -176,6 +164,8 @@ def _inflict(fault: str, active: NodeUnderTest) -> None:
             assert ended.code == 0, ended.err
         case "tree":
             active.kill_everything()
+        case "supervisor":
+            active.kill_supervisor()
         case "frozen":
             _signal_all(active, signal.SIGSTOP)
         case part:
@@ -190,19 +180,18 @@ def _signal_all(node: NodeUnderTest, number: signal.Signals) -> None:
             process.send_signal(number)
 
 
-def _moves(url: str) -> list[float]:
-    """When the ledger of any query moved, in seconds since 1970."""
+def _ledger_moves(url: str) -> list[Moment]:
+    """When the ledger of any query moved; see ``kills.audit``."""
     with open_engine(url).connect() as connection:
         rows = connection.execute(
-            text("SELECT extract(epoch FROM at) FROM ledger_audit ORDER BY at")
+            text("SELECT extract(epoch FROM at), epoch FROM ledger_audit ORDER BY at")
         )
-        return [float(row[0]) for row in rows]
+        return [(float(at), int(epoch)) for at, epoch in rows]
 
 
-def _judge(pair: Pair, active: NodeUnderTest, sender: Sender, url: str, report: Report) -> None:
-    if sender.error:
-        report.wrong.append(f"the producer gave up: {sender.error!r}")
-    outcomes = compare(url, sender.flights.slice(0, sender.sent))
+def _judge(pair: Pair, active: NodeUnderTest, traffic: Traffic, url: str, report: Report) -> None:
+    traffic.require_well()
+    outcomes = compare(url, traffic.rows.slice(0, traffic.sent))
     report.wrong += [f"{o.query} differs: {o}" for o in outcomes if not o.equal]
     report.wrong += ledger_faults(url, active.status() or {})
     if not same_journal(pair):
@@ -213,18 +202,22 @@ def _judge(pair: Pair, active: NodeUnderTest, sender: Sender, url: str, report: 
 
 
 def _table(report: Report) -> Table:
-    table = Table(title="seconds: median / most")
-    for name in ("fault", "runs", "ingest outage", "gap in output", "whole again"):
+    table = Table(title="seconds: median / p99 / most")
+    for name in ("fault", "runs", "ingest outage", "gap in output", "stall", "whole again"):
         table.add_column(name, justify="left" if name == "fault" else "right")
     for fault in FAULTS:
-        runs = [n for n, one in enumerate(report.faults) if one == fault]
+        runs = [outcome for outcome in report.outcomes if outcome.fault == fault]
         if runs:
-            series = (report.ingest, report.output, report.rejoin)
-            cells = (
-                f"{median(s[n] for n in runs):.2f} / {max(s[n] for n in runs):.2f}" for s in series
-            )
+            series = ("ingest", "output", "stall", "whole")
+            cells = (_spread([getattr(run, name) for run in runs]) for name in series)
             table.add_row(fault, str(len(runs)), *cells)
     return table
+
+
+def _spread(seconds: list[float]) -> str:
+    ordered = sorted(seconds)
+    p99 = ordered[math.ceil(0.99 * len(ordered)) - 1]
+    return f"{median(ordered):.2f} / {p99:.2f} / {ordered[-1]:.2f}"
 
 
 def in_random_order(count: int, seed: int) -> list[str]:
@@ -238,11 +231,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
+    parser.add_argument("--ttl", choices=LEASES, default="2s", help="of the lease")
     given = parser.parse_args()
-    print(f"seed {given.seed}")
+    print(f"seed {given.seed}, ttl {given.ttl}")
     directory = Path(tempfile.mkdtemp(prefix="ha-engine-failovers-"))
     with EmbeddedPostgres(directory / "postgres") as server:
-        report = run_failovers(directory, server.url, in_random_order(given.count, given.seed))
+        faults = in_random_order(given.count, given.seed)
+        report = run_failovers(directory, server.url, faults, given.ttl)
     Console().print(_table(report))
     print("\n".join(report.wrong) or "equal: nothing lost, nothing twice, ledger contiguous")
     return 1 if report.wrong else 0

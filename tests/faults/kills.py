@@ -25,7 +25,7 @@ from sqlalchemy import text
 from ha_engine.client import Producer
 from ha_engine.demo.comparison import Outcome, compare
 from ha_engine.demo.flights import departures
-from ha_engine.demo.show import sample_application
+from ha_engine.demo.nodes import sample_application
 from ha_engine.postgres.embedded import EmbeddedPostgres
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.upgrade import upgrade

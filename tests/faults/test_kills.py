@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ha_engine.demo.show import sample_application
+from ha_engine.demo.nodes import sample_application
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.upgrade import upgrade
 from tests.e2e.node_under_test import SPARK_START_SECONDS, NodeUnderTest, running

@@ -1,0 +1,69 @@
+"""What the demo shows while it runs: both nodes and the traffic, a few times a second."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from ha_engine.demo.nodes import DemoPair, Status
+from ha_engine.demo.traffic import Traffic
+
+RATE_OVER_SECONDS = 2.0
+
+
+class Scoreboard:
+    """Draws itself from what the nodes say at that moment."""
+
+    def __init__(self, pair: DemoPair) -> None:
+        self._pair = pair
+        self.doing = ""
+        self.traffic: Traffic | None = None
+        self._sent: list[tuple[float, int]] = []
+
+    @contextlib.contextmanager
+    def shown(self, console: Console) -> Iterator[None]:
+        """On a terminal; elsewhere there are only the lines that the demo prints."""
+        if not console.is_terminal:
+            yield
+            return
+        with Live(console=console, get_renderable=self._draw, transient=True):
+            yield
+
+    def _draw(self) -> RenderableType:
+        table = Table()
+        for title in ("node", "role", "epoch", "protected", "warm", "journal", "published"):
+            table.add_column(title, justify="left" if title in ("node", "role") else "right")
+        for name, status in self._pair.statuses().items():
+            table.add_row(name, *(_row(status) if status else ["[red]does not answer[/red]"]))
+        return Group(table, Text(self._rate()), Text(self.doing, style="bold"))
+
+    def _rate(self) -> str:
+        if self.traffic is None:
+            return ""
+        now = time.monotonic()
+        self._sent = [(at, sent) for at, sent in self._sent if at > now - RATE_OVER_SECONDS]
+        self._sent.append((now, self.traffic.sent))
+        (began, first), (ended, last) = self._sent[0], self._sent[-1]
+        rate = (last - first) / (ended - began) if ended > began else 0.0
+        return f"{last:,} events acknowledged, {rate:,.0f} a second"
+
+
+def _row(status: Status) -> list[str]:
+    published = [
+        min(query["published"].values(), default=0) for query in status["queries"].values()
+    ]
+    role = f"[green]{status['role']}[/green]" if status["role"] == "active" else status["role"]
+    return [
+        role,
+        str(status["lease"]["epoch"] or ""),
+        "yes" if status["protected"] else "no",
+        "yes" if status["warm"] else "no",
+        status["journal"]["last"],
+        str(min(published, default=0)),
+    ]

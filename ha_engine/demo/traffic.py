@@ -1,0 +1,96 @@
+"""Producers' traffic for as long as it takes, and how long nothing came through."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pyarrow as pa
+
+from ha_engine.client import Ack, Producer
+
+Moment = tuple[float, int]
+"""Seconds since 1970, and the epoch under which something was done then."""
+EVERY_SECONDS = 0.02
+ROWS_PER_SEND = 2_000
+ACK_SECONDS_MAX = 240.0
+
+
+class Traffic(threading.Thread):
+    """Sends ``rows`` to ``stream`` one small request after the other, and notes each ack.
+
+    Each second it sends one ``fade``-th of what is left, so that there is traffic until ``finish``
+    sends the rest. ``sent`` counts rows, all of them acknowledged.
+    """
+
+    def __init__(self, urls: Sequence[str], stream: str, rows: pa.Table, fade: float) -> None:
+        super().__init__(name="traffic", daemon=True)
+        self._urls, self._stream = list(urls), stream
+        self.rows = rows.combine_chunks()
+        self._part = EVERY_SECONDS / fade
+        self._finish, self._ended = threading.Event(), threading.Event()
+        self.acks: list[Moment] = []
+        self.sent = 0
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            with Producer(self._urls, deadline=ACK_SECONDS_MAX, on_ack=self._acked) as producer:
+                while self.sent < self.rows.num_rows and not self._ended.is_set():
+                    self._send(producer)
+                    self._finish.wait(EVERY_SECONDS)
+        except BaseException as error:
+            self.error = error
+
+    def _send(self, producer: Producer) -> None:
+        left = self.rows.num_rows - self.sent
+        count = ROWS_PER_SEND if self._finish.is_set() else max(1, int(left * self._part))
+        batch = self.rows.slice(self.sent, count).to_batches()[0]
+        producer.send(self._stream, batch)
+        producer.flush()
+        self.sent += batch.num_rows
+
+    def _acked(self, ack: Ack) -> None:
+        # Without a position it answers a repeated request whose place is forgotten.
+        epoch = ack.position.epoch if ack.position else self.acks[-1][1]
+        self.acks.append((time.time(), epoch))
+
+    def acked_since(self, at: float) -> bool:
+        """Raises what ended the traffic."""
+        self.require_well()
+        return bool(self.acks) and self.acks[-1][0] > at
+
+    def require_well(self) -> None:
+        """Raises what ended the traffic."""
+        if self.error is not None:
+            raise self.error
+
+    def finish(self) -> None:
+        """Sends what is left as fast as it goes. Raises what ended the traffic."""
+        self._finish.set()
+        self.join()
+        self.require_well()
+
+    def stop(self) -> None:
+        """Sends no more; what is under way ends first."""
+        self._ended.set()
+        self._finish.set()
+        self.join()
+
+
+def gap_across(moments: Sequence[Moment], since: float, epoch: int) -> float:
+    """The longest time in seconds without a moment, up to the first under a later epoch.
+
+    Not only the last such time: the first answer of a new active may be to a repeated request that
+    was stored under the old epoch. Where ``epoch`` goes on, the longest since then.
+    """
+    later = next((n for n, (_, found) in enumerate(moments) if found > epoch), len(moments))
+    return longest_gap(moments[: later + 1], since)
+
+
+def longest_gap(moments: Sequence[Moment], since: float) -> float:
+    """The longest time in seconds without a moment that ends after ``since``."""
+    pairs = pairwise(list(moments))
+    return max((after - before for (before, _), (after, _) in pairs if after >= since), default=0.0)

@@ -97,6 +97,11 @@ class Leading:
             if peer.connected and peer.stage is Stage.PROBE:
                 yield do.Tell(peer.name, say.Probe(self.epoch))
 
+    def tell_all(self, message: say.Word) -> Iterator[do.Action]:
+        for name, peer in sorted(self.peers.items()):
+            if peer.connected:
+                yield do.Tell(name, message)
+
     def restart_timers(self, now: float) -> None:
         """R13: after a gap in our own ticks nobody else counts as having been silent."""
         self._appended.clear()

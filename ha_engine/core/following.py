@@ -73,7 +73,9 @@ class Following:
             return
         if self.epoch != message.epoch:
             if message.match != self._journal.last:
-                yield from self._cut(now, message.match, peer)
+                # An answer to where we stood before says nothing about what came since (I14).
+                if message.stood == self._journal.last:
+                    yield from self._cut(now, message.match, peer)
                 return
             # I8: our journal is a prefix of that holder's from here on.
             self.epoch = message.epoch

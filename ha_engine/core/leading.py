@@ -62,7 +62,7 @@ class Leading:
         if peer is None or peer.stage is Stage.REPLICATE:
             return
         match = common_prefix(epochs, last, standing.epochs, standing.last)
-        yield do.Tell(name, say.Follow(self.epoch, standing.journal_id, match))
+        yield do.Tell(name, say.Follow(self.epoch, standing.journal_id, match, standing.last))
         if match == standing.last:
             peer.follows(now, standing.journal_id)
             yield do.StreamRecords(name, self.epoch, match)

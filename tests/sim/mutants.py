@@ -200,6 +200,13 @@ TOLD = (
         "pass",
     ),
     _told(
+        schedules.a_late_word_to_follow_answers_an_earlier_standing,
+        "I14",
+        "following",
+        "if message.stood == self._journal.last:",
+        "if True:",
+    ),
+    _told(
         schedules.a_member_falls_behind_its_removal,
         "R9",
         "leading",

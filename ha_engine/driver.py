@@ -164,13 +164,13 @@ class Driver:
         """Hands validated events to the journal. Raises NotActive."""
         if not self.core.receiving:
             raise NotActive(self.core.why)
-        position = Position(self.core.epoch, self.core.last.sequence + 1)
+        position = Position(self.core.epoch, self.core.journal.last.sequence + 1)
         self.handle(on.EventsOffered(events, payload))
         return position
 
     async def committed(self, sequence: int) -> None:
         """Returns when ``sequence`` is committed. Raises NotActive when this node gives up."""
-        if sequence <= self.core.committed:
+        if sequence <= self.core.journal.committed:
             return
         future = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiters, (sequence, next(self._arrivals), future))

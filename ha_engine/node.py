@@ -84,7 +84,7 @@ class Node:
             config, self.application, self.journal, process_id, self.data.high_water()
         )
         if living:
-            self.core.process.adopt(living)
+            self.core.querying.process.adopt(living)
         self.driver = Driver(self.core, boottime, config.lease.db_timeout)
         self.writer = JournalWriter(
             self.journal,
@@ -246,7 +246,9 @@ class Node:
         if self.journal.torn:
             log.warning("a torn tail was cut from the journal", what=self.journal.torn)
         log.info(
-            "journal read", last=str(self.core.last), seconds=round(time.monotonic() - began, 3)
+            "journal read",
+            last=str(self.core.journal.last),
+            seconds=round(time.monotonic() - began, 3),
         )
 
     def _web(self) -> WebServer:
@@ -278,7 +280,7 @@ class Node:
         )
 
     def incarnation(self) -> str | None:
-        return self.core.process.incarnation
+        return self.core.querying.process.incarnation
 
     def skipped(self, query: str, number: int) -> bool:
         return (query, number) in self.core.deployment.skips

@@ -23,7 +23,7 @@ class SyncOwner:
         return replace(self._hello, group_id=self._driver.core.group_id or "")
 
     def committed(self) -> int:
-        return self._driver.core.committed
+        return self._driver.core.journal.committed
 
     def handle(self, event: on.Input) -> None:
         self._driver.handle(event)

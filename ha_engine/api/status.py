@@ -65,6 +65,7 @@ def status_of(
     started_at: float,
 ) -> dict[str, Any]:
     """The body of GET /v1/status."""
+    handover, process = core.tenure and core.tenure.handover, core.querying.process
     return {
         "group": group,
         "node": core.identity.node,
@@ -73,19 +74,19 @@ def status_of(
         "why": core.why,
         "epoch": core.epoch,
         "suspended": core.suspended(),
-        "protected": core.protected,
+        "protected": core.lease.protected,
         "warm": core.warm,
-        "active": core.active_url(),
-        "handover_to": core.handover.to if core.handover else None,
+        "active": core.lease.active_url,
+        "handover_to": handover.to if handover else None,
         "uptime_seconds": round(time.monotonic() - started_at, 1),
         "lease": _lease(core.lease, core),
         "peers": {name: _peer(name, core, links) for name in links.names()},
         "journal": {
             "id": core.identity.journal_id,
-            "last": str(core.last),
-            "last_sequence": core.last.sequence,
-            "durable_sequence": core.durable,
-            "committed_sequence": core.committed,
+            "last": str(core.journal.last),
+            "last_sequence": core.journal.last.sequence,
+            "durable_sequence": core.journal.durable,
+            "committed_sequence": core.journal.committed,
         },
         "receive": {
             "accepted_events": gate.rows_accepted,
@@ -94,9 +95,9 @@ def status_of(
             "backlog_events": core.deployment.backlog_events(),
         },
         "query_process": {
-            "incarnation": core.process.incarnation,
-            "attended": core.process.attended,
-            "last_death": core.process.last_death,
+            "incarnation": process.incarnation,
+            "attended": process.attended,
+            "last_death": process.last_death,
         },
         "queries": {
             name: _query(marks, core.deployment.lives[name], progress.get(name, Progress()))
@@ -108,14 +109,14 @@ def status_of(
 
 def _peer(name: str, core: Core, links: Links) -> dict[str, Any]:
     """Match, lag and warm are known on the holder alone."""
-    peer = core.leading.peers.get(name) if core.leading else None
+    peer = core.tenure.leading.peers.get(name) if core.tenure else None
     traffic = links.traffic()[name]
     known = peer is not None and peer.connected
     return {
-        "connected": name in core.connected,
+        "connected": name in core.life.connected,
         "stage": peer.stage.value if peer and known else None,
         "durable_sequence": peer.match if peer and known else None,
-        "lag_records": core.last.sequence - peer.match if peer and known else None,
+        "lag_records": core.journal.last.sequence - peer.match if peer and known else None,
         "warm": peer.warm if peer and known else None,
         "refused": links.refusals().get(name) or links.unreachable().get(name),
         "bytes_sent": traffic.bytes_sent,

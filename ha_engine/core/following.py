@@ -1,82 +1,150 @@
 """The other side of the link: what a member that is not the holder does with what it hears.
 
-It holds whom this node follows, and compares the digests of batches. It keeps no journal: ``core``
-appends the records that ``fresh`` lets through.
+It keeps its journal a prefix of the holder's: says where it stands, takes records in, confirms what
+is durable, and has cut off what the holder does not have. What one message leads to is one run of
+actions, and at worst the verdict that the two journals do not belong together.
 """
 
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
+from collections.abc import Iterator
 
+from ha_engine.core import actions as do
 from ha_engine.core import messages as say
+from ha_engine.core.lessee import Lessee
+from ha_engine.core.own_journal import OwnJournal
+from ha_engine.core.querying import Querying
+from ha_engine.core.verdicts import Foreign, Outcome
 from ha_engine.types import Position, Record
-
-DIGESTS_KEPT = 1024
 
 
 class Following:
     """Whom this journal is a prefix of: the holder of ``epoch``, 0 while of nobody's."""
 
-    def __init__(self) -> None:
+    def __init__(self, lessee: Lessee, journal: OwnJournal, querying: Querying) -> None:
+        self._lessee, self._lease = lessee, lessee.lease
+        self._journal, self._querying = journal, querying
         self.epoch = 0
         self.leader: str | None = None
         self.heard_at = -math.inf
+        # A cut was asked for; nothing is heard and nothing acquired until this process ends.
+        self.cutting = False
+        # R30: the edge says when the disk is nearly full.
+        self.room = True
         # The highest sequence that the holder called committed (R12).
-        self.committed = 0
-
-    def heard(self, now: float, leader: str) -> None:
-        self.leader, self.heard_at = leader, now
-
-    def begin(self, epoch: int) -> None:
-        """I8: our journal is a prefix of that holder's from here on."""
-        self.epoch = epoch
+        self._committed = 0
 
     def end(self) -> None:
         self.epoch, self.leader = 0, None
 
-    def lost(self, peer: str) -> bool:
-        """Whether the link that went was the one to the leader."""
-        return self.leader == peer
+    def lost(self, now: float, peer: str) -> None:
+        if self.leader == peer:
+            self.end()
+            self._lease.again_at_once(now)
 
-    def fresh(self, message: say.Records, last: Position) -> tuple[Record, ...]:
+    # -- words -------------------------------------------------------------------------------------
+
+    def hear(self, now: float, peer: str, message: say.Message) -> Iterator[Outcome]:
+        """``message`` is of an epoch that is not below any that this node knows of (I14)."""
+        self.leader, self.heard_at = peer, now
+        match message:
+            case say.Probe():
+                yield self._stand(peer, message.epoch)
+            case say.Follow():
+                yield from self._follow(now, peer, message)
+            case say.Records():
+                yield from self._take(message)
+            case say.Heartbeat():
+                yield from self._beat(now, peer, message)
+            case say.Released():
+                self._lease.again_at_once(now)
+            case say.BatchDigest(_, query, number, digest):
+                if not self._querying.digests.note_theirs(query, number, digest):
+                    yield do.ReportDifference(query, number)
+
+    def _stand(self, peer: str, epoch: int) -> do.Action:
+        journal, journal_id = self._journal, self._lease.member.journal_id
+        standing = say.Standing(epoch, journal_id, journal.last, journal.committed, journal.epochs)
+        return do.Tell(peer, standing)
+
+    def _follow(self, now: float, peer: str, message: say.Follow) -> Iterator[Outcome]:
+        if message.journal_id != self._lease.member.journal_id:
+            return
+        if self.epoch != message.epoch:
+            if message.match != self._journal.last:
+                # An answer to where we stood before says nothing about what came since (I14).
+                if message.stood == self._journal.last:
+                    yield from self._cut(now, message.match, peer)
+                return
+            # I8: our journal is a prefix of that holder's from here on.
+            self.epoch = message.epoch
+            if self._lease.row is not None:
+                yield from self._lessee.bind(self._lease.row.group_id)
+            self._lease.again_at_once(now)
+        yield self._ack(peer)
+
+    def _cut(self, now: float, match: Position, leader: str) -> Iterator[Outcome]:
+        """I8, R8: never below what is committed, and only once the row was read without us."""
+        lease, row = self._lease, self._lease.row
+        out = row is not None and row.epoch == lease.high_water.epoch
+        if not out or not lease.read_once or lease.member in (row.in_sync if row else ()):
+            lease.again_at_once(now)
+        elif match.sequence < self._journal.committed:
+            yield Foreign(
+                f"{leader} does not have what is committed here behind {match}: the two journals "
+                "are of different histories; keep the right one, and reinit the other node"
+            )
+        elif match < self._journal.last:
+            self.cutting = True
+            yield do.CutJournal(match, f"{leader} became active with a journal up to {match}")
+
+    def _take(self, message: say.Records) -> Iterator[do.Action]:
+        self._told_committed(message.epoch, message.committed)
+        records = self._fresh(message, self._journal.last)
+        for record in records:
+            self._journal.take(record)
+        if records:
+            yield do.AppendRecords(records)
+
+    def _fresh(self, message: say.Records, last: Position) -> tuple[Record, ...]:
         """The records that continue our journal; none after a gap (I8) or from another holder."""
         if message.epoch != self.epoch or message.previous.sequence > last.sequence:
             return ()
         return tuple(r for r in message.records if r.position.sequence > last.sequence)
 
-    def told_committed(self, epoch: int, committed: int) -> None:
+    def _beat(self, now: float, peer: str, message: say.Heartbeat) -> Iterator[do.Action]:
+        self._told_committed(message.epoch, message.committed)
+        if message.request and self._lease.promise(now, message.epoch):
+            yield do.Tell(peer, say.Promise(message.epoch, message.request))
+        if self.epoch == message.epoch:
+            yield self._ack(peer)
+
+    # -- how far we are ----------------------------------------------------------------------------
+
+    def confirm(self) -> Iterator[do.Action]:
+        """More of our journal is on the disk."""
+        if self.epoch and self.leader is not None:
+            yield self._ack(self.leader)
+
+    def commit(self) -> None:
+        """A follower takes the holder's word for what is committed, as far as it has it (R12)."""
+        if self.epoch:
+            heard = min(self._committed, self._journal.durable)
+            self._journal.committed = max(self._journal.committed, heard)
+
+    def _told_committed(self, epoch: int, committed: int) -> None:
         if epoch == self.epoch:
-            self.committed = max(self.committed, committed)
+            self._committed = max(self._committed, committed)
 
-
-class Digests:
-    """What batches came to, here and on the holder (I6). Each may come first."""
-
-    def __init__(self) -> None:
-        self._mine: OrderedDict[tuple[str, int], str] = OrderedDict()
-        self._theirs: OrderedDict[tuple[str, int], str] = OrderedDict()
-        # R10: stays until the state is built anew.
-        self.differing: dict[str, int] = {}
-
-    def note_mine(self, query: str, number: int, digest: str) -> bool:
-        """False when the holder's batch came out differently."""
-        return self._note(self._mine, self._theirs, (query, number), digest)
-
-    def note_theirs(self, query: str, number: int, digest: str) -> bool:
-        return self._note(self._theirs, self._mine, (query, number), digest)
-
-    def _note(
-        self,
-        to: OrderedDict[tuple[str, int], str],
-        other: OrderedDict[tuple[str, int], str],
-        batch: tuple[str, int],
-        digest: str,
-    ) -> bool:
-        to[batch] = digest
-        if len(to) > DIGESTS_KEPT:
-            to.popitem(last=False)
-        equal = other.get(batch, digest) == digest
-        if not equal:
-            self.differing.setdefault(*batch)
-        return equal
+    def _ack(self, peer: str) -> do.Action:
+        journal, querying = self._journal, self._querying
+        ack = say.Ack(
+            self.epoch,
+            self._lease.member.journal_id,
+            journal.durable,
+            self.room,
+            querying.warm(journal.committed),
+            querying.batches(),
+        )
+        return do.Tell(peer, ack)

@@ -22,20 +22,36 @@ def _facts(core: Core) -> list[tuple[str, bool, str]]:
     acting = core.role in (Role.PROMOTING, Role.ACTIVE)
     facts = [
         ("I1", not acting or core.epoch > 0, "a node acts without an epoch"),
-        ("I3", core.committed <= core.durable, f"committed {core.committed} over {core.durable}"),
-        ("I8", core.durable <= core.last.sequence, f"durable {core.durable} over {core.last}"),
-        ("I8", not acting or core.last.epoch <= core.epoch, "the journal's epoch is above ours"),
+        (
+            "I3",
+            core.journal.committed <= core.journal.durable,
+            f"committed {core.journal.committed} over {core.journal.durable}",
+        ),
+        (
+            "I8",
+            core.journal.durable <= core.journal.last.sequence,
+            f"durable {core.journal.durable} over {core.journal.last}",
+        ),
+        (
+            "I8",
+            not acting or core.journal.last.epoch <= core.epoch,
+            "the journal's epoch is above ours",
+        ),
         ("I4", not core.receiving or core.role is Role.ACTIVE, "receivers are open, not active"),
         ("I2", not core.receiving or core.may_act(), "receivers are open past safe_until"),
         ("I8", not (acting and core.following.epoch), "a node acts and follows another"),
     ]
     # R5: a regressed row may list who had left before what was committed since.
-    if core.leading is not None and not core.lease.regressed:
-        everywhere = core.leading.all_have(core.committed, core.lease.possible)
-        facts.append(("I3", everywhere, f"{core.committed} is not on every in-sync member"))
+    if core.tenure is not None and not core.lease.regressed:
+        everywhere = core.tenure.leading.all_have(core.journal.committed, core.lease.possible)
+        facts.append(("I3", everywhere, f"{core.journal.committed} is not on every in-sync member"))
     for name, marks in core.deployment.marks.items():
         facts += [
-            ("I5", marks.last.through <= core.last.sequence, f"{name}'s mark is past the journal"),
+            (
+                "I5",
+                marks.last.through <= core.journal.last.sequence,
+                f"{name}'s mark is past the journal",
+            ),
             ("I6", marks.admitted <= marks.last.number, f"{name} admitted a batch without a mark"),
             (
                 "I7",

@@ -62,7 +62,7 @@ class Leading:
         if peer is None or peer.stage is Stage.REPLICATE:
             return
         match = common_prefix(epochs, last, standing.epochs, standing.last)
-        yield do.Tell(name, say.Follow(self.epoch, standing.journal_id, match))
+        yield do.Tell(name, say.Follow(self.epoch, standing.journal_id, match, standing.last))
         if match == standing.last:
             peer.follows(now, standing.journal_id)
             yield do.StreamRecords(name, self.epoch, match)
@@ -96,6 +96,11 @@ class Leading:
                 yield do.Tell(peer.name, say.Heartbeat(self.epoch, committed, request))
             if peer.connected and peer.stage is Stage.PROBE:
                 yield do.Tell(peer.name, say.Probe(self.epoch))
+
+    def tell_all(self, message: say.Word) -> Iterator[do.Action]:
+        for name, peer in sorted(self.peers.items()):
+            if peer.connected:
+                yield do.Tell(name, message)
 
     def restart_timers(self, now: float) -> None:
         """R13: after a gap in our own ticks nobody else counts as having been silent."""

@@ -186,6 +186,11 @@ class Lease:
         confirmed = self.mine and self.safe_until > -math.inf
         return confirmed and self.held is not None and self.possible == {self.member}
 
+    @property
+    def carries_until(self) -> float:
+        """How long a holder may act by its own writes alone, without promises (R15)."""
+        return math.inf if self.alone else self.safe_until
+
     def may_rewrite(self, authority_ends: float, now: float) -> bool:
         """R5, R6: the row was lost, and nobody can hold a higher epoch than this process does."""
         held, lost = self.held, self.row is None or self.regressed
@@ -205,6 +210,20 @@ class Lease:
         if released:
             return now >= self._promised_until or row.epoch == self._promised_epoch
         return now >= max(self.still_since + self.timing.ttl, self._promised_until)
+
+    @property
+    def active_url(self) -> str | None:
+        """The URL at which another node takes events, as the row says."""
+        row = self.row
+        if row is None or row.holder is None or row.holder.node == self.me.node:
+            return None
+        return row.advertise
+
+    @property
+    def protected(self) -> bool:
+        """Whether a second member is in sync, as far as the row that was read last tells."""
+        row = self.row
+        return row is not None and len(row.in_sync) > 1 and row.holder is not None
 
     # -- promises to a holder that cannot reach the database ---------------------------------------
 

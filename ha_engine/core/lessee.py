@@ -1,40 +1,27 @@
 """The conversation with the group's row: what to ask next, and what an answer means.
 
 ``Lease`` does the arithmetic; here is what follows from it. A question or an answer leads to one
-action, or to one of the verdicts below, which ``core`` carries out.
+action, or to a verdict, which ``core`` carries out.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from enum import Enum
 
 from ha_engine.core import actions as do
+from ha_engine.core import inputs as on
 from ha_engine.core.lease import Lease
+from ha_engine.core.verdicts import Foreign, Lost, Outcome, Waits
 from ha_engine.types import LeaseRow, Member
 
 
-@dataclass(frozen=True, slots=True)
-class Foreign:
-    """The database belongs to another group."""
+class Heard(Enum):
+    """What an answer changed: the row was read, this node has written it, or no more is known."""
 
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """Another node holds the lease, or may acquire it."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Waits:
-    """Nothing to do now; ``why`` is for status."""
-
-    why: str
-
-
-Verdict = Foreign | Lost | Waits
+    READ = "read"
+    WRITTEN = "written"
+    NOTHING = "nothing"
 
 
 class Lessee:
@@ -45,6 +32,14 @@ class Lessee:
     ) -> None:
         self.lease, self.group_id = lease, group_id
         self._new_group_id, self._advertise = new_group_id, advertise
+        # I2: from the moment a release is sent, this node counts as no holder.
+        self.releasing = False
+
+    def bind(self, group_id: str) -> Iterator[do.Action]:
+        """R6: the journal belongs to the group with whose holder it first agrees."""
+        if self.group_id is None:
+            self.group_id = group_id
+            yield do.BindGroup(group_id)
 
     def request(
         self, now: float, in_sync: tuple[Member, ...] | None, authority_ends: float
@@ -58,13 +53,34 @@ class Lessee:
         why = "renew" if in_sync == lease.row.in_sync else _changed(lease.row.in_sync, in_sync)
         return self._write(now, lease.row, lease.renewed(in_sync), why)
 
+    def hear(
+        self,
+        now: float,
+        answer: on.LeaseRead | on.LeaseWritten | on.LeaseDenied | on.DatabaseUnreachable,
+    ) -> Heard:
+        match answer:
+            case on.LeaseRead(row, identity):
+                self.lease.saw(now, row, identity)
+                return Heard.READ
+            case on.LeaseWritten(row, identity) if row.identity in (None, identity):
+                self.lease.wrote(now, row, identity)
+                return Heard.WRITTEN
+            case on.LeaseWritten() | on.DatabaseUnreachable():
+                # R5: a write around which the database failed over may be lost by now.
+                self.lease.unknown()
+            case on.LeaseDenied():
+                self.lease.denied()
+                self.lease.again_at_once(now)
+        return Heard.NOTHING
+
     def release(self, now: float, successor: str | None, why: str) -> do.Action:
         assert self.lease.row is not None
+        self.releasing = True
         return self._write(now, self.lease.row, self.lease.released(successor), why)
 
     def read_as_holder(
         self, now: float, epoch: int, authority_ends: float, *, stopping: bool
-    ) -> do.Action | Verdict | None:
+    ) -> Outcome | None:
         """Proof of another holder or epoch demotes; a lost or older row does not (R5, R15)."""
         row, lease = self.lease.row, self.lease
         if self._is_foreign(row):
@@ -84,7 +100,7 @@ class Lessee:
         lease.again_at_once(now)
         return None
 
-    def read_as_other(self, now: float, *, new: bool) -> do.Action | Verdict | None:
+    def read_as_other(self, now: float, *, new: bool) -> Outcome | None:
         """``new``: the journal is empty, and this node knows of no epoch (R6)."""
         row, lease = self.lease.row, self.lease
         if self._is_foreign(row):
@@ -104,7 +120,7 @@ class Lessee:
         self.lease.sent(now, wanted)
         return do.WriteLease(expected, wanted, why)
 
-    def _create(self, now: float, new: bool) -> do.Action | Verdict:
+    def _create(self, now: float, new: bool) -> Outcome:
         """R6: only a node that knows of no earlier epoch makes the group's first row."""
         if not new or self.lease.high_water.epoch > 0:
             return Waits(

@@ -33,11 +33,15 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """From the holder: ``match`` is where our journals part; what you have behind it is to go."""
+    """From the holder: ``match`` is where our journals part; what you have behind it is to go.
+
+    ``stood`` is the end of the journal in the Standing that this answers.
+    """
 
     epoch: int
     journal_id: str
     match: Position
+    stood: Position
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,9 +44,8 @@ def to_frame(message: Message) -> pb.SyncFrame:
             return pb.SyncFrame(probe=pb.Probe(epoch=epoch))
         case Standing():
             return pb.SyncFrame(standing=_from_standing(message))
-        case Follow(epoch, journal_id, match):
-            follow = pb.Follow(epoch=epoch, journal_id=journal_id, match=_from_position(match))
-            return pb.SyncFrame(follow=follow)
+        case Follow():
+            return pb.SyncFrame(follow=_from_follow(message))
         case Records(epoch, previous, records, committed):
             return records_frame(epoch, previous, b"".join(map(encode, records)), committed)
         case Heartbeat(epoch, committed, request):
@@ -79,8 +78,7 @@ def to_message(frame: pb.SyncFrame) -> Message:
         case "standing":
             return _to_standing(frame.standing)
         case "follow":
-            follow = frame.follow
-            return Follow(follow.epoch, follow.journal_id, _to_position(follow.match))
+            return _to_follow(frame.follow)
         case "records":
             return _to_records(frame.records)
         case "heartbeat":
@@ -128,6 +126,20 @@ def _to_standing(standing: pb.Standing) -> Standing:
         standing.committed,
         tuple(map(_to_position, standing.epochs)),
     )
+
+
+def _from_follow(follow: Follow) -> pb.Follow:
+    return pb.Follow(
+        epoch=follow.epoch,
+        journal_id=follow.journal_id,
+        match=_from_position(follow.match),
+        stood=_from_position(follow.stood),
+    )
+
+
+def _to_follow(follow: pb.Follow) -> Follow:
+    match, stood = _to_position(follow.match), _to_position(follow.stood)
+    return Follow(follow.epoch, follow.journal_id, match, stood)
 
 
 def _from_ack(ack: Ack) -> pb.Ack:

@@ -290,20 +290,26 @@ class Follow(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     JOURNAL_ID_FIELD_NUMBER: _builtins.int
     MATCH_FIELD_NUMBER: _builtins.int
+    STOOD_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     journal_id: _builtins.str
     @_builtins.property
     def match(self) -> Global___Position: ...
+    @_builtins.property
+    def stood(self) -> Global___Position:
+        """The end of the journal in the Standing that this answers."""
+
     def __init__(
         self,
         *,
         epoch: _builtins.int = ...,
         journal_id: _builtins.str = ...,
         match: Global___Position | None = ...,
+        stood: Global___Position | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["match", b"match"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["match", b"match", "stood", b"stood"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "journal_id", b"journal_id", "match", b"match"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "journal_id", b"journal_id", "match", b"match", "stood", b"stood"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

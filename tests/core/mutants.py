@@ -22,15 +22,22 @@ HOME = Path(ha_engine.core.__file__).parent
 COPIED = (
     "role",
     "lease",
+    "verdicts",
     "lessee",
     "progress",
     "leading",
-    "following",
     "queries",
     "process",
     "uncut",
     "marks",
     "deployment",
+    "digests",
+    "querying",
+    "own_journal",
+    "following",
+    "tenure",
+    "identity",
+    "life",
     "invariants",
     "core",
 )
@@ -60,7 +67,7 @@ def load(mutant: Mutant | None) -> SimpleNamespace:
     modules = {name: _load(package, name, mutant) for name in COPIED}
     return SimpleNamespace(
         Core=modules["core"].Core,
-        Identity=modules["core"].Identity,
+        Identity=modules["identity"].Identity,
         Deployment=modules["deployment"].Deployment,
         QueryPlan=modules["deployment"].QueryPlan,
         HighWater=modules["lease"].HighWater,
@@ -142,13 +149,13 @@ MUTANTS = (
     Mutant("I2", "lease", "self.timing.ttl - self.timing.margin", "self.timing.ttl"),
     Mutant(
         "I2",
-        "core",
-        "return self.authority_seconds(self._now) > 0",
-        "return self.role is Role.ACTIVE",
+        "tenure",
+        "return self.authority_seconds(now) > 0",
+        "return self.active",
     ),
-    Mutant("I2", "core", "is not Role.ACTIVE or self.releasing or", "is not Role.ACTIVE or"),
-    Mutant("I2", "core", "or self.durable < self.last.sequence", ""),
-    Mutant("I2", "core", "< self.epoch_record or self.stopping:", "< self.epoch_record:"),
+    Mutant("I2", "tenure", "self.active and not self._lessee.releasing and", "self.active and"),
+    Mutant("I2", "life", "or self.journal.durable < self.journal.last.sequence", ""),
+    Mutant("I2", "core", "leads = None if self.stopping else self.tenure", "leads = self.tenure"),
     Mutant("I4", "lease", " or self.member not in row.in_sync:", ":"),
     Mutant(
         "R3",
@@ -157,8 +164,8 @@ MUTANTS = (
         "in_sync=self.row.in_sync,\n            advertise",
     ),
     Mutant("R3", "lease", "row.successor in (None, self.me.node)", "True"),
-    Mutant("R3", "core", "PROMOTING and limit >= self.epoch_record", "PROMOTING"),
-    Mutant("R3", "core", "or self.committed < self.epoch_record ", ""),
+    Mutant("R3", "tenure", "not self.active and limit >= self._first", "not self.active"),
+    Mutant("R3", "tenure", "self._journal.committed >= self._first", "True"),
     Mutant(
         "R4",
         "lease",
@@ -175,28 +182,28 @@ MUTANTS = (
     ),
     Mutant("R6", "lessee", "if not new or self.lease.high_water.epoch > 0:", "if False:"),
     Mutant("R6", "lessee", "and row.group_id != self.group_id", "and False"),
-    Mutant("R6", "core", "self._do(do.BindGroup(group_id))", "pass"),
+    Mutant("R6", "lessee", "yield do.BindGroup(group_id)", "yield from ()"),
     Mutant("R7", "lease", "or row.paused or", "or"),
     Mutant("R14", "core", "if epoch > self.epoch and", "if False and"),
     Mutant("R14", "core", "self.lease.heard_of(epoch)", "pass"),
     Mutant("I14", "core", "if epoch > self.epoch and", "if"),
     Mutant("R15", "lessee", "        if not lease.mine:\n", "        if False:\n"),
-    Mutant(
-        "I12", "core", "if self.lease.alone:\n            return", "if False:\n            return"
-    ),
+    Mutant("I12", "lease", "math.inf if self.alone else self.safe_until", "self.safe_until"),
     Mutant("R15", "lease", "self.held is not None and self.possible == {self.member}", "True"),
     # -- records -----------------------------------------------------------------------------------
-    Mutant("I3", "core", "self.committed = limit\n", "self.committed = self.last.sequence\n"),
+    Mutant(
+        "I3", "tenure", "journal.committed = limit\n", "journal.committed = journal.last.sequence\n"
+    ),
     Mutant("I3", "core", "event.sequence)", "event.sequence + 1)"),
-    Mutant("R12", "core", "self.last.sequence + 1)\n", "self.last.sequence + 2)\n"),
+    Mutant("R12", "own_journal", "self.last.sequence + 1)\n", "self.last.sequence + 2)\n"),
     # -- a lost row, suspension --------------------------------------------------------------------
     Mutant("R5", "lease", "return alone or now < authority_ends", "return True"),
     Mutant(
         "R5", "lease", "max(self.held.epoch, self.high_water.epoch) + 1", "self.high_water.epoch"
     ),
     Mutant("R6", "lessee", "(authority_ends, now) and not stopping:", "(authority_ends, now):"),
-    Mutant("R15", "core", "self.receiving == self.may_act():", "self.receiving:"),
-    Mutant("R15", "core", "            self._resume()\n", "            pass\n"),
+    Mutant("R15", "tenure", "self.receiving == self.may_act(now):", "self.receiving:"),
+    Mutant("R15", "tenure", "            yield do.OpenReceivers()\n        else", "        else"),
     # -- sinks that come and go --------------------------------------------------------------------
     Mutant("R25", "marks", "max(first_kept - 1, self.published_through)", "self.published_through"),
     Mutant("R25", "marks", "self.floor = max(self.floor, before_last)", "pass"),
@@ -246,7 +253,7 @@ MUTANTS = (
     ),
     # -- life of queries ---------------------------------------------------------------------------
     Mutant("R20", "process", "if self.incarnation is not None or now", "if now"),
-    Mutant("R20", "core", "self.process.adopt(event.incarnation)", "pass"),
+    Mutant("R20", "querying", "self.process.adopt(event.incarnation)", "pass"),
     Mutant("R22", "process", "self._start_at = now +", "self._start_at = 0 *"),
     Mutant("R22", "process", 'no backoff."""\n        self._deaths = 0', '"""'),
     Mutant("I15", "queries", "self._failures >= self.policy.attempts_per_batch", "False"),
@@ -262,7 +269,7 @@ MUTANTS = (
         "return failed",
     ),
     Mutant("I15", "deployment", "self.skips.add((skip.query, skip.number))", "pass"),
-    Mutant("I15", "core", "return query not in self.deployment.marks", "return False"),
+    Mutant("I15", "querying", "return query not in self.deployment.marks", "return False"),
     # -- applications ------------------------------------------------------------------------------
     Mutant("R23", "deployment", "if before is None or version.reset:", "if before is None:"),
     Mutant("R23", "deployment", "marks.mark_at(marks.admitted), reset", "marks.last, reset"),

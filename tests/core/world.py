@@ -361,7 +361,7 @@ def picture(core: Any) -> dict[str, Any]:
     """What a core knows from its journal and outbox alone."""
     deployment = core.deployment
     return {
-        "last": core.last,
+        "last": core.journal.last,
         "recorded": deployment.recorded,
         "versions": deployment.versions,
         "lineages": deployment.lineages,

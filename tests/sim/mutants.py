@@ -48,12 +48,12 @@ HUNTED = (
     _hunted(
         1,
         "I3",
-        "core",
-        "me.journal_id, self.durable, self.room",
-        "me.journal_id, self.last.sequence, self.room",
+        "following",
+        "journal.durable,\n            self.room",
+        "journal.last.sequence,\n            self.room",
     ),
     _hunted(
-        1, "R12", "core", "min(self.following.committed, self.durable)", "self.following.committed"
+        1, "R12", "following", "min(self._committed, self._journal.durable)", "self._committed"
     ),
     _hunted(
         1,
@@ -66,7 +66,7 @@ HUNTED = (
     _hunted(5, "I8", "progress", "later[0] - 1 if later", "later[0] if later"),
     _hunted(1, "I8", "following", " or message.previous.sequence > last.sequence:", ":"),
     _hunted(1, "I8", "following", "if r.position.sequence > last.sequence)", ")"),
-    _hunted(5, "I8", "core", "if message.match != self.last:", "if False:"),
+    _hunted(5, "I8", "following", "if message.match != self._journal.last:", "if False:"),
     _hunted(3, "R16", "lease", "+ self.timing.ttl, self._promised_until)", "+ self.timing.ttl, 0)"),
     _hunted(148, "R16", "leading", "return asked_at + ttl - margin", "return asked_at + 2 * ttl"),
     _hunted(
@@ -81,9 +81,9 @@ HUNTED = (
     _hunted(
         19,
         "R3",
-        "core",
-        "leading.match_of(heir) == self.last.sequence == self.committed and",
-        "True and",
+        "tenure",
+        "self.leading.match_of(heir) == journal.last.sequence == journal.committed",
+        "True",
     ),
     _hunted(
         5,
@@ -139,8 +139,8 @@ TOLD = (
     _told(
         schedules.alone_and_past_safe_until_it_takes_in_a_member,
         "I2",
-        "core",
-        "if self._now < self.lease.safe_until:",
+        "tenure",
+        "if now < self._lease.safe_until:",
         "if True:",
     ),
     _told(
@@ -160,7 +160,7 @@ TOLD = (
     _told(
         schedules.a_handover_while_an_operator_pauses,
         "R7",
-        "core",
+        "tenure",
         "heir is None or paused or",
         "heir is None or",
     ),
@@ -181,8 +181,8 @@ TOLD = (
     _told(
         schedules.the_database_is_away_and_promises_hold,
         "I12",
-        "core",
-        "asks = self.lease.failing and not self.lease.alone",
+        "tenure",
+        "asks = self._lease.failing and not self._lease.alone",
         "asks = False",
     ),
     _told(
@@ -195,9 +195,16 @@ TOLD = (
     _told(
         schedules.a_stopped_follower_does_not_think_its_leader_silent,
         "R13",
-        "core",
-        "leading.restart_timers(self._now)",
+        "tenure",
+        "leading.restart_timers(now)",
         "pass",
+    ),
+    _told(
+        schedules.a_late_word_to_follow_answers_an_earlier_standing,
+        "I14",
+        "following",
+        "if message.stood == self._journal.last:",
+        "if True:",
     ),
     _told(
         schedules.a_member_falls_behind_its_removal,

@@ -71,7 +71,7 @@ class Producers:
             node.feed(on.EventsOffered(body, b""))
             return
         self.group.count("duplicates answered")
-        if position <= node.core.committed:
+        if position <= node.core.journal.committed:
             self._ack(request)
         else:
             self._wait(node, position, request)

@@ -7,6 +7,7 @@ from typing import Any
 
 import ha_engine.core
 from ha_engine.core import inputs as on
+from ha_engine.core import messages as say
 from ha_engine.types import Member, Role
 from tests.core.truth import require
 from tests.sim.group import Group
@@ -282,6 +283,31 @@ def a_member_falls_behind_its_removal(stage: Stage) -> None:
     stage.heal()
 
 
+def a_late_word_to_follow_answers_an_earlier_standing(stage: Stage) -> None:
+    """I14, I8. 1. b was away; a tells it to go on behind what it has, and this word comes twice,
+    the second time late. 2. b takes in records, which a counts, and is started again. 3. The late
+    word comes: b must neither cut off what it has got since nor call its journal another's."""
+    group = stage.group
+    stage.isolate(stage.b, database=False)
+    stage.until(lambda: len(stage.in_sync) == 1)
+    stage.wait(1.0)
+    had = len(stage.b.disk.records)
+    group.network.unblock()
+    stage.until(lambda: stage.b.disk.durable > had)
+    stage.isolate(stage.b, database=False)
+    words = (what for _, who, what in group.transcript if who == "b")
+    late = [w for w in words if isinstance(w, on.PeerSaid) and isinstance(w.message, say.Follow)][
+        -1
+    ]
+    require(len(stage.in_sync) == 1, "schedule", "b was in sync again too early")
+    stage.b.kill(query_process_dies=False)
+    stage.b.start()
+    stage.wait(0.5)
+    stage.b.feed(late)
+    require(stage.b.alive, "I14", "b ended over a word of before")
+    stage.heal()
+
+
 def a_call_of_the_former_holder_lands_late(stage: Stage) -> None:
     """R24, I7. 1. a's calls to the sinks take seconds. 2. a is asked to switch over, b claims the
     ledgers. 3. a's calls land: they are refused, for all that a was allowed to send them."""
@@ -312,5 +338,6 @@ SCHEDULES: tuple[Callable[[Stage], None], ...] = (
     a_promise_is_forgotten_by_a_restart,
     a_stopped_follower_does_not_think_its_leader_silent,
     a_member_falls_behind_its_removal,
+    a_late_word_to_follow_answers_an_earlier_standing,
     a_call_of_the_former_holder_lands_late,
 )

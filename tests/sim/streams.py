@@ -60,7 +60,7 @@ class Streams:
         run = tuple(records[at : at + node.random.randint(1, RUN_MAX)])
         previous = records[at - 1].position if at else ORIGIN
         stream.at += len(run)
-        message = say.Records(stream.epoch, previous, run, node.core.committed)
+        message = say.Records(stream.epoch, previous, run, node.core.journal.committed)
         node.group.tell(node.node, message)
         node.group.network.send(node, stream.peer, message)
         stream.runs = stream.at < len(records)

@@ -137,7 +137,7 @@ async def test_messages_carry_epoch_and_commit_as_of_sending(pair: Pair) -> None
 async def test_what_is_told_before_a_stream_is_asked_for_arrives_before_it(pair: Pair) -> None:
     a, b = pair
     a.append(some_records(100, size=10_000))
-    follow = Follow(1, "j", ORIGIN)
+    follow = Follow(1, "j", ORIGIN, ORIGIN)
     a.tell("node-b", follow)
     a.stream("node-b")
     await equal(a, b)
@@ -150,10 +150,10 @@ async def test_what_is_told_during_a_backlog_goes_before_the_records_that_wait(p
     a.append([large(sequence, 1) for sequence in range(1, 31)])
     a.stream("node-b")
     await async_wait_until(lambda: b.received >= 1)
-    a.tell("node-b", Follow(1, "now", ORIGIN))
+    a.tell("node-b", Follow(1, "now", ORIGIN, ORIGIN))
     b.gate.set()
     await equal(a, b)
-    place = b.heard().index(Follow(1, "now", ORIGIN))
+    place = b.heard().index(Follow(1, "now", ORIGIN, ORIGIN))
     assert place < len(b.heard()) - 5
 
 
@@ -253,8 +253,8 @@ async def test_stopped_streams_send_nothing_more(pair: Pair) -> None:
     await async_wait_until(lambda: b.received == 1)
     a.sync.stop_streams()
     a.append([events(2)])
-    a.tell("node-b", Follow(1, "end", ORIGIN))
-    await async_wait_until(lambda: b.heard()[-1] == Follow(1, "end", ORIGIN))
+    a.tell("node-b", Follow(1, "end", ORIGIN, ORIGIN))
+    await async_wait_until(lambda: b.heard()[-1] == Follow(1, "end", ORIGIN, ORIGIN))
     assert b.received == 1
     assert a.sync.in_flight() == {}
 

@@ -1,0 +1,39 @@
+"""What batches came to, here and on the holder (I6)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+DIGESTS_KEPT = 1024
+
+
+class Digests:
+    """A bounded number of batches; either side's digest may come first."""
+
+    def __init__(self) -> None:
+        self._mine: OrderedDict[tuple[str, int], str] = OrderedDict()
+        self._theirs: OrderedDict[tuple[str, int], str] = OrderedDict()
+        # R10: stays until the state is built anew.
+        self.differing: dict[str, int] = {}
+
+    def note_mine(self, query: str, number: int, digest: str) -> bool:
+        """False when the holder's batch came out differently."""
+        return self._note(self._mine, self._theirs, (query, number), digest)
+
+    def note_theirs(self, query: str, number: int, digest: str) -> bool:
+        return self._note(self._theirs, self._mine, (query, number), digest)
+
+    def _note(
+        self,
+        to: OrderedDict[tuple[str, int], str],
+        other: OrderedDict[tuple[str, int], str],
+        batch: tuple[str, int],
+        digest: str,
+    ) -> bool:
+        to[batch] = digest
+        if len(to) > DIGESTS_KEPT:
+            to.popitem(last=False)
+        equal = other.get(batch, digest) == digest
+        if not equal:
+            self.differing.setdefault(*batch)
+        return equal

@@ -1,0 +1,44 @@
+"""How far this node's own journal is. It holds positions, never records."""
+
+from __future__ import annotations
+
+from ha_engine.core import actions as do
+from ha_engine.core.deployment import Deployment
+from ha_engine.types import ORIGIN, Body, Position, Record
+
+
+class OwnJournal:
+    """I5, I8: committed <= durable <= last, and none of them ever falls within a process."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self._deployment = deployment
+        # Where each epoch in the journal begins; tells how much of it another one shares (I8).
+        self.epochs: tuple[Position, ...] = ()
+        self.last: Position = ORIGIN
+        self.durable = 0
+        self.committed = 0
+
+    def restore(self, record: Record) -> None:
+        """Takes in one record that was there at start, in order."""
+        self.take(record)
+        self.durable = record.position.sequence
+        self.committed = max(self.committed, record.committed)
+
+    def take(self, record: Record) -> None:
+        """The one place where a record changes what the core knows, at start and at run time."""
+        if record.position.epoch > self.last.epoch:
+            self.epochs += (record.position,)
+        self.last = record.position
+        self._deployment.take(record)
+
+    def append(self, epoch: int, body: Body, payload: bytes = b"") -> do.Action:
+        position = Position(epoch, self.last.sequence + 1)
+        record = Record(position, self.committed, body, payload)
+        self.take(record)
+        return do.AppendRecords((record,))
+
+    def written(self, sequence: int) -> bool:
+        """Whether more is durable than before."""
+        more = sequence > self.durable
+        self.durable = max(self.durable, sequence)
+        return more

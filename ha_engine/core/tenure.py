@@ -1,0 +1,257 @@
+"""One epoch of this process as the holder: what it may do, and how it gives the lease away.
+
+Made when the lease is acquired, gone when the epoch ends. ``leading`` is its view of the members;
+the transitions into it and out of it are ``core``'s.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ha_engine.core import actions as do
+from ha_engine.core import inputs as on
+from ha_engine.core import messages as say
+from ha_engine.core.deployment import Deployment
+from ha_engine.core.leading import Leading
+from ha_engine.core.lessee import Lessee
+from ha_engine.core.own_journal import OwnJournal
+from ha_engine.core.verdicts import Lost, Outcome, Waits
+from ha_engine.types import Body, Member
+
+HANDOVER_SECONDS_MAX = 2.0
+"""A switchover that is not ready to release the lease by then is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """The holder is on its way to release the lease to ``to`` (R3)."""
+
+    to: str
+    since: float
+    why: str
+
+
+class Tenure:
+    """Not ``active`` until the epoch's first record is committed, and the journal with it (R3)."""
+
+    def __init__(
+        self, lessee: Lessee, journal: OwnJournal, deployment: Deployment, leading: Leading
+    ) -> None:
+        self._lessee, self._lease = lessee, lessee.lease
+        self._journal, self._deployment = journal, deployment
+        self.leading, self.epoch = leading, leading.epoch
+        self._first = journal.last.sequence + 1
+        self.active = self.receiving = False
+        self.handover: Handover | None = None
+        self._ticked_at = -math.inf
+
+    # -- authority ---------------------------------------------------------------------------------
+
+    def authority_ends(self) -> float:
+        """Until when this holder may act; infinite when nobody else can acquire (R15, R16)."""
+        lease, timing = self._lease, self._lease.timing
+        promised = self.leading.promised_until(lease.possible, timing.ttl, timing.margin)
+        return max(lease.carries_until, promised)
+
+    @property
+    def keeps_the_lease(self) -> bool:
+        """Active, and not on its way to give the lease to another."""
+        return self.active and not self._lessee.releasing and self.handover is None
+
+    def authority_seconds(self, now: float) -> float:
+        return max(0.0, self.authority_ends() - now) if self.keeps_the_lease else 0.0
+
+    def may_act(self, now: float) -> bool:
+        return self.authority_seconds(now) > 0
+
+    @property
+    def signed(self) -> bool:
+        """Whether the epoch's first record is committed."""
+        return self._journal.committed >= self._first
+
+    def begin(self) -> Iterator[do.Action]:
+        """The journal is committed: takes events and publishes."""
+        change = self._deployment.change(self._journal.committed)
+        if change is not None:
+            yield self.append(change)
+        self.active = self.receiving = True
+        yield do.OpenReceivers()
+        yield do.StartPublishing(self.epoch)
+
+    def suspend_or_resume(self, now: float) -> Iterator[Outcome]:
+        """R15: past safe_until, events that nobody may ack are refused, not kept waiting; after a
+        renewal the same process goes on under the same epoch."""
+        if not self.active or self.handover is not None or self.receiving == self.may_act(now):
+            return
+        self.receiving = not self.receiving
+        if self.receiving:
+            yield Waits("it holds the lease")
+            yield do.OpenReceivers()
+        else:
+            why = "the lease was not renewed in time; it goes on with the next renewal"
+            yield Waits(why)
+            yield do.CloseReceivers(why, None)
+
+    # -- records -----------------------------------------------------------------------------------
+
+    def append(self, body: Body, payload: bytes = b"") -> do.Action:
+        return self._journal.append(self.epoch, body, payload)
+
+    def serve(
+        self,
+        now: float,
+        event: on.EventsOffered | on.SinkPublished | on.SkipAsked | on.SwitchoverAsked,
+    ) -> Iterator[do.Action]:
+        match event:
+            case on.EventsOffered(events, payload) if self.receiving:
+                yield self.append(events, payload)
+            case on.EventsOffered():
+                raise ValueError("events were offered while receivers are closed")
+            case on.SinkPublished() if self.keeps_the_lease:
+                yield from self._append_if(self._deployment.published(event))
+            case on.SkipAsked() if self.may_act(now):
+                yield from self._append_if(self._deployment.skip(event))
+            case on.SwitchoverAsked(to, by):
+                yield from self._switch_over(now, to, by)
+
+    def _append_if(self, body: Body | None) -> Iterator[do.Action]:
+        if body is not None:
+            yield self.append(body)
+
+    def commit(self, now: float) -> Iterator[do.Action]:
+        """I3: durable on every member that any outcome of a write has in sync.
+
+        Records of earlier epochs are committed by this epoch's own first record (R3).
+        """
+        journal = self._journal
+        limit = self.leading.commit_limit(journal.durable, self._lease.possible)
+        signed = not self.active and limit >= self._first
+        may_ack = self.active and now < self.authority_ends()
+        if limit > journal.committed and (signed or may_ack) and not self._lessee.releasing:
+            journal.committed = limit
+            yield do.Commit(limit)
+            yield from self.leading.heartbeats(limit)
+
+    def plan_marks(self, now: float) -> Iterator[do.Action]:
+        if self.may_act(now):
+            committed, behind = self._journal.committed, self._is_a_member_behind
+            for mark in list(self._deployment.next_marks(now, committed, behind)):
+                yield self.append(mark)
+
+    def _is_a_member_behind(self, query: str, batch: int) -> bool:
+        row = self._lease.row
+        return row is not None and self.leading.is_behind(row.in_sync, query, batch)
+
+    # -- the members -------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> Iterator[do.Action]:
+        leading, journal = self.leading, self._journal
+        if now - self._ticked_at > leading.timing.sync_timeout / 2:
+            leading.restart_timers(now)
+        self._ticked_at = now
+        asks = self._lease.failing and not self._lease.alone
+        yield from leading.tick(now, journal.last.sequence, journal.committed, asks)
+        leading.admit(now)
+
+    def hear(self, now: float, peer: str, message: say.Answer) -> Iterator[do.Action]:
+        if message.epoch != self.epoch:
+            return
+        match message:
+            case say.Standing():
+                journal = self._journal
+                yield from self.leading.stands(now, peer, message, journal.epochs, journal.last)
+            case say.Ack():
+                self.leading.acked(now, peer, message)
+            case say.Promise():
+                self.leading.promised(peer, message)
+
+    def wanted_in_sync(self, now: float) -> tuple[Member, ...] | None:
+        """Whom the row should list; None while there is no row."""
+        row = self._lease.row
+        if row is None:
+            return None
+        if not self.active or self.handover is not None:
+            return row.in_sync
+        wanted = self.leading.wanted(now, row.in_sync, self._journal.committed)
+        if now < self._lease.safe_until:
+            return wanted
+        # Who is alone may act past safe_until; from the moment a second member may be listed, not
+        # (R15). So it renews first.
+        return tuple(member for member in wanted if member in row.in_sync)
+
+    def wants_another_row(self, now: float) -> bool:
+        """R9: who is late leaves the row before a commit goes on without it; see Leading.wanted."""
+        lease, row = self._lease, self._lease.row
+        free = lease.idle and not lease.failing
+        holds = self.active and lease.mine and not lease.regressed
+        if not free or not holds or row is None:
+            return False
+        return self.wanted_in_sync(now) != row.in_sync
+
+    # -- giving the lease to another ---------------------------------------------------------------
+
+    def why_no_switchover(self, to: str | None) -> str | None:
+        """Why ``to``, or any member, cannot take over now; None when one can."""
+        row = self._lease.row
+        if not self.active or row is None:
+            return "this node is not the active"
+        if row.paused:
+            return "failover is paused; run: ha-engine resume"
+        if self.handover is not None:
+            return f"a handover to {self.handover.to} is under way"
+        members = [m for m in row.in_sync if m != self._lease.member and to in (None, m.node)]
+        reasons = [self.leading.why_no_heir(member, row.in_sync) for member in members]
+        if None in reasons:
+            return None
+        return next(iter(reasons), f"{to or 'no other node'} is not in sync")
+
+    def _switch_over(self, now: float, to: str | None, by: str) -> Iterator[do.Action]:
+        if self.why_no_switchover(to) is not None:
+            return
+        assert self._lease.row is not None
+        in_sync = tuple(m for m in self._lease.row.in_sync if to in (None, m.node))
+        heir = self.leading.heir(in_sync, {})
+        if heir is not None:
+            yield from self._begin_handover(now, heir, f"switchover by {by}")
+
+    def give_way(self, now: float, why: str, in_flight: dict[str, int]) -> Iterator[do.Action]:
+        """R22: a member whose queries are past the batch in flight takes over at once."""
+        row = self._lease.row
+        if not self.may_act(now) or row is None or row.paused:
+            return
+        heir = self.leading.heir(row.in_sync, in_flight)
+        if heir is not None:
+            yield from self._begin_handover(now, heir, why)
+
+    def _begin_handover(self, now: float, to: str, why: str) -> Iterator[do.Action]:
+        self.handover = Handover(to, now, why)
+        self.receiving = False
+        yield do.CloseReceivers(why, None)
+        yield do.StopPublishing()
+
+    def hand_over(self, now: float) -> Iterator[Outcome]:
+        """R3: released with equal durable ends, or not at all."""
+        handover = self.handover
+        if handover is None or self._lessee.releasing:
+            return
+        row, since = self._lease.row, now - handover.since
+        heir = next((m for m in row.in_sync if m.node == handover.to), None) if row else None
+        paused = row is not None and row.paused  # R7: nobody could acquire what is released
+        if heir is None or paused or since > HANDOVER_SECONDS_MAX or not self._lease.mine:
+            self.handover = None
+            yield Waits(f"{handover.to} could not take over")
+            yield do.StartPublishing(self.epoch)
+        elif self._is_level_with(heir) and self._lease.idle:
+            yield self._lessee.release(now, handover.to, handover.why)
+
+    def _is_level_with(self, heir: Member) -> bool:
+        journal = self._journal
+        return self.leading.match_of(heir) == journal.last.sequence == journal.committed
+
+    def released(self) -> Iterator[Outcome]:
+        """The release took effect."""
+        assert self.handover is not None
+        yield from self.leading.tell_all(say.Released(self.epoch))
+        yield Lost(self.handover.why)

@@ -1,0 +1,32 @@
+"""What follows from an answer or a message for the whole node; ``core`` carries it out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ha_engine.core import actions as do
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """The database or a holder's journal is of another history than this node's journal."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """This epoch is over: another node holds the lease, may acquire it, or was given it."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Nothing to do now; ``why`` is for status."""
+
+    why: str
+
+
+Verdict = Foreign | Lost | Waits
+Outcome = do.Action | Verdict

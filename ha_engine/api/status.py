@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ha_engine import __version__
+from ha_engine.api.cluster import Neighbours, strangers
 from ha_engine.core import Core
 from ha_engine.core.lease import Lease
 from ha_engine.core.marks import QueryMarks
@@ -33,13 +34,10 @@ class Traffic(Protocol):
     def bytes_received(self) -> int: ...
 
 
-class Links(Protocol):
-    """The stage between nodes."""
+class Links(Neighbours, Protocol):
+    """The stage between nodes, with what went over it."""
 
-    def names(self) -> Sequence[str]: ...
     def traffic(self) -> Mapping[str, Traffic]: ...
-    def refusals(self) -> Mapping[str, str]: ...
-    def unreachable(self) -> Mapping[str, str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +78,7 @@ def status_of(
         "uptime_seconds": round(time.monotonic() - started_at, 1),
         "lease": _lease(core.lease, core),
         "peers": {name: _peer(name, core, links) for name in links.names()},
+        "strangers": strangers(links),
         "journal": {
             "id": core.identity.journal_id,
             "last": str(core.last),

@@ -276,6 +276,7 @@ class Node:
             self.publisher.status(),
             self.progress,
             self.peers,
+            self.driver.tally,
             self.started_at,
         )
 

@@ -15,6 +15,7 @@ from ha_engine.core.lease import Lease
 from ha_engine.core.marks import QueryMarks
 from ha_engine.core.queries import QueryLife
 from ha_engine.publish import SinkStatus
+from ha_engine.tally import Tally
 
 
 class GateCounts(Protocol):
@@ -60,6 +61,7 @@ def status_of(
     sinks: Sequence[SinkStatus],
     progress: Mapping[str, Progress],
     links: Links,
+    tally: Tally,
     started_at: float,
 ) -> dict[str, Any]:
     """The body of GET /v1/status."""
@@ -72,6 +74,7 @@ def status_of(
         "epoch": core.epoch,
         "suspended": core.suspended(),
         "protected": core.protected,
+        "in_sync": core.lease.row is not None and core.lease.member in core.lease.row.in_sync,
         "warm": core.warm,
         "active": core.active_url(),
         "handover_to": core.handover.to if core.handover else None,
@@ -79,6 +82,7 @@ def status_of(
         "lease": _lease(core.lease, core),
         "peers": {name: _peer(name, core, links) for name in links.names()},
         "strangers": strangers(links),
+        "counts": _counts(tally),
         "journal": {
             "id": core.identity.journal_id,
             "last": str(core.last),
@@ -86,12 +90,7 @@ def status_of(
             "durable_sequence": core.durable,
             "committed_sequence": core.committed,
         },
-        "receive": {
-            "accepted_events": gate.rows_accepted,
-            "duplicate_events": gate.rows_duplicate,
-            "rejected_requests": dict(gate.requests_rejected),
-            "backlog_events": core.deployment.backlog_events(),
-        },
+        "receive": _receive(gate, core),
         "query_process": {
             "incarnation": core.process.incarnation,
             "attended": core.process.attended,
@@ -102,6 +101,26 @@ def status_of(
             | {"sinks": {sink.sink: _sink(sink) for sink in sinks if sink.query == name}}
             for name, marks in core.deployment.marks.items()
         },
+    }
+
+
+def _counts(tally: Tally) -> dict[str, Any]:
+    return {
+        "role_changes": [
+            {"role": role, "reason": reason, "times": times}
+            for (role, reason), times in sorted(tally.role_changes.items())
+        ],
+        "digest_mismatches": tally.digest_mismatches,
+        "database_failures": tally.database_failures,
+    }
+
+
+def _receive(gate: GateCounts, core: Core) -> dict[str, Any]:
+    return {
+        "accepted_events": gate.rows_accepted,
+        "duplicate_events": gate.rows_duplicate,
+        "rejected_requests": dict(gate.requests_rejected),
+        "backlog_events": core.deployment.backlog_events(),
     }
 
 

@@ -64,6 +64,13 @@ def test_each_node_tells_of_both(pair: Pair) -> None:
         assert theirs["warm"] is False
         assert theirs["rejoin"] == {"stage": "starting Spark", "records": 0, "batches": 0}
         assert theirs["queries"]["copies"]["batch"] == 0
+    shown = {node: node.http.get("/metrics").text for node in (active, passive)}
+    for node, text in shown.items():
+        own = f'{{group="test",node="{node.name}"}} 1.0'
+        assert f"ha_engine_in_sync{own}" in text
+        assert f"ha_engine_protected{own}" in text
+    assert 'reason="acquired",role="promoting"} 1.0' in shown[active]
+    assert 'reason="in_sync",role="passive"} 1.0' in shown[passive]
 
 
 def test_status_of_either_node_is_one_table_of_both_and_tells_json_too(pair: Pair) -> None:

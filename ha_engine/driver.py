@@ -22,6 +22,7 @@ from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.core.messages import Message
 from ha_engine.errors import EngineError, InvariantBroken, JournalCut, NotActive
+from ha_engine.tally import Tally
 from ha_engine.types import DatabaseIdentity, Events, LeaseRow, Mark, Position, Record, Role
 
 log = structlog.get_logger(__name__)
@@ -107,6 +108,7 @@ class Driver:
     def __init__(self, core: Core, clock: Callable[[], float], db_timeout: float) -> None:
         self.core, self._clock, self._db_timeout = core, clock, db_timeout
         self._ports: Ports | None = None
+        self.tally, self._role = Tally(), core.role
         self._inputs: deque[on.Input] = deque()
         self._stepping = False
         # A heap: a retry may wait for an older record than those who came before it.
@@ -129,13 +131,24 @@ class Driver:
         self._stepping = True
         try:
             while self._inputs:
-                for action in self.core.step(self._clock(), self._inputs.popleft()):
+                event = self._inputs.popleft()
+                for action in self.core.step(self._clock(), event):
+                    self._count(action, event)
                     self._perform(action)
         except BaseException as error:
             self.fail(error)
             raise
         finally:
             self._stepping = False
+
+    def _count(self, action: do.Action, event: on.Input) -> None:
+        match action:
+            case do.ChangeRole(role):
+                stopping = self.core.stopping
+                self.tally.role_changed(self._role, role, event, stopping=stopping)
+                self._role = role
+            case do.ReportDifference():
+                self.tally.digest_mismatches += 1
 
     def fail(self, error: BaseException) -> None:
         """Whatever breaks the core or the disk ends the process, with its reason."""
@@ -282,6 +295,7 @@ class Driver:
     def _tell_of_database(self, outcome: on.Input) -> None:
         """A line when it goes and one when it is back, however long it is away."""
         reason = outcome.reason if isinstance(outcome, on.DatabaseUnreachable) else ""
+        self.tally.database_failures += bool(reason)
         if reason and not self._database_away:
             log.warning("the database does not answer; it is asked again and again", reason=reason)
         elif self._database_away and not reason:

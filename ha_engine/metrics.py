@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -30,6 +31,12 @@ STATE_CODES = {"waiting": 0, "running": 1, "failed": 2}
 _ACK_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 _BATCH_BUCKETS = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 
+_FLAGS = {
+    "suspended": "1 while past safe_until.",
+    "in_sync": "1 while the lease row, as it was read last, lists this node's journal.",
+    "warm": "1 while the queries run, are caught up, and no batch has differed.",
+    "protected": "1 while a second member is in sync.",
+}
 _NODE_GAUGES = {
     "journal_last_sequence": ("journal", "last_sequence", "Newest record in the journal."),
     "journal_durable_sequence": ("journal", "durable_sequence", "Newest record on disk."),
@@ -39,6 +46,18 @@ _NODE_GAUGES = {
 _NODE_COUNTERS = {
     "events_accepted": ("accepted_events", "Events stored."),
     "events_duplicate": ("duplicate_events", "Events answered again and not stored twice."),
+}
+_COUNTS = {
+    "digest_mismatches": "Batches that came out differently from the active's.",
+    "database_failures": "Calls on the lease row that failed or were late.",
+}
+_PEER_GAUGES = {
+    "peer_connected": ("connected", "1 while a link to the peer is open."),
+    "peer_lag_records": ("lag_records", "Records not yet on the peer's disk; on the active only."),
+}
+_PEER_COUNTERS = {
+    "sync_sent_bytes": ("bytes_sent", "Bytes sent to the peer."),
+    "sync_received_bytes": ("bytes_received", "Bytes received from the peer."),
 }
 _QUERY_GAUGES = {
     "query_batch": ("batch", "Newest batch whose output is in the outbox."),
@@ -103,20 +122,61 @@ class NodeMetrics:
         )
         yield self._gauge("role", "Role of the node, as a stable code.", ROLE_CODES[status["role"]])
         yield self._gauge("epoch", "Epoch under which the node acts.", status["epoch"])
-        yield self._gauge("suspended", "1 while past safe_until.", status["suspended"])
+        yield self._authority(status["lease"]["authority_seconds"])
+        for name, text in _FLAGS.items():
+            yield self._gauge(name, text, status[name])
         for name, (section, key, text) in _NODE_GAUGES.items():
             yield self._gauge(name, text, status[section][key])
         for name, (key, text) in _NODE_COUNTERS.items():
-            counter = CounterMetricFamily(f"ha_engine_{name}", text, labels=list(self._labels))
-            counter.add_metric(list(self._labels.values()), status["receive"][key])
-            yield counter
+            yield self._counter(name, text, status["receive"][key])
+        for name, text in _COUNTS.items():
+            yield self._counter(name, text, status["counts"][name])
         yield self._rejected(status["receive"]["rejected_requests"])
+        yield self._role_changes(status["counts"]["role_changes"])
+        yield from self._peers(status["peers"])
         yield from self._queries(status["queries"])
+
+    def _authority(self, seconds: float | None) -> GaugeMetricFamily:
+        text = "Seconds until safe_until; +Inf while nobody else can acquire, 0 when not active."
+        return self._gauge("authority_seconds", text, math.inf if seconds is None else seconds)
 
     def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:
         gauge = GaugeMetricFamily(f"ha_engine_{name}", text, labels=list(self._labels))
         gauge.add_metric(list(self._labels.values()), value)
         return gauge
+
+    def _counter(self, name: str, text: str, value: float) -> CounterMetricFamily:
+        counter = CounterMetricFamily(f"ha_engine_{name}", text, labels=list(self._labels))
+        counter.add_metric(list(self._labels.values()), value)
+        return counter
+
+    def _role_changes(self, changes: list[dict[str, Any]]) -> CounterMetricFamily:
+        labels = [*self._labels, "role", "reason"]
+        counter = CounterMetricFamily(
+            "ha_engine_role_changes", "Changes to a role, by the role and why.", labels=labels
+        )
+        for change in changes:
+            own = [*self._labels.values(), change["role"], change["reason"]]
+            counter.add_metric(own, change["times"])
+        return counter
+
+    def _peers(self, peers: dict[str, Any]) -> Iterator[Metric]:
+        labels = [*self._labels, "peer"]
+        families: list[tuple[GaugeMetricFamily | CounterMetricFamily, str]] = [
+            *(
+                (GaugeMetricFamily(f"ha_engine_{name}", text, labels=labels), key)
+                for name, (key, text) in _PEER_GAUGES.items()
+            ),
+            *(
+                (CounterMetricFamily(f"ha_engine_{name}", text, labels=labels), key)
+                for name, (key, text) in _PEER_COUNTERS.items()
+            ),
+        ]
+        for family, key in families:
+            for peer, seen in peers.items():
+                if seen[key] is not None:
+                    family.add_metric([*self._labels.values(), peer], seen[key])
+            yield family
 
     def _rejected(self, reasons: dict[str, int]) -> CounterMetricFamily:
         counter = CounterMetricFamily(

@@ -23,6 +23,7 @@ import structlog
 import uvloop
 
 from ha_engine import logs
+from ha_engine.api.cluster import cluster_of
 from ha_engine.api.http import NodeView, application
 from ha_engine.api.lease import lease_routes
 from ha_engine.api.server import WebServer, listen
@@ -254,6 +255,7 @@ class Node:
     def _web(self) -> WebServer:
         view = NodeView(
             self.status,
+            self.cluster,
             self.metrics.exposition,
             self._skip,
             self._retry,
@@ -276,8 +278,12 @@ class Node:
             self.publisher.status(),
             self.progress,
             self.peers,
+            self.driver.tally,
             self.started_at,
         )
+
+    def cluster(self) -> dict[str, Any]:
+        return cluster_of(self.core, self.config.group, self.peers)
 
     def incarnation(self) -> str | None:
         return self.core.querying.process.incarnation

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ha_engine.api.cluster import report_of
 from ha_engine.core import inputs as on
 from ha_engine.driver import Driver
 from ha_engine.journal.writer import JournalWriter
-from ha_engine.sync import Hello
+from ha_engine.sync import Hello, Report
 
 PENDING_BYTES_MAX = 32 << 20
 """Beyond what the disk has still to write, a link is not read on: the peer's window fills (R30)."""
@@ -21,6 +22,9 @@ class SyncOwner:
 
     def hello(self) -> Hello:
         return replace(self._hello, group_id=self._driver.core.group_id or "")
+
+    def report(self) -> Report:
+        return report_of(self._driver.core)
 
     def committed(self) -> int:
         return self._driver.core.journal.committed

@@ -22,6 +22,7 @@ class NodeView:
     """What the routes may ask of a node."""
 
     status: Callable[[], dict[str, Any]]
+    cluster: Callable[[], dict[str, Any]]
     exposition: Callable[[], bytes]
     skip: Callable[[str, str], str]
     retry: Callable[[str], str]
@@ -48,7 +49,8 @@ def application(view: NodeView, others: Sequence[BaseRoute]) -> Starlette:
     """The ASGI application of a node; ``others`` are the routes of ingest and of the lease."""
     routes = [
         *others,
-        Route("/v1/status", _status(view), methods=["GET"]),
+        Route("/v1/status", _tree(view.status), methods=["GET"]),
+        Route("/v1/cluster", _tree(view.cluster), methods=["GET"]),
         Route("/v1/queries/{query}/skip", _skip(view), methods=["POST"]),
         Route("/v1/queries/{query}/retry", _retry(view), methods=["POST"]),
         Route("/v1/switchover", _switchover(view), methods=["POST"]),
@@ -71,9 +73,9 @@ def _http_error(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse(body, error.status_code, headers=error.headers)
 
 
-def _status(view: NodeView) -> Any:
+def _tree(ask: Callable[[], dict[str, Any]]) -> Any:
     async def respond(request: Request) -> JSONResponse:
-        return JSONResponse(view.status())
+        return JSONResponse(ask())
 
     return respond
 

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ha_engine import __version__
+from ha_engine.api.cluster import Neighbours, strangers
 from ha_engine.core import Core
 from ha_engine.core.lease import Lease
 from ha_engine.core.marks import QueryMarks
 from ha_engine.core.queries import QueryLife
 from ha_engine.publish import SinkStatus
+from ha_engine.tally import Tally
 
 
 class GateCounts(Protocol):
@@ -33,13 +35,10 @@ class Traffic(Protocol):
     def bytes_received(self) -> int: ...
 
 
-class Links(Protocol):
-    """The stage between nodes."""
+class Links(Neighbours, Protocol):
+    """The stage between nodes, with what went over it."""
 
-    def names(self) -> Sequence[str]: ...
     def traffic(self) -> Mapping[str, Traffic]: ...
-    def refusals(self) -> Mapping[str, str]: ...
-    def unreachable(self) -> Mapping[str, str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +61,7 @@ def status_of(
     sinks: Sequence[SinkStatus],
     progress: Mapping[str, Progress],
     links: Links,
+    tally: Tally,
     started_at: float,
 ) -> dict[str, Any]:
     """The body of GET /v1/status."""
@@ -75,12 +75,15 @@ def status_of(
         "epoch": core.epoch,
         "suspended": core.suspended(),
         "protected": core.lease.protected,
+        "in_sync": core.lease.row is not None and core.lease.member in core.lease.row.in_sync,
         "warm": core.warm,
         "active": core.lease.active_url,
         "handover_to": handover.to if handover else None,
         "uptime_seconds": round(time.monotonic() - started_at, 1),
         "lease": _lease(core.lease, core),
         "peers": {name: _peer(name, core, links) for name in links.names()},
+        "strangers": strangers(links),
+        "counts": _counts(tally),
         "journal": {
             "id": core.identity.journal_id,
             "last": str(core.journal.last),
@@ -88,12 +91,7 @@ def status_of(
             "durable_sequence": core.journal.durable,
             "committed_sequence": core.journal.committed,
         },
-        "receive": {
-            "accepted_events": gate.rows_accepted,
-            "duplicate_events": gate.rows_duplicate,
-            "rejected_requests": dict(gate.requests_rejected),
-            "backlog_events": core.deployment.backlog_events(),
-        },
+        "receive": _receive(gate, core),
         "query_process": {
             "incarnation": process.incarnation,
             "attended": process.attended,
@@ -104,6 +102,26 @@ def status_of(
             | {"sinks": {sink.sink: _sink(sink) for sink in sinks if sink.query == name}}
             for name, marks in core.deployment.marks.items()
         },
+    }
+
+
+def _counts(tally: Tally) -> dict[str, Any]:
+    return {
+        "role_changes": [
+            {"role": role, "reason": reason, "times": times}
+            for (role, reason), times in sorted(tally.role_changes.items())
+        ],
+        "digest_mismatches": tally.digest_mismatches,
+        "database_failures": tally.database_failures,
+    }
+
+
+def _receive(gate: GateCounts, core: Core) -> dict[str, Any]:
+    return {
+        "accepted_events": gate.rows_accepted,
+        "duplicate_events": gate.rows_duplicate,
+        "rejected_requests": dict(gate.requests_rejected),
+        "backlog_events": core.deployment.backlog_events(),
     }
 
 

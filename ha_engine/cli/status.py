@@ -25,28 +25,33 @@ def status(
         float | None, typer.Option("--watch", "-w", metavar="SECONDS", help="Print it again.")
     ] = None,
 ) -> None:
-    """Show role, lease, journal and queries of a node.
+    """Show the nodes of the group, and lease, journal and queries of the one that is asked.
+
+    Any node tells of all. As JSON or YAML it is what GET /v1/status answers, and below 'cluster'
+    what GET /v1/cluster does.
 
     Example: ha-engine status -w 2
     """
-    from ha_engine.client.admin import fetch_status
+    from ha_engine.client.admin import fetch_cluster, fetch_status
 
     while True:
-        _show(fetch_status(url), output)
+        _show(fetch_status(url), fetch_cluster(url), output)
         if watch is None:
             return
         time.sleep(watch)
 
 
-def _show(status: dict[str, Any], output: FormatOption) -> None:
+def _show(status: dict[str, Any], cluster: dict[str, Any], output: FormatOption) -> None:
     if output != "pretty":
-        print_tree(status, output)
+        print_tree({**status, "cluster": cluster}, output)
         return
     from rich.console import Console
 
+    from ha_engine.cli.cluster_table import cluster_table
     from ha_engine.cli.status_table import node_table, query_table
 
-    Console().print(node_table(status), query_table(status))
+    pair = [cluster_table(cluster)] if len(cluster["nodes"]) > 1 else []
+    Console().print(*pair, node_table(status), query_table(status))
 
 
 def switchover(

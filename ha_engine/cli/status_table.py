@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 
 _STATE_STYLES = {"running": "green", "waiting": "yellow", "failed": "bold red"}
@@ -17,7 +18,7 @@ def node_table(status: dict[str, Any]) -> Table:
     lease, journal, receive = status["lease"], status["journal"], status["receive"]
     role = status["role"].upper() + (" (suspended)" if status["suspended"] else "")
     rows = {
-        "role": f"{role}  {status['why']}",
+        "role": f"{role}  {escape(status['why'])}",
         "epoch": status["epoch"],
         "lease": f"{lease['holder'] or 'nobody'}, version {lease['version']}"
         f", in sync: {', '.join(lease['in_sync']) or '-'}",
@@ -37,7 +38,7 @@ def node_table(status: dict[str, Any]) -> Table:
 
 def _peer(peer: dict[str, Any]) -> str:
     if not peer["connected"]:
-        return f"not connected: {peer['refused'] or 'no answer'}"
+        return f"not connected: {escape(peer['refused'] or 'no answer')}"
     if peer["stage"] is None:
         return "connected"
     warm = "warm" if peer["warm"] else "not warm"

@@ -17,6 +17,12 @@ def fetch_status(url: str) -> dict[str, Any]:
     return status
 
 
+def fetch_cluster(url: str) -> dict[str, Any]:
+    """The body of GET /v1/cluster. Raises NodeUnreachable."""
+    cluster: dict[str, Any] = _call("GET", url, "/v1/cluster").json()
+    return cluster
+
+
 def skip_batch(url: str, query: str, by: str) -> None:
     """Raises EngineError with the node's reason when it refuses."""
     _change(url, f"/v1/queries/{query}/skip", {"by": by})

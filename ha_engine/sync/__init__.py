@@ -3,6 +3,7 @@
     event_sync.py   EventSync, the stage's public face: links, streams, refusals
     dialling.py     how a link opens: the greeting, and the endless attempts of who dials
     hello.py        who a node says it is, and why two nodes may not work together
+    report.py       what a node tells its peers of itself for people
     refusals.py     whom this node refuses, for the log and for status
     link.py         one open stream to one peer
     stream.py       sends one peer the records behind a position, then each as it is appended
@@ -18,5 +19,6 @@ ends its link and never the node.
 from ha_engine.sync.event_sync import EventSync, Owner
 from ha_engine.sync.hello import Hello
 from ha_engine.sync.link import Traffic
+from ha_engine.sync.report import QueryReport, Report
 
-__all__ = ["EventSync", "Hello", "Owner", "Traffic"]
+__all__ = ["EventSync", "Hello", "Owner", "QueryReport", "Report", "Traffic"]

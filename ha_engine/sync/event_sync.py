@@ -25,6 +25,9 @@ from ha_engine.sync.hello import Hello, from_frame, objection
 from ha_engine.sync.hello import to_frame as hello_frame
 from ha_engine.sync.link import Link, Traffic
 from ha_engine.sync.refusals import Refusals
+from ha_engine.sync.report import REPORT_EVERY_SECONDS, Report
+from ha_engine.sync.report import from_frame as to_report
+from ha_engine.sync.report import to_frame as report_frame
 from ha_engine.sync.stream import RecordStream
 from ha_engine.sync.tail import Tail, Trimmed, WrittenRecords
 from ha_engine.sync.wire import ServerWire, Wire, WireBroken, options
@@ -46,6 +49,9 @@ class Owner(Protocol):
 
     def hello(self) -> Hello:
         """Who this node is now."""
+
+    def report(self) -> Report:
+        """What this node is now, for people."""
 
     def committed(self) -> int:
         """The highest committed sequence."""
@@ -71,6 +77,8 @@ class EventSync(rpc.EventSyncServicer):
         self._traffic = {peer: Traffic() for peer in config.peers}
         self._refusals = Refusals(asyncio.get_running_loop().time)
         self._unreachable: dict[str, str] = {}
+        # By peer with a link: when it came, and what it said.
+        self._reports: dict[str, tuple[float, Report]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: grpc.aio.Server | None = None
         self._stopping = False
@@ -84,6 +92,7 @@ class EventSync(rpc.EventSyncServicer):
             return
         credentials.read(self._config.tls)
         self._server = await self._listen()
+        self._spawn(self._report_on(), "reports")
         ours = self._owner.hello().node
         for peer in self._config.peers:
             if ours < peer:
@@ -176,6 +185,11 @@ class EventSync(rpc.EventSyncServicer):
         """Why which peer cannot be dialled at present."""
         return dict(self._unreachable)
 
+    def reports(self) -> dict[str, tuple[float, Report]]:
+        """What each connected peer said of itself last, and how many seconds ago."""
+        now = asyncio.get_running_loop().time()
+        return {peer: (now - came, report) for peer, (came, report) in self._reports.items()}
+
     def traffic(self) -> Mapping[str, Traffic]:
         """Counters by peer."""
         return self._traffic
@@ -225,12 +239,14 @@ class EventSync(rpc.EventSyncServicer):
         self._traffic[peer].links += 1
         log.info("peer connected", peer=peer, process=theirs.process, address=theirs.address)
         self._owner.handle(on.PeerConnected(peer))
+        link.tell(report_frame(self._owner.report()))
 
     def _lost(self, link: Link, reason: str) -> None:
         link.end(reason)
         if self._links.get(link.peer) is not link:
             return
         del self._links[link.peer]
+        self._reports.pop(link.peer, None)
         self._stop_stream(link.peer)
         self._traffic[link.peer].connected = False
         if not self._stopping:
@@ -240,6 +256,10 @@ class EventSync(rpc.EventSyncServicer):
     def _received(self, link: Link, frame: pb.SyncFrame) -> None:
         if frame.HasField("hello"):
             self._judge_again(link, from_frame(frame.hello))
+            return
+        if frame.HasField("report"):
+            now = asyncio.get_running_loop().time()
+            self._reports[link.peer] = now, to_report(frame.report)
             return
         message = to_message(frame)
         if isinstance(message, Ack):
@@ -274,6 +294,13 @@ class EventSync(rpc.EventSyncServicer):
                 self._owner.fail(error)
 
     # -- how ---------------------------------------------------------------------------------------
+
+    async def _report_on(self) -> None:
+        while True:
+            await asyncio.sleep(REPORT_EVERY_SECONDS)
+            frame = report_frame(self._owner.report())
+            for link in self._links.values():
+                link.tell(frame)
 
     def _note_unreachable(self, peer: str, reason: str) -> None:
         if peer not in self._unreachable:

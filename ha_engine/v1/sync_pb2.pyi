@@ -36,6 +36,7 @@ class SyncFrame(_message.Message):
     PROMISE_FIELD_NUMBER: _builtins.int
     RELEASED_FIELD_NUMBER: _builtins.int
     BATCH_DIGEST_FIELD_NUMBER: _builtins.int
+    REPORT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -60,6 +61,8 @@ class SyncFrame(_message.Message):
     def released(self) -> Global___Released: ...
     @_builtins.property
     def batch_digest(self) -> Global___BatchDigest: ...
+    @_builtins.property
+    def report(self) -> Global___Report: ...
     def __init__(
         self,
         *,
@@ -75,12 +78,13 @@ class SyncFrame(_message.Message):
         promise: Global___Promise | None = ...,
         released: Global___Released | None = ...,
         batch_digest: Global___BatchDigest | None = ...,
+        report: Global___Report | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "batch_digest", b"batch_digest", "follow", b"follow", "frame", b"frame", "heartbeat", b"heartbeat", "hello", b"hello", "probe", b"probe", "promise", b"promise", "records", b"records", "refusal", b"refusal", "released", b"released", "standing", b"standing", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "batch_digest", b"batch_digest", "follow", b"follow", "frame", b"frame", "heartbeat", b"heartbeat", "hello", b"hello", "probe", b"probe", "promise", b"promise", "records", b"records", "refusal", b"refusal", "released", b"released", "report", b"report", "standing", b"standing", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "batch_digest", b"batch_digest", "follow", b"follow", "frame", b"frame", "heartbeat", b"heartbeat", "hello", b"hello", "probe", b"probe", "promise", b"promise", "records", b"records", "refusal", b"refusal", "released", b"released", "standing", b"standing", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "batch_digest", b"batch_digest", "follow", b"follow", "frame", b"frame", "heartbeat", b"heartbeat", "hello", b"hello", "probe", b"probe", "promise", b"promise", "records", b"records", "refusal", b"refusal", "released", b"released", "report", b"report", "standing", b"standing", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["hello", "welcome", "refusal", "probe", "standing", "follow", "records", "heartbeat", "ack", "promise", "released", "batch_digest"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["hello", "welcome", "refusal", "probe", "standing", "follow", "records", "heartbeat", "ack", "promise", "released", "batch_digest", "report"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -495,3 +499,104 @@ class BatchDigest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BatchDigest: _TypeAlias = BatchDigest  # noqa: Y015
+
+@_typing.final
+class Report(_message.Message):
+    """What the sender is at this moment, for people: sent about once a second, and nothing is decided
+    upon it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    URL_FIELD_NUMBER: _builtins.int
+    JOURNAL_ID_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
+    DURABLE_FIELD_NUMBER: _builtins.int
+    COMMITTED_FIELD_NUMBER: _builtins.int
+    SUSPENDED_FIELD_NUMBER: _builtins.int
+    WARM_FIELD_NUMBER: _builtins.int
+    ROOM_FIELD_NUMBER: _builtins.int
+    FOLLOWS_FIELD_NUMBER: _builtins.int
+    ATTENDED_FIELD_NUMBER: _builtins.int
+    QUERIES_FIELD_NUMBER: _builtins.int
+    role: _builtins.str
+    why: _builtins.str
+    epoch: _builtins.int
+    url: _builtins.str
+    """Where its HTTP interface is."""
+    journal_id: _builtins.str
+    last: _builtins.int
+    durable: _builtins.int
+    committed: _builtins.int
+    suspended: _builtins.bool
+    warm: _builtins.bool
+    room: _builtins.bool
+    follows: _builtins.bool
+    """Its journal is a prefix of the holder's, and takes records."""
+    attended: _builtins.bool
+    """Its Spark runs."""
+    @_builtins.property
+    def queries(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueryReport]: ...
+    def __init__(
+        self,
+        *,
+        role: _builtins.str = ...,
+        why: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        url: _builtins.str = ...,
+        journal_id: _builtins.str = ...,
+        last: _builtins.int = ...,
+        durable: _builtins.int = ...,
+        committed: _builtins.int = ...,
+        suspended: _builtins.bool = ...,
+        warm: _builtins.bool = ...,
+        room: _builtins.bool = ...,
+        follows: _builtins.bool = ...,
+        attended: _builtins.bool = ...,
+        queries: _abc.Iterable[Global___QueryReport] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attended", b"attended", "committed", b"committed", "durable", b"durable", "epoch", b"epoch", "follows", b"follows", "journal_id", b"journal_id", "last", b"last", "queries", b"queries", "role", b"role", "room", b"room", "suspended", b"suspended", "url", b"url", "warm", b"warm", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Report: _TypeAlias = Report  # noqa: Y015
+
+@_typing.final
+class QueryReport(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUERY_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    MARK_FIELD_NUMBER: _builtins.int
+    BATCH_FIELD_NUMBER: _builtins.int
+    PUBLISHED_FIELD_NUMBER: _builtins.int
+    DIFFERS_FIELD_NUMBER: _builtins.int
+    query: _builtins.str
+    state: _builtins.str
+    mark: _builtins.int
+    batch: _builtins.int
+    published: _builtins.int
+    differs: _builtins.int
+    """The first batch that differs from the holder's; 0: none does."""
+    def __init__(
+        self,
+        *,
+        query: _builtins.str = ...,
+        state: _builtins.str = ...,
+        mark: _builtins.int = ...,
+        batch: _builtins.int = ...,
+        published: _builtins.int = ...,
+        differs: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "differs", b"differs", "mark", b"mark", "published", b"published", "query", b"query", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueryReport: _TypeAlias = QueryReport  # noqa: Y015

@@ -18,7 +18,13 @@ class Pair:
     """``a`` and ``b``, and which of them is what at the moment."""
 
     def __init__(
-        self, directory: Path, application: str, database_url: str, **sections: dict[str, Any]
+        self,
+        directory: Path,
+        application: str,
+        database_url: str,
+        node: type[NodeUnderTest] = NodeUnderTest,
+        /,
+        **sections: dict[str, Any],
     ) -> None:
         listens = {name: f"127.0.0.1:{free_port()}" for name in NAMES}
         self.nodes = {}
@@ -31,7 +37,7 @@ class Pair:
             query = {"min_batch_interval": "500ms", **sections.get("query", {})}
             sync = {**sections.get("event_sync", {}), **sync}
             settings = {**sections, "query": query, "event_sync": sync}
-            self.nodes[name] = NodeUnderTest(home, application, database_url, name, **settings)
+            self.nodes[name] = node(home, application, database_url, name, **settings)
         self.a, self.b = self.nodes.values()
 
     @property

@@ -16,7 +16,7 @@ from ha_engine.core import inputs as on
 from ha_engine.core.messages import Ack, Message, Records
 from ha_engine.journal import Journal
 from ha_engine.journal.writer import JournalWriter
-from ha_engine.sync import EventSync, Hello
+from ha_engine.sync import EventSync, Hello, Report
 from ha_engine.types import ORIGIN, Position, Record
 
 EPOCH = 1
@@ -53,6 +53,7 @@ class SyncNode:
         self.failures: list[BaseException] = []
         self.acking = True
         self.leader: str | None = None
+        self.why = "a test"
         self.appended = self.journal.last
         self.received = self.asked = 0
         # Cleared: this node's disk has no room, and nothing is read from the link.
@@ -74,6 +75,24 @@ class SyncNode:
     def hello(self) -> Hello:
         self.asked += 1
         return self.said
+
+    def report(self) -> Report:
+        last = self.appended.sequence
+        return Report(
+            role="passive",
+            why=self.why,
+            epoch=EPOCH,
+            url=f"http://{self.node}:8080",
+            journal_id=self.journal.journal_id,
+            last=last,
+            durable=last,
+            committed=self.committed(),
+            suspended=False,
+            warm=True,
+            room=True,
+            follows=True,
+            attended=True,
+        )
 
     def committed(self) -> int:
         return max(0, self.appended.sequence - 1)

@@ -1,0 +1,210 @@
+"""The group as one node sees it: itself, what each peer said of itself last, and the lease row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+from ha_engine.core import Core
+from ha_engine.sync import QueryReport, Report
+from ha_engine.types import LeaseRow, Member
+
+SILENT_SECONDS = 3.5
+"""A peer reports each second; one that has missed three does not answer, its link or not."""
+_ACTING = ("active", "promoting")
+
+
+class Neighbours(Protocol):
+    """The stage between nodes."""
+
+    def names(self) -> list[str]: ...
+    def reports(self) -> Mapping[str, tuple[float, Report]]: ...
+    def refusals(self) -> Mapping[str, str]: ...
+    def unreachable(self) -> Mapping[str, str]: ...
+
+
+def report_of(core: Core) -> Report:
+    """What this node says of itself."""
+    return Report(
+        role=core.role.value,
+        why=core.why,
+        epoch=core.epoch,
+        url=core.identity.advertise or "",
+        journal_id=core.identity.journal_id,
+        last=core.journal.last.sequence,
+        durable=core.journal.durable,
+        committed=core.journal.committed,
+        suspended=core.suspended(),
+        warm=core.warm,
+        room=core.following.room,
+        follows=core.following.epoch > 0,
+        attended=core.querying.process.attended,
+        queries=tuple(
+            QueryReport(
+                name,
+                core.deployment.lives[name].state.value,
+                marks.last.number,
+                marks.admitted,
+                marks.published_through,
+                core.querying.digests.differing.get(name, 0),
+            )
+            for name, marks in core.deployment.marks.items()
+        ),
+    )
+
+
+def cluster_of(core: Core, group: str, links: Neighbours) -> dict[str, Any]:
+    """The body of GET /v1/cluster.
+
+    ``node`` is who answers, ``active`` the name of the active or null, ``protected`` whether a
+    second member is in sync, ``lease`` the row as it was read last or null, and ``nodes`` has an
+    entry for each node of the group:
+
+    - ``answers``: whether it has reported within the last seconds; if not, ``refused`` is the
+      reason, where one is known, and everything below is null;
+    - ``reported_seconds_ago``, ``url``, ``role``, ``why``, ``epoch``, ``suspended``, ``warm``,
+      ``room`` (its disk takes events), ``in_sync`` (the row lists its journal), ``journal`` with
+      ``id`` and the sequences ``last``, ``durable`` and ``committed``;
+    - ``lag_records``: records of the active that are not on its disk, null without an active;
+    - ``queries`` by name: ``state``, ``mark``, ``batch`` (newest in its outbox), ``published``
+      (through every sink), ``differs`` (first batch unlike the active's, or null);
+    - ``rejoin``: null, or what it still lacks before it may take over: ``stage`` (comparing,
+      journal, starting Spark, batches, rebuild), ``records`` and ``batches`` to go.
+
+    ``strangers`` are nodes that call and are none of the peers, each with why it is refused.
+    """
+    row, said = core.lease.row, _said(core, links)
+    active = _active(said)
+    holds = said[active][1] if active else None
+    refused = {**links.unreachable(), **links.refusals()}
+    nodes = {
+        name: _node(name, said.get(name), row, holds) | {"refused": refused.get(name)}
+        for name in sorted([core.identity.node, *links.names()])
+    }
+    return {
+        "group": group,
+        "node": core.identity.node,
+        "active": active,
+        "protected": core.lease.protected,
+        "lease": None if row is None else _lease(row),
+        "nodes": nodes,
+        "strangers": strangers(links),
+    }
+
+
+def strangers(links: Neighbours) -> dict[str, str]:
+    """Nodes that are refused and are none of the peers, with the reason."""
+    return {name: why for name, why in links.refusals().items() if name not in links.names()}
+
+
+def _said(core: Core, links: Neighbours) -> dict[str, tuple[float, Report]]:
+    """The reports that count, with their age; of a peer's disk the holder knows more."""
+    fresh = {
+        name: (age, _as_the_holder_knows(core, name, report))
+        for name, (age, report) in links.reports().items()
+        if age < SILENT_SECONDS
+    }
+    return {**fresh, core.identity.node: (0.0, report_of(core))}
+
+
+def _as_the_holder_knows(core: Core, name: str, report: Report) -> Report:
+    peer = core.tenure.leading.peers.get(name) if core.tenure else None
+    match = peer.match_of(report.journal_id) if peer else 0
+    return replace(report, durable=max(report.durable, match))
+
+
+def _active(said: Mapping[str, tuple[float, Report]]) -> str | None:
+    """Of two, one has not heard yet that it is no longer."""
+    acting = {name: report.epoch for name, (_, report) in said.items() if report.role in _ACTING}
+    return max(acting, key=lambda name: acting[name], default=None)
+
+
+def _node(
+    name: str, said: tuple[float, Report] | None, row: LeaseRow | None, holds: Report | None
+) -> dict[str, Any]:
+    if said is None:
+        return dict.fromkeys(_KEYS) | {"answers": False}
+    age, report = said
+    in_sync = row is not None and Member(name, report.journal_id) in row.in_sync
+    return {
+        "answers": True,
+        "reported_seconds_ago": round(age, 1),
+        "url": report.url,
+        "role": report.role,
+        "why": report.why,
+        "epoch": report.epoch,
+        "suspended": report.suspended,
+        "warm": report.warm,
+        "room": report.room,
+        "in_sync": in_sync,
+        "journal": {
+            "id": report.journal_id,
+            "last": report.last,
+            "durable": report.durable,
+            "committed": report.committed,
+        },
+        "lag_records": _lag(report, holds) if holds else None,
+        "queries": {query.query: _query(query) for query in report.queries},
+        "rejoin": _rejoin(report, in_sync, holds),
+    }
+
+
+_KEYS = (
+    *("reported_seconds_ago", "url", "role", "why", "epoch", "suspended", "warm", "room"),
+    *("in_sync", "journal", "lag_records", "queries", "rejoin"),
+)
+
+
+def _query(query: QueryReport) -> dict[str, Any]:
+    return {
+        "state": query.state,
+        "mark": query.mark,
+        "batch": query.batch,
+        "published": query.published,
+        "differs": query.differs or None,
+    }
+
+
+def _rejoin(report: Report, in_sync: bool, holds: Report | None) -> dict[str, Any] | None:
+    if holds is None or report.role in _ACTING or (in_sync and report.warm):
+        return None
+    return {
+        "stage": _stage(report, in_sync),
+        "records": _lag(report, holds),
+        "batches": _batches_to_go(report, holds),
+    }
+
+
+def _stage(report: Report, in_sync: bool) -> str:
+    if not in_sync:
+        return "journal" if report.follows else "comparing"
+    if not report.attended:
+        return "starting Spark"
+    return "rebuild" if any(query.differs for query in report.queries) else "batches"
+
+
+def _lag(report: Report, holds: Report) -> int:
+    return 0 if report is holds else max(0, holds.last - report.durable)
+
+
+def _batches_to_go(report: Report, holds: Report) -> int:
+    has = {query.query: query.batch for query in report.queries}
+    return sum(max(0, query.batch - has.get(query.query, 0)) for query in holds.queries)
+
+
+def _lease(row: LeaseRow) -> dict[str, Any]:
+    database = row.identity
+    return {
+        "group_id": row.group_id,
+        "holder": row.holder.node if row.holder else None,
+        "process": row.holder.process if row.holder else None,
+        "epoch": row.epoch,
+        "version": row.version,
+        "in_sync": [{"node": m.node, "journal_id": m.journal_id} for m in row.in_sync],
+        "advertise": row.advertise,
+        "successor": row.successor,
+        "paused": row.paused,
+        "system_identifier": database.system_identifier if database else None,
+        "timeline": database.timeline if database else None,
+    }

@@ -1,0 +1,82 @@
+"""The nodes of a group as a table for a terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Group
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+
+_ROLE_STYLES = {"active": "bold green", "passive": "green", "stopped": "bold red"}
+_COLUMNS = ("node", "role", "epoch", "in sync", "warm", "lag", "batch/published")
+_RIGHT = ("epoch", "lag")
+
+
+def cluster_table(cluster: dict[str, Any]) -> Group:
+    """One row a node, and below one line a node that says why it is what it is."""
+    table = Table(title=_title(cluster))
+    for name in _COLUMNS:
+        table.add_column(name, justify="right" if name in _RIGHT else "left", overflow="fold")
+    for name, node in cluster["nodes"].items():
+        asked = " *" if name == cluster["node"] else ""
+        table.add_row(escape(name) + asked, *(_known(node) if node["answers"] else _SILENT))
+    lines = [f"[bold]{escape(n)}[/]: {escape(_why(node))}" for n, node in cluster["nodes"].items()]
+    lines += [f"refused {escape(n)}: {escape(why)}" for n, why in cluster["strangers"].items()]
+    return Group(table, *(Padding(line, (0, 1)) for line in lines), Padding("", 0))
+
+
+def _title(cluster: dict[str, Any]) -> str:
+    active = f"active {escape(cluster['active'])}" if cluster["active"] else "no active"
+    safe = "protected" if cluster["protected"] else "[bold yellow]not protected[/]"
+    paused = bool(cluster["lease"]) and cluster["lease"]["paused"]
+    return f"group {escape(cluster['group'])}: {active}, {safe}" + (
+        ", [bold yellow]failover paused[/]" if paused else ""
+    )
+
+
+_SILENT = ["[bold red]no answer[/]", *["-"] * (len(_COLUMNS) - 2)]
+
+
+def _known(node: dict[str, Any]) -> list[str]:
+    style = _ROLE_STYLES.get(node["role"], "yellow")
+    suspended = " [bold yellow]suspended[/]" if node["suspended"] else ""
+    return [
+        f"[{style}]{escape(node['role'])}[/]{suspended}",
+        str(node["epoch"]) if node["role"] == "active" else "-",
+        _yes(node["in_sync"]),
+        _yes(node["warm"]),
+        "-" if node["lag_records"] is None else str(node["lag_records"]),
+        "\n".join(_batches(name, query) for name, query in node["queries"].items()) or "-",
+    ]
+
+
+def _yes(true: bool) -> str:
+    return "yes" if true else "[yellow]no[/]"
+
+
+def _batches(name: str, query: dict[str, Any]) -> str:
+    failed = " [bold red]failed[/]" if query["state"] == "failed" else ""
+    return f"{escape(name)} {query['batch']}/{query['published']}{failed}"
+
+
+def _why(node: dict[str, Any]) -> str:
+    if not node["answers"]:
+        return node["refused"] or "it has said nothing for some seconds"
+    return "; ".join(_reasons(node))
+
+
+def _reasons(node: dict[str, Any]) -> list[str]:
+    """Why it is what it is, what it still lacks, and what is wrong with it."""
+    reasons = [node["why"]]
+    if rejoin := node["rejoin"]:
+        reasons.append(
+            f"{rejoin['stage']}, {rejoin['records']} records and {rejoin['batches']} batches to go"
+        )
+    reasons += [
+        f"batch {query['differs']} of {name} differs from the active's"
+        for name, query in node["queries"].items()
+        if query["differs"]
+    ]
+    return reasons if node["room"] else [*reasons, "its disk is nearly full"]

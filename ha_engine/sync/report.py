@@ -1,0 +1,108 @@
+"""What a node tells its peers of itself for people to see; nothing is decided upon it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ha_engine.sync.codec import MalformedFrame
+from ha_engine.v1 import sync_pb2 as pb
+
+REPORT_EVERY_SECONDS = 1.0
+TEXT_MAX = 300
+QUERIES_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class QueryReport:
+    """Numbers of batches. ``published`` is what every sink has; ``differs`` the first batch that
+    came out differently from the holder's, 0 when none did."""
+
+    query: str
+    state: str
+    mark: int
+    batch: int
+    published: int
+    differs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A node's status in short; ``last``, ``durable`` and ``committed`` are sequences.
+
+    ``url`` is that of its HTTP interface, ``follows`` says that it takes records of the holder,
+    ``attended`` that its Spark runs, ``room`` that its disk has space for events.
+    """
+
+    role: str
+    why: str
+    epoch: int
+    url: str
+    journal_id: str
+    last: int
+    durable: int
+    committed: int
+    suspended: bool
+    warm: bool
+    room: bool
+    follows: bool
+    attended: bool
+    queries: tuple[QueryReport, ...] = ()
+
+
+def to_frame(report: Report) -> pb.SyncFrame:
+    said = pb.Report(
+        role=report.role,
+        why=report.why[:TEXT_MAX],
+        epoch=report.epoch,
+        url=report.url[:TEXT_MAX],
+        journal_id=report.journal_id,
+        last=report.last,
+        durable=report.durable,
+        committed=report.committed,
+        suspended=report.suspended,
+        warm=report.warm,
+        room=report.room,
+        follows=report.follows,
+        attended=report.attended,
+        queries=map(_from_query, report.queries[:QUERIES_MAX]),
+    )
+    return pb.SyncFrame(report=said)
+
+
+def from_frame(said: pb.Report) -> Report:
+    """Raises MalformedFrame when it is longer than any."""
+    texts = [said.role, said.why, said.url, said.journal_id]
+    texts += [text for query in said.queries for text in (query.query, query.state)]
+    if any(len(text) > TEXT_MAX for text in texts) or len(said.queries) > QUERIES_MAX:
+        raise MalformedFrame("its report is longer than any")
+    return Report(
+        said.role,
+        said.why,
+        said.epoch,
+        said.url,
+        said.journal_id,
+        said.last,
+        said.durable,
+        said.committed,
+        said.suspended,
+        said.warm,
+        said.room,
+        said.follows,
+        said.attended,
+        tuple(map(_to_query, said.queries)),
+    )
+
+
+def _from_query(query: QueryReport) -> pb.QueryReport:
+    return pb.QueryReport(
+        query=query.query,
+        state=query.state,
+        mark=query.mark,
+        batch=query.batch,
+        published=query.published,
+        differs=query.differs,
+    )
+
+
+def _to_query(said: pb.QueryReport) -> QueryReport:
+    return QueryReport(said.query, said.state, said.mark, said.batch, said.published, said.differs)

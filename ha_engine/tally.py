@@ -1,0 +1,56 @@
+"""What the driver counts as it feeds the core: role changes by reason, differences, failures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from ha_engine.core import inputs as on
+from ha_engine.types import Role
+
+_BY_ROLE = {
+    Role.PASSIVE: "in_sync",
+    Role.PROMOTING: "acquired",
+    Role.ACTIVE: "committed",
+}
+_TO_JOINING = {
+    Role.STARTING: "started",
+    Role.PASSIVE: "out_of_sync",
+    Role.DEMOTING: "demoted",
+}
+
+
+@dataclass
+class Tally:
+    """Totals since the process started. The codes are stable: alerts compare with them."""
+
+    role_changes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By (new role, reason)."""
+    digest_mismatches: int = 0
+    database_failures: int = 0
+
+    def role_changed(self, before: Role, role: Role, event: on.Input, *, stopping: bool) -> None:
+        self.role_changes[role.value, _reason(before, role, event, stopping)] += 1
+
+
+def _reason(before: Role, role: Role, event: on.Input, stopping: bool) -> str:
+    """A code for why ``role`` followed on ``before`` when ``event`` was heard."""
+    match role:
+        case Role.JOINING:
+            return _TO_JOINING[before]
+        case Role.DEMOTING:
+            return "stopped" if stopping else _reason_to_demote(event)
+        case Role.STOPPED:
+            return "stopped" if stopping else "refused"
+        case _:
+            return _BY_ROLE[role]
+
+
+def _reason_to_demote(event: on.Input) -> str:
+    match event:
+        case on.LeaseWritten(row):
+            return "released" if row.holder is None else "row_rewritten"
+        case on.HigherEpochSeen() | on.PeerSaid():
+            return "higher_epoch"
+        case _:
+            return "lease_lost"

@@ -1,0 +1,106 @@
+"""How far a member still is from taking over, as /v1/cluster puts it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ha_engine.api.cluster import SILENT_SECONDS, cluster_of
+from ha_engine.sync import QueryReport, Report
+from tests.core.world import World, plan
+
+JOINS = Report("joining", "", 0, "", "j2", 0, 0, 0, False, False, True, False, False)
+
+
+class Links:
+    """One peer, b, that has said one thing."""
+
+    def __init__(self, report: Report | None, age: float = 0.5) -> None:
+        self.said = {} if report is None else {"b": (age, report)}
+
+    def names(self) -> list[str]:
+        return ["b"]
+
+    def reports(self) -> dict[str, tuple[float, Report]]:
+        return self.said
+
+    def refusals(self) -> dict[str, str]:
+        return {"b": "another application", "c": "nobody knows it"}
+
+    def unreachable(self) -> dict[str, str]:
+        return {"b": "nothing listens"}
+
+
+@pytest.fixture
+def world() -> World:
+    """The active a, with some batches; b is not there."""
+    world = World(plans=(plan("delays", "flights", "board"),))
+    world.start()
+    world.offer("flights", 10)
+    world.offer("flights", 10)
+    return world
+
+
+def seen(world: World, report: Report | None, age: float = 0.5) -> dict[str, Any]:
+    found: dict[str, Any] = cluster_of(world.core, "g", Links(report, age))["nodes"]["b"]
+    return found
+
+
+def lacks(stage: str, records: int, batches: int) -> dict[str, Any]:
+    return {"stage": stage, "records": records, "batches": batches}
+
+
+def delays(world: World, behind: int = 0, differs: int = 0) -> tuple[QueryReport, ...]:
+    batch = world.core.deployment.marks["delays"].admitted - behind
+    return (QueryReport("delays", "running", batch, batch, 0, differs),)
+
+
+def test_a_member_out_of_sync_compares_journals_and_then_takes_records(world: World) -> None:
+    last, batches = world.core.last.sequence, world.core.deployment.marks["delays"].admitted
+    assert seen(world, JOINS)["rejoin"] == lacks("comparing", last, batches)
+    follows = replace(JOINS, follows=True, durable=last - 3, queries=delays(world, behind=1))
+    node = seen(world, follows)
+    assert node["rejoin"] == lacks("journal", 3, 1)
+    assert (node["in_sync"], node["lag_records"]) == (False, 3)
+
+
+def test_a_member_in_sync_starts_spark_and_then_works_off_its_batches(world: World) -> None:
+    world.ghost.link()
+    world.wait(1)
+    passive = replace(JOINS, role="passive", follows=True)
+    assert seen(world, passive)["in_sync"] is True
+    starts = replace(passive, queries=delays(world, behind=2))
+    assert seen(world, starts)["rejoin"] == lacks("starting Spark", 0, 2)
+    runs = replace(passive, attended=True, queries=delays(world, behind=1))
+    assert seen(world, runs)["rejoin"] == lacks("batches", 0, 1)
+    differs = replace(passive, attended=True, queries=delays(world, differs=2))
+    assert seen(world, differs)["rejoin"] == lacks("rebuild", 0, 0)
+    assert seen(world, differs)["queries"]["delays"]["differs"] == 2
+    assert seen(world, replace(runs, warm=True))["rejoin"] is None
+
+
+def test_another_journal_of_a_listed_node_is_not_in_sync(world: World) -> None:
+    world.ghost.link()
+    world.wait(1)
+    assert seen(world, replace(JOINS, journal_id="j3"))["in_sync"] is False
+
+
+@pytest.mark.parametrize(("report", "age"), [(None, 0.0), (JOINS, SILENT_SECONDS + 1)])
+def test_a_peer_that_says_nothing_does_not_answer(
+    world: World, report: Report | None, age: float
+) -> None:
+    node = seen(world, report, age)
+    assert node.pop("answers") is False
+    assert node.pop("refused") == "another application"
+    assert set(node.values()) == {None}
+
+
+def test_of_two_that_call_themselves_active_the_higher_epoch_is(world: World) -> None:
+    tree = cluster_of(world.core, "g", Links(replace(JOINS, role="active", epoch=2)))
+    assert (tree["node"], tree["active"]) == ("a", "b")
+
+
+def test_a_refused_node_that_is_no_peer_is_a_stranger(world: World) -> None:
+    assert cluster_of(world.core, "g", Links(None))["strangers"] == {"c": "nobody knows it"}

@@ -1,0 +1,118 @@
+"""docs/METRICS.md tells of every metric that a node exposes, and of none that it does not."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from ha_engine.api.status import status_of
+from ha_engine.core import inputs as on
+from ha_engine.core.role import LEGAL
+from ha_engine.metrics import NodeMetrics
+from ha_engine.sync import Report, Traffic
+from ha_engine.tally import Tally
+from ha_engine.types import Holder, LeaseRow, Role
+from tests.core.surroundings import IDENTITY
+from tests.core.world import World
+
+PAGE = Path(__file__).parents[2] / "docs" / "METRICS.md"
+USUAL = {"group", "node"}
+
+
+class Links:
+    """One peer, with bytes both ways."""
+
+    def names(self) -> list[str]:
+        return ["b"]
+
+    def reports(self) -> dict[str, tuple[float, Report]]:
+        return {}
+
+    def refusals(self) -> dict[str, str]:
+        return {}
+
+    def unreachable(self) -> dict[str, str]:
+        return {}
+
+    def traffic(self) -> dict[str, Traffic]:
+        return {"b": Traffic(connected=True, links=1, bytes_sent=5, bytes_received=7)}
+
+
+@pytest.fixture
+def families() -> dict[str, Any]:
+    """What an active with a member in sync exposes, by name."""
+    world, tally = World(), Tally()
+    world.start()
+    world.ghost.link()
+    world.offer("flights", 10)
+    world.wait(1)
+    tally.role_changed(Role.STARTING, Role.JOINING, on.Tick(), stopping=False)
+
+    def status() -> dict[str, Any]:
+        return status_of(world.core, "g", metrics.gate, (), {}, Links(), tally, 0.0)
+
+    metrics = NodeMetrics("g", "a", status)
+    metrics.gate.rejected("flights", "invalid")
+    metrics.gate.accepted("flights", 10, 0.01)
+    metrics.observe_batch("delays", 0.1)
+    text = metrics.exposition().decode()
+    return {family.name: family for family in text_string_to_metric_families(text)}
+
+
+def _rows() -> dict[str, list[str]]:
+    """The page's table: name, type, labels, meaning."""
+    lines = re.findall(r"^\| `(\w+)` \|(.*)\|$", PAGE.read_text(), flags=re.MULTILINE)
+    return {name: [cell.strip() for cell in rest.split("|")] for name, rest in lines}
+
+
+def _exposed_name(family: Any) -> str:
+    return family.name + {"counter": "_total", "info": "_info"}.get(family.type, "")
+
+
+def test_the_page_has_every_metric_with_its_type_labels_and_meaning(
+    families: dict[str, Any],
+) -> None:
+    exposed = {}
+    for family in families.values():
+        assert family.samples, f"{family.name} has no sample"
+        labels = set.intersection(*(set(sample.labels) for sample in family.samples))
+        own = ", ".join(label for label in family.samples[0].labels if label in labels - USUAL)
+        assert labels >= USUAL
+        exposed[_exposed_name(family)] = [family.type, own or "-", family.documentation]
+    assert _rows() == exposed
+
+
+def test_the_pair_is_told_in_numbers(families: dict[str, Any]) -> None:
+    def value(name: str, **labels: str) -> float:
+        samples = families[name].samples
+        return next(float(s.value) for s in samples if labels.items() <= s.labels.items())
+
+    assert {value(f"ha_engine_{name}") for name in ("in_sync", "warm", "protected")} == {1}
+    assert value("ha_engine_suspended") == 0
+    assert value("ha_engine_peer_lag_records", peer="b") == 0
+    assert value("ha_engine_sync_sent_bytes", peer="b") == 5
+    assert value("ha_engine_sync_received_bytes", peer="b") == 7
+    assert value("ha_engine_role_changes", role="joining", reason="started") == 1
+
+
+def test_the_page_has_every_reason_for_which_a_role_changes() -> None:
+    told = set(re.findall(r"^\| (\w+) \| `(\w+)` \|", PAGE.read_text(), flags=re.MULTILINE))
+    row = LeaseRow("g", None, 1, 1, ())
+    events = [
+        on.Tick(),
+        on.LeaseRead(row, IDENTITY),
+        on.LeaseWritten(row, IDENTITY),
+        on.LeaseWritten(replace(row, holder=Holder("a", "p")), IDENTITY),
+        on.HigherEpochSeen(2, "a ledger"),
+    ]
+    tally = Tally()
+    for before, roles in LEGAL.items():
+        for role, event, stopping in product(roles, events, (True, False)):
+            tally.role_changed(before, role, event, stopping=stopping)
+    assert set(tally.role_changes) == told

@@ -1,0 +1,117 @@
+"""What either node of a pair tells of both: /v1/cluster and ``ha-engine status``. Without Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.node_under_test import NodeUnderTest
+from tests.e2e.pair import Pair, running_pair
+from tests.e2e.without_spark import APPLICATION, NodeWithoutSpark
+from tests.waiting import wait_until
+
+PATIENCE = 60
+
+
+@pytest.fixture
+def pair(node_database: str, tmp_path: Path) -> Iterator[Pair]:
+    with running_pair(Pair(tmp_path, APPLICATION, node_database, NodeWithoutSpark)) as pair:
+        wait_until(lambda: _both_see_each_other(pair), within=PATIENCE, every=0.1)
+        yield pair
+
+
+def cluster(node: NodeUnderTest) -> dict[str, Any]:
+    found: dict[str, Any] = node.http.get("/v1/cluster").json()
+    return found
+
+
+def _both_see_each_other(pair: Pair) -> bool:
+    statuses = [node.status() for node in pair.nodes.values()]
+    if not all(status and status["protected"] for status in statuses):
+        return False
+    seen = [cluster(node)["nodes"] for node in pair.nodes.values()]
+    return all({node["role"] for node in one.values()} == {"active", "passive"} for one in seen)
+
+
+def test_each_node_tells_of_both(pair: Pair) -> None:
+    active = pair.active()
+    assert active is not None
+    passive = pair.other(active)
+    answer = active.send("events", [{"id": 1, "text": "one"}, {"id": 2, "text": "two"}])
+    sequence = answer.json()["position"]["sequence"]
+    for asked in (active, passive):
+        wait_until(
+            lambda asked=asked: all(
+                node["journal"]["durable"] >= sequence for node in cluster(asked)["nodes"].values()
+            ),
+            within=PATIENCE,
+        )
+        seen = cluster(asked)
+        assert (seen["node"], seen["active"], seen["protected"]) == (asked.name, active.name, True)
+        assert {member["node"] for member in seen["lease"]["in_sync"]} == {"node-a", "node-b"}
+        assert seen["lease"]["holder"] == active.name
+        mine, theirs = seen["nodes"][active.name], seen["nodes"][passive.name]
+        assert (mine["role"], mine["in_sync"], mine["rejoin"]) == ("active", True, None)
+        assert (mine["url"], theirs["url"]) == (active.url, passive.url)
+        assert (theirs["role"], theirs["in_sync"], theirs["lag_records"]) == ("passive", True, 0)
+        # Its journal is in sync, and no Spark has started.
+        assert theirs["warm"] is False
+        assert theirs["rejoin"] == {"stage": "starting Spark", "records": 0, "batches": 0}
+        assert theirs["queries"]["copies"]["batch"] == 0
+    shown = {node: node.http.get("/metrics").text for node in (active, passive)}
+    for node, text in shown.items():
+        own = f'{{group="test",node="{node.name}"}} 1.0'
+        assert f"ha_engine_in_sync{own}" in text
+        assert f"ha_engine_protected{own}" in text
+    assert 'reason="acquired",role="promoting"} 1.0' in shown[active]
+    assert 'reason="in_sync",role="passive"} 1.0' in shown[passive]
+
+
+def test_status_of_either_node_is_one_table_of_both_and_tells_json_too(pair: Pair) -> None:
+    shown = pair.a.command("status", environ={"COLUMNS": "160"})
+    assert (shown.code, shown.err) == (0, "")
+    rows = [line for line in shown.out.splitlines() if line.startswith("│ node-")]
+    assert len(rows) == 2
+    assert {"active", "passive"} == {word for row in rows for word in row.split() if "ive" in word}
+    assert ", protected" in shown.out
+    as_json = json.loads(pair.b.command("status", "-f", "json").out)
+    assert as_json["node"] == "node-b"
+    assert as_json["cluster"]["nodes"].keys() == {"node-a", "node-b"}
+
+
+def test_a_node_that_does_not_answer_is_shown_as_such(pair: Pair) -> None:
+    active = pair.active()
+    assert active is not None
+    passive = pair.other(active)
+    assert passive.process is not None
+    # It is stopped, not ended: its host still answers for it.
+    os.kill(passive.process.pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: not cluster(active)["nodes"][passive.name]["answers"], within=PATIENCE)
+        wait_until(lambda: not cluster(active)["protected"], within=PATIENCE)
+        shown = active.command("status", environ={"COLUMNS": "160"})
+        row = next(line for line in shown.out.splitlines() if f"│ {passive.name}" in line)
+        assert "no answer" in row
+        assert "not protected" in shown.out
+    finally:
+        os.kill(passive.process.pid, signal.SIGCONT)
+    wait_until(lambda: _both_see_each_other(pair), within=PATIENCE, every=0.1)
+
+
+def test_a_node_that_was_killed_is_seen_again_when_it_is_back(pair: Pair) -> None:
+    active = pair.active()
+    assert active is not None
+    passive = pair.other(active)
+    passive.kill_everything()
+    wait_until(lambda: not cluster(active)["protected"], within=PATIENCE)
+    node = cluster(active)["nodes"][passive.name]
+    assert (node["answers"], node["role"]) == (False, None)
+    assert node["refused"]
+    passive.start()
+    wait_until(lambda: _both_see_each_other(pair), within=PATIENCE, every=0.1)

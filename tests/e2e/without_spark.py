@@ -1,0 +1,78 @@
+"""A real node process with a supervisor that starts no Spark: seconds instead of minutes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import yaml
+
+from ha_engine.runtime_dir import SOCKET_NAME
+from ha_engine.v1 import local_pb2 as pb
+from ha_engine.v1 import local_pb2_grpc as rpc
+from tests.e2e.node_under_test import NodeUnderTest
+
+APPLICATION = """
+name: copies
+streams:
+  events:
+    schema: {id: int not null, text: string}
+queries:
+  copies:
+    sql: SELECT id, text FROM events
+    sinks:
+      - {name: table, type: postgres, table: copies, auto_create: true}
+"""
+
+
+class NodeWithoutSpark(NodeUnderTest):
+    """Takes events, follows, leads and is asked like any other; its queries never run."""
+
+    def __init__(
+        self,
+        directory: Path,
+        application: str,
+        database_url: str,
+        name: str = "node-a",
+        **sections: dict[str, Any],
+    ) -> None:
+        self.runtime_dir = directory / "run"
+        node = {"runtime_dir": str(self.runtime_dir), **sections.pop("node", {})}
+        super().__init__(directory, application, database_url, name, node=node, **sections)
+
+    def start(self) -> None:
+        log = (self.directory / "node.log").open("ab")
+        command = [sys.executable, "-m", "ha_engine.node", "--config", str(self.config_path)]
+        command += ["--process", str(uuid.uuid4())]
+        self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        log.close()
+        threading.Thread(target=self._supervise, args=(self.process,), daemon=True).start()
+
+    def _supervise(self, process: subprocess.Popen[bytes]) -> None:
+        """Says that no query process lives, and starts none however often it is asked to."""
+
+        def events() -> Iterator[pb.SupervisorEvent]:
+            yield pb.SupervisorEvent(query_alive=pb.QueryProcessAlive())
+            process.wait()
+
+        options = [("grpc.max_reconnect_backoff_ms", 100), ("grpc.enable_http_proxy", 0)]
+        with grpc.insecure_channel(f"unix:{self.runtime_dir / SOCKET_NAME}", options) as channel:
+            try:
+                for _ in rpc.LocalStub(channel).Supervise(events(), wait_for_ready=True):
+                    pass
+            except grpc.RpcError:
+                return
+
+    def reconfigure(self, **sections: Any) -> None:
+        """Changes the config file; takes effect at the next start."""
+        config = yaml.safe_load(self.config_path.read_text())
+        for name, section in sections.items():
+            merged = {**config.get(name, {}), **section} if isinstance(section, dict) else section
+            config[name] = merged
+        self.config_path.write_text(yaml.safe_dump(config))

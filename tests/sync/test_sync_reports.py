@@ -1,0 +1,59 @@
+"""What a node tells of itself for people: at once, each second, and no longer than the link."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ha_engine.sync import QueryReport
+from ha_engine.sync.codec import MalformedFrame
+from ha_engine.sync.report import QUERIES_MAX, TEXT_MAX, from_frame, to_frame
+from tests.sync.pair import SyncNode
+from tests.sync.proxy import Proxy
+from tests.waiting import async_wait_until
+
+QUERY = QueryReport("delays", "failed", 7, 6, 5, 3)
+
+
+async def test_each_side_knows_the_others_report_and_hears_a_newer_one(
+    pair: tuple[SyncNode, SyncNode],
+) -> None:
+    a, b = pair
+    await async_wait_until(lambda: "node-b" in a.sync.reports() and "node-a" in b.sync.reports())
+    assert a.sync.reports()["node-b"][1] == b.report()
+    b.why = "something new"
+    await async_wait_until(lambda: a.sync.reports()["node-b"][1].why == "something new")
+    age, _ = a.sync.reports()["node-b"]
+    assert 0 <= age < 5
+    assert a.heard() == []
+
+
+async def test_a_report_goes_with_its_link(pair: tuple[SyncNode, SyncNode], proxy: Proxy) -> None:
+    a, b = pair
+    await async_wait_until(lambda: "node-b" in a.sync.reports())
+    await b.stop()
+    await async_wait_until(lambda: not a.connected("node-b"))
+    assert a.sync.reports() == {}
+
+
+async def test_a_report_comes_as_it_was_sent_and_long_reasons_are_cut(
+    pair: tuple[SyncNode, SyncNode],
+) -> None:
+    report = replace(pair[0].report(), queries=(QUERY,), room=False, suspended=True)
+    assert from_frame(to_frame(report).report) == report
+    long = replace(report, why="x" * (TEXT_MAX + 1))
+    assert from_frame(to_frame(long).report).why == "x" * TEXT_MAX
+
+
+async def test_a_report_that_is_longer_than_any_is_malformed(
+    pair: tuple[SyncNode, SyncNode],
+) -> None:
+    frame = to_frame(replace(pair[0].report(), queries=(QUERY,)))
+    frame.report.queries.extend([frame.report.queries[0]] * QUERIES_MAX)
+    with pytest.raises(MalformedFrame):
+        from_frame(frame.report)
+    frame = to_frame(pair[0].report())
+    frame.report.role = "x" * (TEXT_MAX + 1)
+    with pytest.raises(MalformedFrame):
+        from_frame(frame.report)

@@ -58,7 +58,7 @@ def delays(world: World, behind: int = 0, differs: int = 0) -> tuple[QueryReport
 
 
 def test_a_member_out_of_sync_compares_journals_and_then_takes_records(world: World) -> None:
-    last, batches = world.core.last.sequence, world.core.deployment.marks["delays"].admitted
+    last, batches = world.core.journal.last.sequence, world.core.deployment.marks["delays"].admitted
     assert seen(world, JOINS)["rejoin"] == lacks("comparing", last, batches)
     follows = replace(JOINS, follows=True, durable=last - 3, queries=delays(world, behind=1))
     node = seen(world, follows)

@@ -137,12 +137,12 @@ class Deployment:
     # -- marks and batches -------------------------------------------------------------------------
 
     def next_marks(
-        self, now: float, committed: int, behind: Callable[[str, int], bool]
+        self, now: float, committed: int, slowest: Callable[[str, int], int | None]
     ) -> Iterator[Mark]:
-        """``behind(query, batch)``: another member is far from having come to that batch."""
+        """``slowest(query, batch)``: what a member has come to that is far behind that batch."""
         for name, marks in self.marks.items():
             if self.lives[name].state is QueryState.RUNNING:
-                mark = marks.plan(now, committed, wait=behind(name, marks.admitted))
+                mark = marks.plan(now, committed, slowest(name, marks.admitted))
                 if mark is not None:
                     yield mark
 

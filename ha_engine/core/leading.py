@@ -19,6 +19,8 @@ REQUESTS_KEPT = 16
 BATCHES_BEHIND_MAX = 4
 """More than a follower is behind in the ordinary course: it starts a batch when it hears that its
 mark is committed, and takes as long for it as the holder."""
+STUCK_AFTER_SECONDS = 60.0
+"""Without a batch for so long, a member's queries do not get on. Spark's first one is slow."""
 
 
 class Leading:
@@ -164,11 +166,17 @@ class Leading:
         asked_at = min(-math.inf if peer is None else peer.promised_at for peer in others)
         return asked_at + ttl - margin
 
-    def is_behind(self, in_sync: tuple[Member, ...], query: str, batch: int) -> bool:
-        """Whether the queries of an in-sync member run, and are far from ``batch``."""
+    def slowest(
+        self, now: float, in_sync: tuple[Member, ...], query: str, batch: int
+    ) -> int | None:
+        """The batch that an in-sync member has come to, if that is far behind ``batch``.
+
+        Only of members whose queries run and get on: the output waits for no other.
+        """
         others = (self.peers.get(member.node) for member in in_sync if member != self.me)
-        come_to = (peer.batches.get(query, batch) for peer in others if peer is not None)
-        return any(number < batch - BATCHES_BEHIND_MAX for number in come_to)
+        gets_on = (peer for peer in others if peer and now < peer.batches_at + STUCK_AFTER_SECONDS)
+        come_to = min((peer.batches.get(query, batch) for peer in gets_on), default=batch)
+        return come_to if come_to < batch - BATCHES_BEHIND_MAX else None
 
     def heir(self, in_sync: tuple[Member, ...], batches: dict[str, int]) -> str | None:
         """A warm in-sync member whose outbox has ``batches``, query by query (R22)."""

@@ -17,9 +17,11 @@ from ha_engine.core.uncut import UncutEvents
 from ha_engine.errors import InvariantBroken
 from ha_engine.types import Events, Mark, Published
 
-CATCH_UP_INTERVAL_SECONDS = 1.0
-"""From one mark to the next while an in-sync member has batches to catch up with; at least twice as
-long as the last batch took. It runs each batch as it was cut: fewer, larger ones give it time."""
+CATCH_UP_BATCHES = 4
+"""So many batches an in-sync member that is behind comes on from one mark to the next. It runs each
+batch as it was cut, so fewer and larger ones are what it catches up by, however slow it is."""
+CATCH_UP_SECONDS = (1.0, 5.0)
+"""The least and the most from one mark to the next meanwhile."""
 
 TICKS_IN_A_ROW_MAX = 3
 """Chained stateful operators settle within these; complete mode never falls quiet."""
@@ -59,7 +61,9 @@ class QueryMarks:
         self.wanted: int | None = None
         # The highest batch that Spark has behind it, by the word of the process that runs now.
         self.passed: int | None = None
-        self._cut_at, self._took = -math.inf, 0.0
+        self._cut_at = -math.inf
+        # How far the slowest member had come then; None when nobody was behind.
+        self._slowest_then: int | None = None
         self._quiet = False
         self._ticks = 0
 
@@ -167,11 +171,8 @@ class QueryMarks:
         """Where ``sink`` begins when its ledger has no row: at no batch later than it had."""
         return min(self.floor, self._recorded.get(sink, self.floor))
 
-    def asked(self, now: float, after: int) -> None:
+    def asked(self, after: int) -> None:
         """Spark has finished batch ``after`` and waits for the mark that follows."""
-        was_cut_here = after == self.last.number and self._cut_at > -math.inf
-        if was_cut_here and after > (self.passed or 0):
-            self._took = now - self._cut_at
         self.wanted, self.passed = after, max(self.passed or 0, after)
 
     def ended(self) -> None:
@@ -225,17 +226,14 @@ class QueryMarks:
         number, self.wanted = self.wanted + 1, None
         return Mark(self.query, number, self._throughs[index])
 
-    def plan(self, now: float, committed: int, *, wait: bool = False) -> Mark | None:
+    def plan(self, now: float, committed: int, slowest: int | None = None) -> Mark | None:
         """The next mark; None while there is nothing to cut, nobody to run it, or no room.
 
-        ``wait``: another member is behind, so only a full batch comes before its time.
+        ``slowest``: the batch that a member has come to which has some to catch up with.
         """
         if self.wanted != self.last.number or self._outbox_full():
             return None
-        full = self._uncut.events >= self.limits.max_events_per_batch
-        rest = max(CATCH_UP_INTERVAL_SECONDS, 2 * self._took)
-        interval = rest if wait and not full else 0.0
-        if now < self._cut_at + max(self.limits.min_batch_interval, interval):
+        if now < self._cut_at + self.limits.min_batch_interval or self._waits_for(now, slowest):
             return None
         through = self._uncut.cut(committed)
         if through is not None:
@@ -245,8 +243,16 @@ class QueryMarks:
             through = self.last.through
         else:
             return None
-        self._cut_at = now
+        self._cut_at, self._slowest_then = now, slowest
         return Mark(self.query, self.last.number + 1, through)
+
+    def _waits_for(self, now: float, slowest: int | None) -> bool:
+        if slowest is None or self._uncut.events >= self.limits.max_events_per_batch:
+            return False
+        least, most = CATCH_UP_SECONDS
+        before = self._slowest_then
+        came_on = before is None or slowest >= before + CATCH_UP_BATCHES
+        return now < self._cut_at + (least if came_on else most)
 
     def _tick_due(self, now: float) -> bool:
         return (

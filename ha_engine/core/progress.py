@@ -37,6 +37,7 @@ class Peer:
         self._matches: dict[str, int] = {}
         self.room, self.warm = True, False
         self.batches: dict[str, int] = {}
+        self.batches_at = now
         self.promised_at = -math.inf
 
     @property
@@ -68,7 +69,9 @@ class Peer:
         self.heard_at = now
         if ack.durable > self.match:
             self._matches[ack.journal_id], self.advanced_at = ack.durable, now
-        self.room, self.warm, self.batches = ack.room, ack.warm, dict(ack.batches)
+        self.room, self.warm = ack.room, ack.warm
+        if dict(ack.batches) != self.batches:
+            self.batches, self.batches_at = dict(ack.batches), now
 
 
 def common_prefix(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
@@ -136,13 +137,10 @@ class Tenure:
 
     def plan_marks(self, now: float) -> Iterator[do.Action]:
         if self.may_act(now):
-            committed, behind = self._journal.committed, self._is_a_member_behind
-            for mark in list(self._deployment.next_marks(now, committed, behind)):
+            in_sync = self._lease.row.in_sync if self._lease.row else ()
+            slowest = partial(self.leading.slowest, now, in_sync)
+            for mark in list(self._deployment.next_marks(now, self._journal.committed, slowest)):
                 yield self.append(mark)
-
-    def _is_a_member_behind(self, query: str, batch: int) -> bool:
-        row = self._lease.row
-        return row is not None and self.leading.is_behind(row.in_sync, query, batch)
 
     # -- the members -------------------------------------------------------------------------------
 

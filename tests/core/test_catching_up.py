@@ -1,0 +1,99 @@
+"""A member that is behind with its batches catches up, however slow it is, and holds nobody up."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from ha_engine.core.leading import BATCHES_BEHIND_MAX, STUCK_AFTER_SECONDS, Leading
+from ha_engine.core.marks import CATCH_UP_SECONDS, MarkLimits, QueryMarks
+from ha_engine.core.messages import Ack
+from ha_engine.core.progress import PeerTiming
+from ha_engine.types import Events, Mark, Member
+
+ME, OTHER = Member("a", "a-1"), Member("b", "b-1")
+LIMITS = MarkLimits(1000, 0.0, 5.0, 100, 1 << 30)
+STEP = 0.05
+
+
+class Pair:
+    """The active's marks of one query; each step brings events, and Spark is quick."""
+
+    def __init__(self, backlog: int) -> None:
+        self.now, self.sequence, self.come_to = 0.0, 0, 0.0
+        self.marks = QueryMarks("q", frozenset({"s"}), ("sink",), LIMITS)
+        self.leading = Leading(ME, 1, PeerTiming(0.2, 2.0), 0.0, ["b"])
+        self.leading.peers["b"].journal_id = "b-1"
+        self.at: list[float] = []
+        while self.marks.last.number < backlog:
+            self.step(None)
+
+    def step(self, slowest: int | None, rows: int = 1) -> None:
+        self.now += STEP
+        self.sequence += 1
+        self.marks.saw_events(self.sequence, Events("s", rows, 0))
+        self.marks.asked(self.marks.last.number)
+        mark = self.marks.plan(self.now, self.sequence, slowest)
+        if mark is not None:
+            self._cut(mark)
+
+    def _cut(self, mark: Mark) -> None:
+        self.sequence += 1
+        self.marks.saw_mark(self.sequence, mark)
+        self.marks.saw_admitted(mark.number, 1, 1)
+        self.marks.trim(mark.number)
+        self.at.append(self.now)
+
+    def step_beside(self, seconds_a_batch: float, rows: int = 1) -> None:
+        """The member runs the batches that are cut, one after the other."""
+        last = self.marks.last.number
+        self.come_to = min(last, self.come_to + STEP / seconds_a_batch)
+        batches = (("q", int(self.come_to)),)
+        self.leading.acked(self.now, "b", Ack(1, "b-1", self.sequence, True, False, batches))
+        self.step(self.leading.slowest(self.now, (ME, OTHER), "q", last), rows)
+
+    @property
+    def lag(self) -> int:
+        return self.marks.last.number - int(self.come_to)
+
+    def gaps(self, since: float) -> list[float]:
+        late = [at for at in self.at if at >= since]
+        return [after - before for before, after in pairwise(late)]
+
+
+@pytest.mark.parametrize("seconds_a_batch", [0.1, 0.5, 1.0, 3.0])
+def test_a_member_with_sixty_batches_to_run_catches_up(seconds_a_batch: float) -> None:
+    pair = Pair(backlog=60)
+    began, lags = pair.now, [pair.lag]
+    while pair.lag > BATCHES_BEHIND_MAX + 1 and pair.now < began + 600:
+        pair.step_beside(seconds_a_batch)
+        lags.append(pair.lag)
+    assert pair.lag <= BATCHES_BEHIND_MAX + 1
+    assert max(pair.gaps(began)) <= CATCH_UP_SECONDS[1] + 2 * STEP
+    assert min(pair.gaps(began)) >= CATCH_UP_SECONDS[0] - 2 * STEP
+
+
+def test_output_does_not_wait_for_a_member_that_is_level() -> None:
+    pair = Pair(backlog=10)
+    pair.come_to = 10
+    began = pair.now
+    for _ in range(40):
+        pair.step_beside(STEP / 2)
+    assert max(pair.gaps(began)) <= 2 * STEP
+
+
+def test_output_does_not_wait_for_a_member_whose_queries_do_not_get_on() -> None:
+    pair = Pair(backlog=60)
+    began = pair.now
+    while pair.now < began + STUCK_AFTER_SECONDS + 10:
+        pair.step_beside(1e9)
+    assert max(pair.gaps(began + STUCK_AFTER_SECONDS + 5)) <= 2 * STEP
+
+
+def test_a_full_batch_waits_for_nobody() -> None:
+    pair = Pair(backlog=60)
+    began = pair.now
+    for _ in range(100):
+        pair.step_beside(3.0, rows=LIMITS.max_events_per_batch)
+    assert max(pair.gaps(began)) <= 2 * STEP

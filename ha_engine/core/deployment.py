@@ -243,7 +243,11 @@ class Deployment:
 
     def failed(self, now: float, event: on.QueryFailed) -> None:
         self.marks[event.query].ended()
-        self.lives[event.query].failed(now, event.number, event.reason)
+        life = self.lives[event.query]
+        if event.environment:
+            life.hindered(now, event.number, event.reason)
+        else:
+            life.failed(now, event.number, event.reason)
 
     def skip(self, event: on.SkipAsked) -> Skip | None:
         """The record that gives up the batch at which a query FAILED (I15).

@@ -162,11 +162,15 @@ class SinkPublished:
 
 @dataclass(frozen=True, slots=True)
 class QueryFailed:
-    """A query ended with an error while it ran batch ``number`` (0: before any)."""
+    """A query ended with an error while it ran batch ``number`` (0: before any).
+
+    ``environment``: the machine is to blame, which was too slow for instance, and not the batch.
+    """
 
     query: str
     number: int
     reason: str
+    environment: bool = False
 
 
 @dataclass(frozen=True, slots=True)

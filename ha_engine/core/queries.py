@@ -49,6 +49,7 @@ class QueryLife:
         self._failed_batch: int | None = None
         self._failures = 0
         self._deaths = 0
+        self._hindrances = 0
 
     def runnable(self, now: float) -> bool:
         return self.state is QueryState.WAITING and now >= self.restart_at
@@ -58,7 +59,8 @@ class QueryLife:
 
     def advanced(self) -> None:
         """A batch was admitted: whatever failed before is over."""
-        self.failure, self._failed_batch, self._failures, self._deaths = None, None, 0, 0
+        self.failure, self._failed_batch = None, None
+        self._failures = self._deaths = self._hindrances = 0
 
     def failed(self, now: float, number: int, reason: str) -> None:
         """The query itself ended with an error."""
@@ -68,6 +70,13 @@ class QueryLife:
             self._failed_batch, self._failures, self._deaths = number, 0, 0
         self._failures += 1
         self._wait_or_give_up(now, number, reason, self._failures >= self.policy.attempts_per_batch)
+
+    def hindered(self, now: float, number: int, reason: str) -> None:
+        """The query ended for want of what it runs on: no batch is given up for that (I15)."""
+        if self.state is QueryState.FAILED:
+            return
+        self._hindrances += 1
+        self._wait(now, number, reason, self._hindrances + 1)
 
     def process_died(self, now: float, number: int | None, reason: str) -> None:
         """The process under the query died; only deaths while it ran one and the same batch count.
@@ -85,10 +94,15 @@ class QueryLife:
         self._wait_or_give_up(now, number, reason, self._deaths >= self.policy.deaths_per_batch)
 
     def _wait_or_give_up(self, now: float, number: int, reason: str, give_up: bool) -> None:
+        self._wait(now, number, reason, self._failures)
+        if give_up:
+            self.state = QueryState.FAILED
+
+    def _wait(self, now: float, number: int, reason: str, failures: int) -> None:
         self.failure = Failure(number, reason)
         self.restarts += 1
-        self.restart_at = now + self.policy.backoff(self._failures)
-        self.state = QueryState.FAILED if give_up else QueryState.WAITING
+        self.restart_at = now + self.policy.backoff(failures)
+        self.state = QueryState.WAITING
 
     def refused(self, reason: str) -> None:
         self.state, self.failure = QueryState.FAILED, Failure(0, reason)

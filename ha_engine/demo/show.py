@@ -142,12 +142,12 @@ class _Demo:
     # -- how it is measured and told ---------------------------------------------------------------
 
     def _peace(self) -> None:
-        """Both queries publish, and go on doing so for a while."""
+        """Both queries publish for a while, and those of the passive keep up."""
         until = time.time() + PEACE_SECONDS
 
         def flows() -> bool:
             self.traffic.require_well()
-            return self._all_since(until)
+            return self._all_since(until) and self.pair.is_whole()
 
         with self._doing("sending; both nodes run the same batches"):
             self.pair.wait("the first output", flows, START_SECONDS_MAX)

@@ -27,6 +27,13 @@ _DISK = re.compile(
         "|".join(os.strerror(n) for n in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO))
     )
 )
+_ENVIRONMENT = re.compile(
+    # Spark gives a Python worker ten seconds to start, whatever else the machine does.
+    "SparkException: Python worker failed to connect back"
+    "|SocketTimeoutException: Timed out while waiting for the Python worker"
+    # There is no memory or no process left to start one with.
+    rf"|IOException: Cannot run program .* error=(?:{errno.ENOMEM}|{errno.EAGAIN})\b"
+)
 _JVM_FRAME = re.compile(r"\n\s*at [\w$.]+\(")
 
 
@@ -54,6 +61,11 @@ def disk_failure(error: BaseException) -> DiskFailed | None:
                 "free or replace the disk, then restart the node"
             )
     return None
+
+
+def is_of_the_environment(error: BaseException) -> bool:
+    """Whether the machine is to blame for the failure, so that no batch is (I15)."""
+    return any(_ENVIRONMENT.match(text) for text in islice(_jvm_messages(error), CAUSES_MAX))
 
 
 def _message(error: BaseException) -> str:

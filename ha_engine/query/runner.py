@@ -19,7 +19,7 @@ from ha_engine.errors import DiskFailed, QueryProcessFailed
 from ha_engine.query.application import StreamSpec
 from ha_engine.query.application_versions import ApplicationVersions, PythonChanged
 from ha_engine.query.checkpoints import open_checkpoint
-from ha_engine.query.failure import detail, disk_failure, one_line
+from ha_engine.query.failure import detail, disk_failure, is_of_the_environment, one_line
 from ha_engine.query.lifeline import ProcessId
 from ha_engine.query.link import NodeLink, Superseded
 from ha_engine.query.offsets import unfinished_mark
@@ -223,7 +223,12 @@ class QueryRunner:
     def _report_failure(self, query: str, number: int, error: BaseException) -> None:
         reason = one_line(error)
         log.error("query failed", query=query, batch=number, reason=reason)
-        failed = pb.QueryFailed(number=number, reason=reason, detail=detail(error))
+        failed = pb.QueryFailed(
+            number=number,
+            reason=reason,
+            detail=detail(error),
+            environment=is_of_the_environment(error),
+        )
         self._report(query, failed=failed)
 
     def _report(

@@ -245,7 +245,7 @@ class LocalService(rpc.LocalServicer):
 
     def _on_failed(self, query: str, failed: pb.QueryFailed) -> None:
         log.warning("query failed", query=query, batch=failed.number, reason=failed.reason)
-        self._steps.handle(on.QueryFailed(query, failed.number, failed.reason))
+        self._steps.handle(on.QueryFailed(query, failed.number, failed.reason, failed.environment))
 
     async def _prepare(self, query: str, schema: bytes) -> str:
         """Why the query must not start; a sink that is down is met again when it publishes."""

@@ -174,14 +174,16 @@ class SparkWorld:
         self.feed(on.BatchAdmitted(query, number, rows, 100 * rows))
         return True
 
-    def fail(self, query: str, reason: str = "CAST_INVALID_INPUT") -> None:
+    def fail(
+        self, query: str, reason: str = "CAST_INVALID_INPUT", *, environment: bool = False
+    ) -> None:
         """The query ends with an error; the process goes on."""
         running = self.running(query)
         if running is None or self.spark is None:
             return
         del self.spark.running[query]
         begun = running.checkpoint.begun
-        self.feed(on.QueryFailed(query, begun.number if begun else 0, reason))
+        self.feed(on.QueryFailed(query, begun.number if begun else 0, reason, environment))
         self.settle()
 
     # -- sinks -------------------------------------------------------------------------------------

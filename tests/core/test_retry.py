@@ -67,3 +67,23 @@ def test_a_retry_of_what_runs_or_is_unknown_changes_nothing() -> None:
     world.start()
     assert world.core.step(world.now, on.RetryAsked("delays")) == []
     assert world.core.step(world.now, on.RetryAsked("no such query")) == []
+
+
+def test_a_machine_that_is_too_slow_fails_no_query_however_often() -> None:
+    world = World(plans=(plan("delays", "flights", "board"),))
+    world.start()
+    world.automatic -= {"batches"}
+    world.offer("flights", 10)
+    waits = []
+    for _ in range(10):
+        world.fail("delays", "Python worker failed to connect back.", environment=True)
+        assert state(world) is QueryState.WAITING
+        waits.append(world.core.deployment.lives["delays"].restart_at - world.now)
+        world.wait(31)
+        assert state(world) is QueryState.RUNNING
+    assert waits == sorted(waits)
+    longest = world.core.deployment.restarts.backoff_max
+    assert (waits[0], waits[-1]) == (1.0, longest)
+    world.automatic |= {"batches"}
+    world.settle()
+    world.truth.require_all_published()

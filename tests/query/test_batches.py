@@ -16,7 +16,7 @@ from ha_engine.outbox import Verdict
 from ha_engine.outbox.batch_file import digest_of_table
 from ha_engine.query.application import StreamApplication, load_application
 from ha_engine.query.application_versions import CHANGED, PythonChanged
-from ha_engine.query.failure import disk_failure
+from ha_engine.query.failure import disk_failure, is_of_the_environment
 from ha_engine.query.runner import QueryRunner
 from tests.query.conftest import READ_PARALLELISM
 from tests.query.local_node import LocalNode, run_command
@@ -287,6 +287,20 @@ def test_a_full_disk_that_spark_meets_is_told_apart_from_what_a_row_does(spark: 
     with pytest.raises(Exception, match="No space left") as poisoned:
         spark.sql("SELECT CAST('IOException: No space left on device' AS INT)").collect()
     assert disk_failure(poisoned.value) is None
+
+
+def test_a_python_worker_that_starts_too_slowly_is_told_apart_from_what_a_row_says(
+    spark: Any,
+) -> None:
+    """Spark waits ten seconds for it, however busy the machine is, and then throws this."""
+    jvm, said = spark.sparkContext._jvm, "Python worker failed to connect back."
+    thrown = jvm.org.apache.spark.SparkException(said, jvm.java.net.SocketTimeoutException("late"))
+    with pytest.raises(Exception, match=said) as slow:
+        jvm.java.util.concurrent.CompletableFuture.failedFuture(thrown).get()
+    assert is_of_the_environment(slow.value)
+    with pytest.raises(Exception, match=said) as poisoned:
+        spark.sql(f"SELECT raise_error('SparkException: {said}')").collect()
+    assert not is_of_the_environment(poisoned.value)
 
 
 def test_an_edited_file_does_not_change_what_runs_under_the_old_version(

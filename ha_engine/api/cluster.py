@@ -109,9 +109,12 @@ def _said(core: Core, links: Neighbours) -> dict[str, tuple[float, Report]]:
 
 
 def _as_the_holder_knows(core: Core, name: str, report: Report) -> Report:
+    """An ack is newer than a report."""
     peer = core.tenure.leading.peers.get(name) if core.tenure else None
-    match = peer.match_of(report.journal_id) if peer else 0
-    return replace(report, durable=max(report.durable, match))
+    if peer is None or peer.journal_id != report.journal_id:
+        return report
+    durable = max(report.durable, peer.match)
+    return replace(report, durable=durable, room=report.room and peer.room)
 
 
 def _active(said: Mapping[str, tuple[float, Report]]) -> str | None:

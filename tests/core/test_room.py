@@ -1,4 +1,4 @@
-"""A member whose disk is nearly full (R30): named to whoever takes events, and never written out."""
+"""A member whose disk is nearly full (R30): named to whoever takes events, never written out."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from tests.core.world import World
 
 
 def full(world: World) -> str | None:
-    found: str | None = (
-        world.core.leading.full(world.table.row.in_sync) if world.table.row else None
-    )
+    found: str | None = world.core.tenure.full_member()
     return found
 
 

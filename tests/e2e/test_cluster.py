@@ -112,7 +112,7 @@ def test_a_node_that_was_killed_is_seen_again_when_it_is_back(pair: Pair) -> Non
     wait_until(lambda: not cluster(active)["protected"], within=PATIENCE)
     node = cluster(active)["nodes"][passive.name]
     assert (node["answers"], node["role"]) == (False, None)
-    assert node["refused"]
+    assert node["unreachable"]
     passive.start()
     wait_until(lambda: _both_see_each_other(pair), within=PATIENCE, every=0.1)
 

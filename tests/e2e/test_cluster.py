@@ -16,6 +16,8 @@ from tests.e2e.pair import Pair, running_pair, same_journal
 from tests.e2e.without_spark import APPLICATION, NodeWithoutSpark
 from tests.waiting import wait_until
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
 PATIENCE = 60
 
 

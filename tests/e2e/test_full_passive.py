@@ -9,11 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.e2e.node_under_test import NodeUnderTest, running
 from tests.e2e.pair import Pair
 from tests.e2e.without_spark import APPLICATION, NodeWithoutSpark
 from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 PATIENCE = 60
 MIB = 1 << 20

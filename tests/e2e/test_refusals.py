@@ -17,7 +17,7 @@ from tests.e2e.pair import Pair, running_pair
 from tests.e2e.without_spark import APPLICATION, NodeWithoutSpark
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 PATIENCE = 60
 OF_A_LATER_ENGINE = """

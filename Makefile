@@ -13,7 +13,7 @@ PROTOS := $(wildcard proto/ha_engine/v1/*.proto)
 ARGS ?=
 SEEDS ?= 2000
 
-.PHONY: help setup demo test sim check proto proto-check bench constraints clean distclean java python
+.PHONY: help setup demo test sim diagram check proto proto-check bench constraints clean distclean java python
 
 help: ## Print this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -28,6 +28,9 @@ test: java $(PROJECT) ## Run the tests; ARGS='-k journal' picks some.
 
 sim: $(PROJECT) ## Play histories of faults over simulated nodes; SEEDS=100000 says how many.
 	$(BIN)/python -m tests.sim --seeds $(SEEDS) --workers 2 $(ARGS)
+
+diagram: $(PROJECT) ## Draw the roles into docs/PROTOCOL.md.
+	$(BIN)/python -m tests.docs.diagram
 
 check: $(PROJECT) ## Lint, format, types, import rules, generated code.
 	$(BIN)/ruff check .

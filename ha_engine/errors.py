@@ -78,8 +78,12 @@ class JournalDamaged(EngineError):
         self.path, self.offset, self.reason = path, offset, reason
         super().__init__(
             f"{path} is damaged at byte {offset}: {reason}; the records after it cannot be "
-            "trusted: restore this file, or move the data directory away to begin an empty journal"
+            "trusted: restore this file, or run 'ha-engine reinit' if another node has its records"
         )
+
+
+class OnlyCopy(EngineError):
+    """What is to be deleted may be nowhere else."""
 
 
 class ForeignJournal(EngineError):

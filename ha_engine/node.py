@@ -46,7 +46,7 @@ from ha_engine.publish import Publisher, Sink
 from ha_engine.publish.delivery import Timing
 from ha_engine.query.application import load_application
 from ha_engine.query.service import LocalService, serve
-from ha_engine.receive.backlog import NodeBacklog
+from ha_engine.receive.backlog import LOOK_EVERY_SECONDS, Disk, NodeBacklog
 from ha_engine.receive.gate import Gate
 from ha_engine.receive.http import routes
 from ha_engine.runtime_dir import make_runtime_dir
@@ -95,6 +95,7 @@ class Node:
             pending_bytes_max=2 * config.receive.max_pending + (64 << 20),
         )
         self.metrics = NodeMetrics(config.group, config.node.id, self.status)
+        self.disk = Disk(self.data.path, config.journal.min_free)
         self.gate = self._closed_gate()
         self._restore()
         self.sinks = sinks_of(config, self.application)
@@ -125,8 +126,8 @@ class Node:
         backlog = NodeBacklog(
             self.core.deployment.backlog_events,
             self.config.receive.max_backlog_events,
-            self.data.path,
-            self.config.journal.min_free,
+            self.disk,
+            self._full_member,
         )
         return Gate(
             schemas,
@@ -180,6 +181,7 @@ class Node:
         tasks = [
             self._watch(web.serve(sockets=[web_socket]), "http"),
             self._watch(self._tick(), "tick"),
+            self._watch(self._look_at_disk(), "disk"),
         ]
         try:
             await self.driver.ended
@@ -219,6 +221,24 @@ class Node:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.local.supervised.wait(), 10)
         await self.driver.tick()
+
+    async def _look_at_disk(self) -> None:
+        """R30: the peer hears with the next ack that there is no room, and that there is again."""
+        had_room = True
+        while True:
+            has_room = self.disk.has_room
+            if has_room != had_room:
+                had_room = has_room
+                log.warning(
+                    "the disk has room for events" if has_room else "the disk is nearly full",
+                    directory=str(self.disk.directory),
+                    min_free=self.disk.min_free,
+                )
+                self.driver.handle(on.RoomChanged(has_room))
+            await asyncio.sleep(LOOK_EVERY_SECONDS)
+
+    def _full_member(self) -> str | None:
+        return self.core.tenure.full_member() if self.core.tenure else None
 
     def _watch(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """A background task that ends takes the node down, with its reason."""

@@ -61,8 +61,9 @@ def cluster_of(core: Core, group: str, links: Neighbours) -> dict[str, Any]:
     second member is in sync, ``lease`` the row as it was read last or null, and ``nodes`` has an
     entry for each node of the group:
 
-    - ``answers``: whether it has reported within the last seconds; if not, ``refused`` is the
-      reason, where one is known, and everything below is null;
+    - ``answers``: whether it has reported within the last seconds; if not, everything below is
+      null but ``refused``, why the two do not work together, or ``unreachable``, why it cannot be
+      dialled, where that is known;
     - ``reported_seconds_ago``, ``url``, ``role``, ``why``, ``epoch``, ``suspended``, ``warm``,
       ``room`` (its disk takes events), ``in_sync`` (the row lists its journal), ``journal`` with
       ``id`` and the sequences ``last``, ``durable`` and ``committed``;
@@ -77,11 +78,11 @@ def cluster_of(core: Core, group: str, links: Neighbours) -> dict[str, Any]:
     row, said = core.lease.row, _said(core, links)
     active = _active(said)
     holds = said[active][1] if active else None
-    refused = {**links.unreachable(), **links.refusals()}
-    nodes = {
-        name: _node(name, said.get(name), row, holds) | {"refused": refused.get(name)}
-        for name in sorted([core.identity.node, *links.names()])
-    }
+    names = sorted([core.identity.node, *links.names()])
+    nodes = {name: _node(name, said.get(name), row, holds) for name in names}
+    for name in links.names():
+        nodes[name]["refused"] = links.refusals().get(name)
+        nodes[name]["unreachable"] = links.unreachable().get(name)
     return {
         "group": group,
         "node": core.identity.node,
@@ -109,9 +110,12 @@ def _said(core: Core, links: Neighbours) -> dict[str, tuple[float, Report]]:
 
 
 def _as_the_holder_knows(core: Core, name: str, report: Report) -> Report:
+    """An ack is newer than a report."""
     peer = core.tenure.leading.peers.get(name) if core.tenure else None
-    match = peer.match_of(report.journal_id) if peer else 0
-    return replace(report, durable=max(report.durable, match))
+    if peer is None or peer.journal_id != report.journal_id:
+        return report
+    durable = max(report.durable, peer.match)
+    return replace(report, durable=durable, room=report.room and peer.room)
 
 
 def _active(said: Mapping[str, tuple[float, Report]]) -> str | None:
@@ -147,12 +151,14 @@ def _node(
         "lag_records": _lag(report, holds) if holds else None,
         "queries": {query.query: _query(query) for query in report.queries},
         "rejoin": _rejoin(report, in_sync, holds),
+        "refused": None,
+        "unreachable": None,
     }
 
 
 _KEYS = (
     *("reported_seconds_ago", "url", "role", "why", "epoch", "suspended", "warm", "room"),
-    *("in_sync", "journal", "lag_records", "queries", "rejoin"),
+    *("in_sync", "journal", "lag_records", "queries", "rejoin", "refused", "unreachable"),
 )
 
 

@@ -77,6 +77,7 @@ def status_of(
         "protected": core.lease.protected,
         "in_sync": core.lease.row is not None and core.lease.member in core.lease.row.in_sync,
         "warm": core.warm,
+        "room": core.following.room,
         "active": core.lease.active_url,
         "handover_to": handover.to if handover else None,
         "uptime_seconds": round(time.monotonic() - started_at, 1),
@@ -126,7 +127,7 @@ def _receive(gate: GateCounts, core: Core) -> dict[str, Any]:
 
 
 def _peer(name: str, core: Core, links: Links) -> dict[str, Any]:
-    """Match, lag and warm are known on the holder alone."""
+    """Match, lag, warm and room are known on the holder alone."""
     peer = core.tenure.leading.peers.get(name) if core.tenure else None
     traffic = links.traffic()[name]
     known = peer is not None and peer.connected
@@ -136,6 +137,7 @@ def _peer(name: str, core: Core, links: Links) -> dict[str, Any]:
         "durable_sequence": peer.match if peer and known else None,
         "lag_records": core.journal.last.sequence - peer.match if peer and known else None,
         "warm": peer.warm if peer and known else None,
+        "room": peer.room if peer and known else None,
         "refused": links.refusals().get(name) or links.unreachable().get(name),
         "bytes_sent": traffic.bytes_sent,
         "bytes_received": traffic.bytes_received,

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from ha_engine import __version__
-from ha_engine.cli import app, config, db, demo, journal, lease, publish, run, status
+from ha_engine.cli import app, config, db, demo, journal, lease, publish, reinit, run, status
 from ha_engine.errors import EngineError
 
 root = typer.Typer(
@@ -57,6 +57,7 @@ root.command("switchover")(status.switchover)
 root.command("pause")(lease.pause)
 root.command("resume")(lease.resume)
 root.command("history")(lease.history)
+root.command("reinit")(reinit.reinit)
 root.command("publish")(publish.publish)
 root.command("demo")(demo.demo)
 root.add_typer(app.app, name="app")

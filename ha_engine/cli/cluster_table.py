@@ -21,22 +21,25 @@ def cluster_table(cluster: dict[str, Any]) -> Group:
         table.add_column(name, justify="right" if name in _RIGHT else "left", overflow="fold")
     for name, node in cluster["nodes"].items():
         asked = " *" if name == cluster["node"] else ""
-        table.add_row(escape(name) + asked, *(_known(node) if node["answers"] else _SILENT))
+        table.add_row(escape(name) + asked, *(_known(node) if node["answers"] else _silent(node)))
     lines = [f"[bold]{escape(n)}[/]: {escape(_why(node))}" for n, node in cluster["nodes"].items()]
     lines += [f"refused {escape(n)}: {escape(why)}" for n, why in cluster["strangers"].items()]
     return Group(table, *(Padding(line, (0, 1)) for line in lines), Padding("", 0))
 
 
 def _title(cluster: dict[str, Any]) -> str:
-    active = f"active {escape(cluster['active'])}" if cluster["active"] else "no active"
+    active, holder = cluster["active"], (cluster["lease"] or {}).get("holder")
+    leads = f"active {active}" if active else f"lease held by {holder}" if holder else "no active"
     safe = "protected" if cluster["protected"] else "[bold yellow]not protected[/]"
     paused = bool(cluster["lease"]) and cluster["lease"]["paused"]
-    return f"group {escape(cluster['group'])}: {active}, {safe}" + (
+    return f"group {escape(cluster['group'])}: {escape(leads)}, {safe}" + (
         ", [bold yellow]failover paused[/]" if paused else ""
     )
 
 
-_SILENT = ["[bold red]no answer[/]", *["-"] * (len(_COLUMNS) - 2)]
+def _silent(node: dict[str, Any]) -> list[str]:
+    what = "refused" if node["refused"] else "no answer"
+    return [f"[bold red]{what}[/]", *["-"] * (len(_COLUMNS) - 2)]
 
 
 def _known(node: dict[str, Any]) -> list[str]:
@@ -63,7 +66,7 @@ def _batches(name: str, query: dict[str, Any]) -> str:
 
 def _why(node: dict[str, Any]) -> str:
     if not node["answers"]:
-        return node["refused"] or "it has said nothing for some seconds"
+        return node["refused"] or node["unreachable"] or "it has said nothing for some seconds"
     return "; ".join(_reasons(node))
 
 

@@ -187,8 +187,9 @@ class JournalConfig(Section):
     )
     min_free: Size = Field(
         default=512 << 20,
-        description="Free space of the data directory's disk below which events are refused, so "
-        "that what is accepted can still be worked off.",
+        description="Free space of the data directory's disk below which events are refused, also "
+        "by the active while this node is in sync, so that what is accepted can still be worked "
+        "off.",
     )
 
 

@@ -143,12 +143,16 @@ class Leading:
         return 0 if peer is None else peer.match_of(member.journal_id)
 
     def admit(self, now: float) -> None:
-        """Start to wait for who has nearly caught up; stop to wait for who fell behind again."""
+        """Start to wait for who has nearly caught up; stop to wait for who fell behind again.
+
+        A member without room would stop producers the moment it is in sync (R30): it is not begun
+        to be waited for.
+        """
         near = (
             peer.member
             for peer in self.peers.values()
             if peer.stage is Stage.REPLICATE and not self._is_late(peer, now)
-            if peer.match >= self._goal or peer.member in self.joining
+            if (peer.match >= self._goal and peer.room) or peer.member in self.joining
         )
         self.joining = frozenset(member for member in near if member is not None)
 
@@ -165,6 +169,11 @@ class Leading:
             return -math.inf
         asked_at = min(-math.inf if peer is None else peer.promised_at for peer in others)
         return asked_at + ttl - margin
+
+    def full(self, in_sync: tuple[Member, ...]) -> str | None:
+        """R30: an in-sync member whose disk takes no more events; it stays in sync."""
+        others = (self.peers.get(member.node) for member in in_sync if member != self.me)
+        return next((peer.name for peer in others if peer is not None and not peer.room), None)
 
     def slowest(
         self, now: float, in_sync: tuple[Member, ...], query: str, batch: int

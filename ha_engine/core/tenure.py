@@ -142,6 +142,11 @@ class Tenure:
             for mark in list(self._deployment.next_marks(now, self._journal.committed, slowest)):
                 yield self.append(mark)
 
+    def full_member(self) -> str | None:
+        """R30: who is in sync and has no room for events."""
+        row = self._lease.row
+        return None if row is None else self.leading.full(row.in_sync)
+
     # -- the members -------------------------------------------------------------------------------
 
     def tick(self, now: float) -> Iterator[do.Action]:

@@ -16,31 +16,19 @@ DISK_RETRY_SECONDS = 5.0
 
 
 @dataclass
-class NodeBacklog:
-    """``waiting`` counts the events that no batch has taken in yet; sizes in bytes.
+class Disk:
+    """The disk below ``directory``, of which the last ``min_free`` bytes are for marks, batches and
+    what follows from events that are accepted already (R30)."""
 
-    The last ``min_free`` bytes of the disk are for marks, batches and what follows from events
-    that are accepted already (R30).
-    """
-
-    waiting: Callable[[], int]
-    waiting_max: int
     directory: Path
     min_free: int
     _looked_at: float = field(default=float("-inf"), init=False)
     _free: int = field(default=0, init=False)
 
-    def refusal(self) -> Backpressure | None:
-        """What to answer now, None when events may come."""
-        waiting = self.waiting()
-        if waiting >= self.waiting_max:
-            return Backpressure(f"{waiting} events wait for their batch, {self.waiting_max} may")
-        if self._free_bytes() < self.min_free:
-            return Backpressure(
-                f"the disk of {self.directory} has less than {format_size(self.min_free)} left",
-                DISK_RETRY_SECONDS,
-            )
-        return None
+    @property
+    def has_room(self) -> bool:
+        """Whether events may come."""
+        return self._free_bytes() >= self.min_free
 
     def _free_bytes(self) -> int:
         now = time.monotonic()
@@ -48,3 +36,29 @@ class NodeBacklog:
             found = os.statvfs(self.directory)
             self._free, self._looked_at = found.f_bavail * found.f_frsize, now
         return self._free
+
+
+@dataclass(frozen=True)
+class NodeBacklog:
+    """``waiting`` counts the events that no batch has taken in yet; ``full_member`` names an
+    in-sync member whose disk has no room, on which every event would have to be written."""
+
+    waiting: Callable[[], int]
+    waiting_max: int
+    disk: Disk
+    full_member: Callable[[], str | None]
+
+    def refusal(self) -> Backpressure | None:
+        """What to answer now, None when events may come."""
+        waiting = self.waiting()
+        if waiting >= self.waiting_max:
+            return Backpressure(f"{waiting} events wait for their batch, {self.waiting_max} may")
+        if not self.disk.has_room:
+            least = format_size(self.disk.min_free)
+            reason = f"the disk of {self.disk.directory} has less than {least} left"
+            return Backpressure(reason, DISK_RETRY_SECONDS)
+        member = self.full_member()
+        if member is not None:
+            reason = f"the disk of {member}, which is in sync, has less than its min_free left"
+            return Backpressure(reason, DISK_RETRY_SECONDS)
+        return None

@@ -149,7 +149,7 @@ def _of_group(ours: Hello, theirs: Hello) -> str | None:
     if theirs.journal_id == ours.journal_id:
         return (
             f"{theirs.node} has the journal of this node ({_short(ours.journal_id)}), so one data "
-            "directory is a copy of the other; empty node.data_dir on the copy"
+            "directory is a copy of the other; run 'ha-engine reinit' on the copy"
         )
     return None
 

@@ -94,6 +94,7 @@ def test_a_peer_that_says_nothing_does_not_answer(
     node = seen(world, report, age)
     assert node.pop("answers") is False
     assert node.pop("refused") == "another application"
+    assert node.pop("unreachable") == "nothing listens"
     assert set(node.values()) == {None}
 
 

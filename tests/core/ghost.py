@@ -19,7 +19,7 @@ class Ghost:
     """The member b with the journal j2, as far as the core of ``world`` can tell."""
 
     def __init__(self, world: World) -> None:
-        self.world, self.linked = world, False
+        self.world, self.linked, self.room = world, False, True
         self._batches: tuple[tuple[str, int], ...] = ()
 
     def link(self) -> None:
@@ -53,7 +53,7 @@ class Ghost:
 
     def _ack(self, epoch: int) -> None:
         last = self._last().sequence
-        self._say(say.Ack(epoch, MEMBER.journal_id, last, True, False, self._batches))
+        self._say(say.Ack(epoch, MEMBER.journal_id, last, self.room, False, self._batches))
 
     def _say(self, message: say.Message) -> None:
         self.world.feed(on.PeerSaid(MEMBER.node, message))

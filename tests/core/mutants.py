@@ -251,6 +251,8 @@ MUTANTS = (
         "        if incarnation != self.incarnation:\n            return False\n",
         "",
     ),
+    # -- members -----------------------------------------------------------------------------------
+    Mutant("R30", "leading", "self._goal and peer.room)", "self._goal)"),
     # -- life of queries ---------------------------------------------------------------------------
     Mutant("R20", "process", "if self.incarnation is not None or now", "if now"),
     Mutant("R20", "querying", "self.process.adopt(event.incarnation)", "pass"),

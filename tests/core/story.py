@@ -133,6 +133,10 @@ class Story:
                 self.world.wait(0.75)
             case ("is", "at", "batch", int(number)):
                 self.world.ghost.is_at("delays", number)
+            case ("has", "no", "room"):
+                self.world.ghost.room = False
+            case ("has", "room"):
+                self.world.ghost.room = True
             case ("falls", "silent"):
                 self.world.ghost.linked = False
             case ("takes", "over"):

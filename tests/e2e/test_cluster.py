@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from tests.e2e.node_under_test import NodeUnderTest
-from tests.e2e.pair import Pair, running_pair
+from tests.e2e.pair import Pair, running_pair, same_journal
 from tests.e2e.without_spark import APPLICATION, NodeWithoutSpark
 from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 PATIENCE = 60
 
@@ -112,6 +114,27 @@ def test_a_node_that_was_killed_is_seen_again_when_it_is_back(pair: Pair) -> Non
     wait_until(lambda: not cluster(active)["protected"], within=PATIENCE)
     node = cluster(active)["nodes"][passive.name]
     assert (node["answers"], node["role"]) == (False, None)
-    assert node["refused"]
+    assert node["unreachable"]
     passive.start()
     wait_until(lambda: _both_see_each_other(pair), within=PATIENCE, every=0.1)
+
+
+def test_a_passive_that_was_reinitialised_joins_with_a_new_journal(pair: Pair) -> None:
+    active = pair.active()
+    assert active is not None
+    passive = pair.other(active)
+    words = ("reinit", passive.name, "--yes", "--config", str(passive.config_path))
+    refused = passive.command(*words)
+    assert (refused.code, refused.err.startswith(f"ha-engine: {passive.name} still runs")) == (
+        1,
+        True,
+    )
+    before = cluster(active)["nodes"][passive.name]["journal"]["id"]
+    passive.stop()
+    assert active.send("events", [{"id": 1, "text": "x"}]).status_code == 200
+    done = passive.command(*words)
+    assert (done.code, done.err) == (0, "")
+    passive.start()
+    wait_until(lambda: _both_see_each_other(pair), within=PATIENCE, every=0.1)
+    assert cluster(active)["nodes"][passive.name]["journal"]["id"] != before
+    assert same_journal(pair)

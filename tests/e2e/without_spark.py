@@ -32,7 +32,12 @@ queries:
 
 
 class NodeWithoutSpark(NodeUnderTest):
-    """Takes events, follows, leads and is asked like any other; its queries never run."""
+    """Takes events, follows, leads and is asked like any other; its queries never run.
+
+    ``program`` is what Python runs as the node process.
+    """
+
+    program = ("-m", "ha_engine.node")
 
     def __init__(
         self,
@@ -48,7 +53,7 @@ class NodeWithoutSpark(NodeUnderTest):
 
     def start(self) -> None:
         log = (self.directory / "node.log").open("ab")
-        command = [sys.executable, "-m", "ha_engine.node", "--config", str(self.config_path)]
+        command = [sys.executable, *self.program, "--config", str(self.config_path)]
         command += ["--process", str(uuid.uuid4())]
         self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         log.close()

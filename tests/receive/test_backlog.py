@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from ha_engine.receive.backlog import NodeBacklog
+from ha_engine.receive.backlog import DISK_RETRY_SECONDS, Disk, NodeBacklog
 
 
 def refusal(waiting: int, directory: Path, min_free: int) -> str:
-    found = NodeBacklog(lambda: waiting, 100, directory, min_free).refusal()
+    found = NodeBacklog(lambda: waiting, 100, Disk(directory, min_free), lambda: None).refusal()
     return "" if found is None else str(found)
 
 
@@ -26,3 +26,10 @@ def test_a_disk_without_its_reserve_is_back_pressure_that_names_the_directory(
 ) -> None:
     more_than_there_is = shutil.disk_usage(tmp_path).total + 1
     assert str(tmp_path) in refusal(0, tmp_path, more_than_there_is)
+
+
+def test_a_full_member_is_back_pressure_that_names_it(tmp_path: Path) -> None:
+    found = NodeBacklog(lambda: 0, 100, Disk(tmp_path, 1), lambda: "node-b").refusal()
+    assert found is not None
+    assert "the disk of node-b" in str(found)
+    assert found.retry_after_seconds == DISK_RETRY_SECONDS

@@ -1,0 +1,90 @@
+"""``ha-engine reinit``: empty a stopped node's data directory, so that it joins anew."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ha_engine.cli.config import ConfigPath
+
+if TYPE_CHECKING:
+    from ha_engine.config import Config
+    from ha_engine.reinit import Part
+
+_AFTERWARDS = (
+    "{node} has no journal now. Start it: it joins with a new one, takes every record from the "
+    "active, runs its queries from their first batch, and is shown by 'ha-engine status' until it "
+    "is in sync and warm."
+)
+_AFTER_THE_ONLY_COPY = (
+    "If the lease row lists no other journal, no node becomes active by itself before an operator "
+    "decides which one goes on."
+)
+
+
+def reinit(
+    node: Annotated[str, typer.Argument(help="The node.id of this host's configuration.")],
+    path: ConfigPath = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Go on although the data may be the only copy.")
+    ] = False,
+) -> None:
+    """Delete journal, outbox and checkpoints of this host's stopped node, so that it joins anew.
+
+    For a node whose journal is damaged, of another history than the active's, or whose batches
+    differ. Refused while the node runs, and while its journal is the only one in sync.
+
+    Example: ha-engine reinit node-b -c engine.yaml
+    """
+    from ha_engine.config.load import load_config
+    from ha_engine.reinit import empty, parts, require_this_host, stopped
+
+    config = load_config(path, os.environ)
+    require_this_host(config, node)
+    if not config.node.data_dir.is_dir():
+        typer.echo(f"{config.node.data_dir} does not exist: nothing to delete")
+        return
+    with stopped(config):
+        found = parts(config)
+        if not found:
+            typer.echo(f"{config.node.data_dir} holds no data: nothing to delete")
+            return
+        safe = _has_another_copy(config, force, yes)
+        _list(found)
+        if not yes:
+            typer.confirm(f"Delete the data of {node}?", abort=True)
+        for part in found:
+            empty(part)
+            typer.echo(f"deleted the {part.name}")
+    typer.echo(_AFTERWARDS.format(node=node))
+    if not safe:
+        typer.echo(_AFTER_THE_ONLY_COPY)
+
+
+def _has_another_copy(config: Config, force: bool, yes: bool) -> bool:
+    """False: it may have none, and whoever asked wants it gone. Raises OnlyCopy, Abort."""
+    from ha_engine.cli.database import opened_lease
+    from ha_engine.errors import DatabaseNotReady, DatabaseUnreachable, OnlyCopy
+    from ha_engine.reinit import require_another_copy
+
+    try:
+        with opened_lease(config) as store:
+            require_another_copy(config, store.read())
+    except (OnlyCopy, DatabaseUnreachable, DatabaseNotReady) as error:
+        if not force:
+            raise OnlyCopy(f"{error}; --force deletes it all the same") from error
+        typer.echo(f"Beware: {error}", err=True)
+        if not yes:
+            typer.confirm("Is what this node has worth nothing any more?", abort=True)
+        return False
+    return True
+
+
+def _list(found: list[Part]) -> None:
+    from rich.filesize import decimal
+
+    for part in found:
+        typer.echo(f"{part.name:<12} {decimal(part.bytes):>10}  {part.path}")

@@ -1,0 +1,215 @@
+"""``ha-engine reinit`` on real directories and a real lease row."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from ha_engine.cli import root
+from ha_engine.core import HighWater
+from ha_engine.data_dir import DataDirectory, lock_directory
+from ha_engine.errors import ConfigError, DataDirectoryLocked, EngineError, OnlyCopy
+from ha_engine.journal import Journal
+from ha_engine.journal.identity import FILE_NAME
+from ha_engine.postgres.engine import open_engine
+from ha_engine.postgres.lease_store import PostgresLeaseStore
+from ha_engine.postgres.upgrade import upgrade
+from ha_engine.types import EpochStart, Holder, LeaseRow, Member, Position, Record
+
+OTHER = Member("node-a", "journal-a")
+HIGH_WATER = HighWater(3, 17)
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """The data directory of node-b: a journal with one record, an outbox, checkpoints."""
+    data = DataDirectory(tmp_path / "node-b")
+    data.keep(HIGH_WATER)
+    journal = Journal.open(data.journal, group="flights")
+    journal.bind_group("group-1")
+    journal.append([Record(Position(1, 1), 0, EpochStart("node-a", "p"))])
+    journal.sync()
+    journal.close()
+    data.close()
+    for name in ("outbox/delays/1.arrow", "checkpoints/delays/offsets/0", "checkpoints/x"):
+        file = data.path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"x" * 1000)
+    return data.path
+
+
+@pytest.fixture
+def member(home: Path) -> Member:
+    with closing(Journal.open(home / "journal", group="flights")) as journal:
+        return Member("node-b", journal.journal_id)
+
+
+@pytest.fixture
+def config(database_url: str, home: Path) -> Path:
+    file = home.parent / "engine.yaml"
+    lines = [
+        "group: flights",
+        f"node: {{id: node-b, data_dir: {home}}}",
+        f"database: {{url: '{database_url}'}}",
+    ]
+    file.write_text("\n".join(lines))
+    return file
+
+
+@pytest.fixture
+def store(database_url: str) -> Iterator[PostgresLeaseStore]:
+    engine = open_engine(database_url)
+    upgrade(engine)
+    with closing(PostgresLeaseStore(engine, "flights", 5.0, db_timeout=10)) as store:
+        yield store
+
+
+@pytest.fixture
+def reinit(config: Path) -> Run:
+    def run(*words: str, answers: str = "") -> Result:
+        return CliRunner().invoke(root, ["reinit", *words, "-c", str(config)], input=answers)
+
+    return run
+
+
+def listed(*members: Member) -> LeaseRow:
+    return LeaseRow("group-1", Holder(members[0].node, "p"), 1, 1, members)
+
+
+def refusal(result: Result, kind: type[EngineError]) -> str:
+    assert isinstance(result.exception, kind), result.output
+    return str(result.exception)
+
+
+def has_data(home: Path) -> bool:
+    return all(any((home / name).iterdir()) for name in ("journal", "outbox", "checkpoints"))
+
+
+def is_empty(home: Path) -> bool:
+    return not any(any((home / name).iterdir()) for name in ("journal", "outbox", "checkpoints"))
+
+
+def test_the_data_goes_and_who_the_node_is_stays(
+    reinit: Run, store: PostgresLeaseStore, home: Path, member: Member
+) -> None:
+    store.create(listed(OTHER, member))
+    result = reinit("node-b", "--yes")
+    assert result.exit_code == 0, result.output
+    assert is_empty(home)
+    for name in ("journal", "outbox", "checkpoints"):
+        assert f"deleted the {name}" in result.output
+    assert "2.0 kB" in result.output
+    assert "Start it: it joins with a new one" in result.output
+    data = DataDirectory(home)
+    assert data.high_water() == HIGH_WATER
+    with closing(Journal.open(data.journal, group="flights")) as journal:
+        assert journal.journal_id != member.journal_id
+    data.close()
+    # The row is the holder's to write: it writes out whom it hears no more.
+    assert store.read() == listed(OTHER, member)
+
+
+def test_it_asks_first_and_no_keeps_everything(
+    reinit: Run, store: PostgresLeaseStore, home: Path
+) -> None:
+    store.create(listed(OTHER))
+    result = reinit("node-b", answers="n\n")
+    assert result.exit_code == 1
+    assert f"{home}/journal" in result.output
+    assert has_data(home)
+    assert reinit("node-b", answers="y\n").exit_code == 0
+    assert is_empty(home)
+    assert "nothing to delete" in reinit("node-b").output
+
+
+def test_another_nodes_name_is_the_wrong_host(reinit: Run, home: Path) -> None:
+    assert "of node-b and not of node-a" in refusal(reinit("node-a", "--yes"), ConfigError)
+    assert has_data(home)
+
+
+@pytest.mark.parametrize("lock", ["supervisor.lock", "node.lock"])
+def test_a_node_that_runs_keeps_its_data(
+    reinit: Run, store: PostgresLeaseStore, home: Path, lock: str
+) -> None:
+    store.create(listed(OTHER))
+    held = lock_directory(home, lock)
+    result = reinit("node-b", "--yes", "--force")
+    os.close(held)
+    assert "node-b still runs" in refusal(result, DataDirectoryLocked)
+    assert has_data(home)
+    assert reinit("node-b", "--yes").exit_code == 0
+
+
+def test_the_only_copy_is_kept_unless_forced_and_confirmed(
+    reinit: Run, store: PostgresLeaseStore, home: Path, member: Member
+) -> None:
+    store.create(listed(member))
+    assert "the only one in sync" in refusal(reinit("node-b", "--yes"), OnlyCopy)
+    assert reinit("node-b", "--force", answers="n\n").exit_code == 1
+    assert reinit("node-b", "--force", answers="y\nn\n").exit_code == 1
+    assert has_data(home)
+    result = reinit("node-b", "--force", answers="y\ny\n")
+    assert result.exit_code == 0, result.output
+    assert "no node becomes active by itself" in result.output
+    assert is_empty(home)
+
+
+def test_a_journal_that_the_row_does_not_list_is_no_copy_that_counts(
+    reinit: Run, store: PostgresLeaseStore, home: Path
+) -> None:
+    store.create(listed(Member("node-b", "the one before")))
+    assert reinit("node-b", "--yes").exit_code == 0
+    assert is_empty(home)
+
+
+def test_a_damaged_journal_counts_as_the_one_that_is_listed(
+    reinit: Run, store: PostgresLeaseStore, home: Path
+) -> None:
+    (home / "journal" / FILE_NAME).write_text("torn")
+    alone = listed(Member("node-b", "whichever"))
+    store.create(alone)
+    assert "the only one in sync" in refusal(reinit("node-b", "--yes"), OnlyCopy)
+    store.compare_and_set(alone, replace(alone, in_sync=(*alone.in_sync, OTHER)))
+    assert reinit("node-b", "--yes").exit_code == 0
+    assert is_empty(home)
+
+
+def test_what_an_interrupted_reinit_left_is_deleted_by_the_next(
+    reinit: Run, store: PostgresLeaseStore, home: Path
+) -> None:
+    (home / "journal" / FILE_NAME).unlink()
+    store.create(listed(OTHER))
+    assert reinit("node-b", "--yes").exit_code == 0
+    assert is_empty(home)
+
+
+@pytest.mark.parametrize("row", [None, LeaseRow("another group", None, 1, 1, (OTHER,))])
+def test_a_database_that_knows_nothing_of_this_journal_vouches_for_no_copy(
+    reinit: Run, store: PostgresLeaseStore, home: Path, row: LeaseRow | None
+) -> None:
+    if row is not None:
+        store.create(row)
+    assert "correct database.url and group" in refusal(reinit("node-b", "--yes"), OnlyCopy)
+    assert has_data(home)
+    assert reinit("node-b", "--yes", "--force").exit_code == 0
+    assert is_empty(home)
+
+
+def test_without_the_database_nobody_knows_and_force_is_needed(home: Path, config: Path) -> None:
+    config.write_text(config.read_text().partition("database:")[0])
+    environ = {"HA_ENGINE_DATABASE_URL": "postgresql://nobody@127.0.0.1:1/nothing"}
+    words = ["reinit", "node-b", "--yes", "-c", str(config)]
+    result = CliRunner().invoke(root, words, env=environ)
+    assert "--force deletes it all the same" in refusal(result, OnlyCopy)
+    assert has_data(home)
+    assert CliRunner().invoke(root, [*words, "--force"], env=environ).exit_code == 0
+    assert is_empty(home)

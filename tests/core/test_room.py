@@ -1,0 +1,40 @@
+"""A member whose disk is nearly full (R30): named to whoever takes events, never written out."""
+
+from __future__ import annotations
+
+from tests.core.world import World
+
+
+def full(world: World) -> str | None:
+    found: str | None = world.core.tenure.full_member()
+    return found
+
+
+def test_a_full_member_is_named_while_it_is_in_sync_and_full() -> None:
+    world = World()
+    world.start()
+    world.ghost.link()
+    world.wait(1)
+    assert full(world) is None
+    world.ghost.room = False
+    world.wait(10)
+    assert world.table.row is not None
+    assert [member.node for member in world.table.row.in_sync] == ["a", "b"]
+    assert full(world) == "b"
+    world.ghost.room = True
+    world.wait(1)
+    assert full(world) is None
+
+
+def test_a_full_node_that_is_not_in_sync_holds_nobody_back() -> None:
+    world = World()
+    world.start()
+    world.ghost.room = False
+    world.ghost.link()
+    world.wait(10)
+    assert world.table.row is not None
+    assert [member.node for member in world.table.row.in_sync] == ["a"]
+    assert full(world) is None
+    world.ghost.room = True
+    world.wait(2)
+    assert [member.node for member in world.table.row.in_sync] == ["a", "b"]

@@ -1,0 +1,1 @@
+"""What stands in the documents and is made from the code: drawn here, and held equal by tests."""

@@ -1,0 +1,111 @@
+"""Two node processes that must not work together say so, both, with what to do. Without Spark.
+
+How each reason is found is tested in tests/sync; here it is what an operator meets.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.e2e.node_under_test import command
+from tests.e2e.pair import Pair, running_pair
+from tests.e2e.without_spark import APPLICATION, NodeWithoutSpark
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+PATIENCE = 60
+OF_A_LATER_ENGINE = """
+import dataclasses, sys, ha_engine.node as node
+own = node.hello_of
+node.hello_of = lambda *given: dataclasses.replace(own(*given), protocol_min=2, protocol_max=3)
+sys.exit(node.main())
+"""
+
+Change = Callable[[Pair, NodeWithoutSpark], None]
+
+
+def same_id(pair: Pair, b: NodeWithoutSpark) -> None:
+    """b is a second node-a, each taking the other for its peer."""
+    b.name = "node-a"
+    listen = yaml.safe_load(pair.a.config_path.read_text())["event_sync"]["listen"]
+    b.reconfigure(node={"id": "node-a"}, event_sync={"peers": {"node-b": listen}})
+
+
+def copied_data(pair: Pair, b: NodeWithoutSpark) -> None:
+    """b was set up from a copy of a's disk."""
+    pair.a.start()
+    pair.a.wait_active(PATIENCE)
+    pair.a.stop()
+    shutil.copytree(pair.a.data_dir, b.data_dir)
+
+
+def another_application(_: Pair, b: NodeWithoutSpark) -> None:
+    b.application_path.write_text(APPLICATION.replace("SELECT id, text", "SELECT text, id"))
+
+
+def another_protocol(_: Pair, b: NodeWithoutSpark) -> None:
+    b.program = ("-c", OF_A_LATER_ENGINE)
+
+
+def another_group(_: Pair, b: NodeWithoutSpark) -> None:
+    b.reconfigure(group="other")
+
+
+def other_timings(_: Pair, b: NodeWithoutSpark) -> None:
+    b.reconfigure(lease={"ttl": "4s"})
+
+
+CASES: dict[Change, tuple[str, str]] = {
+    same_id: ("calls itself node-a like this one", "give each node a node.id of its own"),
+    copied_data: (
+        "one data directory is a copy of the other",
+        "run 'ha-engine reinit' on the copy",
+    ),
+    another_application: ("runs the application", "give both the same application file"),
+    another_protocol: ("of the sync protocol and this node", "upgrade the older engine"),
+    another_group: ("is of the group", "set the same 'group' on both"),
+    other_timings: ("has the group-wide settings", "make those equal"),
+}
+"""What is changed, and what both nodes say: the reason, and what to do."""
+
+
+@pytest.mark.parametrize(
+    ("change", "said"), CASES.items(), ids=lambda one: getattr(one, "__name__", "")
+)
+def test_both_nodes_say_why_they_do_not_work_together_and_what_to_do(
+    node_database: str, tmp_path: Path, change: Change, said: tuple[str, str]
+) -> None:
+    pair = Pair(tmp_path, APPLICATION, node_database, NodeWithoutSpark)
+    assert isinstance(pair.b, NodeWithoutSpark)
+    change(pair, pair.b)
+    with running_pair(pair):
+        for node in pair.nodes.values():
+            wait_until(lambda node=node: _tells(node.status(), said), within=PATIENCE, every=0.1)
+            log = [line for line in node.log_text().splitlines() if "peer refused" in line]
+            assert any(all(part in line for part in said) for line in log)
+            shown = node.command("status", environ={"COLUMNS": "1000"})
+            assert all(part in shown.out for part in said), shown.out
+
+
+def _tells(status: dict[str, dict[str, dict[str, str]]] | None, said: tuple[str, str]) -> bool:
+    if status is None:
+        return False
+    reasons = [peer["refused"] for peer in status["peers"].values()]
+    reasons += [str(reason) for reason in status["strangers"].values()]
+    return any(reason and all(part in reason for part in said) for reason in reasons)
+
+
+def test_timings_that_break_the_rule_never_come_to_run(node_database: str, tmp_path: Path) -> None:
+    node = NodeWithoutSpark(tmp_path, APPLICATION, node_database)
+    node.reconfigure(lease={"ttl": "1s", "renew_every": "500ms", "db_timeout": "500ms"})
+    for words in (("config", "check"), ("run",)):
+        ended = command(*words, "--config", str(node.config_path))
+        assert ended.code == 2
+        assert "renew_every + 2 * db_timeout is 1.5s but ttl - margin is only 0.5s" in ended.err
+        assert "raise ttl or lower them" in ended.err

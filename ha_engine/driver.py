@@ -43,6 +43,12 @@ class LeaseStore(Protocol):
     ) -> LeaseRow | None: ...
 
 
+class Outages(Protocol):
+    """A blocking call that raises DatabaseUnreachable; no call of the lease store waits for it."""
+
+    def note_outage(self, epoch: int, seconds: float) -> None: ...
+
+
 class Appender(Protocol):
     """The journal's writer. Durable records come back through ``Driver.durable``."""
 
@@ -94,6 +100,7 @@ class Ports:
 
     appender: Appender
     lease_store: LeaseStore
+    outages: Outages
     receivers: Receivers
     publishing: Publishing
     process_link: QueryProcessLink
@@ -246,6 +253,8 @@ class Driver:
                 ports.receivers.close(reason, active)
             case do.StartPublishing(epoch):
                 ports.publishing.start(epoch)
+            case do.NoteOutage(epoch, seconds):
+                self._spawn(self._note_outage(ports.outages, epoch, seconds), "note the outage")
             case do.StopPublishing():
                 self._spawn(ports.publishing.stop(), "stop publishing")
             case do.StartQueryProcess(incarnation):
@@ -274,6 +283,13 @@ class Driver:
     async def _cut_journal(self, ports: Ports, after: int, why: str) -> None:
         await ports.keeper.cut_journal(after)
         raise JournalCut(f"the journal was cut behind {after}, since {why}; it starts anew")
+
+    async def _note_outage(self, outages: Outages, epoch: int, seconds: float) -> None:
+        """For people who read the history; not worth a second try."""
+        try:
+            await asyncio.to_thread(outages.note_outage, epoch, seconds)
+        except EngineError as error:
+            log.warning("the outage is not in the history", seconds=seconds, reason=str(error))
 
     # -- lease -------------------------------------------------------------------------------------
 

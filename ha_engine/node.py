@@ -163,6 +163,7 @@ class Node:
             Ports(
                 self.writer,
                 self.lease_store,
+                self.lease_admin,
                 self.gate,
                 self.publisher,
                 self.local,

@@ -129,6 +129,14 @@ class StartPublishing:
 
 
 @dataclass(frozen=True, slots=True)
+class NoteOutage:
+    """Write into the history how long nobody acted before the holder of ``epoch`` did."""
+
+    epoch: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class StopPublishing:
     """Publish nothing more."""
 
@@ -211,6 +219,7 @@ Action = (
     | OpenReceivers
     | CloseReceivers
     | StartPublishing
+    | NoteOutage
     | StopPublishing
     | AnswerMark
     | ReportDifference

@@ -7,7 +7,6 @@ actions, and at worst the verdict that the two journals do not belong together.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from ha_engine.core import actions as do
@@ -27,7 +26,8 @@ class Following:
         self._journal, self._querying = journal, querying
         self.epoch = 0
         self.leader: str | None = None
-        self.heard_at = -math.inf
+        # The epoch of the newest word of a holder, and when it came.
+        self._heard: tuple[int, float] | None = None
         # A cut was asked for; nothing is heard and nothing acquired until this process ends.
         self.cutting = False
         # R30: the edge says when the disk is nearly full.
@@ -38,6 +38,12 @@ class Following:
     def end(self) -> None:
         self.epoch, self.leader = 0, None
 
+    def silent_since(self, epoch: int) -> float | None:
+        """When the holder of ``epoch`` was last heard; None if it never was."""
+        if self._heard is None or self._heard[0] != epoch:
+            return None
+        return self._heard[1]
+
     def lost(self, now: float, peer: str) -> None:
         if self.leader == peer:
             self.end()
@@ -47,7 +53,7 @@ class Following:
 
     def hear(self, now: float, peer: str, message: say.Message) -> Iterator[Outcome]:
         """``message`` is of an epoch that is not below any that this node knows of (I14)."""
-        self.leader, self.heard_at = peer, now
+        self.leader, self._heard = peer, (message.epoch, now)
         match message:
             case say.Probe():
                 yield self._stand(peer, message.epoch)

@@ -96,6 +96,9 @@ class Life:
     def become_active(self, tenure: Tenure) -> None:
         self._become(Role.ACTIVE, f"the journal is committed through {self.journal.last}")
         self.do_all(tenure.begin())
+        silent_since = self.following.silent_since(self.epoch - 1)
+        if silent_since is not None:
+            self.do(do.NoteOutage(self.epoch, self.now - silent_since))
 
     def become_demoting(self, why: str) -> None:
         self._become(Role.DEMOTING, why)

@@ -190,6 +190,8 @@ MUTANTS = (
     Mutant("R15", "lessee", "        if not lease.mine:\n", "        if False:\n"),
     Mutant("I12", "lease", "math.inf if self.alone else self.safe_until", "self.safe_until"),
     Mutant("R15", "lease", "self.held is not None and self.possible == {self.member}", "True"),
+    Mutant("history", "following", " or self._heard[0] != epoch:", ":"),
+    Mutant("history", "following", "self._heard = peer, (message.epoch, now)", "_ = peer, 0"),
     # -- records -----------------------------------------------------------------------------------
     Mutant(
         "I3", "tenure", "journal.committed = limit\n", "journal.committed = journal.last.sequence\n"

@@ -12,7 +12,8 @@ from typing import Any
 
 import ha_engine.core
 from ha_engine.core import actions as do
-from ha_engine.core.inputs import HigherEpochSeen, QueryProcessAttended, QueryProcessGone
+from ha_engine.core import inputs as on
+from ha_engine.core import messages as say
 from ha_engine.types import (
     Application,
     Body,
@@ -106,7 +107,7 @@ class Story:
 
     def _stranger(self, *words: str) -> None:
         """A query process of another life of this node."""
-        event = QueryProcessAttended("p0.1") if words == ("attends",) else _GONE
+        event = on.QueryProcessAttended("p0.1") if words == ("attends",) else _GONE
         self.world.feed(event)
         self.world.settle()
 
@@ -145,6 +146,9 @@ class Story:
                                        advertise="http://b:8080")  # fmt: skip
             case ("renews",):
                 self.world.rewrite_row(holder=Holder("b", "q1"), in_sync=members)
+            case ("beats",):
+                self.world.feed(on.PeerSaid("b", say.Heartbeat(row.epoch, 0)))
+                self.world.settle()
             case ("leaves",):
                 self.world.rewrite_row(holder=None, in_sync=members[:1])
             case _:
@@ -192,7 +196,7 @@ class Story:
         self.world.ledgers[(query, sink)].epoch = epoch
 
     def _hears_of_epoch(self, epoch: int) -> None:
-        self.world.feed(HigherEpochSeen(epoch, "a peer"))
+        self.world.feed(on.HigherEpochSeen(epoch, "a peer"))
         self.world.settle()
 
     def _sync(self, records: int | None = None) -> None:
@@ -219,7 +223,7 @@ class Story:
             )
 
 
-_GONE = QueryProcessGone("p0.1", "killed")
+_GONE = on.QueryProcessGone("p0.1", "killed")
 _WORLD_VERBS = ("start", "wait", "stop", "jump", "attend", "poll", "fail", "skip")
 _STORY_VERBS = (
     "queries",
@@ -287,6 +291,8 @@ def _tell_effect(action: do.Action) -> str:
             return f"closes receivers, active is {active or 'unknown'}"
         case do.StartPublishing(epoch):
             return f"publishes under epoch {epoch}"
+        case do.NoteOutage(epoch, seconds):
+            return f"notes an outage of {seconds:.2f} s before epoch {epoch}"
         case do.StopPublishing():
             return "stops publishing"
         case do.StopStreams():

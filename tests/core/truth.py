@@ -40,6 +40,7 @@ class Truth:
     def __init__(self, world: World) -> None:
         self.world = world
         self.epochs: set[int] = set()
+        self.outages: set[int] = set()
         self.transitions: set[tuple[Role, Role]] = set()
         self.new_process()
 
@@ -65,6 +66,8 @@ class Truth:
                 self._role(role, epoch)
             case do.OpenReceivers() | do.StartPublishing():
                 self.require_lease("I2", "took events or published without the lease")
+            case do.NoteOutage(epoch, seconds):
+                self._outage(epoch, seconds)
             case do.AnswerMark(mark):
                 self._answer(mark)
             case do.TrimOutbox(query, through):
@@ -177,6 +180,12 @@ class Truth:
                  if isinstance(r.body, EpochStart)), default=0,
             )  # fmt: skip
             require(0 < newest <= self.world.disk.durable, "R3", "active before the epoch record")
+
+    def _outage(self, epoch: int, seconds: float) -> None:
+        require(self.role is Role.ACTIVE and epoch in self.epochs, "history", "not by its holder")
+        require(seconds >= 0, "history", f"an outage of {seconds} s")
+        require(epoch not in self.outages, "history", f"two outages before epoch {epoch}")
+        self.outages.add(epoch)
 
     def _row_epoch(self) -> int:
         return self.world.table.row.epoch if self.world.table.row else 0

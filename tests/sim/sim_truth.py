@@ -34,6 +34,8 @@ class SimTruth(Truth):
             case do.OpenReceivers() if self.suspended:
                 self.suspended = False
                 count("resumes")
+            case do.NoteOutage():
+                count("outages noted")
             case do.ReportDifference(query, number):
                 require(False, "I6", f"{query} {number} came out differently")
             case _:

@@ -26,6 +26,7 @@ REACHED_AT_LEAST = {
     "fenced publishers": 200,
     "regressed rows": 100,
     "rewrites": 50,
+    "outages noted": 500,
     "queries given up": 10,
     "duplicates answered": 500,
     "supervisor releases": 100,

@@ -1,0 +1,125 @@
+"""What a new holder has measured gets from its core through the driver into the real history."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from ha_engine.core import Core, Deployment, HighWater, Identity, LeaseTiming, RestartPolicy
+from ha_engine.core import inputs as on
+from ha_engine.core.marks import MarkLimits
+from ha_engine.core.messages import Heartbeat, Message
+from ha_engine.driver import Driver, Ports
+from ha_engine.errors import DatabaseUnreachable
+from ha_engine.postgres.engine import open_engine
+from ha_engine.postgres.lease_store import PostgresLeaseStore
+from ha_engine.postgres.upgrade import upgrade
+from ha_engine.types import Holder, LeaseRow, Member, Record, Role
+from tests.waiting import async_wait_until
+
+A, B = Member("a", "ja"), Member("b", "jb")
+HELD_BY_A = LeaseRow("group-1", Holder("a", "p1"), 1, 1, (A, B))
+TIMING = LeaseTiming(ttl=1.0, renew_every=0.1, margin=0.1)
+DB_TIMEOUT = 20.0
+
+
+@dataclass
+class Edge:
+    """Every port but the database: the disk is quick, and nobody else is there."""
+
+    driver: Driver
+    written: list[Record] = field(default_factory=list)
+
+    def append(self, records: Sequence[Record]) -> None:
+        self.written += records
+        last = records[-1].position.sequence
+        asyncio.get_running_loop().call_soon(self.driver.durable, last)
+
+    def appended(self, records: Sequence[Record]) -> None: ...
+    def open(self) -> None: ...
+    def close(self, reason: str, active: str | None) -> None: ...
+    def replay(self, record: Record) -> None: ...
+    def tell(self, peer: str, message: Message) -> None: ...
+    def stream(self, peer: str, epoch: int, after: Any) -> None: ...
+    def stop_streams(self) -> None: ...
+    def introduce(self) -> None: ...
+    def start(self, epoch: int) -> None: ...
+    async def stop(self) -> None: ...
+    def start_process(self, incarnation: str) -> None: ...
+    def stop_process(self, incarnation: str, reason: str) -> None: ...
+    def run_query(self, query: Any) -> None: ...
+    def answer_mark(self, mark: Any) -> None: ...
+    def keep(self, high_water: HighWater) -> None: ...
+    def bind_group(self, group_id: str) -> None: ...
+    def trim_outbox(self, query: str, through: int) -> None: ...
+    async def cut_journal(self, after: int) -> None: ...
+
+
+class UnreachableHistory:
+    def note_outage(self, epoch: int, seconds: float) -> None:
+        raise DatabaseUnreachable("the database is down")
+
+
+@pytest.fixture
+def store(database_url: str) -> Iterator[PostgresLeaseStore]:
+    engine = open_engine(database_url, statement_timeout=20)
+    upgrade(engine)
+    store = PostgresLeaseStore(engine, "default", TIMING.ttl, db_timeout=DB_TIMEOUT)
+    store.create(HELD_BY_A)
+    yield store
+    store.close()
+
+
+def core_of_b() -> Core:
+    limits = MarkLimits(100, 0.0, 1.0, 3, 1000)
+    identity = Identity("b", "p1", "jb", "group-1", "group-1")
+    deployment = Deployment("app", (), limits, RestartPolicy())
+    return Core(identity, TIMING, HighWater(), deployment)
+
+
+@pytest.fixture
+async def driver() -> AsyncIterator[Driver]:
+    loop = asyncio.get_running_loop()
+    driver = Driver(core_of_b(), loop.time, DB_TIMEOUT)
+    yield driver
+    driver.close()
+
+
+async def take_over(driver: Driver, store: PostgresLeaseStore, outages: Any) -> None:
+    """b hears a once, then nothing; the row stands still, and b takes over."""
+    edge = Edge(driver)
+    driver.connect(Ports(edge, store, outages, edge, edge, edge, edge, edge, lambda why: None))
+    ticks = asyncio.create_task(driver.tick())
+    await async_wait_until(lambda: driver.core.role is Role.PASSIVE)
+    driver.handle(on.PeerConnected("a"))
+    driver.handle(on.PeerSaid("a", Heartbeat(1, 0)))
+    await async_wait_until(lambda: driver.core.role is Role.ACTIVE, within=60)
+    ticks.cancel()
+
+
+async def test_the_outage_that_a_new_holder_measured_is_in_the_history(
+    driver: Driver, store: PostgresLeaseStore
+) -> None:
+    await take_over(driver, store, store)
+    await async_wait_until(lambda: store.history(1)[0].outage_seconds is not None)
+    line = store.history(1)[0]
+    assert (line.epoch, line.holder) == (2, Holder("b", "p1"))
+    assert line.outage_seconds is not None
+    assert TIMING.ttl / 2 < line.outage_seconds < DB_TIMEOUT
+
+
+async def test_a_history_that_cannot_be_written_is_told_once_and_stops_nothing(
+    driver: Driver, store: PostgresLeaseStore
+) -> None:
+    with capture_logs() as logs:
+        await take_over(driver, store, UnreachableHistory())
+        told = "the outage is not in the history"
+        await async_wait_until(lambda: any(line["event"] == told for line in logs))
+    assert [line["reason"] for line in logs if line["event"] == told] == ["the database is down"]
+    assert not driver.ended.done()
+    assert store.history(1)[0].outage_seconds is None

@@ -137,12 +137,18 @@ class Deployment:
     # -- marks and batches -------------------------------------------------------------------------
 
     def next_marks(
-        self, now: float, committed: int, slowest: Callable[[str, int], int | None]
+        self,
+        now: float,
+        committed: int,
+        slowest: Callable[[str, int], int | None],
+        starting: Callable[[str], bool],
     ) -> Iterator[Mark]:
-        """``slowest(query, batch)``: what a member has come to that is far behind that batch."""
+        """``slowest(query, batch)``: what a member has come to that is far behind that batch;
+        ``starting(query)``: whether a member has not come to say where it is."""
         for name, marks in self.marks.items():
             if self.lives[name].state is QueryState.RUNNING:
-                mark = marks.plan(now, committed, slowest(name, marks.admitted))
+                behind = slowest(name, marks.admitted)
+                mark = marks.plan(now, committed, behind, starting=starting(name))
                 if mark is not None:
                     yield mark
 

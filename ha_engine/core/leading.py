@@ -182,10 +182,19 @@ class Leading:
 
         Only of members whose queries run and get on: the output waits for no other.
         """
-        others = (self.peers.get(member.node) for member in in_sync if member != self.me)
-        gets_on = (peer for peer in others if peer and now < peer.batches_at + STUCK_AFTER_SECONDS)
-        come_to = min((peer.batches.get(query, batch) for peer in gets_on), default=batch)
+        told = (peer.batches.get(query, batch) for peer in self._getting_on(now, in_sync))
+        come_to = min(told, default=batch)
         return come_to if come_to < batch - BATCHES_BEHIND_MAX else None
+
+    def starting(self, now: float, in_sync: tuple[Member, ...], query: str) -> bool:
+        """Whether an in-sync member has yet to say where ``query`` is there; not for ever."""
+        return any(query not in peer.batches for peer in self._getting_on(now, in_sync))
+
+    def _getting_on(self, now: float, in_sync: tuple[Member, ...]) -> Iterator[Peer]:
+        for member in in_sync:
+            peer = self.peers.get(member.node)
+            if member != self.me and peer and now < peer.batches_at + STUCK_AFTER_SECONDS:
+                yield peer
 
     def heir(self, in_sync: tuple[Member, ...], batches: dict[str, int]) -> str | None:
         """A warm in-sync member whose outbox has ``batches``, query by query (R22)."""

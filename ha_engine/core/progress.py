@@ -54,6 +54,7 @@ class Peer:
 
     def linked(self, now: float) -> None:
         self.connected, self.stage, self.heard_at = True, Stage.PROBE, now
+        self.batches, self.batches_at = {}, now
 
     def unlinked(self) -> None:
         self.connected, self.stage, self.warm = False, Stage.PROBE, False

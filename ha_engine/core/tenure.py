@@ -139,7 +139,9 @@ class Tenure:
         if self.may_act(now):
             in_sync = self._lease.row.in_sync if self._lease.row else ()
             slowest = partial(self.leading.slowest, now, in_sync)
-            for mark in list(self._deployment.next_marks(now, self._journal.committed, slowest)):
+            starting = partial(self.leading.starting, now, in_sync)
+            committed = self._journal.committed
+            for mark in list(self._deployment.next_marks(now, committed, slowest, starting)):
                 yield self.append(mark)
 
     def full_member(self) -> str | None:

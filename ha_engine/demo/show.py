@@ -31,7 +31,7 @@ TAKEOVER_SECONDS_MAX = 60.0
 SETTLE_SECONDS_MAX = 300.0
 QUIET_SECONDS = 1.5
 """So long nothing changes once the ticks are over too."""
-FADE_SECONDS = 40.0
+FADE_SECONDS = 100.0
 """So much of what is left of the year is sent each second that there is traffic to the end."""
 PEACE_SECONDS = 3.0
 """How long traffic flows undisturbed before each fault."""

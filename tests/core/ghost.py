@@ -20,7 +20,8 @@ class Ghost:
 
     def __init__(self, world: World) -> None:
         self.world, self.linked, self.room = world, False, True
-        self._batches: tuple[tuple[str, int], ...] = ()
+        # None: its queries are level with the holder's.
+        self._batches: tuple[tuple[str, int], ...] | None = None
 
     def link(self) -> None:
         if not self.linked:
@@ -53,10 +54,15 @@ class Ghost:
 
     def _ack(self, epoch: int) -> None:
         last = self._last().sequence
-        self._say(say.Ack(epoch, MEMBER.journal_id, last, self.room, False, self._batches))
+        batches = self._level() if self._batches is None else self._batches
+        self._say(say.Ack(epoch, MEMBER.journal_id, last, self.room, False, batches))
 
     def _say(self, message: say.Message) -> None:
         self.world.feed(on.PeerSaid(MEMBER.node, message))
+
+    def _level(self) -> tuple[tuple[str, int], ...]:
+        marks = self.world.core.deployment.marks
+        return tuple((query, one.admitted) for query, one in marks.items())
 
     def _last(self) -> Position:
         records = self.world.disk.records

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from ha_engine.core.leading import BATCHES_BEHIND_MAX, STUCK_AFTER_SECONDS, Leading
-from ha_engine.core.marks import CATCH_UP_SECONDS, MarkLimits, QueryMarks
+from ha_engine.core.marks import BATCHES_OF_REST, CATCH_UP_SECONDS, MarkLimits, QueryMarks
 from ha_engine.core.messages import Ack
 from ha_engine.core.progress import PeerTiming
 from ha_engine.types import Events, Mark, Member
@@ -20,8 +20,9 @@ STEP = 0.05
 class Pair:
     """The active's marks of one query; each step brings events, and Spark is quick."""
 
-    def __init__(self, backlog: int) -> None:
+    def __init__(self, backlog: int, batch_seconds: float = 0.0) -> None:
         self.now, self.sequence, self.come_to = 0.0, 0, 0.0
+        self.batch_seconds = batch_seconds
         self.marks = QueryMarks("q", frozenset({"s"}), ("sink",), LIMITS)
         self.leading = Leading(ME, 1, PeerTiming(0.2, 2.0), 0.0, ["b"])
         self.leading.peers["b"].journal_id = "b-1"
@@ -29,12 +30,13 @@ class Pair:
         while self.marks.last.number < backlog:
             self.step(None)
 
-    def step(self, slowest: int | None, rows: int = 1) -> None:
+    def step(self, slowest: int | None, rows: int = 1, *, starting: bool = False) -> None:
         self.now += STEP
         self.sequence += 1
         self.marks.saw_events(self.sequence, Events("s", rows, 0))
-        self.marks.asked(self.marks.last.number)
-        mark = self.marks.plan(self.now, self.sequence, slowest)
+        if not self.at or self.now >= self.at[-1] + self.batch_seconds:
+            self.marks.asked(self.now, self.marks.last.number)
+        mark = self.marks.plan(self.now, self.sequence, slowest, starting=starting)
         if mark is not None:
             self._cut(mark)
 
@@ -52,6 +54,9 @@ class Pair:
         batches = (("q", int(self.come_to)),)
         self.leading.acked(self.now, "b", Ack(1, "b-1", self.sequence, True, False, batches))
         self.step(self.leading.slowest(self.now, (ME, OTHER), "q", last), rows)
+
+    def step_beside_a_start(self) -> None:
+        self.step(None, starting=self.leading.starting(self.now, (ME, OTHER), "q"))
 
     @property
     def lag(self) -> int:
@@ -97,3 +102,16 @@ def test_a_full_batch_waits_for_nobody() -> None:
     for _ in range(100):
         pair.step_beside(3.0, rows=LIMITS.max_events_per_batch)
     assert max(pair.gaps(began)) <= 2 * STEP
+
+
+def test_the_active_rests_while_a_members_queries_start_and_not_for_ever() -> None:
+    pair = Pair(backlog=10, batch_seconds=0.5)
+    began = pair.now
+    pair.leading.peers["b"].linked(began)
+    while pair.now < began + STUCK_AFTER_SECONDS + 10:
+        pair.step_beside_a_start()
+    early = [gap for gap in pair.gaps(began + 1) if gap > 1]
+    rest = BATCHES_OF_REST * pair.batch_seconds
+    assert early == pytest.approx([rest] * len(early), abs=(BATCHES_OF_REST + 1) * STEP)
+    assert len(early) >= STUCK_AFTER_SECONDS / rest - 2
+    assert max(pair.gaps(began + STUCK_AFTER_SECONDS)) <= pair.batch_seconds + 2 * STEP

@@ -10,6 +10,9 @@ from dataclasses import dataclass, replace
 
 from ha_engine.types import DatabaseIdentity, Holder, LeaseRow, Member
 
+EPOCHS_SKIPPED = 1000
+"""More than a database can have lost: two holders of one epoch would write two histories of it."""
+
 
 @dataclass(frozen=True, slots=True)
 class LeaseTiming:
@@ -22,11 +25,15 @@ class LeaseTiming:
 
 @dataclass(frozen=True, slots=True)
 class HighWater:
-    """The highest (epoch, version) that this node ever read, kept on its disk (R5)."""
+    """The highest (epoch, version) that this node ever read, kept on its disk (R5).
+
+    ``forced`` is the epoch that it last tried to acquire by force, 0 for none (R26).
+    """
 
     epoch: int = 0
     version: int = 0
     identity: DatabaseIdentity | None = None
+    forced: int = 0
 
     def above(self, row: LeaseRow) -> bool:
         return (row.epoch, row.version) < (self.epoch, self.version)
@@ -120,14 +127,19 @@ class Lease:
     def heard_of(self, epoch: int) -> None:
         """R14: a record, ledger or message carries ``epoch``; a row below it is a regressed one."""
         if epoch > self.high_water.epoch:
-            self.high_water = HighWater(epoch, 0, self.high_water.identity)
+            self.high_water = replace(self.high_water, epoch=epoch, version=0)
+
+    def forces(self, epoch: int) -> None:
+        self.high_water = replace(self.high_water, forced=epoch)
 
     def _remember(self, now: float, row: LeaseRow | None) -> None:
         if row is None or self.row is None or _stamp(row) != _stamp(self.row):
             self.still_since = now
         self.row = row
         if row is not None and not self.high_water.above(row):
-            self.high_water = HighWater(row.epoch, row.version, self.identity)
+            self.high_water = replace(
+                self.high_water, epoch=row.epoch, version=row.version, identity=self.identity
+            )
             # R5: who changes a row of a lost branch, an operator perhaps, knows less than we do.
             same = self.held is not None and self.held.epoch == row.epoch
             if not (same and self.mine and self.moved):
@@ -272,6 +284,12 @@ class Lease:
             successor=None,
             identity=self.identity,
         )
+
+    def forced(self) -> LeaseRow:
+        """R26: as acquired; above a row that lost writes, far above what these may have had."""
+        row = self.acquired(None)
+        skipped = EPOCHS_SKIPPED if self.regressed else 0
+        return replace(row, epoch=row.epoch + skipped)
 
     def rewritten(self) -> LeaseRow:
         """R5, R6: our row again, above everything that was read, so that no older one passes."""

@@ -143,6 +143,8 @@ class Tenure:
             committed = self._journal.committed
             for mark in list(self._deployment.next_marks(now, committed, slowest, starting)):
                 yield self.append(mark)
+            for published in list(self._deployment.numbers_passed()):
+                yield self.append(published)
 
     def full_member(self) -> str | None:
         """R30: who is in sync and has no room for events."""
@@ -165,8 +167,7 @@ class Tenure:
             return
         match message:
             case say.Standing():
-                journal = self._journal
-                yield from self.leading.stands(now, peer, message, journal.epochs, journal.last)
+                yield from self.leading.stands(now, peer, message, self._journal)
             case say.Ack():
                 self.leading.acked(now, peer, message)
             case say.Promise():

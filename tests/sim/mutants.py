@@ -79,7 +79,7 @@ HUNTED = (
     _hunted(13, "R5", "lease", "(self.moved and not self.mine)", "False"),
     _hunted(16, "R5", "lease", "return self.high_water.above(row) or", "return"),
     _hunted(
-        19,
+        34,
         "R3",
         "tenure",
         "self.leading.match_of(heir) == journal.last.sequence == journal.committed",
@@ -205,6 +205,27 @@ TOLD = (
         "following",
         "if message.stood == self._journal.last:",
         "if True:",
+    ),
+    _told(
+        schedules.an_operator_gives_up_what_the_other_has,
+        "R26",
+        "leading",
+        "journal.forced_behind(match), ",
+        "False, ",
+    ),
+    _told(
+        schedules.an_operator_gives_up_what_the_other_has,
+        "R26",
+        "following",
+        "if self.giving_up and incarnation is not None:",
+        "if False:",
+    ),
+    _told(
+        schedules.an_operator_gives_up_what_the_other_has,
+        "R26",
+        "marks",
+        "if self.last.number < self._given_up_through:",
+        "if False:",
     ),
     _told(
         schedules.a_member_falls_behind_its_removal,

@@ -10,6 +10,7 @@ from ha_engine.core import inputs as on
 from ha_engine.core import messages as say
 from ha_engine.types import Member, Role
 from tests.core.truth import require
+from tests.sim.forcing import force
 from tests.sim.group import Group
 from tests.sim.history import heal
 from tests.sim.node import SimNode
@@ -308,6 +309,24 @@ def a_late_word_to_follow_answers_an_earlier_standing(stage: Stage) -> None:
     stage.heal()
 
 
+def an_operator_gives_up_what_the_other_has(stage: Stage) -> None:
+    """R26. 1. b is cut off and leaves the row; a acks and publishes alone, and is lost. 2. An
+    operator makes sure that a is off and forces b. 3. b goes on behind the batches that a
+    published. 4. a is back after all: it sets aside what it had more, and follows."""
+    group = stage.group
+    stage.isolate(stage.b, database=False)
+    stage.until(lambda: len(stage.in_sync) == 1)
+    published = {key: ledger.batch for key, ledger in group.around.ledgers.items()}
+    stage.until(lambda: all(group.around.ledgers[key].batch > published[key] for key in published))
+    group.restart_within = 0.1
+    force(group)
+    group.network.unblock()
+    stage.until(stage.is_active(stage.b))
+    require(group.counters["records given up"] > 0, "schedule", "there was nothing to give up")
+    stage.until(lambda: group.counters["journals set aside"] > 0)
+    stage.heal()
+
+
 def a_call_of_the_former_holder_lands_late(stage: Stage) -> None:
     """R24, I7. 1. a's calls to the sinks take seconds. 2. a is asked to switch over, b claims the
     ledgers. 3. a's calls land: they are refused, for all that a was allowed to send them."""
@@ -339,5 +358,6 @@ SCHEDULES: tuple[Callable[[Stage], None], ...] = (
     a_stopped_follower_does_not_think_its_leader_silent,
     a_member_falls_behind_its_removal,
     a_late_word_to_follow_answers_an_earlier_standing,
+    an_operator_gives_up_what_the_other_has,
     a_call_of_the_former_holder_lands_late,
 )

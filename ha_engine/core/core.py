@@ -189,7 +189,7 @@ class Core:
         """Why ``to``, or any member, cannot take over now; None when one can."""
         if self.tenure is None:
             return "this node is not the active"
-        return self.tenure.why_no_switchover(to)
+        return self.tenure.why_no_switchover(self._now, to)
 
     def why_no_forced_failover(self, confirmed_off: Iterable[str]) -> str | None:
         """Why an operator must not force a failover to this node now; None when it may be (R26)."""

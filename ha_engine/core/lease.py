@@ -49,6 +49,8 @@ class Lease:
         self.row: LeaseRow | None = None
         # R5, R6: the newest row that this node knows of, if it is this process's own.
         self.held: LeaseRow | None = None
+        # R15: the last epoch of this process that is over. A row that lost writes may name it yet.
+        self.ended = 0
         self.identity: DatabaseIdentity | None = None
         self.read_once, self.read_at = False, -math.inf
         # I2, R4: taken on this node's clock before the request was sent, never after its reply.
@@ -149,7 +151,9 @@ class Lease:
 
     @property
     def mine(self) -> bool:
-        return self.row is not None and self.row.holder == self.me
+        """This process holds the lease by that row, or will once a write of it succeeds (R1)."""
+        row = self.row
+        return row is not None and row.holder == self.me and row.epoch > self.ended
 
     @property
     def regressed(self) -> bool:
@@ -158,7 +162,16 @@ class Lease:
         row = self.row
         if row is None:
             return False
-        return self.high_water.above(row) or (self.moved and not self.mine)
+        return self.high_water.above(row) or (self.moved and not self._is_as_written)
+
+    @property
+    def _is_as_written(self) -> bool:
+        """The row lists whom this holder listed last. 1. It removes P. 2. The database fails over
+        and loses that. 3. An operator's pause gives the row the version that was lost."""
+        row, held = self.row, self.held
+        if row is None or held is None or not self.mine:
+            return False
+        return held.epoch != row.epoch or held.in_sync == row.in_sync
 
     @property
     def moved(self) -> bool:

@@ -105,6 +105,7 @@ class Life:
         self._become(Role.DEMOTING, why)
         self._close(why)
         self.tenure, self.lessee.releasing = None, False
+        self.lease.ended = self.epoch
         self.do(do.StopStreams())
         self._become(Role.JOINING, why)
 

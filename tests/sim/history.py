@@ -105,7 +105,9 @@ def _repair_row(group: Group) -> None:
     assert newest is not None
     for node in group.living:
         node.kill(query_process_dies=True)
-    version = max(newest.version, table.row.version if table.row else 0) + 1
+    # Above what any node has read, of a branch that is lost perhaps: they compare.
+    read = [node.disk.high_water.version for node in group.nodes.values() if node.disk.high_water]
+    version = max(newest.version, table.row.version if table.row else 0, *read) + 1
     row = replace(newest, holder=None, successor=None, version=version, identity=table.identity,
                   paused=False)  # fmt: skip
     group.database.generation += 1

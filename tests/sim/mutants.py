@@ -76,7 +76,7 @@ HUNTED = (
         "self.held is not None and self.possible == {self.member}",
         "self.row.in_sync == (self.member,)",
     ),
-    _hunted(13, "R5", "lease", "(self.moved and not self.mine)", "False"),
+    _hunted(13, "R5", "lease", "(self.moved and not self._is_as_written)", "False"),
     _hunted(16, "R5", "lease", "return self.high_water.above(row) or", "return"),
     _hunted(
         34,
@@ -154,7 +154,7 @@ TOLD = (
         schedules.a_row_regresses_and_its_holder_dies,
         "R5",
         "lease",
-        "(self.moved and not self.mine)",
+        "(self.moved and not self._is_as_written)",
         "False",
     ),
     _told(
@@ -226,6 +226,20 @@ TOLD = (
         "marks",
         "if self.last.number < self._given_up_through:",
         "if False:",
+    ),
+    _told(
+        schedules.a_pause_gives_a_lost_row_the_version_of_a_release,
+        "R15",
+        "lease",
+        " and row.epoch > self.ended",
+        "",
+    ),
+    _told(
+        schedules.a_pause_gives_a_lost_row_the_version_of_a_removal,
+        "R5",
+        "lease",
+        "(self.moved and not self._is_as_written)",
+        "(self.moved and not self.mine)",
     ),
     _told(
         schedules.a_member_falls_behind_its_removal,

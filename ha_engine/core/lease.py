@@ -95,8 +95,9 @@ class Lease:
         """A read tells what stands there; it never extends safe_until (R1)."""
         self.read_once, self.read_at, self.identity = True, self.sent_at or now, identity
         self._remember(now, row)
-        if row is not None:
-            # A later version stands there: a write that expected an earlier one fails (R1).
+        if row is not None and not self.moved:
+            # A later version stands there: a write that expected an earlier one fails (R1). Behind
+            # a failover of the database it may be that write, and what followed from it is lost.
             self._unresolved = tuple(w for w in self._unresolved if _stamp(w) > _stamp(row))
         self._answered()
 

@@ -242,6 +242,13 @@ TOLD = (
         "(self.moved and not self.mine)",
     ),
     _told(
+        schedules.a_member_of_an_unanswered_write_acquires_and_that_is_lost,
+        "R5",
+        "lease",
+        "if row is not None and not self.moved:",
+        "if row is not None:",
+    ),
+    _told(
         schedules.a_member_falls_behind_its_removal,
         "R9",
         "leading",

@@ -371,6 +371,27 @@ def a_pause_gives_a_lost_row_the_version_of_a_removal(stage: Stage) -> None:
     stage.heal()
 
 
+def a_member_of_an_unanswered_write_acquires_and_that_is_lost(stage: Stage) -> None:
+    """R1, R5. 1. a is alone and lists b again; that takes effect, and a is not told. 2. a is
+    stopped, b acquires. 3. The database fails over without b's acquisition. 4. a finds its own row,
+    which lists b: it was not alone, so it must not write the row again under b's epoch."""
+    group = stage.group
+    stage.isolate(stage.b, database=False)
+    stage.until(lambda: len(stage.in_sync) == 1)
+    group.database.loses_replies = 1.0
+    group.network.unblock()
+    stage.until(lambda: len(stage.in_sync) == 2)
+    stage.a.pause(30)
+    group.database.loses_replies = 0.0
+    stage.until(stage.is_active(stage.b))
+    before = next(n for n, row in enumerate(group.facts.branch) if row.epoch == 2)
+    group.database.fail_over(len(group.facts.branch) - before)
+    stage.isolate(stage.b)
+    stage.a.resume(stage.a.processes)
+    stage.wait(6)
+    stage.heal()
+
+
 def a_call_of_the_former_holder_lands_late(stage: Stage) -> None:
     """R24, I7. 1. a's calls to the sinks take seconds. 2. a is asked to switch over, b claims the
     ledgers. 3. a's calls land: they are refused, for all that a was allowed to send them."""
@@ -404,6 +425,7 @@ SCHEDULES: tuple[Callable[[Stage], None], ...] = (
     a_late_word_to_follow_answers_an_earlier_standing,
     a_pause_gives_a_lost_row_the_version_of_a_release,
     a_pause_gives_a_lost_row_the_version_of_a_removal,
+    a_member_of_an_unanswered_write_acquires_and_that_is_lost,
     an_operator_gives_up_what_the_other_has,
     a_call_of_the_former_holder_lands_late,
 )

@@ -53,6 +53,7 @@ def core_of(
         journal.group_id,
         str(uuid.uuid4()),
         config.http.advertise or f"http://{config.http.listen}",
+        tuple(sorted(config.event_sync.peers)),
     )
     timing = LeaseTiming(lease.ttl, lease.renew_every, lease.margin)
     sync = config.event_sync

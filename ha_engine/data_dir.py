@@ -57,7 +57,7 @@ class DataDirectory:
         except FileNotFoundError:
             return HighWater()
         identity = DatabaseIdentity(**kept["identity"]) if kept["identity"] else None
-        return HighWater(kept["epoch"], kept["version"], identity)
+        return HighWater(kept["epoch"], kept["version"], identity, kept.get("forced", 0))
 
     def keep(self, high_water: HighWater) -> None:
         """Durable when it returns. Blocks for two fsyncs. Raises DiskFailed."""

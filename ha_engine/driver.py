@@ -91,7 +91,7 @@ class Keeper(Protocol):
     def keep(self, high_water: HighWater) -> None: ...
     def bind_group(self, group_id: str) -> None: ...
     def trim_outbox(self, query: str, through: int) -> None: ...
-    async def cut_journal(self, after: int) -> None: ...
+    async def cut_journal(self, after: int, *, set_aside: bool) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +227,8 @@ class Driver:
                 self._on_disk(ports.keeper.trim_outbox, query, through)
             case do.ReadLease() | do.CreateLease() | do.WriteLease():
                 self._spawn(self._call_lease(action), "lease call")
-            case do.KeepHighWater(epoch, version, identity):
-                self._on_disk(ports.keeper.keep, HighWater(epoch, version, identity))
+            case do.KeepHighWater(high_water):
+                self._on_disk(ports.keeper.keep, high_water)
             case do.BindGroup(group_id):
                 ports.keeper.bind_group(group_id)
                 ports.peers.introduce()
@@ -263,8 +263,8 @@ class Driver:
                 ports.process_link.stop_process(incarnation, reason)
             case do.RunQuery():
                 ports.process_link.run_query(action)
-            case do.CutJournal(match, why):
-                self._spawn(self._cut_journal(ports, match.sequence, why), "cut the journal")
+            case do.CutJournal():
+                self._spawn(self._cut_journal(ports, action), "cut the journal")
             case do.ReportDifference(query, number):
                 log.error("a batch differs from the active's", query=query, batch=number)
             case do.Exit(reason):
@@ -280,9 +280,9 @@ class Driver:
             for record in records:
                 ports.receivers.replay(record)
 
-    async def _cut_journal(self, ports: Ports, after: int, why: str) -> None:
-        await ports.keeper.cut_journal(after)
-        raise JournalCut(f"the journal was cut behind {after}, since {why}; it starts anew")
+    async def _cut_journal(self, ports: Ports, cut: do.CutJournal) -> None:
+        await ports.keeper.cut_journal(cut.match.sequence, set_aside=cut.set_aside)
+        raise JournalCut(f"the journal was cut behind {cut.match}, since {cut.why}; it starts anew")
 
     async def _note_outage(self, outages: Outages, epoch: int, seconds: float) -> None:
         """For people who read the history; not worth a second try."""

@@ -24,6 +24,7 @@ import uvloop
 
 from ha_engine import logs
 from ha_engine.api.cluster import cluster_of
+from ha_engine.api.failover import failover_routes
 from ha_engine.api.http import NodeView, application
 from ha_engine.api.lease import lease_routes
 from ha_engine.api.server import WebServer, listen
@@ -286,6 +287,7 @@ class Node:
         others = [
             *routes(self.gate, self.config.http.max_body),
             *lease_routes(self.lease_admin, self.config.group),
+            *failover_routes(self.core, self.driver.handle),
         ]
         return WebServer(application(view, others), self.config.http)
 
@@ -322,8 +324,8 @@ class Node:
         """The publisher's authority (R17)."""
         return self.core.authority_seconds(boottime())
 
-    def last_mark(self, query: str) -> int:
-        return self.core.deployment.marks[query].last.number
+    def last_mark(self, query: str) -> float:
+        return self.core.deployment.marks[query].ledger_end_max
 
     def keep(self, high_water: HighWater) -> None:
         self.data.keep(high_water)
@@ -334,8 +336,14 @@ class Node:
     def trim_outbox(self, query: str, through: int) -> None:
         self.outbox.trim(query, through)
 
-    async def cut_journal(self, after: int) -> None:
-        await self.writer.run_exclusive(lambda: self.journal.truncate_after(after))
+    async def cut_journal(self, after: int, *, set_aside: bool) -> None:
+        if not set_aside:
+            await self.writer.run_exclusive(lambda: self.journal.truncate_after(after))
+            return
+        # First what was made from the records that go; a crash in between makes it anew.
+        await asyncio.to_thread(self.outbox.drop_all)
+        kept = await self.writer.run_exclusive(lambda: self.journal.give_up_after(after))
+        log.warning("committed records were given up by a forced failover", kept_in=str(kept))
 
     def _alive(self) -> bool:
         return not self.driver.ended.done()

@@ -15,7 +15,19 @@ from typing import Annotated
 import typer
 
 from ha_engine import __version__
-from ha_engine.cli import app, config, db, demo, journal, lease, publish, reinit, run, status
+from ha_engine.cli import (
+    app,
+    config,
+    db,
+    demo,
+    failover,
+    journal,
+    lease,
+    publish,
+    reinit,
+    run,
+    status,
+)
 from ha_engine.errors import EngineError
 
 root = typer.Typer(
@@ -54,6 +66,7 @@ def _options(
 root.command("run")(run.run)
 root.command("status")(status.status)
 root.command("switchover")(status.switchover)
+root.command("failover")(failover.failover)
 root.command("pause")(lease.pause)
 root.command("resume")(lease.resume)
 root.command("history")(lease.history)

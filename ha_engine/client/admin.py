@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+from urllib.parse import urlencode
 
 import httpx
 
@@ -45,6 +47,21 @@ def begin_switchover(url: str, to: str | None, by: str) -> tuple[str, str]:
     if answer.status_code != httpx.codes.ACCEPTED:
         raise EngineError(answer.json()["error"])
     return url, answer.json()["to"]
+
+
+def fetch_failover(url: str, confirmed_off: Sequence[str]) -> dict[str, Any]:
+    """The body of GET /v1/failover. Raises NodeUnreachable."""
+    query = urlencode([("confirmed_off", name) for name in confirmed_off])
+    told: dict[str, Any] = _call("GET", url, f"/v1/failover?{query}").json()
+    return told
+
+
+def force_failover(url: str, confirmed_off: Sequence[str], by: str) -> None:
+    """Ask this very node. Raises EngineError with its reason when it refuses, NodeUnreachable."""
+    body = {"force": True, "confirmed_off": list(confirmed_off), "by": by}
+    answer = _call("POST", url, "/v1/failover", body)
+    if answer.status_code != httpx.codes.ACCEPTED:
+        raise EngineError(answer.json()["error"])
 
 
 def _change(url: str, path: str, body: Any = None) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ha_engine.core.lease import HighWater
 from ha_engine.core.messages import Message
-from ha_engine.types import DatabaseIdentity, LeaseRow, Mark, Position, Record, Role
+from ha_engine.types import LeaseRow, Mark, Position, Record, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +36,9 @@ class WriteLease:
 
 @dataclass(frozen=True, slots=True)
 class KeepHighWater:
-    """Keep on disk the highest (epoch, version) read and the database's identity (R5)."""
+    """Keep on disk the highest (epoch, version) read, and what goes with it (R5, R26)."""
 
-    epoch: int
-    version: int
-    identity: DatabaseIdentity | None
+    high_water: HighWater
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +84,14 @@ class StopStreams:
 class CutJournal:
     """Remove every record behind ``match``, durably, then start the node process anew (I8).
 
-    State is built from a prefix in one way only: as after a crash.
+    State is built from a prefix in one way only: as after a crash. ``set_aside``: committed records
+    are among them, which a forced failover gave up (R26). They are kept beside the journal, and all
+    that was made from them goes: the journal's id, the outbox.
     """
 
     match: Position
     why: str
+    set_aside: bool = False
 
 
 @dataclass(frozen=True, slots=True)

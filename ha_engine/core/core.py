@@ -8,12 +8,14 @@ its queries in ``querying``. The invariants are checked after every step.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.core import messages as say
 from ha_engine.core.deployment import Deployment
 from ha_engine.core.following import Following
+from ha_engine.core.forcing import Forcing
 from ha_engine.core.identity import Identity
 from ha_engine.core.invariants import check
 from ha_engine.core.lease import HighWater, Lease, LeaseTiming
@@ -50,6 +52,7 @@ class Core:
         self.journal = OwnJournal(deployment)
         self.querying = Querying(identity.process, deployment)
         self.following = Following(self.lessee, self.journal, self.querying)
+        self.forcing = Forcing(self.lessee, self.journal, self.following, identity.peers)
         self.life = Life(identity, self.lessee, self.journal, self.querying, self.following, peers)
         self._now = -math.inf
 
@@ -94,6 +97,9 @@ class Core:
                 self._on_peer(event)
             case on.RoomChanged():
                 self.following.room = event.room
+            case on.FailoverForced(_, confirmed_off):
+                if self.why_no_forced_failover(confirmed_off) is None:
+                    self.forcing.ask(self._now, event)
             case on.StopAsked():
                 self.life.stop()
             case _:
@@ -120,7 +126,7 @@ class Core:
         if leads is not None:
             self.life.do_all(leads.plan_marks(self._now))
         self.life.do_all(self.deployment.answers(self.journal.committed))
-        if not self.stopping and self.role not in (Role.STARTING, Role.STOPPED):
+        if not self._is_bound and self.role is not Role.STARTING and not self.following.giving_up:
             self.life.do_all(self.querying.run(self._now, self.identity.journal_id))
         self.life.leave()
 
@@ -183,7 +189,21 @@ class Core:
         """Why ``to``, or any member, cannot take over now; None when one can."""
         if self.tenure is None:
             return "this node is not the active"
-        return self.tenure.why_no_switchover(to)
+        return self.tenure.why_no_switchover(self._now, to)
+
+    def why_no_forced_failover(self, confirmed_off: Iterable[str]) -> str | None:
+        """Why an operator must not force a failover to this node now; None when it may be (R26)."""
+        if self.acting:
+            return "this node is the active"
+        if self._is_bound:
+            return "this node is stopping, or cuts its journal"
+        return self.forcing.why_not(self._now, self.life.connected, frozenset(confirmed_off))
+
+    @property
+    def _is_bound(self) -> bool:
+        """Whether this process must not take over any more."""
+        gone = self.stopping or self.role is Role.STOPPED
+        return gone or self.following.cutting
 
     @property
     def receiving(self) -> bool:
@@ -218,7 +238,7 @@ class Core:
     def _keep_high_water(self, before: HighWater) -> None:
         mark = self.lease.high_water
         if mark != before:
-            self.life.do(do.KeepHighWater(mark.epoch, mark.version, mark.identity))
+            self.life.do(do.KeepHighWater(mark))
 
     def _on_lease(
         self, event: on.LeaseRead | on.LeaseWritten | on.LeaseDenied | on.DatabaseUnreachable
@@ -228,6 +248,8 @@ class Core:
                 self._after_read()
             case Heard.WRITTEN:
                 self._after_write()
+            case Heard.NOTHING:
+                self.forcing.forget()
 
     def _after_read(self) -> None:
         outcome = self._read()
@@ -242,8 +264,11 @@ class Core:
             # R3: whoever is named in a release that may have taken effect waits for no ttl.
             ends = -math.inf if lessee.releasing else self._authority_ends()
             return lessee.read_as_holder(self._now, self.epoch, ends, stopping=self.stopping)
-        if self.stopping or self.role is Role.STOPPED or self.following.cutting:
+        if self._is_bound:
             return None
+        forced = self.forcing.after_read(self._now, self.life.connected)
+        if forced is not None:
+            return forced
         return lessee.read_as_other(self._now, new=self.journal.last == ORIGIN)
 
     def _after_write(self) -> None:
@@ -262,7 +287,8 @@ class Core:
             return
         if self.acting:
             self.life.become_demoting("the database had lost the lease row; it is written again")
-        self.life.become_promoting(row.epoch, row.group_id)
+        forced = self.forcing.acquired(row.epoch)
+        self.life.become_promoting(row.epoch, row.group_id, forced=forced)
 
     def _hear_of(self, epoch: int, where: str) -> None:
         """R14: kept on disk, so that no row below it is ever acquired from or renewed (R5)."""

@@ -14,7 +14,16 @@ from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.core.marks import MarkLimits, QueryMarks
 from ha_engine.core.queries import QueryLife, QueryState, RestartPolicy
-from ha_engine.types import Application, Events, Mark, Published, QueryVersion, Record, Skip
+from ha_engine.types import (
+    Application,
+    EpochStart,
+    Events,
+    Mark,
+    Published,
+    QueryVersion,
+    Record,
+    Skip,
+)
 
 UNDECIDED = (
     "its definition changed since it last ran; set on_change to keep (its state goes on) or reset "
@@ -77,6 +86,9 @@ class Deployment:
             case Skip() as skip:
                 self.skips.add((skip.query, skip.number))
                 self._skips_uncommitted.append((sequence, skip.query))
+            case EpochStart(_, _, forced) if forced:
+                for marks in self.marks.values():
+                    marks.history_was_given_up()
             case Application() as application:
                 self._take_application(sequence, application)
             case _:
@@ -152,6 +164,11 @@ class Deployment:
                 if mark is not None:
                     yield mark
 
+    def numbers_passed(self) -> Iterator[Published]:
+        """R26: what leaves the outbox unpublished, since its numbers were given away before."""
+        for marks in self.marks.values():
+            yield from marks.numbers_passed()
+
     def answers(self, committed: int) -> Iterator[do.AnswerMark]:
         for marks in self.marks.values():
             mark = marks.answer(committed)
@@ -166,6 +183,7 @@ class Deployment:
         """The record to write, None when one at least as high is written already."""
         if event.query not in self.marks:
             return None
+        self.marks[event.query].ledger_says(event.sink, event.batch)
         if event.batch > self.marks[event.query].last.number:
             return None  # I7: a ledger that another history wrote says nothing about this one
         key = (event.query, event.sink)

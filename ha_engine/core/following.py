@@ -30,19 +30,30 @@ class Following:
         self._heard: tuple[int, float] | None = None
         # A cut was asked for; nothing is heard and nothing acquired until this process ends.
         self.cutting = False
+        # R26: committed records are to be given up, and nothing may run on what came from them.
+        self.giving_up = False
         # R30: the edge says when the disk is nearly full.
         self.room = True
         # The highest sequence that the holder called committed (R12).
         self._committed = 0
 
     def end(self) -> None:
-        self.epoch, self.leader = 0, None
+        self.epoch, self.leader, self.giving_up = 0, None, False
 
     def silent_since(self, epoch: int) -> float | None:
         """When the holder of ``epoch`` was last heard; None if it never was."""
         if self._heard is None or self._heard[0] != epoch:
             return None
         return self._heard[1]
+
+    def heard_within(self, now: float, seconds: float) -> bool:
+        """Whether somebody spoke as a holder in the last ``seconds``."""
+        return self._heard is not None and now - self._heard[1] < seconds
+
+    @property
+    def told_committed(self) -> int:
+        """The highest sequence that a holder called committed (R12)."""
+        return self._committed
 
     def lost(self, now: float, peer: str) -> None:
         if self.leader == peer:
@@ -65,7 +76,7 @@ class Following:
                 yield from self._beat(now, peer, message)
             case say.Released():
                 self._lease.again_at_once(now)
-            case say.BatchDigest(_, query, number, digest):
+            case say.BatchDigest(epoch, query, number, digest) if epoch == self.epoch:
                 if not self._querying.digests.note_theirs(query, number, digest):
                     yield do.ReportDifference(query, number)
 
@@ -81,7 +92,7 @@ class Following:
             if message.match != self._journal.last:
                 # An answer to where we stood before says nothing about what came since (I14).
                 if message.stood == self._journal.last:
-                    yield from self._cut(now, message.match, peer)
+                    yield from self._cut(now, message, peer)
                 return
             # I8: our journal is a prefix of that holder's from here on.
             self.epoch = message.epoch
@@ -90,23 +101,31 @@ class Following:
             self._lease.again_at_once(now)
         yield self._ack(peer)
 
-    def _cut(self, now: float, match: Position, leader: str) -> Iterator[Outcome]:
-        """I8, R8: never below what is committed, and only once the row was read without us."""
-        lease, row = self._lease, self._lease.row
+    def _cut(self, now: float, message: say.Follow, leader: str) -> Iterator[Outcome]:
+        """I8, R8: only once the row was read without us, and never below what is committed, unless
+        an operator gave that up (R26)."""
+        lease, row, match = self._lease, self._lease.row, message.match
         out = row is not None and row.epoch == lease.high_water.epoch
         if not out or not lease.read_once or lease.member in (row.in_sync if row else ()):
             lease.again_at_once(now)
-        elif match.sequence < self._journal.committed:
+        elif match.sequence < self._journal.committed and not message.forced:
             yield Foreign(
                 f"{leader} does not have what is committed here behind {match}: the two journals "
                 "are of different histories; keep the right one, and reinit the other node"
             )
         elif match < self._journal.last:
+            why = f"{leader} became active with a journal up to {match}"
+            incarnation = self._querying.process.incarnation
+            # What is committed here a process that was started again does not know for certain.
+            self.giving_up = message.forced
+            if self.giving_up and incarnation is not None:
+                yield do.StopQueryProcess(incarnation, why)
+                return
             self.cutting = True
-            yield do.CutJournal(match, f"{leader} became active with a journal up to {match}")
+            yield do.CutJournal(match, why, set_aside=self.giving_up)
 
     def _take(self, message: say.Records) -> Iterator[do.Action]:
-        self._told_committed(message.epoch, message.committed)
+        self._note_committed(message.epoch, message.committed)
         records = self._fresh(message, self._journal.last)
         for record in records:
             self._journal.take(record)
@@ -120,7 +139,7 @@ class Following:
         return tuple(r for r in message.records if r.position.sequence > last.sequence)
 
     def _beat(self, now: float, peer: str, message: say.Heartbeat) -> Iterator[do.Action]:
-        self._told_committed(message.epoch, message.committed)
+        self._note_committed(message.epoch, message.committed)
         if message.request and self._lease.promise(now, message.epoch):
             yield do.Tell(peer, say.Promise(message.epoch, message.request))
         if self.epoch == message.epoch:
@@ -139,7 +158,7 @@ class Following:
             heard = min(self._committed, self._journal.durable)
             self._journal.committed = max(self._journal.committed, heard)
 
-    def _told_committed(self, epoch: int, committed: int) -> None:
+    def _note_committed(self, epoch: int, committed: int) -> None:
         if epoch == self.epoch:
             self._committed = max(self._committed, committed)
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who this node is. ``new_group_id`` is used only if the group has no row yet (R6)."""
+    """Who this node is. ``new_group_id`` is used only if the group has no row yet (R6); ``peers``
+    are the other nodes of the group, as the config names them."""
 
     node: str
     process: str
@@ -15,3 +16,4 @@ class Identity:
     group_id: str | None
     new_group_id: str
     advertise: str | None = None
+    peers: tuple[str, ...] = ()

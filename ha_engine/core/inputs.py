@@ -205,6 +205,14 @@ class SwitchoverAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class FailoverForced:
+    """An operator gives up what this journal lacks, and says which nodes are surely off (R26)."""
+
+    by: str
+    confirmed_off: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StopAsked:
     """The node shall end; the lease is to be given up first."""
 
@@ -235,5 +243,6 @@ Input = (
     | SkipAsked
     | RetryAsked
     | SwitchoverAsked
+    | FailoverForced
     | StopAsked
 )

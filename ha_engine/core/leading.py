@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator
 
 from ha_engine.core import actions as do
 from ha_engine.core import messages as say
+from ha_engine.core.own_journal import OwnJournal
 from ha_engine.core.progress import Peer, PeerTiming, Stage, common_prefix
-from ha_engine.types import Member, Position
+from ha_engine.types import Member
 
 REQUESTS_KEPT = 16
 BATCHES_BEHIND_MAX = 4
@@ -56,15 +57,15 @@ class Leading:
         now: float,
         name: str,
         standing: say.Standing,
-        epochs: tuple[Position, ...],
-        last: Position,
+        journal: OwnJournal,
     ) -> Iterator[do.Action]:
         """Tells a member where to go on, and sends it records if it has nothing to cut (I8)."""
         peer = self.peers.get(name)
         if peer is None or peer.stage is Stage.REPLICATE:
             return
-        match = common_prefix(epochs, last, standing.epochs, standing.last)
-        yield do.Tell(name, say.Follow(self.epoch, standing.journal_id, match, standing.last))
+        match = common_prefix(journal.epochs, journal.last, standing.epochs, standing.last)
+        forced, journal_id = journal.forced_behind(match), standing.journal_id
+        yield do.Tell(name, say.Follow(self.epoch, journal_id, match, standing.last, forced))
         if match == standing.last:
             peer.follows(now, standing.journal_id)
             yield do.StreamRecords(name, self.epoch, match)

@@ -10,6 +10,9 @@ from dataclasses import dataclass, replace
 
 from ha_engine.types import DatabaseIdentity, Holder, LeaseRow, Member
 
+EPOCHS_SKIPPED = 1000
+"""More than a database can have lost: two holders of one epoch would write two histories of it."""
+
 
 @dataclass(frozen=True, slots=True)
 class LeaseTiming:
@@ -22,11 +25,15 @@ class LeaseTiming:
 
 @dataclass(frozen=True, slots=True)
 class HighWater:
-    """The highest (epoch, version) that this node ever read, kept on its disk (R5)."""
+    """The highest (epoch, version) that this node ever read, kept on its disk (R5).
+
+    ``forced`` is the epoch that it last tried to acquire by force, 0 for none (R26).
+    """
 
     epoch: int = 0
     version: int = 0
     identity: DatabaseIdentity | None = None
+    forced: int = 0
 
     def above(self, row: LeaseRow) -> bool:
         return (row.epoch, row.version) < (self.epoch, self.version)
@@ -42,6 +49,8 @@ class Lease:
         self.row: LeaseRow | None = None
         # R5, R6: the newest row that this node knows of, if it is this process's own.
         self.held: LeaseRow | None = None
+        # R15: the last epoch of this process that is over. A row that lost writes may name it yet.
+        self.ended = 0
         self.identity: DatabaseIdentity | None = None
         self.read_once, self.read_at = False, -math.inf
         # I2, R4: taken on this node's clock before the request was sent, never after its reply.
@@ -86,8 +95,9 @@ class Lease:
         """A read tells what stands there; it never extends safe_until (R1)."""
         self.read_once, self.read_at, self.identity = True, self.sent_at or now, identity
         self._remember(now, row)
-        if row is not None:
-            # A later version stands there: a write that expected an earlier one fails (R1).
+        if row is not None and not self.moved:
+            # A later version stands there: a write that expected an earlier one fails (R1). Behind
+            # a failover of the database it may be that write, and what followed from it is lost.
             self._unresolved = tuple(w for w in self._unresolved if _stamp(w) > _stamp(row))
         self._answered()
 
@@ -120,14 +130,19 @@ class Lease:
     def heard_of(self, epoch: int) -> None:
         """R14: a record, ledger or message carries ``epoch``; a row below it is a regressed one."""
         if epoch > self.high_water.epoch:
-            self.high_water = HighWater(epoch, 0, self.high_water.identity)
+            self.high_water = replace(self.high_water, epoch=epoch, version=0)
+
+    def forces(self, epoch: int) -> None:
+        self.high_water = replace(self.high_water, forced=epoch)
 
     def _remember(self, now: float, row: LeaseRow | None) -> None:
         if row is None or self.row is None or _stamp(row) != _stamp(self.row):
             self.still_since = now
         self.row = row
         if row is not None and not self.high_water.above(row):
-            self.high_water = HighWater(row.epoch, row.version, self.identity)
+            self.high_water = replace(
+                self.high_water, epoch=row.epoch, version=row.version, identity=self.identity
+            )
             # R5: who changes a row of a lost branch, an operator perhaps, knows less than we do.
             same = self.held is not None and self.held.epoch == row.epoch
             if not (same and self.mine and self.moved):
@@ -137,7 +152,9 @@ class Lease:
 
     @property
     def mine(self) -> bool:
-        return self.row is not None and self.row.holder == self.me
+        """This process holds the lease by that row, or will once a write of it succeeds (R1)."""
+        row = self.row
+        return row is not None and row.holder == self.me and row.epoch > self.ended
 
     @property
     def regressed(self) -> bool:
@@ -146,7 +163,16 @@ class Lease:
         row = self.row
         if row is None:
             return False
-        return self.high_water.above(row) or (self.moved and not self.mine)
+        return self.high_water.above(row) or (self.moved and not self._is_as_written)
+
+    @property
+    def _is_as_written(self) -> bool:
+        """The row lists whom this holder listed last. 1. It removes P. 2. The database fails over
+        and loses that. 3. An operator's pause gives the row the version that was lost."""
+        row, held = self.row, self.held
+        if row is None or held is None or not self.mine:
+            return False
+        return held.epoch != row.epoch or held.in_sync == row.in_sync
 
     @property
     def moved(self) -> bool:
@@ -272,6 +298,12 @@ class Lease:
             successor=None,
             identity=self.identity,
         )
+
+    def forced(self) -> LeaseRow:
+        """R26: as acquired; above a row that lost writes, far above what these may have had."""
+        row = self.acquired(None)
+        skipped = EPOCHS_SKIPPED if self.regressed else 0
+        return replace(row, epoch=row.epoch + skipped)
 
     def rewritten(self) -> LeaseRow:
         """R5, R6: our row again, above everything that was read, so that no older one passes."""

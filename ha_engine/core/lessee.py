@@ -7,6 +7,7 @@ action, or to a verdict, which ``core`` carries out.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from enum import Enum
 
 from ha_engine.core import actions as do
@@ -78,12 +79,19 @@ class Lessee:
         self.releasing = True
         return self._write(now, self.lease.row, self.lease.released(successor), why)
 
+    def force(self, now: float, by: str) -> tuple[do.Action, int]:
+        """R26: acquires against the row that was read last; the epoch that this would begin."""
+        assert self.lease.row is not None
+        wanted = replace(self.lease.forced(), advertise=self._advertise)
+        why = f"failover forced by {by}"
+        return self._write(now, self.lease.row, wanted, why), wanted.epoch
+
     def read_as_holder(
         self, now: float, epoch: int, authority_ends: float, *, stopping: bool
     ) -> Outcome | None:
         """Proof of another holder or epoch demotes; a lost or older row does not (R5, R15)."""
         row, lease = self.lease.row, self.lease
-        if self._is_foreign(row):
+        if self.is_foreign(row):
             return Foreign(self._foreign())
         if row is not None and row.epoch > epoch:
             return _lost(row)  # R14: on whatever timeline it stands
@@ -103,7 +111,7 @@ class Lessee:
     def read_as_other(self, now: float, *, new: bool) -> Outcome | None:
         """``new``: the journal is empty, and this node knows of no epoch (R6)."""
         row, lease = self.lease.row, self.lease
-        if self._is_foreign(row):
+        if self.is_foreign(row):
             return Foreign(self._foreign())
         if row is None:
             return self._create(now, new and self.group_id is None)
@@ -139,7 +147,7 @@ class Lessee:
         self.lease.sent(now, wanted)
         return do.CreateLease(wanted)
 
-    def _is_foreign(self, row: LeaseRow | None) -> bool:
+    def is_foreign(self, row: LeaseRow | None) -> bool:
         return row is not None and self.group_id is not None and row.group_id != self.group_id
 
     def _foreign(self) -> str:

@@ -82,7 +82,7 @@ class Life:
         if self.role is Role.STARTING:
             self._become(Role.JOINING, "the journal is read")
 
-    def become_promoting(self, epoch: int, group_id: str) -> None:
+    def become_promoting(self, epoch: int, group_id: str, *, forced: bool = False) -> None:
         """The lease is ours; the epoch record commits the whole journal first (R3)."""
         self.epoch, self.lessee.releasing = epoch, False
         self.following.end()
@@ -91,7 +91,8 @@ class Life:
         me, timing = self.lease.member, self.peer_timing
         leading = Leading(me, epoch, timing, self.now, self.connected)
         self.tenure = Tenure(self.lessee, self.journal, self.querying.deployment, leading)
-        self.do(self.tenure.append(EpochStart(self.identity.node, self.identity.process)))
+        start = EpochStart(self.identity.node, self.identity.process, forced)
+        self.do(self.tenure.append(start))
 
     def become_active(self, tenure: Tenure) -> None:
         self._become(Role.ACTIVE, f"the journal is committed through {self.journal.last}")
@@ -104,6 +105,7 @@ class Life:
         self._become(Role.DEMOTING, why)
         self._close(why)
         self.tenure, self.lessee.releasing = None, False
+        self.lease.ended = self.epoch
         self.do(do.StopStreams())
         self._become(Role.JOINING, why)
 

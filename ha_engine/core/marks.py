@@ -69,6 +69,10 @@ class QueryMarks:
         self._slowest_then: int | None = None
         self._quiet = False
         self._ticks = 0
+        # R26: whose ledger has yet to tell how far the history went that was given up, and how far
+        # each did. Empty batches lead up to there.
+        self.unheard: set[str] = set()
+        self._given_up: dict[str, int] = {}
 
     # -- what the journal says ---------------------------------------------------------------------
 
@@ -113,6 +117,7 @@ class QueryMarks:
         self._uncut.drop_through(mark.through)
 
     def saw_published(self, sequence: int, published: Published) -> None:
+        self.unheard.discard(published.sink)
         batch = max(published.batch, self._recorded.get(published.sink, 0))
         self._recorded[published.sink] = batch
         if published.sink in self.published:
@@ -138,6 +143,33 @@ class QueryMarks:
         """The batch that every sink has; without sinks, the one before the last mark's."""
         before_last = max(self.initial.number, self.last.number - 1)
         return min(self.published.values(), default=before_last)
+
+    def history_was_given_up(self) -> None:
+        """R26: a sink may have batches with numbers that this journal has yet to reach."""
+        self.unheard = set(self.sinks)
+
+    def ledger_says(self, sink: str, batch: int) -> None:
+        """How far the ledger of ``sink`` has come, planned here or not."""
+        if sink in self.unheard:
+            self.unheard.discard(sink)
+            self._given_up[sink] = batch
+
+    def numbers_passed(self) -> list[Published]:
+        """Once: what the ledgers have of the given up numbers, when these are behind us."""
+        if self.unheard or self.admitted < self._given_up_through:
+            return []
+        ahead, self._given_up = self._given_up, {}
+        known = self.published
+        return [Published(self.query, s, n) for s, n in sorted(ahead.items()) if n > known[s]]
+
+    @property
+    def _given_up_through(self) -> int:
+        return max(self._given_up.values(), default=0)
+
+    @property
+    def ledger_end_max(self) -> float:
+        """The highest batch that a ledger can have; infinite while nobody knows (R26)."""
+        return math.inf if self.unheard else max(self.last.number, self._given_up_through)
 
     # -- batches -----------------------------------------------------------------------------------
 
@@ -239,7 +271,11 @@ class QueryMarks:
         ``slowest``: the batch that a member has come to which has some to catch up with;
         ``starting``: a member has not said yet where it is.
         """
-        if self.wanted != self.last.number or self._outbox_full():
+        if self.wanted != self.last.number or self.unheard:
+            return None
+        if self.last.number < self._given_up_through:
+            return self._next(now, self.last.through, slowest)
+        if self._outbox_full():
             return None
         rest = 0.0 if self._is_full else self._rest(slowest, starting)
         if now < self._cut_at + max(self.limits.min_batch_interval, rest):
@@ -252,6 +288,9 @@ class QueryMarks:
             through = self.last.through
         else:
             return None
+        return self._next(now, through, slowest)
+
+    def _next(self, now: float, through: int, slowest: int | None) -> Mark:
         self._cut_at, self._slowest_then = now, slowest
         return Mark(self.query, self.last.number + 1, through)
 

@@ -35,13 +35,15 @@ class Standing:
 class Follow:
     """From the holder: ``match`` is where our journals part; what you have behind it is to go.
 
-    ``stood`` is the end of the journal in the Standing that this answers.
+    ``stood`` is the end of the journal in the Standing that this answers. ``forced``: an operator
+    gave up, behind ``match``, whatever the others had committed there (R26).
     """
 
     epoch: int
     journal_id: str
     match: Position
     stood: Position
+    forced: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ha_engine.core import actions as do
 from ha_engine.core.deployment import Deployment
-from ha_engine.types import ORIGIN, Body, Position, Record
+from ha_engine.types import ORIGIN, Body, EpochStart, Position, Record
 
 
 class OwnJournal:
@@ -14,6 +14,8 @@ class OwnJournal:
         self._deployment = deployment
         # Where each epoch in the journal begins; tells how much of it another one shares (I8).
         self.epochs: tuple[Position, ...] = ()
+        # Where an operator forced a failover: what others had committed there is given up (R26).
+        self._forced: tuple[Position, ...] = ()
         self.last: Position = ORIGIN
         self.durable = 0
         self.committed = 0
@@ -28,8 +30,16 @@ class OwnJournal:
         """The one place where a record changes what the core knows, at start and at run time."""
         if record.position.epoch > self.last.epoch:
             self.epochs += (record.position,)
+        if isinstance(record.body, EpochStart) and record.body.forced:
+            self._forced += (record.position,)
         self.last = record.position
         self._deployment.take(record)
+
+    def is_forced(self, epoch: int) -> bool:
+        return any(start.epoch == epoch for start in self._forced)
+
+    def forced_behind(self, match: Position) -> bool:
+        return any(match < start for start in self._forced)
 
     def append(self, epoch: int, body: Body, payload: bytes = b"") -> do.Action:
         position = Position(epoch, self.last.sequence + 1)

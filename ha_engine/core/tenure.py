@@ -143,6 +143,8 @@ class Tenure:
             committed = self._journal.committed
             for mark in list(self._deployment.next_marks(now, committed, slowest, starting)):
                 yield self.append(mark)
+            for published in list(self._deployment.numbers_passed()):
+                yield self.append(published)
 
     def full_member(self) -> str | None:
         """R30: who is in sync and has no room for events."""
@@ -165,8 +167,7 @@ class Tenure:
             return
         match message:
             case say.Standing():
-                journal = self._journal
-                yield from self.leading.stands(now, peer, message, journal.epochs, journal.last)
+                yield from self.leading.stands(now, peer, message, self._journal)
             case say.Ack():
                 self.leading.acked(now, peer, message)
             case say.Promise():
@@ -197,13 +198,15 @@ class Tenure:
 
     # -- giving the lease to another ---------------------------------------------------------------
 
-    def why_no_switchover(self, to: str | None) -> str | None:
+    def why_no_switchover(self, now: float, to: str | None) -> str | None:
         """Why ``to``, or any member, cannot take over now; None when one can."""
         row = self._lease.row
         if not self.active or row is None:
             return "this node is not the active"
         if row.paused:
             return "failover is paused; run: ha-engine resume"
+        if now >= self.authority_ends():
+            return "this node is suspended, since its lease was not renewed in time"
         if self.handover is not None:
             return f"a handover to {self.handover.to} is under way"
         members = [m for m in row.in_sync if m != self._lease.member and to in (None, m.node)]
@@ -213,7 +216,7 @@ class Tenure:
         return next(iter(reasons), f"{to or 'no other node'} is not in sync")
 
     def _switch_over(self, now: float, to: str | None, by: str) -> Iterator[do.Action]:
-        if self.why_no_switchover(to) is not None:
+        if self.why_no_switchover(now, to) is not None:
             return
         assert self._lease.row is not None
         in_sync = tuple(m for m in self._lease.row.in_sync if to in (None, m.node))

@@ -16,6 +16,7 @@ from uuid import uuid4
 
 from ha_engine.errors import DiskFailed, ForeignJournal
 from ha_engine.journal import identity as identities
+from ha_engine.journal import set_aside as given_up
 from ha_engine.journal.identity import Identity, fsync_directory
 from ha_engine.journal.opening import Found, epochs_before, look, read_identity
 from ha_engine.journal.reading import read_records
@@ -197,6 +198,20 @@ class Journal:
                 self._tail.truncate_after(sequence)
         self._epochs = tuple(start for start in self._epochs if start.sequence <= sequence)
         self._last = Position(self._epochs[-1].epoch if self._epochs else 0, sequence)
+
+    def give_up_after(self, sequence: int) -> Path:
+        """As truncate_after, for committed records that an operator gave up (R26).
+
+        Answers the file that keeps them. The journal takes a new id first, since no word on the old
+        one holds any more (R8). Raises DiskFailed.
+        """
+        first = next(iter(self.read(sequence + 1, sequence + 1, payloads=False))).position
+        path = given_up.path_of(self._directory, first, self._last)
+        with self._fatal("set aside"):
+            given_up.set_aside(path, self.locate(first.sequence, self._last.sequence))
+        self.retire()
+        self.truncate_after(sequence)
+        return path
 
     def trim_before(self, sequence: int) -> None:
         """Remove whole segments whose records are all before ``sequence``, durably.

@@ -145,6 +145,11 @@ class Outbox:
             self._shelf(query).remove()
             self._shelves.pop(query, None)
 
+    def drop_all(self) -> None:
+        """Forget every query: the history that their batches were made from is given up."""
+        for query in list(self._shelves):
+            self.drop(query)
+
     # ------------------------------------------------------------------------------------------
 
     def _shelf(self, query: str) -> Shelf:

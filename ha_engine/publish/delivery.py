@@ -69,8 +69,12 @@ class Authority(Protocol):
         """Until safe_until; zero or less when suspended. Grows with each renewal."""
         ...
 
-    def last_mark(self, query: str) -> int:
-        """The newest batch that the journal plans; it may not have come out here yet."""
+    def last_mark(self, query: str) -> float:
+        """The highest batch that a ledger of this journal's history can have.
+
+        The newest that is planned, though it may not have come out here; more, while nobody knows
+        how far a history went that an operator gave up (R26).
+        """
         ...
 
 
@@ -243,8 +247,7 @@ class Delivery:
 
     def _reached(self, number: int, published: Callable[[int], None]) -> None:
         self._through = number
-        if number > 0:
-            published(number)
+        published(number)
 
     async def _next_batch(self, number: int) -> OutboxBatch:
         if number <= self._outbox.floor(self.query):

@@ -134,12 +134,13 @@ def _from_follow(follow: Follow) -> pb.Follow:
         journal_id=follow.journal_id,
         match=_from_position(follow.match),
         stood=_from_position(follow.stood),
+        forced=follow.forced,
     )
 
 
 def _to_follow(follow: pb.Follow) -> Follow:
     match, stood = _to_position(follow.match), _to_position(follow.stood)
-    return Follow(follow.epoch, follow.journal_id, match, stood)
+    return Follow(follow.epoch, follow.journal_id, match, stood, follow.forced)
 
 
 def _from_ack(ack: Ack) -> pb.Ack:

@@ -295,8 +295,11 @@ class Follow(_message.Message):
     JOURNAL_ID_FIELD_NUMBER: _builtins.int
     MATCH_FIELD_NUMBER: _builtins.int
     STOOD_FIELD_NUMBER: _builtins.int
+    FORCED_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     journal_id: _builtins.str
+    forced: _builtins.bool
+    """An operator gave up, behind match, whatever the others had committed there."""
     @_builtins.property
     def match(self) -> Global___Position: ...
     @_builtins.property
@@ -310,10 +313,11 @@ class Follow(_message.Message):
         journal_id: _builtins.str = ...,
         match: Global___Position | None = ...,
         stood: Global___Position | None = ...,
+        forced: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["match", b"match", "stood", b"stood"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "journal_id", b"journal_id", "match", b"match", "stood", b"stood"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "forced", b"forced", "journal_id", b"journal_id", "match", b"match", "stood", b"stood"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

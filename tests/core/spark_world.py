@@ -162,8 +162,7 @@ class SparkWorld:
 
     def _admit(self, query: str, number: int, content: Content) -> bool:
         """False for a batch that this node's outbox has or had."""
-        known = self.batches.setdefault(query, {}).setdefault(number, content)
-        require(known == content, "I6", f"{query} batch {number} came out differently")
+        self._judge_batch(query, number, content)
         outbox, admitted = self.disk.outbox.setdefault(query, {}), self.disk.admitted.get(query, 0)
         if number <= admitted:
             return False
@@ -173,6 +172,10 @@ class SparkWorld:
         self.disk.outbox_rows[(query, number)] = rows
         self.feed(on.BatchAdmitted(query, number, rows, 100 * rows))
         return True
+
+    def _judge_batch(self, query: str, number: int, content: Content) -> None:
+        known = self.batches.setdefault(query, {}).setdefault(number, content)
+        require(known == content, "I6", f"{query} batch {number} came out differently")
 
     def fail(
         self, query: str, reason: str = "CAST_INVALID_INPUT", *, environment: bool = False
@@ -229,8 +232,7 @@ class SparkWorld:
         if ledger.is_new:
             ledger.batch = self.core.deployment.marks[key[0]].start_after(key[1])
         ledger.epoch = self.publishing or 0
-        if ledger.batch:
-            self.feed(on.SinkPublished(*key, ledger.batch))
+        self.feed(on.SinkPublished(*key, ledger.batch))
 
     def skip(self, query: str) -> None:
         self.feed(on.SkipAsked(query, "operator"))

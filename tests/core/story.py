@@ -23,6 +23,7 @@ from ha_engine.types import (
     LeaseRow,
     Mark,
     Member,
+    Position,
     Published,
     Skip,
 )
@@ -140,6 +141,8 @@ class Story:
                 self.world.ghost.room = True
             case ("falls", "silent"):
                 self.world.ghost.linked = False
+            case ("is", "off"):
+                self.world.ghost.unlink()
             case ("takes", "over"):
                 holder = Holder("b", "q1")
                 self.world.rewrite_row(holder=holder, epoch=row.epoch + 1, in_sync=members[1:],
@@ -149,6 +152,14 @@ class Story:
             case ("beats",):
                 self.world.feed(on.PeerSaid("b", say.Heartbeat(row.epoch, 0)))
                 self.world.settle()
+            case ("leads", "from", int(sequence), "of", "epoch", int(epoch), *forced):
+                journal_id, last = self.world.disk.journal_id, self.world.core.journal.last
+                match = Position(epoch, sequence)
+                follow = say.Follow(row.epoch, journal_id, match, last, forced == ["forced"])
+                self.world.feed(on.PeerSaid("b", follow))
+                self.world.settle()
+            case ("asks", "for", "a", "promise"):
+                self.world.feed(on.PeerSaid("b", say.Heartbeat(row.epoch, 0, 1)))
             case ("leaves",):
                 self.world.rewrite_row(holder=None, in_sync=members[:1])
             case _:
@@ -192,8 +203,19 @@ class Story:
         self.world.publish(query, sink)
         self.world.settle()
 
-    def _ledger(self, query: str, sink: str, _: str, epoch: int) -> None:
-        self.world.ledgers[(query, sink)].epoch = epoch
+    def _ledger(self, query: str, sink: str, what: str, number: int) -> None:
+        setattr(self.world.ledgers[(query, sink)], what, number)
+
+    def _force(self, *confirmed_off: str) -> None:
+        """An operator looks first, as the command does."""
+        core = self.world.core
+        refusal = core.why_no_forced_failover(confirmed_off)
+        if refusal is not None:
+            self._say(f"refuses: {refusal}")
+            return
+        self._say(f"warns: {core.forcing.may_lose()}")
+        self.world.feed(on.FailoverForced("alice", confirmed_off))
+        self.world.wait(0.25)
 
     def _hears_of_epoch(self, epoch: int) -> None:
         self.world.feed(on.HigherEpochSeen(epoch, "a peer"))
@@ -246,6 +268,7 @@ _STORY_VERBS = (
     "finish",
     "publish",
     "ledger",
+    "force",
     "hears_of_epoch",
     "sync",
     "reply",
@@ -297,8 +320,9 @@ def _tell_effect(action: do.Action) -> str:
             return "stops publishing"
         case do.StopStreams():
             return ""
-        case do.CutJournal(match, why):
-            return f"cuts its journal behind {match}: {why}"
+        case do.CutJournal(match, why, set_aside):
+            aside = ", setting aside what it cuts" if set_aside else ""
+            return f"cuts its journal behind {match}{aside}: {why}"
         case do.ReportDifference(query, number):
             return f"reports that batch {number} of {query} differs from the holder's"
         case do.AnswerMark(mark):
@@ -332,8 +356,8 @@ def _body(body: Body) -> str:
             return f"mark {number} of {query} through {through}"
         case Published(query, sink, batch):
             return f"published {query} batch {batch} to {sink}"
-        case EpochStart(node, process):
-            return f"epoch start of {node}.{process}"
+        case EpochStart(node, process, forced):
+            return f"{'forced ' if forced else ''}epoch start of {node}.{process}"
         case Skip(query, number, by):
             return f"skip of {query} batch {number} by {by}"
         case Application(_, queries):

@@ -29,6 +29,10 @@ class Violation(AssertionError):
     """The core did what an invariant or a rule forbids."""
 
 
+def is_forced(request: object) -> bool:
+    return isinstance(request, do.WriteLease) and request.why.startswith("failover forced by ")
+
+
 def require(holds: bool, rule: str, said: str) -> None:
     if not holds:
         raise Violation(f"{rule}: {said}")
@@ -82,6 +86,9 @@ class Truth:
         seen = (expected.epoch, expected.version)
         if self._puts_back(wanted):
             return
+        if is_forced(action):
+            self._force(action)
+            return
         require(seen >= self.world.read_max, "R5", "a node wrote on a regressed row")
         if wanted.holder == me and expected.holder != me:
             self._acquire(action)
@@ -114,6 +121,16 @@ class Truth:
             still = world.now - max(world.process_began_at, world.stamp_first_read_at)
             require(still >= world.timing.ttl - 1e-9, "R4", f"acquired after {still} s")
 
+    def _force(self, action: do.WriteLease) -> None:
+        """R26: an operator may, where nobody else can act."""
+        expected, wanted, world = action.expected, action.wanted, self.world
+        require(wanted.in_sync == (world.member,), "R3", "forced and kept others in sync")
+        require(not expected.paused, "R7", "forced while paused")
+        require(wanted.epoch > world.read_max[0], "I1", "forced an epoch that was held before")
+        still = world.now - max(world.process_began_at, world.stamp_first_read_at)
+        silent = expected.holder is None or still >= world.timing.ttl - 1e-9
+        require(silent, "R26", f"forced {still} s after the holder renewed")
+
     def _append(self, record: Record) -> None:
         world, position = self.world, record.position
         require(position.sequence == len(world.disk.records) + 1, "R12", "a gap in the journal")
@@ -139,6 +156,8 @@ class Truth:
         require(mark.through <= disk.durable, "I5", "a mark covers what is not committed")
         require(mark.through >= before.through, "I6", "a mark goes back")
         sequences = disk.content(plan.streams, before.through, mark.through)
+        has = max((self.world.ledgers[(mark.query, sink)].batch for sink in plan.sinks), default=0)
+        require(not sequences or mark.number > has, "R26", f"a sink has a batch {mark.number}")
         rows = [self._rows(position.sequence) for position in sequences]
         require(
             len(rows) <= 1 or sum(rows) <= self.world.limits.max_events_per_batch,

@@ -55,6 +55,7 @@ class World(SparkWorld):
 
     node = "a"
     new_group_id = "group-1"
+    others: tuple[str, ...] = ()
     peers = ALONE
 
     def __init__(
@@ -138,6 +139,7 @@ class World(SparkWorld):
             disk.group_id,
             self.new_group_id,
             f"http://{self.node}:8080",
+            self.others,
         )
         digest = "+".join(f"{p.name}:{p.digest}" for p in self.plans.values())
         plans = tuple(engine.QueryPlan(**_fields(p)) for p in self.plans.values())
@@ -238,8 +240,8 @@ class World(SparkWorld):
             case do.ReadLease() | do.CreateLease() | do.WriteLease():
                 require(self.request is None, "R1", "two requests at once")
                 self.request, self.request_sent_at = action, self.now
-            case do.KeepHighWater(epoch, version, identity):
-                self.disk.high_water = self.engine.HighWater(epoch, version, identity)
+            case do.KeepHighWater(high_water):
+                self.disk.high_water = high_water
             case do.BindGroup(group_id):
                 self.disk.group_id = group_id
             case do.AppendRecords(records):

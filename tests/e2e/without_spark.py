@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import grpc
@@ -60,17 +62,24 @@ class NodeWithoutSpark(NodeUnderTest):
         threading.Thread(target=self._supervise, args=(self.process,), daemon=True).start()
 
     def _supervise(self, process: subprocess.Popen[bytes]) -> None:
-        """Says that no query process lives, and starts none however often it is asked to."""
+        """Says that no query process lives, starts none however often it is asked to, and tells
+        of each that it is to stop that it is gone."""
+        gone: SimpleQueue[pb.SupervisorEvent] = SimpleQueue()
 
         def events() -> Iterator[pb.SupervisorEvent]:
             yield pb.SupervisorEvent(query_alive=pb.QueryProcessAlive())
-            process.wait()
+            while process.poll() is None:
+                with contextlib.suppress(Empty):
+                    yield gone.get(timeout=0.2)
 
         options = [("grpc.max_reconnect_backoff_ms", 100), ("grpc.enable_http_proxy", 0)]
         with grpc.insecure_channel(f"unix:{self.runtime_dir / SOCKET_NAME}", options) as channel:
             try:
-                for _ in rpc.LocalStub(channel).Supervise(events(), wait_for_ready=True):
-                    pass
+                for command in rpc.LocalStub(channel).Supervise(events(), wait_for_ready=True):
+                    if command.WhichOneof("command") == "stop":
+                        incarnation = command.stop.incarnation
+                        ended = pb.QueryProcessGone(incarnation=incarnation, reason="stopped")
+                        gone.put(pb.SupervisorEvent(query_gone=ended))
             except grpc.RpcError:
                 return
 

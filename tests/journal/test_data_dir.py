@@ -9,6 +9,7 @@ import pytest
 
 from ha_engine.core import HighWater
 from ha_engine.data_dir import DataDirectory
+from ha_engine.types import DatabaseIdentity
 
 
 def test_a_kept_high_water_survives_a_loss_of_power_once_keep_returns(
@@ -27,5 +28,20 @@ def test_a_kept_high_water_survives_a_loss_of_power_once_keep_returns(
     data.keep(HighWater(3, 7))
     # The content before the rename, the rename before it returns.
     assert synced == [("high_water.tmp", False), (tmp_path.name, True)]
+    assert data.high_water() == HighWater(3, 7)
+    data.close()
+
+
+def test_every_field_of_the_high_water_is_kept(tmp_path: Path) -> None:
+    whole = HighWater(3, 7, DatabaseIdentity("7000", "00000002"), forced=3)
+    data = DataDirectory(tmp_path)
+    data.keep(whole)
+    assert data.high_water() == whole
+    data.close()
+
+
+def test_a_high_water_of_before_forced_failovers_is_read(tmp_path: Path) -> None:
+    (tmp_path / "high_water.json").write_text('{"epoch": 3, "version": 7, "identity": null}')
+    data = DataDirectory(tmp_path)
     assert data.high_water() == HighWater(3, 7)
     data.close()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.types import DatabaseIdentity, LeaseRow
+from tests.core.truth import is_forced
 
 if TYPE_CHECKING:
     from tests.sim.group import Group
@@ -85,7 +86,7 @@ class Database:
         answer = node.carry_out(request)
         after = self.table.row
         if after is not before and after is not None:
-            self.group.facts.row_written(node, before, after)
+            self.group.facts.row_written(node, before, after, forced=is_forced(request))
         return answer
 
     def _answer(self, node: SimNode, token: object, answer: on.Input) -> None:

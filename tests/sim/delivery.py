@@ -129,5 +129,5 @@ class Delivery:
         elif result == "again":
             node.claimed.discard(key)
         self._go_on(key, 0.001)
-        if batch and result != "again":
+        if result != "again":
             node.feed(on.SinkPublished(*key, batch))

@@ -47,6 +47,11 @@ class Facts:
         self._records: dict[Position, tuple[Record, Position]] = {}
         self._promised: dict[str, tuple[float, int]] = {}
         self._bound_until: dict[str, float] = {}
+        # R26: committed records that an operator gave up, and the requests in them.
+        self.given_up: set[Position] = set()
+        self.requests_given_up: set[tuple[str, int]] = set()
+        # What the batches of given up marks came to: a later operator may bring them back.
+        self.contents: dict[Position, Content | None] = {}
         self._unknown: set[str] = set()
         self._raced: object = None
 
@@ -68,14 +73,23 @@ class Facts:
         """An operator has written the newest row again, by hand."""
         self.lost, self.newest = False, row
 
-    def row_written(self, node: SimNode | None, before: LeaseRow | None, row: LeaseRow) -> None:
+    def row_written(
+        self,
+        node: SimNode | None,
+        before: LeaseRow | None,
+        row: LeaseRow,
+        *,
+        forced: bool = False,
+    ) -> None:
         self.branch.append(row)
         older = self.newest is not None and stamp(row) < stamp(self.newest)
         # A supervisor or an operator who changes a lost branch does not know that it is one.
         lost = older or (self.lost and node is None)
         holder_before = before.holder if before is not None else None
+        if forced and node is not None:
+            self._give_up_behind(node)
         if row.holder is not None and (before is None or row.epoch > before.epoch):
-            self._acquire(node, before, row)
+            self._acquire(None if forced else before, row)
         elif row.holder is not None:
             require(row.holder == holder_before, "I1", f"{row.holder} took epoch {row.epoch}")
         if lost:
@@ -86,7 +100,8 @@ class Facts:
             self.group.count("in-sync joins", len(set(row.in_sync) - set(before.in_sync)))
             self.group.count("in-sync removals", len(set(before.in_sync) - set(row.in_sync)))
 
-    def _acquire(self, node: SimNode | None, before: LeaseRow | None, row: LeaseRow) -> None:
+    def _acquire(self, before: LeaseRow | None, row: LeaseRow) -> None:
+        """``before`` is None where nothing follows from it: the first row, or a forced one."""
         assert row.holder is not None
         same = self.acquired.get(row.epoch, row.holder) == row.holder
         require(same, "I1", f"epoch {row.epoch} has two holders")
@@ -157,7 +172,42 @@ class Facts:
         assert newest is not None
         self.require_everywhere(newest)
 
+    def _give_up_behind(self, node: SimNode) -> None:
+        """A forced failover: what its journal does not have of what is committed is no more."""
+        durable = {record.position for record in node.disk.records[: node.disk.durable]}
+        lost = {position for position in self.committed if position not in durable}
+        self.committed = [position for position in self.committed if position not in lost]
+        self.given_up |= lost
+        requests = {one for one, position in self.submitted.items() if position in lost}
+        self.requests_given_up |= requests
+        for request in requests:
+            del self.submitted[request]
+        batches = self.group.around.batches
+        for mark, position in [one for one in self.marks.items() if one[1] in lost]:
+            del self.marks[mark]
+            self.contents[position] = batches.setdefault(mark[0], {}).pop(mark[1], None)
+        for record in node.disk.records[len(self.committed) : node.disk.durable]:
+            if record.position not in self.given_up:
+                break  # what was given up before, for another node's sake, may be back
+            self.committed.append(record.position)
+            self._note_committed(record)
+            content = self.contents.get(record.position)
+            if isinstance(record.body, Mark) and content is not None:
+                batches[record.body.query][record.body.number] = content
+        self.group.count("forced failovers")
+        self.group.count("records given up", len(lost))
+        self.group.count("requests given up", len(requests))
+
+    def given_up_mark(self, node: SimNode, query: str, number: int) -> Position | None:
+        """Where batch ``number`` is marked on that node's disk, if that is no more."""
+        for record in node.disk.records if self.given_up else ():
+            body, gone = record.body, record.position in self.given_up
+            if gone and isinstance(body, Mark) and (body.query, body.number) == (query, number):
+                return record.position
+        return None
+
     def _note_committed(self, record: Record) -> None:
+        self.given_up.discard(record.position)
         match record.body:
             case Events() as events:
                 for one in events.submissions:
@@ -208,7 +258,10 @@ class Facts:
     # -- sinks -------------------------------------------------------------------------------------
 
     def published(self, key: QuerySink, number: int, content: Content | object) -> None:
-        query = key[0]
+        query, newest = key[0], self.newest
+        late = newest is not None and self.group.around.ledgers[key].epoch < newest.epoch
+        if late and content in self.contents.values():
+            return  # a call of the holder that was given up, before the ledger was claimed
         same = self.group.around.batches.get(query, {}).get(number) == content
         require(content is not None and same, "I7", f"{key} got another batch {number}")
         require((query, number) in self.marks, "I5", f"{key} got {number} before its mark")

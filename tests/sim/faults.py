@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ha_engine.core import inputs as on
 from ha_engine.types import LeaseRow
+from tests.sim.forcing import force
 
 if TYPE_CHECKING:
     from tests.sim.group import Group
@@ -46,6 +47,8 @@ class Faults:
             self.hint,
         ]
         self.kinds = self.random.sample(kinds, self.random.randint(2, 7))
+        if group.forces:
+            self.kinds += [self.force, self.kill]
         self.gap = self.random.uniform(0.5, 2.5)
         self._flaws()
 
@@ -173,6 +176,9 @@ class Faults:
         self._tell("an operator pauses failover")
         self.group.database.pause(True)
         self._later(1, 6, lambda: self.group.database.pause(False))
+
+    def force(self) -> None:
+        force(self.group)
 
     def hint(self) -> None:
         self._someone().now_or_later(on.LeaseChanged())

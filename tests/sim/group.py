@@ -20,9 +20,20 @@ DRIFT_MAX = TIMING.margin / TIMING.ttl / 4
 
 
 class Group:
-    """What faults and judges reach for. ``transcript`` holds (true time, who, what)."""
+    """What faults and judges reach for. ``transcript`` holds (true time, who, what).
 
-    def __init__(self, seed: int, engine: Any = ha_engine.core, nodes: int | None = None) -> None:
+    ``forces``: an operator forces failovers too, while the nodes in ``off`` are switched off.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        engine: Any = ha_engine.core,
+        nodes: int | None = None,
+        *,
+        forces: bool = False,
+    ) -> None:
+        self.forces, self.off = forces, set[str]()
         self.seed, self.random = seed, Random(seed)
         self.agenda, self.around = Agenda(), Surroundings()
         self.transcript: list[tuple[float, str, object]] = []
@@ -33,7 +44,8 @@ class Group:
         self.sink_slow, self.batch_max = 0.0, 0.4
         self.restart_within = 3.0
         size = nodes or (3 if self.random.random() < THREE_NODES else 2)
-        self.nodes = {name: self._node(name, engine) for name in "abc"[:size]}
+        self.names = "abc"[:size]
+        self.nodes = {name: self._node(name, engine) for name in self.names}
         self.producers = Producers(self)
         self.network.join(sorted(self.nodes))
 
@@ -58,7 +70,11 @@ class Group:
     def restart(self, node: SimNode) -> None:
         """The supervisor, or somebody who switches the host on again."""
         delay = self.random.uniform(0.1, self.restart_within)
-        self.agenda.after(delay, lambda: None if node.alive else node.start())
+        self.agenda.after(delay, lambda: self._start(node))
+
+    def _start(self, node: SimNode) -> None:
+        if not node.alive and node.node not in self.off:
+            node.start()
 
     # -- the state of the whole --------------------------------------------------------------------
 

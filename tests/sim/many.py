@@ -7,18 +7,20 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from tests.sim.history import Failed, play
 
 SEEDS = Path(__file__).with_name("seeds.txt")
+FORCED = Path(__file__).with_name("forced_seeds.txt")
 PROGRESS_EVERY = 50
 Outcome = tuple[int, Counter[str], str]
 
 
-def known_seeds() -> list[int]:
-    """Every seed that ever failed; a ``#`` begins what it found."""
-    lines = (line.split("#")[0].strip() for line in SEEDS.read_text().splitlines())
+def known_seeds(file: Path = SEEDS) -> list[int]:
+    """Every seed that ever failed; a ``#`` begins what it found. FORCED: with ``forces``."""
+    lines = (line.split("#")[0].strip() for line in file.read_text().splitlines())
     return [int(line) for line in lines if line]
 
 
@@ -42,9 +44,11 @@ def play_all(
     seeds: Iterable[int],
     workers: int = 1,
     progress: Callable[[int, int, int], None] | None = None,
+    *,
+    forces: bool = False,
 ) -> Result:
     seeds, result, began = list(seeds), Result(), time.monotonic()
-    for seed, counters, story in _outcomes(seeds, workers):
+    for seed, counters, story in _outcomes(seeds, workers, forces):
         result.played += 1
         result.counters += counters
         if story:
@@ -56,16 +60,17 @@ def play_all(
     return result
 
 
-def _outcomes(seeds: list[int], workers: int) -> Iterator[Outcome]:
+def _outcomes(seeds: list[int], workers: int, forces: bool) -> Iterator[Outcome]:
+    one = partial(_outcome, forces=forces)
     if workers == 1:
-        yield from map(_outcome, seeds)
+        yield from map(one, seeds)
         return
     with ProcessPoolExecutor(workers) as pool:
-        yield from pool.map(_outcome, seeds, chunksize=20)
+        yield from pool.map(one, seeds, chunksize=20)
 
 
-def _outcome(seed: int) -> Outcome:
+def _outcome(seed: int, *, forces: bool) -> Outcome:
     try:
-        return seed, play(seed), ""
+        return seed, play(seed, forces=forces), ""
     except Failed as failed:
         return seed, Counter(), str(failed)

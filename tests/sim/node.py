@@ -15,6 +15,7 @@ from ha_engine.core.marks import MarkLimits
 from ha_engine.core.progress import PeerTiming
 from ha_engine.types import Events, Record, Role
 from tests.core.surroundings import Content, Disk
+from tests.core.truth import require
 from tests.core.world import World, plan
 from tests.sim.agenda import Deed
 from tests.sim.delivery import Delivery
@@ -52,6 +53,7 @@ class SimNode(World):
     def __init__(self, group: Group, name: str, rate: float, offset: float, engine: Any) -> None:
         self.group, self.random = group, group.random
         self.node, self.new_group_id = name, f"group-{name}"
+        self.others = tuple(other for other in group.names if other != name)
         self.rate, self._offset = rate, offset
         self.paused = False
         self._backlog: list[Deed] = []
@@ -190,7 +192,9 @@ class SimNode(World):
                 self.streams.stop()
             case do.AppendRecords(records):
                 self._append(records)
-            case do.CutJournal(match):
+            case do.CutJournal(match, _, set_aside):
+                if set_aside:
+                    self._give_up()
                 self._cut(match.sequence)
             case do.Exit():
                 self._exit(action)
@@ -253,6 +257,16 @@ class SimNode(World):
         self._forget_process()
         self._died(dead, released=False)
 
+    def _give_up(self) -> None:
+        """R8, R26: the journal is another from here on, and what was made from it goes."""
+        require(self.spark is None, "R26", "a query process lives on what is given up")
+        self.group.count("journals set aside")
+        self.disks += 1
+        self.disk.journal_id = f"{self.node}-{self.disks}"
+        for kept in (self.disk.outbox, self.disk.admitted, self.disk.trimmed):
+            kept.clear()
+        self.disk.outbox_rows.clear()
+
     def _exit(self, action: do.Exit) -> None:
         dead = (self.node, self.me.process)
         graceful = self.core.stopping
@@ -308,6 +322,14 @@ class SimNode(World):
         if running is not None and running.checkpoint.begun is not None:
             delay = self.random.uniform(0.01, self.group.batch_max)
             self.spark_later(delay, lambda: self.finish(query))
+
+    def _judge_batch(self, query: str, number: int, content: Content) -> None:
+        facts = self.group.facts
+        position = facts.given_up_mark(self, query, number)
+        if position is None:
+            super()._judge_batch(query, number, content)
+        else:
+            facts.contents[position] = content
 
     def _admit(self, query: str, number: int, content: Content) -> bool:
         new = super()._admit(query, number, content)

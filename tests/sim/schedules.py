@@ -10,6 +10,7 @@ from ha_engine.core import inputs as on
 from ha_engine.core import messages as say
 from ha_engine.types import Member, Role
 from tests.core.truth import require
+from tests.sim.forcing import force
 from tests.sim.group import Group
 from tests.sim.history import heal
 from tests.sim.node import SimNode
@@ -57,6 +58,12 @@ class Stage:
     def reconnect(self, node: SimNode) -> None:
         self.group.network.unblock()
         self.group.database.unreachable.discard(node.node)
+
+    def pause_and_resume_up_to(self, version: int) -> None:
+        """An operator changes the row, again and again, until it has ``version``."""
+        table = self.group.around.table
+        while table.row is not None and table.row.version < version:
+            self.group.database.pause(not table.row.paused)
 
     def heal(self) -> None:
         heal(self.group)
@@ -308,6 +315,83 @@ def a_late_word_to_follow_answers_an_earlier_standing(stage: Stage) -> None:
     stage.heal()
 
 
+def an_operator_gives_up_what_the_other_has(stage: Stage) -> None:
+    """R26. 1. b is cut off and leaves the row; a acks and publishes alone, and is lost. 2. An
+    operator makes sure that a is off and forces b. 3. b goes on behind the batches that a
+    published. 4. a is back after all: it sets aside what it had more, and follows."""
+    group = stage.group
+    stage.isolate(stage.b, database=False)
+    stage.until(lambda: len(stage.in_sync) == 1)
+    published = {key: ledger.batch for key, ledger in group.around.ledgers.items()}
+    stage.until(lambda: all(group.around.ledgers[key].batch > published[key] for key in published))
+    group.restart_within = 0.1
+    force(group)
+    group.network.unblock()
+    stage.until(stage.is_active(stage.b))
+    require(group.counters["records given up"] > 0, "schedule", "there was nothing to give up")
+    stage.until(lambda: group.counters["journals set aside"] > 0)
+    stage.heal()
+
+
+def a_pause_gives_a_lost_row_the_version_of_a_release(stage: Stage) -> None:
+    """R5, R15. 1. a hands over to b, which does not reach the database. 2. The database fails over
+    without the release, and a pause gives the row the release's version. 3. It names a, whose epoch
+    is over: if a renewed it, nobody could acquire and nobody would act, for ever."""
+    group = stage.group
+    stage.until(lambda: stage.a.core.why_no_switchover(None) is None)
+    group.database.unreachable.add("b")
+    stage.a.feed(on.SwitchoverAsked(None, "operator"))
+    stage.until(lambda: group.around.table.row is not None and not group.around.table.row.holder)
+    stage.until(lambda: stage.a.truth.role is Role.JOINING)
+    version = group.facts.branch[-1].version
+    group.database.fail_over(1)
+    stage.pause_and_resume_up_to(version)
+    stage.wait(2)
+    stage.heal()
+
+
+def a_pause_gives_a_lost_row_the_version_of_a_removal(stage: Stage) -> None:
+    """R5. 1. a removes b and acks alone. 2. The database fails over without the removal, and a
+    pause gives the lost row its version. 3. a reads a row of its own that lists b again: it must
+    neither end over that nor take b for a member."""
+    group = stage.group
+    stage.isolate(stage.b, database=False)
+    stage.until(lambda: len(stage.in_sync) == 1)
+    acks = group.counters["acks"]
+    stage.until(lambda: group.counters["acks"] > acks)
+    listed = max(n for n, row in enumerate(group.facts.branch) if len(row.in_sync) == 2)
+    version = group.facts.branch[-1].version
+    group.database.unreachable.add("a")  # so that it reads before it writes
+    stage.wait(1.2)
+    group.database.fail_over(len(group.facts.branch) - listed - 1)
+    stage.pause_and_resume_up_to(version)
+    group.database.unreachable.discard("a")
+    stage.wait(3)
+    require(stage.a.processes == 1, "schedule", "a had to be started again")
+    stage.heal()
+
+
+def a_member_of_an_unanswered_write_acquires_and_that_is_lost(stage: Stage) -> None:
+    """R1, R5. 1. a is alone and lists b again; that takes effect, and a is not told. 2. a is
+    stopped, b acquires. 3. The database fails over without b's acquisition. 4. a finds its own row,
+    which lists b: it was not alone, so it must not write the row again under b's epoch."""
+    group = stage.group
+    stage.isolate(stage.b, database=False)
+    stage.until(lambda: len(stage.in_sync) == 1)
+    group.database.loses_replies = 1.0
+    group.network.unblock()
+    stage.until(lambda: len(stage.in_sync) == 2)
+    stage.a.pause(30)
+    group.database.loses_replies = 0.0
+    stage.until(stage.is_active(stage.b))
+    before = next(n for n, row in enumerate(group.facts.branch) if row.epoch == 2)
+    group.database.fail_over(len(group.facts.branch) - before)
+    stage.isolate(stage.b)
+    stage.a.resume(stage.a.processes)
+    stage.wait(6)
+    stage.heal()
+
+
 def a_call_of_the_former_holder_lands_late(stage: Stage) -> None:
     """R24, I7. 1. a's calls to the sinks take seconds. 2. a is asked to switch over, b claims the
     ledgers. 3. a's calls land: they are refused, for all that a was allowed to send them."""
@@ -339,5 +423,9 @@ SCHEDULES: tuple[Callable[[Stage], None], ...] = (
     a_stopped_follower_does_not_think_its_leader_silent,
     a_member_falls_behind_its_removal,
     a_late_word_to_follow_answers_an_earlier_standing,
+    a_pause_gives_a_lost_row_the_version_of_a_release,
+    a_pause_gives_a_lost_row_the_version_of_a_removal,
+    a_member_of_an_unanswered_write_acquires_and_that_is_lost,
+    an_operator_gives_up_what_the_other_has,
     a_call_of_the_former_holder_lands_late,
 )

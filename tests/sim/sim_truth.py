@@ -51,7 +51,11 @@ class SimTruth(Truth):
             require(not action.expected.paused, "R7", "released what nobody may acquire")
             heir = world.group.nodes[wanted.successor].disk
             equal = heir.records[: heir.durable] == world.disk.records
-            require(equal, "R3", "released for a switchover with unequal journals")
+            # A disk that was lost in this moment is not listed, so nobody acquires with what it is;
+            # and when somebody has acquired meanwhile, this write is denied.
+            listed = heir.journal_id in [member.journal_id for member in wanted.in_sync]
+            void = not listed or max(world.group.facts.acquired) > wanted.epoch
+            require(equal or void, "R3", "released for a switchover with unequal journals")
 
     def _acquire(self, action: do.WriteLease) -> None:
         super()._acquire(action)
@@ -101,9 +105,19 @@ class SimTruth(Truth):
         if role is Role.ACTIVE:
             super()._role(role, epoch)
 
+    def _force(self, action: do.WriteLease) -> None:
+        super()._force(action)
+        group = self.world.group
+        group.facts.require_no_promise(self.world, action)
+        others = {m.node for m in action.expected.in_sync if m.node != self.world.node}
+        lives = [name for name in sorted(others) if group.nodes[name].alive]
+        require(not lives, "R26", f"forced while {lives} live")
+
     def _answer(self, mark: Mark) -> None:
         wanted = self.world.wanted.get(mark.query)
         require(wanted is not None and mark.number == wanted + 1, "R18", f"{mark} after {wanted}")
+        if self.world.group.facts.given_up_mark(self.world, mark.query, mark.number):
+            return
         self.world.group.facts.require_committed_mark(self.world, mark)
         position = self.world.group.facts.marks[(mark.query, mark.number)]
         disk = self.world.disk

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.many import Result, known_seeds, play_all
+from tests.sim.many import FORCED, Result, known_seeds, play_all
 
 CI_SEEDS = 2000
 REACHED_AT_LEAST = {
@@ -34,6 +34,32 @@ REACHED_AT_LEAST = {
     "operator repairs": 50,
 }
 """What CI_SEEDS seeds are to reach; about half of what they reach now."""
+
+
+FORCED_SEEDS = 300
+FORCED_REACH_AT_LEAST = {
+    "forced failovers": 20,
+    "journals set aside": 15,
+    "records given up": 150,
+    "requests given up": 50,
+}
+
+
+@pytest.fixture(scope="module")
+def forced() -> Result:
+    return play_all([*known_seeds(FORCED), *range(1, FORCED_SEEDS + 1)], forces=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_no_forced_failover_breaks_a_rule_and_each_heals(forced: Result) -> None:
+    assert forced.failed == [], "\n\n".join(forced.stories[:1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", FORCED_REACH_AT_LEAST)
+def test_forced_failovers_reach(what: str, forced: Result) -> None:
+    assert forced.counters[what] >= FORCED_REACH_AT_LEAST[what], forced.summary
 
 
 @pytest.fixture(scope="module")

@@ -86,7 +86,7 @@ def record_messages(draw: st.DrawFn) -> Records:
 messages = st.one_of(
     st.builds(Probe, numbers),
     st.builds(Standing, numbers, texts, places, numbers, st.lists(places).map(tuple)),
-    st.builds(Follow, numbers, texts, places, places),
+    st.builds(Follow, numbers, texts, places, places, st.booleans()),
     record_messages(),
     st.builds(Heartbeat, numbers, numbers, numbers),
     st.builds(

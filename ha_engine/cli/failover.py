@@ -1,0 +1,57 @@
+"""``ha-engine failover --force``: what an operator may decide when no in-sync node is left."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from ha_engine.cli.status import LOCAL, UrlOption
+
+
+def failover(
+    force: Annotated[
+        bool, typer.Option("--force", help="Give up what this node does not have.")
+    ] = False,
+    confirmed_off: Annotated[
+        list[str] | None,
+        typer.Option("--confirm-off", metavar="NODE", help="This node is certainly off; repeat."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask; for scripts.")] = False,
+    url: UrlOption = LOCAL,
+    by: Annotated[str, typer.Option("--by", help="Who decides; recorded.")] = "operator",
+) -> None:
+    """Make the node at --url the active although it is not in sync: acked events may be lost.
+
+    Only for when no in-sync node can be brought back. It is refused while one may be alive; say
+    with --confirm-off that you have made sure that it is not, and keep it off until this is done.
+    When it comes back, it follows, and what it had more is kept beside its journal.
+
+    Example: ha-engine failover --force --confirm-off node-a --url http://node-b:8080
+    """
+    from ha_engine.client.admin import fetch_failover
+    from ha_engine.client.failover import await_failover
+    from ha_engine.errors import EngineError
+
+    if not force:
+        raise typer.BadParameter(
+            "a failover happens by itself; use 'ha-engine switchover' to change the active with "
+            "nothing lost, or --force to give up what the in-sync node had",
+            param_hint="--force",
+        )
+    nodes = tuple(confirmed_off or ())
+    told = fetch_failover(url, nodes)
+    typer.echo(f"{told['node']}: {told['may_be_lost']}", err=True)
+    if told["refusal"] is not None:
+        raise EngineError(told["refusal"])
+    if not (yes or _confirmed(told["node"])):
+        raise EngineError("nothing was done")
+    seconds = await_failover(url, nodes, by)
+    typer.echo(f"{told['node']} is the active since {seconds:.2f} s after the call")
+
+
+def _confirmed(node: str) -> bool:
+    if not sys.stdin.isatty():
+        raise typer.BadParameter("no terminal to ask on; say --yes", param_hint="--yes")
+    return typer.confirm(f"Make {node} the active and give that up?", err=True)

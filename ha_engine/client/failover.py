@@ -1,0 +1,34 @@
+"""A forced failover from the outside: asked of one node, and awaited."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
+
+from ha_engine.client.admin import fetch_status, force_failover
+from ha_engine.errors import EngineError
+
+WAIT_SECONDS_MAX = 15.0
+
+
+def await_failover(url: str, confirmed_off: Sequence[str], by: str) -> float:
+    """Seconds from the call until the node at ``url`` is the active.
+
+    Raises EngineError when it refuses, or is not the active after fifteen seconds.
+    """
+    began = time.monotonic()
+    force_failover(url, confirmed_off, by)
+    ask = Retrying(
+        retry=retry_if_result(lambda role: role != "active"),
+        wait=wait_fixed(0.05),
+        stop=stop_after_delay(WAIT_SECONDS_MAX),
+        retry_error_callback=lambda state: None,
+    )
+    if ask(lambda: fetch_status(url)["role"]) != "active":
+        raise EngineError(
+            f"the node has not become the active within {WAIT_SECONDS_MAX:g} s; "
+            "see: ha-engine status, and try again"
+        )
+    return time.monotonic() - began

@@ -1,0 +1,152 @@
+"""A failover that an operator forces, when no in-sync member is left to take over (R26, I4).
+
+What the lease row's members had and this journal has not is given up by it. So it is refused as
+long as anything says that one of them lives, and only a person can say that a silent one is off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass
+
+from ha_engine.core import actions as do
+from ha_engine.core import inputs as on
+from ha_engine.core.following import Following
+from ha_engine.core.lessee import Lessee
+from ha_engine.core.own_journal import OwnJournal
+from ha_engine.types import Position
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What a forced failover of this node would give up, as far as it can know.
+
+    ``last`` is the end of this journal, ``committed`` the highest sequence that this node knows to
+    be committed anywhere, ``in_sync`` who had every committed record, as the row of ``epoch`` says.
+    """
+
+    last: Position
+    committed: int
+    epoch: int
+    in_sync: tuple[str, ...]
+
+    @property
+    def records_min(self) -> int:
+        return max(0, self.committed - self.last.sequence)
+
+    def __str__(self) -> str:
+        known = f"at least {self.records_min} committed records behind that"
+        lost = known if self.records_min else "whatever was committed behind that"
+        return (
+            f"the journal of this node ends at {self.last}, and {self._who_has_all}; {lost} would "
+            "be given up, acked events among them, while batches published from them stay in the "
+            "sinks"
+        )
+
+    @property
+    def _who_has_all(self) -> str:
+        if not self.in_sync:
+            return "the database has lost who was in sync since"
+        return f"all that was committed in epoch {self.epoch} is on {' and '.join(self.in_sync)}"
+
+
+class Forcing:
+    """``peers`` are the other nodes of the group, as the config names them."""
+
+    def __init__(
+        self, lessee: Lessee, journal: OwnJournal, following: Following, peers: tuple[str, ...]
+    ) -> None:
+        self._lessee, self._lease = lessee, lessee.lease
+        self._journal, self._following, self._peers = journal, following, peers
+        self._asked: on.FailoverForced | None = None
+        self._epoch = 0
+
+    def may_lose(self) -> Loss:
+        row = self._lease.row
+        in_sync = row.in_sync if row is not None else ()
+        others = tuple(m.node for m in in_sync if m != self._lease.member)
+        committed = max(self._journal.committed, self._following.told_committed)
+        return Loss(self._journal.last, committed, row.epoch if row else 0, others)
+
+    def why_not(self, now: float, connected: Set[str], confirmed_off: Set[str]) -> str | None:
+        """Why it must not be forced here and now; None when it may."""
+        row = self._lease.row
+        if row is None:
+            return "this node has read no lease row of the group"
+        if self._lessee.is_foreign(row):
+            return "the lease row belongs to another group"
+        if row.paused:
+            return "failover is paused; run: ha-engine resume"
+        if self._lease.member in row.in_sync and not self._lease.regressed:
+            return "this node is in sync and takes over by itself when the active falls silent"
+        return self._who_lives(now, connected) or self._who_may_live(connected, confirmed_off)
+
+    def _who_lives(self, now: float, connected: Set[str]) -> str | None:
+        lease, ttl = self._lease, self._lease.timing.ttl
+        still = ttl - (now - lease.still_since)
+        # A promise is no younger than the word that asked for it, and binds no longer (R16).
+        if self._following.heard_within(now, ttl):
+            return f"an active was heard in the last {ttl:g} s"
+        if lease.row is not None and lease.row.holder is not None and still > 0:
+            return (
+                f"{lease.row.holder.node} may be active: its lease must stand still for "
+                f"{still:.1f} s more before it counts as silent"
+            )
+        answering = sorted(self._listed & connected)
+        if answering:
+            return f"{answering[0]} has what this node lacks, and answers: let it take over"
+        return None
+
+    def _who_may_live(self, connected: Set[str], confirmed_off: Set[str]) -> str | None:
+        wrong = sorted(confirmed_off & connected)
+        if wrong:
+            return f"{wrong[0]} is said to be off, and it answers"
+        silent = sorted((self._listed | set(self._peers)) - connected - confirmed_off)
+        if silent:
+            names = " and ".join(silent)
+            options = " ".join(f"--confirm-off {name}" for name in silent)
+            return f"{names} may be active out of sight; make sure it is off, then say {options}"
+        return None
+
+    @property
+    def _listed(self) -> set[str]:
+        row = self._lease.row
+        members = {member.node for member in row.in_sync} if row is not None else set()
+        holder = {row.holder.node} if row is not None and row.holder is not None else set()
+        return (members | holder) - {self._lease.me.node}
+
+    # -- doing it ----------------------------------------------------------------------------------
+
+    def ask(self, now: float, event: on.FailoverForced) -> None:
+        """Done with the next answer if that is a read, so that it is decided on what stands there,
+        and while what was said of the others is still so."""
+        self._asked = event
+        self._lease.again_at_once(now)
+
+    def forget(self) -> None:
+        self._asked = None
+
+    def after_read(self, now: float, connected: Set[str]) -> do.Action | None:
+        """The acquisition, against the very row that was read; tried once."""
+        asked, self._asked = self._asked, None
+        if asked is None or self.why_not(now, connected, frozenset(asked.confirmed_off)):
+            self._begin_anew()
+            return None
+        action, self._epoch = self._lessee.force(now, asked.by)
+        self._lease.forces(self._epoch)
+        return action
+
+    def _begin_anew(self) -> None:
+        """1. An epoch is acquired by force. 2. The process ends before it has signed that in its
+        journal. 3. The next one acquires again, and signs what the operator gave up then."""
+        row, tried = self._lease.row, self._lease.high_water.forced
+        if row is None or row.epoch != tried or self._journal.is_forced(tried):
+            return
+        if not self._lease.mine and row.in_sync == (self._lease.member,):
+            self._epoch = self._lease.acquired(None).epoch
+
+    def acquired(self, epoch: int) -> bool:
+        """Whether ``epoch``, which is ours now, was acquired by force."""
+        if epoch == self._epoch:
+            self._lease.forces(epoch)
+        return epoch == self._epoch

@@ -1,0 +1,48 @@
+"""Records that an operator gave up: kept beside the journal, for people, and read by nobody else.
+
+One file holds the frames of the records ``first`` to ``last`` as they stood in the journal:
+
+    given-up.<first epoch>.<first sequence>-<last epoch>.<last sequence>.frames
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from errno import EIO
+from pathlib import Path
+from typing import BinaryIO
+
+from ha_engine.journal.identity import fsync_directory
+from ha_engine.types import Extent, Position
+
+COPY_BYTES = 1 << 20
+
+
+def path_of(directory: Path, first: Position, last: Position) -> Path:
+    return directory / f"given-up.{first}-{last}.frames"
+
+
+def set_aside(path: Path, extents: Iterable[Extent]) -> None:
+    """Copies ``extents`` into ``path``, durable when it returns. Raises OSError."""
+    fresh = path.with_suffix(".tmp")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        for extent in extents:
+            _copy(extent, file)
+        file.flush()
+        os.fsync(descriptor)
+    os.replace(fresh, path)
+    fsync_directory(path.parent)
+
+
+def _copy(extent: Extent, to: BinaryIO) -> None:
+    with open(extent.path, "rb") as segment:
+        segment.seek(extent.offset)
+        left = extent.length
+        while left > 0:
+            piece = segment.read(min(left, COPY_BYTES))
+            if not piece:
+                raise OSError(EIO, "the segment is shorter than its records", extent.path)
+            to.write(piece)
+            left -= len(piece)

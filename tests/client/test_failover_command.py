@@ -1,0 +1,155 @@
+"""``ha-engine failover --force`` over the real routes, before a real core whose active is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+from typer.testing import CliRunner
+
+from ha_engine.api.failover import failover_routes
+from ha_engine.api.server import WebServer, listen
+from ha_engine.cli import main, root
+from ha_engine.config import HttpConfig
+from ha_engine.core import (
+    Core,
+    Deployment,
+    HighWater,
+    Identity,
+    LeaseTiming,
+    MarkLimits,
+    RestartPolicy,
+)
+from ha_engine.core import actions as do
+from ha_engine.core import inputs as on
+from ha_engine.core.inputs import Input
+from ha_engine.types import DatabaseIdentity, Holder, LeaseRow, Member, Record, Role
+from tests.waiting import wait_until
+
+RUNNER = CliRunner()
+DATABASE = DatabaseIdentity("1", "00000001")
+TTL = 5.0
+
+
+class Left:
+    """The node b: alive and not in sync. a, which held the lease and was in sync alone, is gone."""
+
+    def __init__(self) -> None:
+        timing = LeaseTiming(ttl=TTL, renew_every=1.0, margin=0.5)
+        deployment = Deployment("app", (), MarkLimits(100, 0.0, 1.0, 3, 1000), RestartPolicy())
+        identity = Identity("b", "p1", "jb", "g", "g", None, ("a",))
+        self.core = Core(identity, timing, HighWater(), deployment)
+        self.row = LeaseRow("g", Holder("a", "p1"), 3, 9, (Member("a", "ja"),))
+        self.now = 0.0
+        self.written: list[Record] = []
+        self.handle(on.Tick())
+
+    def passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.handle(on.Tick())
+
+    def handle(self, event: Input) -> None:
+        for action in self.core.step(self.now, event):
+            match action:
+                case do.ReadLease():
+                    self.handle(on.LeaseRead(self.row, DATABASE))
+                case do.WriteLease(_, wanted):
+                    self.row = wanted
+                    self.handle(on.LeaseWritten(wanted, DATABASE))
+                case do.AppendRecords(records):
+                    self.written += records
+                    self.handle(on.RecordsDurable(records[-1].position.sequence))
+        if isinstance(event, on.FailoverForced):
+            self.passes(0.05)
+
+
+@pytest.fixture
+def left() -> Left:
+    return Left()
+
+
+@pytest.fixture
+def url(left: Left) -> Iterator[str]:
+    async def status(_: Request) -> JSONResponse:
+        return JSONResponse({"role": left.core.role.value})
+
+    routes = [*failover_routes(left.core, left.handle), Route("/v1/status", status)]
+    socket = listen("127.0.0.1:0")
+    server = WebServer(Starlette(routes=routes), HttpConfig())
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[socket])))
+    thread.start()
+    wait_until(lambda: server.started)
+    yield f"http://127.0.0.1:{socket.getsockname()[1]}"
+    server.should_exit = True
+    thread.join(10)
+
+
+def test_without_force_it_is_a_usage_error_that_names_switchover() -> None:
+    refused = RUNNER.invoke(root, ["failover"])
+    assert refused.exit_code == 2
+    assert "switchover" in refused.output
+
+
+def test_what_may_be_lost_is_told_before_it_is_refused(url: str, left: Left) -> None:
+    left.passes(2 * TTL)
+    refused = RUNNER.invoke(root, ["failover", "--force", "--yes", "--url", url])
+    assert "the journal of this node ends at 0.0" in refused.stderr
+    assert "all that was committed in epoch 3 is on a" in refused.stderr
+    assert "a may be active out of sight" in str(refused.exception)
+    assert left.core.role is Role.JOINING
+
+
+def test_an_active_that_may_live_is_given_its_ttl(url: str, left: Left) -> None:
+    left.passes(TTL / 2)
+    forced = ["failover", "--force", "--confirm-off", "a", "--yes", "--url", url]
+    refused = RUNNER.invoke(root, forced)
+    assert "a may be active: its lease must stand still for 2.5 s more" in str(refused.exception)
+
+
+def test_nothing_is_given_up_without_an_answer(url: str, left: Left) -> None:
+    left.passes(2 * TTL)
+    asked = ["failover", "--force", "--confirm-off", "a", "--url", url]
+    unanswered = RUNNER.invoke(root, asked)
+    assert unanswered.exit_code == 2
+    assert "--yes" in unanswered.output
+    assert left.core.role is Role.JOINING
+
+
+def test_a_confirmed_failover_makes_the_node_the_active(url: str, left: Left) -> None:
+    left.passes(2 * TTL)
+    forced = ["failover", "--force", "--confirm-off", "a", "--yes", "--by", "alice", "--url", url]
+    done = RUNNER.invoke(root, forced)
+    assert done.exit_code == 0, done.output
+    assert "b is the active since" in done.stdout
+    assert left.core.role is Role.ACTIVE
+    assert left.row.in_sync == (Member("b", "jb"),)
+    assert (left.row.epoch, left.written[0].body.forced) == (4, True)  # type: ignore[union-attr]
+
+
+def test_a_second_one_is_refused_by_the_active(url: str, left: Left) -> None:
+    left.passes(2 * TTL)
+    body = {"force": True, "confirmed_off": ["a"]}
+    assert httpx.post(f"{url}/v1/failover", json=body).status_code == 202
+    again = httpx.post(f"{url}/v1/failover", json=body)
+    assert (again.status_code, again.json()["error"]) == (409, "this node is the active")
+
+
+@pytest.mark.parametrize("body", [{}, {"force": False}])
+def test_a_request_without_force_is_told_what_to_use(url: str, body: dict[str, bool]) -> None:
+    refused = httpx.post(f"{url}/v1/failover", json=body)
+    assert refused.status_code == 400
+    assert "/v1/switchover" in refused.json()["error"]
+
+
+def test_the_command_ends_with_the_code_of_its_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["failover", "--force", "--url", "http://127.0.0.1:1"])
+    assert ended.value.code == 1
+    assert "no node answers" in capsys.readouterr().err

@@ -105,7 +105,7 @@ class Core:
             case _:
                 broke = self.querying.hear(self._now, event)
                 if broke is not None and self.tenure is not None:
-                    self.life.do_all(self.tenure.give_way(self._now, broke.why, broke.in_flight))
+                    self.tenure.note_breakdown(broke.why, broke.in_flight)
 
     def _on_request(
         self, event: on.EventsOffered | on.SinkPublished | on.SkipAsked | on.SwitchoverAsked
@@ -141,6 +141,7 @@ class Core:
             self.life.become_active(tenure)
         if tenure.wants_another_row(self._now):
             self._ask_lease()
+        self.life.do_all(tenure.give_way(self._now))
         self.life.do_all(tenure.hand_over(self._now))
         self.life.do_all(tenure.suspend_or_resume(self._now))
 

@@ -208,6 +208,9 @@ class Deployment:
         found = ((name, marks.in_flight) for name, marks in self.marks.items())
         return {name: number for name, number in found if number is not None}
 
+    def is_past(self, batches: dict[str, int]) -> bool:
+        return all(self.marks[name].admitted >= number for name, number in batches.items())
+
     def progress(self) -> tuple[tuple[str, int], ...]:
         """How far each query that runs has come, by Spark's own word."""
         told = ((name, marks.passed) for name, marks in self.marks.items())

@@ -34,6 +34,14 @@ class Handover:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """Queries stopped while each ran a batch; a member that has all of these may take over."""
+
+    why: str
+    in_flight: dict[str, int]
+
+
 class Tenure:
     """Not ``active`` until the epoch's first record is committed, and the journal with it (R3)."""
 
@@ -46,6 +54,7 @@ class Tenure:
         self._first = journal.last.sequence + 1
         self.active = self.receiving = False
         self.handover: Handover | None = None
+        self._breakdown: Breakdown | None = None
         self._ticked_at = -math.inf
 
     # -- authority ---------------------------------------------------------------------------------
@@ -224,14 +233,21 @@ class Tenure:
         if heir is not None:
             yield from self._begin_handover(now, heir, f"switchover by {by}")
 
-    def give_way(self, now: float, why: str, in_flight: dict[str, int]) -> Iterator[do.Action]:
-        """R22: a member whose queries are past the batch in flight takes over at once."""
-        row = self._lease.row
-        if not self.may_act(now) or row is None or row.paused:
+    def note_breakdown(self, why: str, in_flight: dict[str, int]) -> None:
+        """A query, or all of them, stopped while the batches ``in_flight`` ran."""
+        self._breakdown = Breakdown(why, in_flight)
+
+    def give_way(self, now: float) -> Iterator[do.Action]:
+        """R22: a member takes over as soon as its queries are past the batches that were in flight
+        at the breakdown, unless they are through here first. One that fails there too never is."""
+        breakdown, row = self._breakdown, self._lease.row
+        if breakdown is None or not self.may_act(now) or row is None or row.paused:
             return
-        heir = self.leading.heir(row.in_sync, in_flight)
+        heir = self.leading.heir(row.in_sync, breakdown.in_flight)
+        if heir is not None or self._deployment.is_past(breakdown.in_flight):
+            self._breakdown = None
         if heir is not None:
-            yield from self._begin_handover(now, heir, why)
+            yield from self._begin_handover(now, heir, breakdown.why)
 
     def _begin_handover(self, now: float, to: str, why: str) -> Iterator[do.Action]:
         self.handover = Handover(to, now, why)

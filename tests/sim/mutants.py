@@ -44,7 +44,7 @@ HUNTED = (
         "self._in_flight, *self._unresolved)\n        if",
         "self._in_flight)\n        if",
     ),
-    _hunted(83, "R1", "lease", "self.row, self._in_flight, *self._un", "self.row, *self._un"),
+    _hunted(186, "R1", "lease", "self.row, self._in_flight, *self._un", "self.row, *self._un"),
     _hunted(
         1,
         "I3",
@@ -108,6 +108,20 @@ def _told(schedule: Callable[[Stage], None], rule: str, module: str, old: str, n
 
 
 TOLD = (
+    _told(
+        schedules.the_query_process_dies_before_the_member_has_its_batch,
+        "R22",
+        "tenure",
+        "if heir is not None or self._deployment.is_past(breakdown.in_flight):",
+        "if True:",
+    ),
+    _told(
+        schedules.the_query_process_dies_before_the_member_has_its_batch,
+        "R22",
+        "leading",
+        "if all(has.get(query, 0) >= number for query, number in batches.items()):",
+        "if True:",
+    ),
     _told(
         schedules.a_higher_epoch_is_read_behind_a_failover,
         "R14",

@@ -64,7 +64,7 @@ class SimNode(World):
         self.timing, self.ghost, self.truth = TIMING, _Nobody(), SimTruth(self)
         self.heard = lambda action: group.tell(name, action)
         self.known: dict[tuple[str, int], int] = {}
-        self.fsync_max = 0.02
+        self.fsync_max, self.spark_starts_within = 0.02, (0.05, 0.5)
         self.new_disk()
 
     # -- its clock, its process --------------------------------------------------------------------
@@ -310,7 +310,7 @@ class SimNode(World):
 
     def _attend_soon(self) -> None:
         if self.spark is not None:
-            self.spark_later(self.random.uniform(0.05, 0.5), self._attend_once)
+            self.spark_later(self.random.uniform(*self.spark_starts_within), self._attend_once)
 
     def _attend_once(self) -> None:
         if self.spark is not None and not self.spark.attended:

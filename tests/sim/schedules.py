@@ -406,6 +406,25 @@ def a_call_of_the_former_holder_lands_late(stage: Stage) -> None:
     stage.heal()
 
 
+def the_query_process_dies_before_the_member_has_its_batch(stage: Stage) -> None:
+    """R22. 1. a's query process dies in the middle of a batch. 2. b has not finished that batch
+    either, and does a moment later. 3. b takes over then, long before a's Spark runs again."""
+    group, a = stage.group, stage.a
+    group.batch_max, a.spark_starts_within = 1.0, (15.0, 15.0)
+
+    def only_begun() -> bool:
+        in_flight = a.core.deployment.in_flight()
+        return bool(in_flight) and not stage.b.core.deployment.is_past(in_flight)
+
+    stage.until(only_begun)
+    a.kill_spark()
+    waits = a.core.tenure is not None and a.core.tenure.handover is None
+    require(waits, "R22", "a hands over to who lacks the batch")
+    stage.until(stage.is_active(stage.b), within=5.0)
+    stage.wait(15)
+    stage.heal()
+
+
 SCHEDULES: tuple[Callable[[Stage], None], ...] = (
     an_acquisition_is_lost_while_the_former_holder_sleeps,
     an_acquisition_is_lost_while_the_former_holder_is_cut_off,
@@ -428,4 +447,5 @@ SCHEDULES: tuple[Callable[[Stage], None], ...] = (
     a_member_of_an_unanswered_write_acquires_and_that_is_lost,
     an_operator_gives_up_what_the_other_has,
     a_call_of_the_former_holder_lands_late,
+    the_query_process_dies_before_the_member_has_its_batch,
 )

@@ -18,6 +18,7 @@ from benchmarks.latency import Latency, Pace
 from benchmarks.memory import Overload
 from benchmarks.phases import event_log, show_phases
 from benchmarks.plain_side import PlainSide, plain_side
+from benchmarks.price import both_sides, measure
 from benchmarks.report import Result
 from benchmarks.throughput import Throughput, measure_all
 from benchmarks.timeline import show_timeline, taken
@@ -42,8 +43,8 @@ def _default(context: typer.Context) -> None:
 @app.command()
 def compare(rounds: int = 5, rows: int = 2_000_000, keep: Keep = None) -> None:
     """Throughput and latency against a plain PySpark job."""
-    throughput(rounds, rows, "", keep and keep / "throughput")
-    latency(3, keep and keep / "latency")
+    throughput(rounds, rows, keep=keep and keep / "throughput")
+    latency(3, keep=keep and keep / "latency")
 
 
 @app.command()
@@ -97,6 +98,15 @@ def timeline(seconds: float = 60, keep: Keep = None) -> None:
             trace(10)
             sent = trace(seconds)
         show_timeline(directory / "notes", sent, console)
+
+
+@app.command()
+def price(rounds: int = 5, keep: Keep = None) -> None:
+    """What a second node costs: acks and rows a second of a pair against a node alone."""
+    result = Result("price")
+    with _place(keep) as (directory, db), both_sides(directory, db) as sides:
+        measure(sides, rounds, result, console)
+    _finish(result)
 
 
 @contextmanager

@@ -104,6 +104,7 @@ def _one_fault(
 ) -> tuple[Outcome, NodeUnderTest]:
     """Returns who is active when the pair is whole again, too."""
     _wait_published(active, traffic)
+    pair.wait_protected()
     before = active.status() or {}
     at = time.time()
     _inflict(fault, active)

@@ -1,0 +1,182 @@
+"""What a second node costs a producer: acks and rows a second of a pair, against a node alone.
+
+Real node processes without Spark, so that the machine's cores, which both nodes and the producer
+share, go to receive, journal and sync alone. Both sides run all the time and are measured in turns.
+Latencies under load count from the moment at which a request was due, so that a request which waits
+for a slow one before it counts its wait (coordinated omission).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median, quantiles
+
+import httpx
+import psutil
+from rich.console import Console
+
+from benchmarks.database import Database
+from benchmarks.processes import cpu_seconds, spent
+from benchmarks.report import Result
+from benchmarks.waiting import wait_until
+from tests.e2e.node_under_test import NodeUnderTest, running
+from tests.e2e.pair import Pair
+from tests.e2e.without_spark import APPLICATION, NodeWithoutSpark
+
+CLIENTS = 8
+ROWS = 500
+IDLE_EVERY_SECONDS = 0.02
+ROOM = {"receive": {"max_backlog_events": 1 << 30}}
+
+
+def body(rows: int) -> bytes:
+    """NDJSON of ``rows`` events of about 80 bytes."""
+    return b"".join(b'{"id": %d, "text": "%s"}\n' % (n, b"x" * 60) for n in range(rows))
+
+
+@dataclass(frozen=True)
+class Side:
+    """The active's URL, and all node processes behind it."""
+
+    name: str
+    url: str
+    nodes: list[NodeUnderTest]
+
+    def cpu(self) -> dict[int, float]:
+        return cpu_seconds([psutil.Process(one.process.pid) for one in self.nodes if one.process])
+
+
+@contextlib.contextmanager
+def both_sides(directory: Path, database: Database) -> Iterator[tuple[Side, Side]]:
+    """A node alone, and the active of a pair that is in sync."""
+    home = directory / "alone"
+    home.mkdir(parents=True)
+    alone = NodeWithoutSpark(home, APPLICATION, database.url, "alone", **ROOM)
+    alone.reconfigure(group="alone")
+    pair = Pair(directory, APPLICATION, database.url, NodeWithoutSpark, **ROOM)
+    with running(alone), running(pair.a), running(pair.b):
+        wait_until(alone.is_active, within=60)
+        wait_until(lambda: _is_protected(pair), within=60)
+        active = pair.active()
+        assert active is not None
+        yield Side("alone", alone.url, [alone]), Side("pair", active.url, [pair.a, pair.b])
+
+
+def _is_protected(pair: Pair) -> bool:
+    active = pair.active()
+    status = active.status() if active else None
+    return status is not None and bool(status["protected"])
+
+
+def measure(sides: tuple[Side, Side], rounds: int, result: Result, console: Console) -> None:
+    found: dict[str, list[float]] = {}
+    for number in range(rounds):
+        for side in sides if number % 2 else sides[::-1]:
+            idle = _paced(side, body(1), 1 / IDLE_EVERY_SECONDS, seconds=4)
+            rate, cpu = _saturated(side, seconds=4)
+            half = min(found.get("pair rows/s", [rate])) / 2 / ROWS
+            loaded = _paced(side, body(ROWS), half, seconds=4)
+            _keep(found, side.name, idle, rate, cpu, loaded)
+            console.print(f"{number + 1}/{rounds} {side.name}: {rate:,.0f} rows/s", highlight=False)
+    _report(found, result)
+
+
+def _keep(
+    found: dict[str, list[float]],
+    side: str,
+    idle: list[float],
+    rate: float,
+    cpu: float,
+    loaded: list[float],
+) -> None:
+    figures = {
+        "rows/s": rate,
+        "CPU s per million rows": cpu / rate * 1e6,
+        "idle p50": median(idle),
+        "idle p99": quantiles(idle, n=100)[98],
+        "half load p50": median(loaded),
+        "half load p99": quantiles(loaded, n=100)[98],
+    }
+    for name, value in figures.items():
+        found.setdefault(f"{side} {name}", []).append(value)
+
+
+def _report(found: dict[str, list[float]], result: Result) -> None:
+    def over(figure: str) -> list[float]:
+        pairs = zip(found[f"pair {figure}"], found[f"alone {figure}"], strict=True)
+        return [1000 * (with_peer - alone) for with_peer, alone in pairs]
+
+    ratio = zip(found["pair rows/s"], found["alone rows/s"], strict=True)
+    result.at_least("rows/s of the pair over alone", [p / a for p, a in ratio], 0.85)
+    result.at_most("idle: ack p50 over alone", over("idle p50"), 1.5, "ms")
+    result.at_most("half load: ack p50 over alone", over("half load p50"), 3.0, "ms")
+    for load in ("idle", "half load"):
+        p99 = [1000 * seconds for seconds in found[f"pair {load} p99"]]
+        result.at_most(f"{load}: ack p99 of the pair", p99, 20.0, "ms")
+    for name, samples in found.items():
+        seconds = "p50" in name or "p99" in name
+        result.add(name, "ms" if seconds else "", [s * (1000 if seconds else 1) for s in samples])
+    result.notes.append(
+        "Both nodes and the producer share the cores: where the pair's CPU per row is twice that "
+        "of a node alone, rows/s says what the CPU allows, not what sync costs."
+    )
+
+
+def _paced(side: Side, payload: bytes, a_second: float, seconds: float) -> list[float]:
+    """Latencies in seconds of requests that are due at an even pace, whoever is late."""
+    count, began = int(a_second * seconds), time.perf_counter() + 0.05
+
+    def one(send: Callable[[bytes], None], number: int) -> float:
+        due = began + number / a_second
+        time.sleep(max(0.0, due - time.perf_counter()))
+        send(payload)
+        return time.perf_counter() - due
+
+    with _clients(side) as (threads, sends):
+        work = [
+            threads.submit(lambda c=c: [one(sends[c], n) for n in range(c, count, CLIENTS)])  # type: ignore[misc]
+            for c in range(CLIENTS)
+        ]
+        return [latency for done in work for latency in done.result()]
+
+
+def _saturated(side: Side, seconds: float) -> tuple[float, float]:
+    """Rows a second of clients that send without a break, and CPU seconds of the nodes a second."""
+    payload, before, began = body(ROWS), side.cpu(), time.perf_counter()
+
+    def flood(send: Callable[[bytes], None]) -> int:
+        sent = 0
+        while time.perf_counter() < began + seconds:
+            send(payload)
+            sent += ROWS
+        return sent
+
+    with _clients(side) as (threads, sends):
+        rows = sum(threads.map(flood, sends))
+    took = time.perf_counter() - began
+    return rows / took, spent(before, side.cpu()) / took
+
+
+@contextlib.contextmanager
+def _clients(side: Side) -> Iterator[tuple[ThreadPoolExecutor, list[Callable[[bytes], None]]]]:
+    """As many connections as threads, each already open."""
+    url = f"{side.url}/v1/streams/events/events"
+    headers = {"Content-Type": "application/x-ndjson"}
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(httpx.Client(headers=headers)) for _ in range(CLIENTS)]
+        threads = stack.enter_context(ThreadPoolExecutor(CLIENTS))
+
+        def sender(client: httpx.Client) -> Callable[[bytes], None]:
+            client.get(f"{side.url}/liveness")
+            return lambda payload: _require_taken(client.post(url, content=payload))
+
+        yield threads, [sender(client) for client in clients]
+
+
+def _require_taken(answer: httpx.Response) -> None:
+    assert answer.status_code == httpx.codes.OK, answer.text

@@ -17,9 +17,6 @@ from ha_engine.core.progress import Peer, PeerTiming, Stage, common_prefix
 from ha_engine.types import Member
 
 REQUESTS_KEPT = 16
-BATCHES_BEHIND_MAX = 4
-"""More than a follower is behind in the ordinary course: it starts a batch when it hears that its
-mark is committed, and takes as long for it as the holder."""
 STUCK_AFTER_SECONDS = 60.0
 """Without a batch for so long, a member's queries do not get on. Spark's first one is slow."""
 
@@ -179,13 +176,12 @@ class Leading:
     def slowest(
         self, now: float, in_sync: tuple[Member, ...], query: str, batch: int
     ) -> int | None:
-        """The batch that an in-sync member has come to, if that is far behind ``batch``.
+        """The batch that an in-sync member has come to, if it catches up with ``batch``.
 
         Only of members whose queries run and get on: the output waits for no other.
         """
-        told = (peer.batches.get(query, batch) for peer in self._getting_on(now, in_sync))
-        come_to = min(told, default=batch)
-        return come_to if come_to < batch - BATCHES_BEHIND_MAX else None
+        come_to = (peer.catching_up_at(query, batch) for peer in self._getting_on(now, in_sync))
+        return min((at for at in come_to if at is not None), default=None)
 
     def starting(self, now: float, in_sync: tuple[Member, ...], query: str) -> bool:
         """Whether an in-sync member has yet to say where ``query`` is there; not for ever."""

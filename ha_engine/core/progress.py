@@ -9,6 +9,10 @@ from enum import Enum
 from ha_engine.core.messages import Ack
 from ha_engine.types import ORIGIN, Member, Position
 
+BATCHES_BEHIND_MAX = 4
+"""More than a follower is behind in the ordinary course: it starts a batch when it hears that its
+mark is committed, and takes as long for it as the holder."""
+
 
 @dataclass(frozen=True, slots=True)
 class PeerTiming:
@@ -38,6 +42,8 @@ class Peer:
         self.room, self.warm = True, False
         self.batches: dict[str, int] = {}
         self.batches_at = now
+        # From when it has fallen far behind until it is warm again.
+        self.catches_up = False
         self.promised_at = -math.inf
 
     @property
@@ -54,7 +60,7 @@ class Peer:
 
     def linked(self, now: float) -> None:
         self.connected, self.stage, self.heard_at = True, Stage.PROBE, now
-        self.batches, self.batches_at = {}, now
+        self.batches, self.batches_at, self.catches_up = {}, now, True
 
     def unlinked(self) -> None:
         self.connected, self.stage, self.warm = False, Stage.PROBE, False
@@ -73,6 +79,13 @@ class Peer:
         self.room, self.warm = ack.room, ack.warm
         if dict(ack.batches) != self.batches:
             self.batches, self.batches_at = dict(ack.batches), now
+        self.catches_up = self.catches_up and not ack.warm
+
+    def catching_up_at(self, query: str, batch: int) -> int | None:
+        """The batch of ``query`` that it has come to, while it has some to catch up with."""
+        come_to = self.batches.get(query, batch)
+        self.catches_up = self.catches_up or come_to < batch - BATCHES_BEHIND_MAX
+        return come_to if self.catches_up and come_to < batch - 1 else None
 
 
 def common_prefix(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 from sqlalchemy import Engine
@@ -26,6 +29,7 @@ from ha_engine.core import (
 from ha_engine.errors import ConfigError
 from ha_engine.journal import Journal
 from ha_engine.postgres.engine import open_engine
+from ha_engine.postgres.lease_listener import LeaseListener
 from ha_engine.postgres.lease_store import PostgresLeaseStore
 from ha_engine.postgres.ledger import LedgerKey
 from ha_engine.postgres.sink_store import PostgresSinkStore
@@ -34,6 +38,7 @@ from ha_engine.publish import Sink
 from ha_engine.publish.sinks.postgres import PostgresSink
 from ha_engine.query.application import PostgresSinkSpec, StreamApplication
 from ha_engine.query.runtime import runtime_versions
+from ha_engine.receive.gate import Backlog, Counters, Gate, Log
 from ha_engine.sync import Hello
 
 
@@ -147,3 +152,26 @@ def database_engine(config: Config, url: str | None, timeout: float) -> Engine:
         connect_timeout=database.connect_timeout,
         statement_timeout=timeout,
     )
+
+
+def lease_listener_of(config: Config, heard: Callable[[], None]) -> LeaseListener:
+    """Not started. ``heard`` is called on the event loop that runs now."""
+    loop = asyncio.get_running_loop()
+    return LeaseListener(
+        database_engine(config, None, config.lease.db_timeout),
+        config.group,
+        lambda: loop.call_soon_threadsafe(heard),
+        schema=config.database.schema_name,
+    )
+
+
+def gate_of(
+    config: Config,
+    application: StreamApplication,
+    log: Log,
+    backlog: Backlog,
+    counters: Counters,
+) -> Gate:
+    """The receive stage, closed."""
+    schemas = {name: stream.arrow_schema for name, stream in application.streams.items()}
+    return Gate(schemas, log, backlog, config.receive, lambda: time.time_ns() // 1000, counters)

@@ -16,6 +16,7 @@ import sys
 import time
 import uuid
 from collections.abc import Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,32 +30,37 @@ from ha_engine.api.http import NodeView, application
 from ha_engine.api.lease import lease_routes
 from ha_engine.api.server import WebServer, listen
 from ha_engine.api.status import Progress, status_of
-from ha_engine.assembly import core_of, database_engine, hello_of, lease_store_of, sinks_of
+from ha_engine.assembly import (
+    core_of,
+    gate_of,
+    hello_of,
+    lease_listener_of,
+    lease_store_of,
+    sinks_of,
+)
 from ha_engine.config import Config
 from ha_engine.config.load import load_config
-from ha_engine.core import HighWater, QueryState
 from ha_engine.core import inputs as on
-from ha_engine.core.deployment import UNDECIDED
 from ha_engine.data_dir import DataDirectory
 from ha_engine.driver import Driver, Ports
 from ha_engine.errors import ConfigError, EngineError
 from ha_engine.journal import Journal
 from ha_engine.journal.writer import JournalWriter
+from ha_engine.keeper import Keeper, restore
 from ha_engine.metrics import NodeMetrics
+from ha_engine.operator_requests import OperatorRequests
 from ha_engine.outbox import Outbox
-from ha_engine.postgres.lease_listener import LeaseListener
 from ha_engine.publish import Publisher, Sink
 from ha_engine.publish.delivery import Timing
 from ha_engine.query.application import load_application
 from ha_engine.query.service import LocalService, serve
 from ha_engine.receive.backlog import LOOK_EVERY_SECONDS, Disk, NodeBacklog
-from ha_engine.receive.gate import Gate
 from ha_engine.receive.http import routes
 from ha_engine.runtime_dir import make_runtime_dir
 from ha_engine.sessions import die_with_parent
 from ha_engine.sync import EventSync
 from ha_engine.sync_owner import SyncOwner
-from ha_engine.types import Events, Extent, Role
+from ha_engine.types import Extent
 from ha_engine.v1 import local_pb2 as pb
 
 log = structlog.get_logger(__name__)
@@ -97,8 +103,14 @@ class Node:
         )
         self.metrics = NodeMetrics(config.group, config.node.id, self.status)
         self.disk = Disk(self.data.path, config.journal.min_free)
-        self.gate = self._closed_gate()
-        self._restore()
+        backlog = NodeBacklog(
+            self.core.deployment.backlog_events,
+            config.receive.max_backlog_events,
+            self.disk,
+            self._full_member,
+        )
+        self.gate = gate_of(config, self.application, self.driver, backlog, self.metrics.gate)
+        restore(self.journal, self.outbox, self.core, self.gate)
         self.sinks = sinks_of(config, self.application)
         self.publisher = self._stopped_publisher()
         self.local = LocalService(
@@ -108,36 +120,10 @@ class Node:
         hello = hello_of(config, self.application, self.journal, process_id)
         owner = SyncOwner(self.driver, self.writer, hello)
         self.peers = EventSync(config.event_sync, self.journal, owner)
-        self.listener = self._listener()
+        # Only makes a change be read sooner: polling alone suffices.
+        self.listener = lease_listener_of(config, partial(self.driver.handle, on.LeaseChanged()))
         # A connection of its own: no renewal waits for what an operator asks.
         self.lease_admin = lease_store_of(config)
-
-    def _listener(self) -> LeaseListener:
-        """Its word only makes a change be read sooner: polling alone suffices."""
-        config, loop = self.config, asyncio.get_running_loop()
-
-        def heard() -> None:
-            loop.call_soon_threadsafe(self.driver.handle, on.LeaseChanged())
-
-        engine = database_engine(config, None, config.lease.db_timeout)
-        return LeaseListener(engine, config.group, heard, schema=config.database.schema_name)
-
-    def _closed_gate(self) -> Gate:
-        schemas = {name: stream.arrow_schema for name, stream in self.application.streams.items()}
-        backlog = NodeBacklog(
-            self.core.deployment.backlog_events,
-            self.config.receive.max_backlog_events,
-            self.disk,
-            self._full_member,
-        )
-        return Gate(
-            schemas,
-            self.driver,
-            backlog,
-            self.config.receive,
-            lambda: time.time_ns() // 1000,
-            self.metrics.gate,
-        )
 
     def _stopped_publisher(self) -> Publisher:
         publish = self.config.publish
@@ -168,7 +154,7 @@ class Node:
                 self.gate,
                 self.publisher,
                 self.local,
-                self,
+                Keeper(self.data, self.journal, self.writer, self.outbox),
                 self.peers,
                 self._exit,
             )
@@ -253,36 +239,16 @@ class Node:
 
         return asyncio.create_task(run(), name=name)
 
-    def _restore(self) -> None:
-        began = time.monotonic()
-        for record in self.journal.read(self.journal.first, payloads=False):
-            self.core.restore(record)
-            if isinstance(record.body, Events):
-                self.gate.replay(record)
-        for name, marks in self.core.deployment.marks.items():
-            self.outbox.restore_floor(name, marks.restore_floor(self.outbox.first(name)))
-            for number in range(self.outbox.floor(name) + 1, self.outbox.last_admitted(name) + 1):
-                batch = self.outbox.batch(name, number)
-                if batch is not None:
-                    self.core.deployment.restore_admitted(name, number, batch.rows, batch.bytes)
-        self.core.deployment.restore_done()
-        if self.journal.torn:
-            log.warning("a torn tail was cut from the journal", what=self.journal.torn)
-        log.info(
-            "journal read",
-            last=str(self.core.journal.last),
-            seconds=round(time.monotonic() - began, 3),
-        )
-
     def _web(self) -> WebServer:
+        operator = OperatorRequests(self.core, self.driver.handle)
         view = NodeView(
             self.status,
             self.cluster,
             self.metrics.exposition,
-            self._skip,
-            self._retry,
+            operator.skip,
+            operator.retry,
             self._alive,
-            self._switch_over,
+            operator.switch_over,
         )
         others = [
             *routes(self.gate, self.config.http.max_body),
@@ -327,55 +293,8 @@ class Node:
     def last_mark(self, query: str) -> float:
         return self.core.deployment.marks[query].ledger_end_max
 
-    def keep(self, high_water: HighWater) -> None:
-        self.data.keep(high_water)
-
-    def bind_group(self, group_id: str) -> None:
-        self.journal.bind_group(group_id)
-
-    def trim_outbox(self, query: str, through: int) -> None:
-        self.outbox.trim(query, through)
-
-    async def cut_journal(self, after: int, *, set_aside: bool) -> None:
-        if not set_aside:
-            await self.writer.run_exclusive(lambda: self.journal.truncate_after(after))
-            return
-        # First what was made from the records that go; a crash in between makes it anew.
-        await asyncio.to_thread(self.outbox.drop_all)
-        kept = await self.writer.run_exclusive(lambda: self.journal.give_up_after(after))
-        log.warning("committed records were given up by a forced failover", kept_in=str(kept))
-
     def _alive(self) -> bool:
         return not self.driver.ended.done()
-
-    def _switch_over(self, to: str | None, by: str) -> str:
-        """Why not; empty when it has begun."""
-        refusal = self.core.why_no_switchover(to)
-        if refusal is None:
-            self.driver.handle(on.SwitchoverAsked(to, by))
-        return refusal or ""
-
-    def _skip(self, query: str, by: str) -> str:
-        """Why not; empty when the query goes on."""
-        life = self.core.deployment.lives[query]
-        if life.state is not QueryState.FAILED:
-            return f"query {query} has not failed; there is nothing to skip"
-        if self.core.role is not Role.ACTIVE:
-            return "this node is not active; ask the active"
-        if life.failure is not None and life.failure.reason == UNDECIDED:
-            return f"query {query} waits for a decision and not for a skip: {UNDECIDED}"
-        self.driver.handle(on.SkipAsked(query, by))
-        return ""
-
-    def _retry(self, query: str) -> str:
-        """Why not; empty when the query tries its batch again."""
-        life = self.core.deployment.lives[query]
-        if life.state is not QueryState.FAILED:
-            return f"query {query} has not failed; there is nothing to retry"
-        if life.failure is not None and life.failure.reason == UNDECIDED:
-            return f"query {query} waits for a decision and not for a retry: {UNDECIDED}"
-        self.driver.handle(on.RetryAsked(query))
-        return ""
 
     # -- what stages tell --------------------------------------------------------------------------
 

@@ -44,7 +44,7 @@ class LeaseListener:
     """
 
     def __init__(
-        self, engine: Engine, group: str, on_change: Callable[[], None], *, schema: str = SCHEMA
+        self, engine: Engine, group: str, on_change: Callable[[], object], *, schema: str = SCHEMA
     ) -> None:
         self._engine, self._on_change = engine, on_change
         self._channel = lease_channel(schema, group)

@@ -112,9 +112,13 @@ def test_a_node_that_was_killed_is_seen_again_when_it_is_back(pair: Pair) -> Non
     passive = pair.other(active)
     passive.kill_everything()
     wait_until(lambda: not cluster(active)["protected"], within=PATIENCE)
-    node = cluster(active)["nodes"][passive.name]
-    assert (node["answers"], node["role"]) == (False, None)
-    assert node["unreachable"]
+
+    def seen() -> dict[str, Any]:
+        return dict(cluster(active)["nodes"][passive.name])
+
+    assert (seen()["answers"], seen()["role"]) == (False, None)
+    # It is dialled at growing intervals.
+    wait_until(lambda: seen()["unreachable"], within=PATIENCE)
     passive.start()
     wait_until(lambda: _both_see_each_other(pair), within=PATIENCE, every=0.1)
 

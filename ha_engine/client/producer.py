@@ -60,7 +60,8 @@ class Producer:
     ``producer_id`` and ``first_sequence`` let a later process go on, or repeat an earlier run: the
     same requests under the same sequences are stored once. With ``repeats`` a sequence that the
     nodes no longer remember counts as stored then, else it raises SequenceForgotten. ``deadline``
-    seconds bound the retries of one request. ``on_ack`` is called on the caller's thread, in the
+    seconds bound the retries of one request. With ``in_flight`` above 1, requests that are repeated
+    after a failure may change places: where rows must come in order, let it be 1. ``on_ack`` is called on the caller's thread, in the
     order of the sequences.
 
     ``send``, ``flush`` and ``close`` raise DeliveryFailed when no node took a request before the

@@ -61,8 +61,8 @@ class Producer:
     same requests under the same sequences are stored once. With ``repeats`` a sequence that the
     nodes no longer remember counts as stored then, else it raises SequenceForgotten. ``deadline``
     seconds bound the retries of one request. With ``in_flight`` above 1, requests that are repeated
-    after a failure may change places: where rows must come in order, let it be 1. ``on_ack`` is called on the caller's thread, in the
-    order of the sequences.
+    after a failure may change places: where rows must come in order, let it be 1. ``on_ack`` is
+    called on the caller's thread, in the order of the sequences.
 
     ``send``, ``flush`` and ``close`` raise DeliveryFailed when no node took a request before the
     deadline, InvalidEvents when rows do not fit the stream (``row`` counts all rows sent to it),

@@ -43,7 +43,7 @@ def node() -> FailedNode:
 def url(node: FailedNode) -> Iterator[str]:
     view = NodeView(
         status=lambda: {"queries": {"delays": {}}},
-        cluster=lambda: {},
+        cluster=dict,
         exposition=lambda: b"",
         skip=node.skip,
         retry=node.retry,

@@ -61,16 +61,10 @@ def both_sides(directory: Path, database: Database) -> Iterator[tuple[Side, Side
     pair = Pair(directory, APPLICATION, database.url, NodeWithoutSpark, **ROOM)
     with running(alone), running(pair.a), running(pair.b):
         wait_until(alone.is_active, within=60)
-        wait_until(lambda: _is_protected(pair), within=60)
+        wait_until(pair.is_protected, within=60)
         active = pair.active()
         assert active is not None
         yield Side("alone", alone.url, [alone]), Side("pair", active.url, [pair.a, pair.b])
-
-
-def _is_protected(pair: Pair) -> bool:
-    active = pair.active()
-    status = active.status() if active else None
-    return status is not None and bool(status["protected"])
 
 
 def measure(sides: tuple[Side, Side], rounds: int, result: Result, console: Console) -> None:

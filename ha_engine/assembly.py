@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from sqlalchemy import Engine
@@ -28,16 +28,20 @@ from ha_engine.core import (
 )
 from ha_engine.errors import ConfigError
 from ha_engine.journal import Journal
+from ha_engine.outbox import Outbox
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.lease_listener import LeaseListener
 from ha_engine.postgres.lease_store import PostgresLeaseStore
 from ha_engine.postgres.ledger import LedgerKey
 from ha_engine.postgres.sink_store import PostgresSinkStore
 from ha_engine.postgres.sink_table import Target
-from ha_engine.publish import Sink
+from ha_engine.publish import Publisher, Sink
+from ha_engine.publish.delivery import Authority, Timing
+from ha_engine.publish.publisher import QuerySink
 from ha_engine.publish.sinks.postgres import PostgresSink
 from ha_engine.query.application import PostgresSinkSpec, StreamApplication
 from ha_engine.query.runtime import runtime_versions
+from ha_engine.receive.backlog import Disk, NodeBacklog
 from ha_engine.receive.gate import Backlog, Counters, Gate, Log
 from ha_engine.sync import Hello
 
@@ -165,6 +169,16 @@ def lease_listener_of(config: Config, heard: Callable[[], None]) -> LeaseListene
     )
 
 
+def backlog_of(config: Config, core: Core, disk: Disk) -> NodeBacklog:
+    """What lies behind the gate: batches to come, this disk, and those of the in-sync members."""
+    return NodeBacklog(
+        core.deployment.backlog_events,
+        config.receive.max_backlog_events,
+        disk,
+        lambda: core.tenure.full_member() if core.tenure else None,
+    )
+
+
 def gate_of(
     config: Config,
     application: StreamApplication,
@@ -175,3 +189,28 @@ def gate_of(
     """The receive stage, closed."""
     schemas = {name: stream.arrow_schema for name, stream in application.streams.items()}
     return Gate(schemas, log, backlog, config.receive, lambda: time.time_ns() // 1000, counters)
+
+
+def publisher_of(
+    config: Config,
+    core: Core,
+    outbox: Outbox,
+    sinks: Mapping[QuerySink, Sink],
+    authority: Authority,
+    *,
+    on_published: Callable[[str, str, int], None],
+    on_fenced: Callable[[int], None],
+) -> Publisher:
+    """The publish stage, stopped; the core has read its journal."""
+    return Publisher(
+        outbox,
+        sinks,
+        authority,
+        on_published=on_published,
+        on_fenced=on_fenced,
+        group_id=lambda: core.group_id or "",
+        timing=Timing(config.publish.timeout, config.publish.retry_backoff_max),
+        start_after={
+            (query, sink): core.deployment.marks[query].start_after(sink) for query, sink in sinks
+        },
+    )

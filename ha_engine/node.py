@@ -31,11 +31,13 @@ from ha_engine.api.lease import lease_routes
 from ha_engine.api.server import WebServer, listen
 from ha_engine.api.status import Progress, status_of
 from ha_engine.assembly import (
+    backlog_of,
     core_of,
     gate_of,
     hello_of,
     lease_listener_of,
     lease_store_of,
+    publisher_of,
     sinks_of,
 )
 from ha_engine.config import Config
@@ -51,10 +53,9 @@ from ha_engine.metrics import NodeMetrics
 from ha_engine.operator_requests import OperatorRequests
 from ha_engine.outbox import Outbox
 from ha_engine.publish import Publisher, Sink
-from ha_engine.publish.delivery import Timing
 from ha_engine.query.application import load_application
 from ha_engine.query.service import LocalService, serve
-from ha_engine.receive.backlog import LOOK_EVERY_SECONDS, Disk, NodeBacklog
+from ha_engine.receive.backlog import LOOK_EVERY_SECONDS, Disk
 from ha_engine.receive.http import routes
 from ha_engine.runtime_dir import make_runtime_dir
 from ha_engine.sessions import die_with_parent
@@ -103,12 +104,7 @@ class Node:
         )
         self.metrics = NodeMetrics(config.group, config.node.id, self.status)
         self.disk = Disk(self.data.path, config.journal.min_free)
-        backlog = NodeBacklog(
-            self.core.deployment.backlog_events,
-            config.receive.max_backlog_events,
-            self.disk,
-            self._full_member,
-        )
+        backlog = backlog_of(config, self.core, self.disk)
         self.gate = gate_of(config, self.application, self.driver, backlog, self.metrics.gate)
         restore(self.journal, self.outbox, self.core, self.gate)
         self.sinks = sinks_of(config, self.application)
@@ -126,19 +122,14 @@ class Node:
         self.lease_admin = lease_store_of(config)
 
     def _stopped_publisher(self) -> Publisher:
-        publish = self.config.publish
-        return Publisher(
+        return publisher_of(
+            self.config,
+            self.core,
             self.outbox,
             self.sinks,
             self,
             on_published=self._published,
             on_fenced=self._fenced,
-            group_id=lambda: self.core.group_id or "",
-            timing=Timing(publish.timeout, publish.retry_backoff_max),
-            start_after={
-                (query, sink): self.core.deployment.marks[query].start_after(sink)
-                for query, sink in self.sinks
-            },
         )
 
     # -- life --------------------------------------------------------------------------------------
@@ -224,9 +215,6 @@ class Node:
                 )
                 self.driver.handle(on.RoomChanged(has_room))
             await asyncio.sleep(LOOK_EVERY_SECONDS)
-
-    def _full_member(self) -> str | None:
-        return self.core.tenure.full_member() if self.core.tenure else None
 
     def _watch(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """A background task that ends takes the node down, with its reason."""

@@ -47,7 +47,7 @@ def show(directory: Path, console: Console) -> bool:
         upgrade(open_engine(server.url))
         pair = DemoPair(directory, server.url, "flights.yaml")
         traffic = Traffic(pair.urls, "departures", year, FADE_SECONDS)
-        _Demo(pair, traffic, open_engine(server.url), console).play()
+        _Demo(pair, traffic, Scoreboard(pair), open_engine(server.url), console).play()
         outcomes = compare(server.url, year)
     _print(outcomes, console)
     return all(outcome.equal for outcome in outcomes)
@@ -76,11 +76,11 @@ class _Demo:
 
     pair: DemoPair
     traffic: Traffic
+    board: Scoreboard
     database: Engine
     console: Console
 
     def play(self) -> None:
-        self.board = Scoreboard(self.pair)
         with self.pair.running(), self.board.shown(self.console):
             first = self._start()
             self.board.traffic = self.traffic

@@ -50,6 +50,12 @@ class Pair:
     def other(self, node: NodeUnderTest) -> NodeUnderTest:
         return self.b if node is self.a else self.a
 
+    def is_protected(self) -> bool:
+        """Whether the active says that the other is in sync."""
+        active = self.active()
+        status = active.status() if active else None
+        return status is not None and bool(status["protected"])
+
     def wait_protected(self) -> NodeUnderTest:
         """The active, once both nodes are warm and in sync."""
         found: list[NodeUnderTest] = []

@@ -20,13 +20,8 @@ PATIENCE = 60
 @pytest.fixture
 def pair(node_database: str, tmp_path: Path) -> Iterator[Pair]:
     with running_pair(Pair(tmp_path, APPLICATION, node_database, NodeWithoutSpark)) as pair:
-        wait_until(lambda: _protected(pair), within=PATIENCE, every=0.1)
+        wait_until(pair.is_protected, within=PATIENCE, every=0.1)
         yield pair
-
-
-def _protected(pair: Pair) -> bool:
-    active = pair.active()
-    return bool(active and (active.status() or {})["protected"])
 
 
 def _send(node: NodeUnderTest, number: int) -> bool:
@@ -65,7 +60,7 @@ def test_an_operator_gives_up_what_the_lost_node_had_and_it_is_kept(pair: Pair) 
     assert kept.stat().st_size > 0
     assert str(kept) in lost.log_text()
     lost.start()
-    wait_until(lambda: _protected(pair), within=PATIENCE, every=0.1)
+    wait_until(pair.is_protected, within=PATIENCE, every=0.1)
     assert pair.active() is left
     assert same_journal(pair)
 

@@ -93,6 +93,12 @@ class Forcing:
                 f"{still:.1f} s more before it counts as silent"
             )
         answering = sorted(self._listed & connected)
+        if answering and lease.regressed:
+            return (
+                f"{answering[0]} answers, and by a row that lost writes nobody knows which of the "
+                "two has more: see in the status of both where their journals end, stop the one "
+                "that ends earlier, and force a failover to the other"
+            )
         if answering:
             return f"{answering[0]} has what this node lacks, and answers: let it take over"
         return None

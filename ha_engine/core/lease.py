@@ -99,6 +99,10 @@ class Lease:
             # A later version stands there: a write that expected an earlier one fails (R1). Behind
             # a failover of the database it may be that write, and what followed from it is lost.
             self._unresolved = tuple(w for w in self._unresolved if _stamp(w) > _stamp(row))
+        # Nobody waits for a poll once a silent holder's ttl is over.
+        takeover = self._takeover_at
+        if takeover is not None and takeover > now:
+            self.next_at = min(self.next_at, takeover)
         self._answered()
 
     def wrote(self, now: float, row: LeaseRow, identity: DatabaseIdentity) -> None:
@@ -229,13 +233,17 @@ class Lease:
 
     def may_acquire(self, now: float) -> bool:
         """R3, R4, R7: in-sync, not paused, and released to us or still for a whole ttl."""
+        return self._takeover_at is not None and now >= self._takeover_at
+
+    @property
+    def _takeover_at(self) -> float | None:
+        """When the row may be acquired from if it stays as it is; None: never."""
         row = self.row
         if row is None or self.regressed or row.paused or self.member not in row.in_sync:
-            return False
-        released = row.holder is None and row.successor in (None, self.me.node)
-        if released:
-            return now >= self._promised_until or row.epoch == self._promised_epoch
-        return now >= max(self.still_since + self.timing.ttl, self._promised_until)
+            return None
+        if row.holder is None and row.successor in (None, self.me.node):
+            return -math.inf if row.epoch == self._promised_epoch else self._promised_until
+        return max(self.still_since + self.timing.ttl, self._promised_until)
 
     @property
     def active_url(self) -> str | None:
@@ -268,7 +276,7 @@ class Lease:
         if self.regressed:
             return (
                 "the lease row is older than what this node has read before: the database lost "
-                "writes; compare the nodes, then decide by hand"
+                "writes; force a failover to the node whose journal ends last"
             )
         if self.member not in row.in_sync:
             return (

@@ -48,8 +48,8 @@ class EmbeddedPostgres:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory.expanduser().resolve()
-        self._data = self._directory / "data"
+        self.directory = directory.expanduser().resolve()
+        self._data = self.directory / "data"
         self._membership: IO[str] | None = None
 
     def __enter__(self) -> EmbeddedPostgres:
@@ -101,18 +101,22 @@ class EmbeddedPostgres:
             if self._leave_as_last() and (postmaster := self._running()):
                 self._shut_down(_server(self._data), postmaster)
 
+    def run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+        """Run a program of PostgreSQL, such as pg_ctl, as the server's own user; without output."""
+        return _run(_server(self._data), program, *arguments)
+
     # -- who uses it ---------------------------------------------------------------------------
 
     @contextmanager
     def _transition(self) -> Iterator[None]:
-        self._directory.mkdir(parents=True, exist_ok=True)
-        with (self._directory / "transition.lock").open("a") as lock:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with (self.directory / "transition.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
     def _join(self) -> None:
         if self._membership is None:
-            self._membership = (self._directory / "users.lock").open("a")
+            self._membership = (self.directory / "users.lock").open("a")
             fcntl.flock(self._membership, fcntl.LOCK_SH)
 
     def _leave_as_last(self) -> bool:
@@ -131,7 +135,7 @@ class EmbeddedPostgres:
     def _require(self) -> _Postmaster:
         if (postmaster := self._running()) is None:
             raise DatabaseUnreachable(
-                f"the embedded PostgreSQL in {self._directory} is not running; start it first"
+                f"the embedded PostgreSQL in {self.directory} is not running; start it first"
             )
         return postmaster
 
@@ -156,8 +160,9 @@ class EmbeddedPostgres:
     def _try_to_launch(self, server: Any) -> None:
         options = " ".join(f"-c {name}='{value}'" for name, value in _SETTINGS.items())
         options += f" -k '{_socket_dir(self._data, server)}'"
-        done = _pg_ctl(
+        done = _run(
             server,
+            "pg_ctl",
             "-w",
             "-t",
             str(_START_SECONDS),
@@ -177,15 +182,14 @@ class EmbeddedPostgres:
             self._try_to_launch(server)
         except _NotYet:
             raise DatabaseUnreachable(
-                f"the embedded PostgreSQL in {self._directory} did not start: "
+                f"the embedded PostgreSQL in {self.directory} did not start: "
                 f"{self._last_words()}; see {self._log}, "
                 "or remove the directory to start with an empty database"
             ) from None
 
     def _shut_down(self, server: Any, postmaster: _Postmaster) -> None:
-        done = _pg_ctl(
-            server, "-w", "-t", str(_STOP_SECONDS), "-m", "fast", "-D", str(self._data), "stop"
-        )
+        wait = ("-w", "-t", str(_STOP_SECONDS))
+        done = _run(server, "pg_ctl", *wait, "-m", "fast", "-D", str(self._data), "stop")
         if done.returncode != 0:
             _end(postmaster.pid)
 
@@ -233,12 +237,12 @@ def _make_reachable(place: Path) -> None:
         ensure_prefix_permissions(place)
 
 
-def _pg_ctl(server: Any, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    # PGHOST and its like in the caller's environment would lead pg_ctl elsewhere. Its output goes
-    # nowhere: the server inherits it, and a pipe would never end.
+def _run(server: Any, program: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    # PGHOST and its like in the caller's environment would lead it elsewhere. Its output goes
+    # nowhere: a server that it starts inherits it, and a pipe would never end.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
     return subprocess.run(
-        [str(server.bin_path / "pg_ctl"), *arguments],
+        [str(server.bin_path / program), *arguments],
         check=False,
         env=environment,
         cwd="/",

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,14 +9,6 @@ import pytest
 from tests.faults.sink_outage import OUTBOX_BATCHES_MAX, run_outage
 
 OUTAGE_SECONDS = 15.0
-
-
-@pytest.fixture
-def directory() -> Iterator[Path]:
-    """Not below pytest's own: the server's user must reach it when the tests run as root."""
-    made = Path(tempfile.mkdtemp(prefix="ha-engine-outage-"))
-    yield made
-    shutil.rmtree(made, ignore_errors=True)
 
 
 @pytest.mark.spark

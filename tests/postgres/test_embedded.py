@@ -38,7 +38,7 @@ def _lives(pid: int) -> bool:
 
 
 def _directory(server: EmbeddedPostgres) -> Path:
-    return server._directory
+    return server.directory
 
 
 def test_a_second_process_attaches_and_the_last_one_stops_the_server(

@@ -1,0 +1,110 @@
+"""PostgreSQL fails over to an asynchronous standby that missed the last writes (R5).
+
+What it missed is that the passive left in-sync: by the row that comes back, the passive might take
+over, and it lacks what was acked since. Two real nodes, without Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ha_engine.postgres.embedded import EmbeddedPostgres
+from ha_engine.postgres.engine import open_engine
+from ha_engine.postgres.upgrade import upgrade
+from tests.e2e.node_under_test import Ended, NodeUnderTest
+from tests.e2e.pair import Pair, running_pair, same_journal
+from tests.e2e.standby import Standby
+from tests.e2e.without_spark import APPLICATION, NodeWithoutSpark
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+PATIENCE = 60
+EVENTS = 5
+
+
+@dataclass
+class Lost:
+    """``active`` went on alone, and acked, after the standby had fallen behind; ``left`` is dead
+    and by the standby's row in sync. The primary is gone, and the standby not yet promoted."""
+
+    pair: Pair
+    active: NodeUnderTest
+    left: NodeUnderTest
+    standby: Standby
+
+
+@pytest.fixture
+def lost(own_postgres: EmbeddedPostgres, tmp_path: Path) -> Iterator[Lost]:
+    upgrade(open_engine(own_postgres.url))
+    standby = Standby(own_postgres, own_postgres.directory / "standby")
+    standby.start()
+    pair = Pair(tmp_path, APPLICATION, standby.url, NodeWithoutSpark)
+    with running_pair(pair):
+        wait_until(pair.is_protected, within=PATIENCE, every=0.1)
+        active = pair.active()
+        assert active is not None
+        left = pair.other(active)
+        standby.lag_behind()
+        left.kill_everything()
+        wait_until(lambda: _send(active, 0), within=PATIENCE, every=0.1)
+        assert all(_send(active, number) for number in range(1, EVENTS))
+        own_postgres.stop()
+        yield Lost(pair, active, left, standby)
+    standby.stop()
+
+
+def _send(node: NodeUnderTest, number: int) -> bool:
+    """As one producer, so that a repeated event is stored once."""
+    answer = node.send("events", [{"id": number, "text": "x"}], ("producer", number))
+    return answer.status_code == 200
+
+
+def test_the_active_writes_what_the_database_lost_one_epoch_higher(lost: Lost) -> None:
+    before = (lost.active.status() or {})["epoch"]
+    lost.standby.promote()
+    wait_until(lambda: (lost.active.status() or {})["epoch"] > before, within=PATIENCE)
+    assert lost.active.is_active()
+    assert _send(lost.active, EVENTS)
+    lost.left.start()
+    wait_until(lost.pair.is_protected, within=PATIENCE, every=0.1)
+    assert lost.pair.active() is lost.active
+    assert same_journal(lost.pair)
+
+
+def test_who_lacks_acked_events_waits_for_an_operator_when_the_active_is_lost_too(
+    lost: Lost,
+) -> None:
+    lost.active.kill_everything()
+    lost.standby.promote()
+    lost.left.start()
+    why = "the database lost writes"
+    wait_until(lambda: why in (lost.left.status() or {}).get("why", ""), within=PATIENCE, every=0.1)
+    assert not lost.left.is_active()
+    # The node that acked them is back. It does not take over by itself either: it cannot know
+    # whether another epoch is lost too. The operator sees which of the two has more.
+    lost.active.start()
+    wait_until(lambda: _may_not_be_forced(lost.active), within=PATIENCE, every=0.5)
+    ends = [(node.status() or {})["journal"]["last_sequence"] for node in (lost.active, lost.left)]
+    assert ends[0] > ends[1]
+    lost.left.stop()
+    confirmed = _force(lost.active, "--confirm-off", lost.left.name)
+    assert (confirmed.code, lost.active.is_active()) == (0, True), confirmed.err
+    lost.left.start()
+    wait_until(lost.pair.is_protected, within=PATIENCE, every=0.1)
+    assert same_journal(lost.pair)
+
+
+def _may_not_be_forced(node: NodeUnderTest) -> bool:
+    """For as long as the other answers, since it may have more."""
+    ended = _force(node)
+    assert ended.code == 1
+    return "nobody knows which of the two has more" in ended.err
+
+
+def _force(node: NodeUnderTest, *words: str) -> Ended:
+    return node.command("failover", "--force", "--yes", *words)

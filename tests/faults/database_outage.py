@@ -1,0 +1,168 @@
+"""The lease's database is away under load, and then takes the active with it (I12, R16).
+
+    python -m tests.faults.database_outage [--seconds 60] [--spark]
+
+Two real nodes take flights. While the server is stopped, nobody changes role and producers notice
+nothing; then the active is killed too, and nobody takes over until the server is back. Without
+Spark, whose sink is in the same server, it ends within seconds of the outage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ha_engine.demo.comparison import compare
+from ha_engine.demo.flights import departures
+from ha_engine.demo.nodes import sample_application
+from ha_engine.demo.traffic import Traffic, longest_gap
+from ha_engine.journal import Journal
+from ha_engine.postgres.embedded import EmbeddedPostgres
+from ha_engine.postgres.engine import open_engine
+from ha_engine.postgres.upgrade import upgrade
+from ha_engine.types import Events
+from tests.e2e.node_under_test import NodeUnderTest
+from tests.e2e.pair import Pair, running_pair, same_journal
+from tests.e2e.without_spark import NodeWithoutSpark
+from tests.waiting import wait_until
+
+ROOM = {"receive": {"max_backlog_events": 1 << 30}}
+TTL_SECONDS = 2.0
+PATIENCE_SECONDS = 60.0
+FADE_SECONDS = 300.0
+
+
+@dataclass
+class Report:
+    """What a run found, in seconds; ``wrong`` is empty when all promises held.
+
+    ``pause`` is the longest time without an ack while the database was away, ``takeover`` the time
+    from its return to the first ack of the new active.
+    """
+
+    pause: float = 0.0
+    takeover: float = 0.0
+    acked: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+def run_outage(directory: Path, seconds: float, node: type[NodeUnderTest]) -> Report:
+    """One run on a server of its own below ``directory``, which is away for ``seconds``."""
+    report = Report()
+    with EmbeddedPostgres(directory / "postgres") as server:
+        url = server.url
+        upgrade(open_engine(url))
+        pair = Pair(directory, sample_application("flights.yaml"), url, node, **ROOM)
+        traffic = Traffic(pair.urls, "departures", departures(), FADE_SECONDS)
+        with running_pair(pair):
+            _wait_whole(pair)
+            traffic.start()
+            try:
+                _take_away(server, pair, traffic, seconds, report)
+            finally:
+                traffic.stop()
+            traffic.require_well()
+            _judge(pair, traffic, url, report)
+        # Their processes have let go of the files.
+        _judge_journal(pair.a, traffic, report)
+    return report
+
+
+def _wait_whole(pair: Pair) -> None:
+    if isinstance(pair.a, NodeWithoutSpark):
+        wait_until(pair.is_protected, within=PATIENCE_SECONDS, every=0.1)
+    else:
+        pair.wait_protected()
+
+
+def _take_away(
+    server: EmbeddedPostgres, pair: Pair, traffic: Traffic, seconds: float, report: Report
+) -> None:
+    active = pair.active()
+    assert active is not None
+    other, began = pair.other(active), time.time()
+    wait_until(lambda: traffic.acked_since(began), within=PATIENCE_SECONDS)
+    server.stop()
+    away = time.time()
+    _watch(seconds, lambda: _nobody_moved(pair, active, report))
+    report.pause = longest_gap([*traffic.acks, (time.time(), 0)], away)
+    active.kill_everything()
+    killed = time.time()
+    _watch(3 * TTL_SECONDS, lambda: _nobody_promoted(other, report))
+    server.start()
+    back = time.time()
+    wait_until(lambda: traffic.acked_since(killed + TTL_SECONDS), within=PATIENCE_SECONDS)
+    report.takeover = next(at for at, _ in traffic.acks if at > killed + TTL_SECONDS) - back
+    active.start()
+    _wait_whole(pair)
+    if pair.active() is not other:
+        report.wrong.append(f"{other.name} did not stay active")
+
+
+def _watch(seconds: float, look: Callable[[], None]) -> None:
+    """Calls ``look`` again and again for so long."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        look()
+        time.sleep(0.1)
+
+
+def _nobody_moved(pair: Pair, active: NodeUnderTest, report: Report) -> None:
+    seen = active.status() or {}
+    standing = (seen.get("role"), seen.get("suspended"), seen.get("protected"))
+    if standing != ("active", False, True):
+        report.wrong.append(f"without the database {active.name} is {standing}")
+    _nobody_promoted(pair.other(active), report)
+
+
+def _nobody_promoted(other: NodeUnderTest, report: Report) -> None:
+    role = (other.status() or {}).get("role")
+    if role != "passive":
+        report.wrong.append(f"without the database {other.name} is {role}")
+
+
+def _judge(pair: Pair, traffic: Traffic, url: str, report: Report) -> None:
+    report.acked = traffic.sent
+    if not same_journal(pair):
+        report.wrong.append("the journals differ")
+    active = pair.active()
+    if active is None or isinstance(active, NodeWithoutSpark):
+        return
+    active.wait_settled()
+    outcomes = compare(url, traffic.rows.slice(0, traffic.sent))
+    report.wrong += [f"{one.query} differs: {one}" for one in outcomes if not one.equal]
+
+
+def _judge_journal(node: NodeUnderTest, traffic: Traffic, report: Report) -> None:
+    """Every acked row is there once: nothing lost, and no repeated request stored twice."""
+    journal = Journal.open(node.data_dir / "journal", group="test", segment_size=64 << 20)
+    bodies = [record.body for record in journal.read(journal.first, payloads=False)]
+    journal.close()
+    stored = sum(body.rows for body in bodies if isinstance(body, Events))
+    if stored != traffic.sent:
+        report.wrong.append(f"{stored} rows are stored and {traffic.sent} were acked")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0, help="the database is away")
+    parser.add_argument("--spark", action="store_true", help="with queries, and compare the sink")
+    given = parser.parse_args()
+    directory = Path(tempfile.mkdtemp(prefix="ha-engine-database-outage-"))
+    node = NodeUnderTest if given.spark else NodeWithoutSpark
+    report = run_outage(directory, given.seconds, node)
+    print(
+        f"{report.acked} rows acked; longest pause without the database {report.pause:.2f} s; "
+        f"first ack of the new active {report.takeover:.2f} s after its return"
+    )
+    print("\n".join(dict.fromkeys(report.wrong)) or "nothing lost, nothing twice, no role changed")
+    return 1 if report.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

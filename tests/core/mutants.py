@@ -157,6 +157,14 @@ MUTANTS = (
     Mutant("I2", "tenure", "self.active and not self._lessee.releasing and", "self.active and"),
     Mutant("I2", "life", "or self.journal.durable < self.journal.last.sequence", ""),
     Mutant("I2", "core", "leads = None if self.stopping else self.tenure", "leads = self.tenure"),
+    Mutant(
+        "R2",
+        "lease",
+        "row.holder == self.me and row.epoch",
+        "row.holder is not None and row.holder.node == self.me.node and row.epoch",
+    ),
+    Mutant("R17", "tenure", "max(0.0, self.authority_ends() - now)", "self._lease.timing.ttl"),
+    Mutant("R4", "lease", "self.next_at = min(self.next_at, takeover)", "pass"),
     Mutant("I4", "lease", " or self.member not in row.in_sync:", ":"),
     Mutant(
         "R3",
@@ -280,6 +288,8 @@ MUTANTS = (
     ),
     # -- members -----------------------------------------------------------------------------------
     Mutant("R30", "leading", "self._goal and peer.room)", "self._goal)"),
+    Mutant("R10", "querying", "not self.digests.differing and caught_up", "caught_up"),
+    Mutant("I6", "digests", "equal = other.get(batch, digest) == digest", "equal = True"),
     # -- life of queries ---------------------------------------------------------------------------
     Mutant("R20", "process", "if self.incarnation is not None or now", "if now"),
     Mutant("R20", "querying", "self.process.adopt(event.incarnation)", "pass"),

@@ -160,6 +160,8 @@ class Story:
                 self.world.settle()
             case ("asks", "for", "a", "promise"):
                 self.world.feed(on.PeerSaid("b", say.Heartbeat(row.epoch, 0, 1)))
+            case ("digests", str(query), int(number), str(digest)):
+                self.world.feed(on.PeerSaid("b", say.BatchDigest(row.epoch, query, number, digest)))
             case ("leaves",):
                 self.world.rewrite_row(holder=None, in_sync=members[:1])
             case _:
@@ -221,6 +223,12 @@ class Story:
         self.world.feed(on.HigherEpochSeen(epoch, "a peer"))
         self.world.settle()
 
+    def _digests(self, query: str, number: int, digest: str) -> None:
+        self.world.feed(on.BatchDigested(query, number, digest))
+
+    def _warmth(self) -> None:
+        self._say("is warm" if self.world.core.warm else "is not warm")
+
     def _sync(self, records: int | None = None) -> None:
         self.world.sync(records)
         self.world.settle()
@@ -270,6 +278,8 @@ _STORY_VERBS = (
     "ledger",
     "force",
     "hears_of_epoch",
+    "digests",
+    "warmth",
     "sync",
     "reply",
     "status",

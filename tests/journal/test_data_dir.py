@@ -9,6 +9,7 @@ import pytest
 
 from ha_engine.core import HighWater
 from ha_engine.data_dir import DataDirectory
+from ha_engine.errors import DataDirectoryLocked
 from ha_engine.types import DatabaseIdentity
 
 
@@ -45,3 +46,11 @@ def test_a_high_water_of_before_forced_failovers_is_read(tmp_path: Path) -> None
     data = DataDirectory(tmp_path)
     assert data.high_water() == HighWater(3, 7)
     data.close()
+
+
+def test_one_node_at_a_time(tmp_path: Path) -> None:
+    first = DataDirectory(tmp_path)
+    with pytest.raises(DataDirectoryLocked, match="is in use by another node"):
+        DataDirectory(tmp_path)
+    first.close()
+    DataDirectory(tmp_path).close()

@@ -42,7 +42,8 @@ class _Finder(MetaPathFinder):
         if fullname != self._name:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
-        assert spec is not None and spec.origin is not None
+        assert spec is not None
+        assert spec.origin is not None
         spec.loader = _Breaking(fullname, spec.origin, self._old, self._new)
         return spec
 

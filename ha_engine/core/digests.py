@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
+
+from ha_engine.core import messages as say
 
 DIGESTS_KEPT = 1024
 
@@ -22,6 +25,11 @@ class Digests:
 
     def note_theirs(self, query: str, number: int, digest: str) -> bool:
         return self._note(self._theirs, self._mine, (query, number), digest)
+
+    def known_here(self, epoch: int) -> Iterator[say.BatchDigest]:
+        """What this node's batches came to, as its holder tells it under ``epoch``."""
+        for (query, number), digest in self._mine.items():
+            yield say.BatchDigest(epoch, query, number, digest)
 
     def _note(
         self,

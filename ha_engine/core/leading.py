@@ -55,8 +55,10 @@ class Leading:
         name: str,
         standing: say.Standing,
         journal: OwnJournal,
+        digests: Iterable[say.BatchDigest],
     ) -> Iterator[do.Action]:
-        """Tells a member where to go on, and sends it records if it has nothing to cut (I8)."""
+        """Tells a member where to go on, and sends it records if it has nothing to cut (I8), with
+        what the batches came to that it may still have to run (I6)."""
         peer = self.peers.get(name)
         if peer is None or peer.stage is Stage.REPLICATE:
             return
@@ -66,6 +68,8 @@ class Leading:
         if match == standing.last:
             peer.follows(now, standing.journal_id)
             yield do.StreamRecords(name, self.epoch, match)
+            for digest in digests:
+                yield do.Tell(name, digest)
 
     def acked(self, now: float, name: str, ack: say.Ack) -> None:
         if name in self.peers:

@@ -90,7 +90,7 @@ class Life:
         self.do_all(self.lessee.bind(group_id))
         me, timing = self.lease.member, self.peer_timing
         leading = Leading(me, epoch, timing, self.now, self.connected)
-        self.tenure = Tenure(self.lessee, self.journal, self.querying.deployment, leading)
+        self.tenure = Tenure(self.lessee, self.journal, self.querying, leading)
         start = EpochStart(self.identity.node, self.identity.process, forced)
         self.do(self.tenure.append(start))
 

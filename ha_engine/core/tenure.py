@@ -14,10 +14,10 @@ from functools import partial
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.core import messages as say
-from ha_engine.core.deployment import Deployment
 from ha_engine.core.leading import Leading
 from ha_engine.core.lessee import Lessee
 from ha_engine.core.own_journal import OwnJournal
+from ha_engine.core.querying import Querying
 from ha_engine.core.verdicts import Lost, Outcome, Waits
 from ha_engine.types import Body, Member
 
@@ -46,10 +46,11 @@ class Tenure:
     """Not ``active`` until the epoch's first record is committed, and the journal with it (R3)."""
 
     def __init__(
-        self, lessee: Lessee, journal: OwnJournal, deployment: Deployment, leading: Leading
+        self, lessee: Lessee, journal: OwnJournal, querying: Querying, leading: Leading
     ) -> None:
         self._lessee, self._lease = lessee, lessee.lease
-        self._journal, self._deployment = journal, deployment
+        self._journal, self._deployment = journal, querying.deployment
+        self._digests = querying.digests
         self.leading, self.epoch = leading, leading.epoch
         self._first = journal.last.sequence + 1
         self.active = self.receiving = False
@@ -176,7 +177,8 @@ class Tenure:
             return
         match message:
             case say.Standing():
-                yield from self.leading.stands(now, peer, message, self._journal)
+                known = self._digests.known_here(self.epoch)
+                yield from self.leading.stands(now, peer, message, self._journal, known)
             case say.Ack():
                 self.leading.acked(now, peer, message)
             case say.Promise():

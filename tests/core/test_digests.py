@@ -1,0 +1,31 @@
+"""A member that joins hears what the batches came to which it has yet to run (I6, R10)."""
+
+from __future__ import annotations
+
+from ha_engine.core import actions as do
+from ha_engine.core import inputs as on
+from ha_engine.core import messages as say
+from ha_engine.core.digests import DIGESTS_KEPT
+from tests.core.world import World, plan
+
+
+def test_who_joins_hears_the_newest_digests_after_it_was_told_where_to_go_on() -> None:
+    world = World(plans=(plan("delays", "flights", "board"),))
+    world.start()
+    for number in range(1, DIGESTS_KEPT + 2):
+        world.feed(on.BatchDigested("delays", number, f"digest {number}"))
+    told: list[say.Message] = []
+
+    def listen(action: do.Action) -> None:
+        if isinstance(action, do.Tell):
+            told.append(action.message)
+
+    world.heard = listen
+    world.ghost.link()
+    world.wait(0.75)
+    digests = [word for word in told if isinstance(word, say.BatchDigest)]
+    assert [one.number for one in digests] == list(range(2, DIGESTS_KEPT + 2))
+    assert digests[0].digest == "digest 2"
+    words = [type(word) for word in told]
+    assert words.index(say.Follow) < words.index(say.BatchDigest)
+    assert words.count(say.Follow) == 1

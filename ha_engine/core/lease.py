@@ -268,26 +268,6 @@ class Lease:
         self._promised_until, self._promised_epoch = now + self.timing.ttl, epoch
         return True
 
-    def why_not(self, now: float) -> str:
-        """One sentence for status and log while this node cannot become the holder."""
-        row = self.row
-        if row is None:
-            return "the database has not answered yet"
-        if self.regressed:
-            return (
-                "the lease row is older than what this node has read before: the database lost "
-                "writes; force a failover to the node whose journal ends last"
-            )
-        if self.member not in row.in_sync:
-            return (
-                f"the lease row does not list journal {self.member.journal_id} of "
-                f"{self.member.node} as in sync; bring back the data directory that it lists"
-            )
-        if row.paused:
-            return "automatic failover is paused"
-        wait = max(0.0, self.timing.ttl - (now - self.still_since))
-        return f"{_name(row)} held the lease; it may be taken over in {wait:.1f} s unless it renews"
-
     # -- rows to write -----------------------------------------------------------------------------
 
     def first_row(self, group_id: str, advertise: str | None) -> LeaseRow:
@@ -349,7 +329,3 @@ class Lease:
 
 def _stamp(row: LeaseRow) -> tuple[int, int]:
     return row.epoch, row.version
-
-
-def _name(row: LeaseRow) -> str:
-    return row.holder.node if row.holder else f"nobody (successor: {row.successor})"

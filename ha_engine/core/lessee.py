@@ -122,7 +122,7 @@ class Lessee:
         if lease.may_acquire(now):
             why = "released" if row.holder is None else "not renewed for a ttl"
             return self._write(now, row, lease.acquired(self._advertise), why)
-        return Waits(lease.why_not(now))
+        return Waits(_why_not(lease, now))
 
     def _write(self, now: float, expected: LeaseRow, wanted: LeaseRow, why: str) -> do.Action:
         self.lease.sent(now, wanted)
@@ -167,3 +167,35 @@ def _changed(before: tuple[Member, ...], after: tuple[Member, ...]) -> str:
     left = [f"{member.node} left in-sync" for member in before if member not in after]
     joined = [f"{member.node} joined in-sync" for member in after if member not in before]
     return ", ".join(left + joined)
+
+
+def _why_not(lease: Lease, now: float) -> str:
+    """One sentence for status and log while this node cannot become the holder."""
+    row = lease.row
+    if row is None:
+        return "the database has not answered yet"
+    if lease.regressed:
+        return (
+            "the lease row is older than what this node has read before: the database lost "
+            "writes; force a failover to the node whose journal ends last"
+        )
+    if lease.member not in row.in_sync:
+        return (
+            f"the lease row does not list journal {lease.member.journal_id} of "
+            f"{lease.member.node} as in sync; bring back the data directory that it lists"
+        )
+    if row.paused:
+        return "automatic failover is paused"
+    return _who_has_it(row, now - lease.still_since, lease.timing.ttl)
+
+
+def _who_has_it(row: LeaseRow, still: float, ttl: float) -> str:
+    wait = max(0.0, ttl - still)
+    if row.holder is None:
+        return f"the lease was released to {row.successor}; this node may take it in {wait:.1f} s"
+    if still < ttl / 2:
+        return f"{row.holder.node} holds the lease"
+    return (
+        f"{row.holder.node} held the lease and has not renewed it for {still:.1f} s; it may be "
+        f"taken over in {wait:.1f} s"
+    )

@@ -34,7 +34,12 @@ def publish(
         str | None, typer.Option(help="With it a second run of the same file stores nothing twice.")
     ] = None,
     rate: Annotated[float, typer.Option(min=0, help="Rows a second at most; 0: no limit.")] = 0,
-    in_flight: Annotated[int, typer.Option(min=1, max=32, help="Requests at once.")] = 4,
+    in_flight: Annotated[
+        int,
+        typer.Option(
+            min=1, max=32, help="Requests at once; above 1, rows may come out of order on a retry."
+        ),
+    ] = 1,
     deadline: Annotated[float, typer.Option(min=0, help="Seconds to retry a request.")] = 60.0,
     as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON.")] = False,
 ) -> None:

@@ -43,7 +43,7 @@ class Plan:
     batch_rows: int = 1_000
     producer_id: str | None = None
     rate: float = 0.0
-    in_flight: int = 4
+    in_flight: int = 1
     deadline: float = 60.0
 
     @property

@@ -4,8 +4,8 @@
         producer.send("flights", [{"origin": "EWR", "at": "2013-01-01T05:15:00Z"}])
 
 Every request carries the producer's id and the next sequence, so the nodes recognise a retry, also
-after a failover (I11). Several requests are in flight, each repeated unchanged until it is
-answered. Threads, not asyncio.
+after a failover (I11), and rows are stored in the order in which they were sent. A request is
+repeated unchanged until it is answered. Threads, not asyncio.
 """
 
 from __future__ import annotations
@@ -60,9 +60,10 @@ class Producer:
     ``producer_id`` and ``first_sequence`` let a later process go on, or repeat an earlier run: the
     same requests under the same sequences are stored once. With ``repeats`` a sequence that the
     nodes no longer remember counts as stored then, else it raises SequenceForgotten. ``deadline``
-    seconds bound the retries of one request. With ``in_flight`` above 1, requests that are repeated
-    after a failure may change places: where rows must come in order, let it be 1. ``on_ack`` is
-    called on the caller's thread, in the order of the sequences.
+    seconds bound the retries of one request. While one is in flight, the next is gathered. With
+    ``in_flight`` above 1, requests that are repeated after a failure may change places, and a row
+    that comes late may lie behind a watermark by then. ``on_ack`` is called on the caller's
+    thread, in the order of the sequences.
 
     ``send``, ``flush`` and ``close`` raise DeliveryFailed when no node took a request before the
     deadline, InvalidEvents when rows do not fit the stream (``row`` counts all rows sent to it),
@@ -78,7 +79,7 @@ class Producer:
         first_sequence: int = 0,
         repeats: bool = False,
         batch_rows: int = 1_000,
-        in_flight: int = 4,
+        in_flight: int = 1,
         deadline: float = 60.0,
         on_ack: Callable[[Ack], None] | None = None,
     ) -> None:

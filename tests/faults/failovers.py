@@ -18,11 +18,14 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import psutil
+import pyarrow as pa
+import pyarrow.compute as pc
 from rich.console import Console
 from rich.table import Table
 from sqlalchemy import text
@@ -46,7 +49,9 @@ LEAVES_A_DEAD_NODE = ("supervisor", "tree")
 RUNS_BEFORE = 3
 """So many batches of each query are published between two faults."""
 ACK_SECONDS_MAX = 240.0
-FADE_SECONDS = 900.0
+FAULTS_A_YEAR = 40
+FADE_SECONDS, FADE_SECONDS_A_FAULT = 900.0, 30.0
+"""So that flights are sent until the last fault."""
 LEASES = {
     "2s": {"ttl": "2s", "renew_every": "300ms", "db_timeout": "500ms"},
     "5s": {"ttl": "5s", "renew_every": "1s", "db_timeout": "1s"},
@@ -56,11 +61,12 @@ LEASES = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one fault cost, in seconds. ``stall`` is the longest time without an ack from the fault
-    until the pair was whole again, which was ``whole`` later."""
+    """What one fault cost, in seconds. ``calm`` is the longest gap in output just before the fault,
+    ``stall`` the longest time without an ack until the pair was whole again, ``whole`` later."""
 
     fault: str
     ingest: float
+    calm: float
     output: float
     stall: float
     whole: float
@@ -82,7 +88,9 @@ def run_failovers(directory: Path, url: str, faults: list[str], ttl: str = "2s")
     with running_pair(pair):
         active = pair.wait_protected()
         audit(url)
-        traffic = Traffic(pair.urls, "departures", departures(), fade=FADE_SECONDS)
+        fade = max(FADE_SECONDS, FADE_SECONDS_A_FAULT * len(faults))
+        flights = _years_of_flights(1 + len(faults) // FAULTS_A_YEAR)
+        traffic = Traffic(pair.urls, "departures", flights, fade)
         traffic.start()
         try:
             for number, fault in enumerate(faults, 1):
@@ -99,10 +107,26 @@ def run_failovers(directory: Path, url: str, faults: list[str], ttl: str = "2s")
     return report
 
 
+def _years_of_flights(years: int) -> pa.Table:
+    """The same year again and again, each time a year later."""
+    year = departures()
+    column = year.schema.get_field_index("event_time")
+    later = [
+        year.set_column(
+            column,
+            year.field("event_time"),
+            pc.add(year["event_time"], pa.scalar(timedelta(days=365 * n), pa.duration("us"))),
+        )
+        for n in range(years)
+    ]
+    return pa.concat_tables(later)
+
+
 def _one_fault(
     pair: Pair, active: NodeUnderTest, fault: str, traffic: Traffic, url: str
 ) -> tuple[Outcome, NodeUnderTest]:
     """Returns who is active when the pair is whole again, too."""
+    calm_since = time.time()
     _wait_published(active, traffic)
     pair.wait_protected()
     before = active.status() or {}
@@ -121,6 +145,7 @@ def _one_fault(
     outcome = Outcome(
         fault,
         ingest=gap_across(acks, at, epoch),
+        calm=longest_gap([move for move in moves if move[0] < at], calm_since),
         output=gap_across(moves, at, epoch),
         stall=longest_gap(acks, at),
         whole=time.time() - at,
@@ -204,12 +229,20 @@ def _judge(pair: Pair, active: NodeUnderTest, traffic: Traffic, url: str, report
 
 def _table(report: Report) -> Table:
     table = Table(title="seconds: median / p99 / most")
-    for name in ("fault", "runs", "ingest outage", "gap in output", "stall", "whole again"):
+    for name in (
+        "fault",
+        "runs",
+        "ingest outage",
+        "output calm",
+        "gap in output",
+        "stall",
+        "whole again",
+    ):
         table.add_column(name, justify="left" if name == "fault" else "right")
     for fault in FAULTS:
         runs = [outcome for outcome in report.outcomes if outcome.fault == fault]
         if runs:
-            series = ("ingest", "output", "stall", "whole")
+            series = ("ingest", "calm", "output", "stall", "whole")
             cells = (_spread([getattr(run, name) for run in runs]) for name in series)
             table.add_row(fault, str(len(runs)), *cells)
     return table

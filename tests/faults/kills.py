@@ -87,7 +87,7 @@ class Year(threading.Thread):
         try:
             # One at a time: requests that are repeated beside each other change places, and what
             # comes more than the watermark's delay late is rightly no part of an alert.
-            with Producer([self._url], deadline=ACK_SECONDS_MAX, in_flight=1) as producer:
+            with Producer([self._url], deadline=ACK_SECONDS_MAX) as producer:
                 for number, batch in enumerate(self._batches):
                     if number % self._of_a_part == 0:
                         self._released.acquire()

@@ -1,6 +1,6 @@
 """Failovers of a real pair while producers send: the sink must end as if nothing had happened.
 
-    python -m tests.faults.failovers --count 100 [--seed N] [--ttl 2s]
+    python -m tests.faults.failovers --count 100 [--seed N] [--ttl 2s] [--minutes M]
 
 Two real nodes with real Spark and PostgreSQL take the flights. One after the other, the active
 loses a process, is frozen for longer than the ttl, or hands over; each time the pair must be whole
@@ -80,9 +80,11 @@ class Report:
     wrong: list[str] = field(default_factory=list)
 
 
-def run_failovers(directory: Path, url: str, faults: list[str], ttl: str = "2s") -> Report:
-    """One run against the database at ``url``, which must be empty."""
-    report = Report()
+def run_failovers(
+    directory: Path, url: str, faults: list[str], ttl: str = "2s", minutes: float = math.inf
+) -> Report:
+    """One run against the database at ``url``, which must be empty; no new fault after ``minutes``."""
+    report, until = Report(), time.monotonic() + 60 * minutes
     upgrade(open_engine(url))
     pair = Pair(directory, sample_application("flights.yaml"), url, lease=LEASES[ttl])
     with running_pair(pair):
@@ -94,6 +96,8 @@ def run_failovers(directory: Path, url: str, faults: list[str], ttl: str = "2s")
         traffic.start()
         try:
             for number, fault in enumerate(faults, 1):
+                if time.monotonic() > until:
+                    break
                 outcome, active = _one_fault(pair, active, fault, traffic, url)
                 report.outcomes.append(outcome)
                 print(f"{number}: {outcome}", flush=True)
@@ -266,12 +270,13 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
     parser.add_argument("--ttl", choices=LEASES, default="2s", help="of the lease")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="no new fault later")
     given = parser.parse_args()
     print(f"seed {given.seed}, ttl {given.ttl}")
     directory = Path(tempfile.mkdtemp(prefix="ha-engine-failovers-"))
     with EmbeddedPostgres(directory / "postgres") as server:
         faults = in_random_order(given.count, given.seed)
-        report = run_failovers(directory, server.url, faults, given.ttl)
+        report = run_failovers(directory, server.url, faults, given.ttl, given.minutes)
     Console().print(_table(report))
     print("\n".join(report.wrong) or "equal: nothing lost, nothing twice, ledger contiguous")
     return 1 if report.wrong else 0

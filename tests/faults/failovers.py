@@ -83,7 +83,7 @@ class Report:
 def run_failovers(
     directory: Path, url: str, faults: list[str], ttl: str = "2s", minutes: float = math.inf
 ) -> Report:
-    """One run against the database at ``url``, which must be empty; no new fault after ``minutes``."""
+    """One run against the database at ``url``, which must be empty; ends after ``minutes``."""
     report, until = Report(), time.monotonic() + 60 * minutes
     upgrade(open_engine(url))
     pair = Pair(directory, sample_application("flights.yaml"), url, lease=LEASES[ttl])

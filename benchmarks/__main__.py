@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,6 +32,10 @@ STEADY = Pace("steady load of 20,000 events/s", 20, 1_000, 20)
 ROOM = {"receive": {"max_backlog_events": 50_000_000}}
 
 Keep = Annotated[Path | None, typer.Option(help="Work below this directory and keep it.")]
+PassiveDisk = Annotated[
+    Path | None,
+    typer.Option(help="The passive keeps its data below this directory, on another disk."),
+]
 
 
 @app.callback(invoke_without_command=True)
@@ -101,11 +105,15 @@ def timeline(seconds: float = 60, keep: Keep = None) -> None:
 
 
 @app.command()
-def price(rounds: int = 5, keep: Keep = None) -> None:
+def price(rounds: int = 5, passive_disk: PassiveDisk = None, keep: Keep = None) -> None:
     """What a second node costs: acks and rows a second of a pair against a node alone."""
     result = Result("price")
-    with _place(keep) as (directory, db), both_sides(directory, db) as sides:
-        measure(sides, rounds, result, console)
+    with ExitStack() as stack:
+        directory, db = stack.enter_context(_place(keep))
+        place = passive_disk and Path(
+            stack.enter_context(tempfile.TemporaryDirectory(dir=passive_disk))
+        )
+        measure(stack.enter_context(both_sides(directory, db, place)), rounds, result, console)
     _finish(result)
 
 

@@ -72,6 +72,8 @@ class Following:
                 yield from self._follow(now, peer, message)
             case say.Records():
                 yield from self._take(message)
+            case say.Committed(epoch, committed):
+                self._note_committed(epoch, committed)
             case say.Heartbeat():
                 yield from self._beat(now, peer, message)
             case say.Released():

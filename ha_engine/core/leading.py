@@ -92,9 +92,9 @@ class Leading:
         self._goal, self._next_goal = self._next_goal, last
         if asks:
             self._ask(now)
-        yield from self.heartbeats(committed, self._request if asks else 0)
+        yield from self._heartbeats(committed, self._request if asks else 0)
 
-    def heartbeats(self, committed: int, request: int = 0) -> Iterator[do.Action]:
+    def _heartbeats(self, committed: int, request: int) -> Iterator[do.Action]:
         for peer in self.peers.values():
             if peer.connected:
                 yield do.Tell(peer.name, say.Heartbeat(self.epoch, committed, request))

@@ -57,6 +57,14 @@ class Records:
 
 
 @dataclass(frozen=True, slots=True)
+class Committed:
+    """From the holder, as soon as more is committed: up to that sequence. Nothing answers it."""
+
+    epoch: int
+    committed: int
+
+
+@dataclass(frozen=True, slots=True)
 class Heartbeat:
     """From the holder, several within ``sync_timeout``.
 
@@ -109,7 +117,7 @@ class BatchDigest:
     digest: str
 
 
-Word = Probe | Follow | Records | Heartbeat | Released | BatchDigest
+Word = Probe | Follow | Records | Committed | Heartbeat | Released | BatchDigest
 """What a holder says."""
 
 Answer = Standing | Ack | Promise

@@ -143,7 +143,7 @@ class Tenure:
         if limit > journal.committed and (signed or may_ack) and not self._lessee.releasing:
             journal.committed = limit
             yield do.Commit(limit)
-            yield from self.leading.heartbeats(limit)
+            yield from self.leading.tell_all(say.Committed(self.epoch, limit))
 
     def plan_marks(self, now: float) -> Iterator[do.Action]:
         if self.may_act(now):

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from ha_engine.core.messages import (
     Ack,
     BatchDigest,
+    Committed,
     Follow,
     Heartbeat,
     Message,
@@ -48,6 +49,8 @@ def to_frame(message: Message) -> pb.SyncFrame:
             return pb.SyncFrame(follow=_from_follow(message))
         case Records(epoch, previous, records, committed):
             return records_frame(epoch, previous, b"".join(map(encode, records)), committed)
+        case Committed(epoch, committed):
+            return pb.SyncFrame(committed=pb.Committed(epoch=epoch, committed=committed))
         case Heartbeat(epoch, committed, request):
             heartbeat = pb.Heartbeat(epoch=epoch, committed=committed, request=request)
             return pb.SyncFrame(heartbeat=heartbeat)
@@ -81,6 +84,8 @@ def to_message(frame: pb.SyncFrame) -> Message:
             return _to_follow(frame.follow)
         case "records":
             return _to_records(frame.records)
+        case "committed":
+            return Committed(frame.committed.epoch, frame.committed.committed)
         case "heartbeat":
             beat = frame.heartbeat
             return Heartbeat(beat.epoch, beat.committed, beat.request)

@@ -37,6 +37,7 @@ class SyncFrame(_message.Message):
     RELEASED_FIELD_NUMBER: _builtins.int
     BATCH_DIGEST_FIELD_NUMBER: _builtins.int
     REPORT_FIELD_NUMBER: _builtins.int
+    COMMITTED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -63,6 +64,8 @@ class SyncFrame(_message.Message):
     def batch_digest(self) -> Global___BatchDigest: ...
     @_builtins.property
     def report(self) -> Global___Report: ...
+    @_builtins.property
+    def committed(self) -> Global___Committed: ...
     def __init__(
         self,
         *,
@@ -79,12 +82,13 @@ class SyncFrame(_message.Message):
         released: Global___Released | None = ...,
         batch_digest: Global___BatchDigest | None = ...,
         report: Global___Report | None = ...,
+        committed: Global___Committed | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "batch_digest", b"batch_digest", "follow", b"follow", "frame", b"frame", "heartbeat", b"heartbeat", "hello", b"hello", "probe", b"probe", "promise", b"promise", "records", b"records", "refusal", b"refusal", "released", b"released", "report", b"report", "standing", b"standing", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "batch_digest", b"batch_digest", "committed", b"committed", "follow", b"follow", "frame", b"frame", "heartbeat", b"heartbeat", "hello", b"hello", "probe", b"probe", "promise", b"promise", "records", b"records", "refusal", b"refusal", "released", b"released", "report", b"report", "standing", b"standing", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "batch_digest", b"batch_digest", "follow", b"follow", "frame", b"frame", "heartbeat", b"heartbeat", "hello", b"hello", "probe", b"probe", "promise", b"promise", "records", b"records", "refusal", b"refusal", "released", b"released", "report", b"report", "standing", b"standing", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "batch_digest", b"batch_digest", "committed", b"committed", "follow", b"follow", "frame", b"frame", "heartbeat", b"heartbeat", "hello", b"hello", "probe", b"probe", "promise", b"promise", "records", b"records", "refusal", b"refusal", "released", b"released", "report", b"report", "standing", b"standing", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["hello", "welcome", "refusal", "probe", "standing", "follow", "records", "heartbeat", "ack", "promise", "released", "batch_digest", "report"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["hello", "welcome", "refusal", "probe", "standing", "follow", "records", "heartbeat", "ack", "promise", "released", "batch_digest", "report", "committed"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -352,6 +356,30 @@ class Records(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Records: _TypeAlias = Records  # noqa: Y015
+
+@_typing.final
+class Committed(_message.Message):
+    """Told as soon as it is so, for the follower's queries; a Heartbeat says it again."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    COMMITTED_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    committed: _builtins.int
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        committed: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed", b"committed", "epoch", b"epoch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Committed: _TypeAlias = Committed  # noqa: Y015
 
 @_typing.final
 class Heartbeat(_message.Message):

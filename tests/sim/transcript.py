@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from tests.sim.group import Group
 
 
+ROUTINE = (say.Heartbeat, say.Committed)
+
+
 def told(group: Group, lines: int | None = None) -> str:
     """The last ``lines`` of the history, or all of it."""
     sentences = []
@@ -29,7 +32,9 @@ def _sentence(what: object) -> str:
             return what
         case LeaseRow():
             return f"the row is now {_row(what)}"
-        case on.Tick() | on.PeerSaid(_, say.Heartbeat()) | do.Tell(_, say.Heartbeat()):
+        case on.Tick():
+            return ""
+        case on.PeerSaid(_, message) | do.Tell(_, message) if isinstance(message, ROUTINE):
             return ""
         case on.LeaseRead(row):
             return f"reads {_row(row) if row else 'no row'}"

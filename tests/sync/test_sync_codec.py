@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ha_engine.core.messages import (
     Ack,
     BatchDigest,
+    Committed,
     Follow,
     Heartbeat,
     Message,
@@ -88,6 +89,7 @@ messages = st.one_of(
     st.builds(Standing, numbers, texts, places, numbers, st.lists(places).map(tuple)),
     st.builds(Follow, numbers, texts, places, places, st.booleans()),
     record_messages(),
+    st.builds(Committed, numbers, numbers),
     st.builds(Heartbeat, numbers, numbers, numbers),
     st.builds(
         Ack,

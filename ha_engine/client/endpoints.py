@@ -6,6 +6,7 @@ Not for gathering rows; that is in ``producer``.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,9 @@ from ha_engine.types import Position
 CONNECT_TIMEOUT_SECONDS = 2.0
 ANSWER_TIMEOUT_SECONDS = 2.0
 """A frozen active answers nothing; a request that was only slow is known when it comes again."""
+SILENT_SECONDS = 1.0
+"""For so long a node that did not answer is not asked again, though the other may still name it: if
+it is frozen, the other is about to take over."""
 RETRY_WAIT_MAX_SECONDS = 0.5
 """Adds to the outage that a producer sees when the other node takes over."""
 
@@ -82,6 +86,7 @@ class Endpoints:
             raise ValueError("a producer needs at least one endpoint, such as http://host:8080")
         self._urls = [url.rstrip("/") for url in urls]
         self._asked, self._lock = self._urls[0], threading.Lock()
+        self._silent, self._silent_until = "", 0.0
         self._producer_id, self._deadline, self._repeats = producer_id, deadline, repeats
         self._stopping = threading.Event()
         self._backoff = wait_random_exponential(multiplier=0.02, max=RETRY_WAIT_MAX_SECONDS)
@@ -149,6 +154,8 @@ class Endpoints:
         try:
             answer = self._client.request(method, url + path, headers=headers, content=body)
         except (httpx.TransportError, httpx.InvalidURL) as error:
+            if isinstance(error, httpx.TimeoutException):
+                self._silent, self._silent_until = url, time.monotonic() + SILENT_SECONDS
             self._ask_another(url, None)
             raise _Again(f"{url}: {error or type(error).__name__}") from None
         match answer.status_code:
@@ -168,7 +175,12 @@ class Endpoints:
             if self._asked != left:
                 return
             following = (self._urls.index(left) + 1) % len(self._urls) if left in self._urls else 0
-            self._asked = (active or "").rstrip("/") or self._urls[following]
+            chosen = (active or "").rstrip("/") or self._urls[following]
+            if not self._is_silent(chosen):
+                self._asked = chosen
+
+    def _is_silent(self, url: str) -> bool:
+        return url == self._silent and time.monotonic() < self._silent_until
 
     def _outcome(self, answer: httpx.Response) -> Outcome:
         if answer.status_code == httpx.codes.OK:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from decimal import Decimal
@@ -143,6 +144,24 @@ def test_a_node_that_becomes_active_later_gets_the_events(node: Node) -> None:
     node.call(node.solo.gate.open)
     producer.close()
     assert node.flights() == [1]
+
+
+def test_a_frozen_active_is_not_asked_again_while_the_other_is_about_to_take_over(
+    node: Node,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as frozen:  # the kernel answers for it
+        url = f"http://127.0.0.1:{frozen.getsockname()[1]}"
+        node.call(lambda: node.solo.gate.close("this node is passive", url))
+        producer = Producer([url, node.url], batch_rows=1)
+        producer.send("flights", events(1))
+        wait_until(lambda: node.solo.gate.counters.requests_rejected.get("NotActive", 0) >= 2)  # type: ignore[attr-defined]
+        node.call(node.solo.gate.open)
+        producer.close()
+        assert node.flights() == [1]
+        frozen.accept()
+        frozen.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            frozen.accept()
 
 
 class LosesAnswers:

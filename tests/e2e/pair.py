@@ -26,7 +26,8 @@ class Pair:
         /,
         **sections: dict[str, Any],
     ) -> None:
-        listens = {name: f"127.0.0.1:{free_port()}" for name in NAMES}
+        self._sync_ports = {name: free_port() for name in NAMES}
+        listens = {name: f"127.0.0.1:{port}" for name, port in self._sync_ports.items()}
         self.nodes = {}
         for name in NAMES:
             home = directory / name
@@ -39,6 +40,10 @@ class Pair:
             settings = {**sections, "query": query, "event_sync": sync}
             self.nodes[name] = node(home, application, database_url, name, **settings)
         self.a, self.b = self.nodes.values()
+
+    def sync_port(self, name: str) -> int:
+        """Where the node of that name listens for its peer."""
+        return self._sync_ports[name]
 
     @property
     def urls(self) -> list[str]:

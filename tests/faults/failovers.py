@@ -273,6 +273,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=math.inf, help="no new fault later")
     given = parser.parse_args()
     print(f"seed {given.seed}, ttl {given.ttl}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to end"))  # the nodes end with it
     directory = Path(tempfile.mkdtemp(prefix="ha-engine-failovers-"))
     with EmbeddedPostgres(directory / "postgres") as server:
         faults = in_random_order(given.count, given.seed)

@@ -1,18 +1,20 @@
-"""A TCP proxy between two nodes that can cut, stop and delay what passes."""
+"""A proxy before a node or a database, which can cut, stop and delay what passes."""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from pathlib import Path
 
 _PIECE_BYTES = 64 << 10
 
 
 class Proxy:
-    """Listens on ``port`` once started and passes everything to ``target``."""
+    """Passes everything to ``target``, a port of this machine or the path of a socket. Listens on
+    ``port`` once started, or on the path that it is given."""
 
-    def __init__(self) -> None:
-        self.target = 0
+    def __init__(self, target: int | Path = 0) -> None:
+        self.target = target
         self.port = 0
         self.accepted = 0
         self.delay_seconds = 0.0
@@ -22,6 +24,9 @@ class Proxy:
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
+
+    async def start_at(self, path: Path) -> None:
+        self._server = await asyncio.start_unix_server(self._serve, path)
 
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -53,7 +58,7 @@ class Proxy:
             writer.transport.abort()
             return
         try:
-            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.target)
+            far_reader, far_writer = await self._connect()
         except OSError:
             writer.transport.abort()
             return
@@ -62,6 +67,11 @@ class Proxy:
             task = asyncio.create_task(self._pass(source, sink))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if isinstance(self.target, Path):
+            return await asyncio.open_unix_connection(self.target)
+        return await asyncio.open_connection("127.0.0.1", self.target)
 
     async def _pass(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         with suppress(OSError):

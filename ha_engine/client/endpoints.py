@@ -37,8 +37,9 @@ from ha_engine.errors import (
 from ha_engine.types import Position
 
 CONNECT_TIMEOUT_SECONDS = 2.0
-ANSWER_TIMEOUT_SECONDS = 2.0
-"""A frozen active answers nothing; a request that was only slow is known when it comes again."""
+ANSWER_TIMEOUT_SECONDS = 2.5
+"""A frozen active answers nothing; a request that was only slow is known when it comes again.
+Longer than an active waits for a passive that fell silent (``event_sync.sync_timeout``, 2 s)."""
 SILENT_SECONDS = 1.0
 """For so long a node that did not answer is not asked again, though the other may still name it: if
 it is frozen, the other is about to take over."""
@@ -155,32 +156,35 @@ class Endpoints:
             answer = self._client.request(method, url + path, headers=headers, content=body)
         except (httpx.TransportError, httpx.InvalidURL) as error:
             if isinstance(error, httpx.TimeoutException):
-                self._silent, self._silent_until = url, time.monotonic() + SILENT_SECONDS
+                self._note_silent(url)
             self._ask_another(url, None)
             raise _Again(f"{url}: {error or type(error).__name__}") from None
         match answer.status_code:
             case 429:
                 raise _Again(f"{url}: {_said(answer)['error']}", _retry_after(answer))
             case 503:
-                self._ask_another(url, _said(answer).get("active"))
+                self._ask_another(url, _said(answer).get("active"), answered=True)
                 raise _Again(f"{url}: {_said(answer)['error']}")
             case 408 | 425 | 500 | 502 | 504:
                 self._ask_another(url, None)
                 raise _Again(f"{url}: {_said(answer)['error']}")
         return answer
 
-    def _ask_another(self, left: str, active: str | None) -> None:
-        """``active`` if a node named it, else the next in the list; unless another thread moved."""
+    def _note_silent(self, url: str) -> None:
+        with self._lock:
+            self._silent, self._silent_until = url, time.monotonic() + SILENT_SECONDS
+
+    def _ask_another(self, left: str, active: str | None, *, answered: bool = False) -> None:
+        """``active`` if a node named it, else the next in the list; unless another thread moved, or
+        ``left`` answers and that one does not."""
         with self._lock:
             if self._asked != left:
                 return
             following = (self._urls.index(left) + 1) % len(self._urls) if left in self._urls else 0
             chosen = (active or "").rstrip("/") or self._urls[following]
-            if not self._is_silent(chosen):
+            silent = chosen == self._silent and time.monotonic() < self._silent_until
+            if not (answered and silent):
                 self._asked = chosen
-
-    def _is_silent(self, url: str) -> bool:
-        return url == self._silent and time.monotonic() < self._silent_until
 
     def _outcome(self, answer: httpx.Response) -> Outcome:
         if answer.status_code == httpx.codes.OK:

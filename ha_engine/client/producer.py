@@ -4,8 +4,8 @@
         producer.send("flights", [{"origin": "EWR", "at": "2013-01-01T05:15:00Z"}])
 
 Every request carries the producer's id and the next sequence, so the nodes recognise a retry, also
-after a failover (I11), and rows are stored in the order in which they were sent. A request is
-repeated unchanged until it is answered. Threads, not asyncio.
+after a failover (I11), and by default rows are stored in the order in which they were sent. A
+request is repeated unchanged until it is answered. Threads, not asyncio.
 """
 
 from __future__ import annotations

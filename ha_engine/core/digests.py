@@ -26,8 +26,13 @@ class Digests:
     def note_theirs(self, query: str, number: int, digest: str) -> bool:
         return self._note(self._theirs, self._mine, (query, number), digest)
 
+    def history_was_given_up(self) -> None:
+        """R26: what the batches came to that an operator gave up says nothing about those that get
+        their numbers."""
+        self._theirs.clear()
+
     def known_here(self, epoch: int) -> Iterator[say.BatchDigest]:
-        """What this node's batches came to, as its holder tells it under ``epoch``."""
+        """All of this node's own, as the words in which the holder of ``epoch`` tells them."""
         for (query, number), digest in self._mine.items():
             yield say.BatchDigest(epoch, query, number, digest)
 
@@ -38,6 +43,8 @@ class Digests:
         batch: tuple[str, int],
         digest: str,
     ) -> bool:
+        if to.get(batch) == digest:
+            return True  # told again, to a member that joins again
         to[batch] = digest
         if len(to) > DIGESTS_KEPT:
             to.popitem(last=False)

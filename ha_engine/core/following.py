@@ -15,7 +15,7 @@ from ha_engine.core.lessee import Lessee
 from ha_engine.core.own_journal import OwnJournal
 from ha_engine.core.querying import Querying
 from ha_engine.core.verdicts import Foreign, Outcome
-from ha_engine.types import Position, Record
+from ha_engine.types import EpochStart, Position, Record
 
 
 class Following:
@@ -131,6 +131,8 @@ class Following:
         records = self._fresh(message, self._journal.last)
         for record in records:
             self._journal.take(record)
+            if isinstance(record.body, EpochStart) and record.body.forced:
+                self._querying.digests.history_was_given_up()
         if records:
             yield do.AppendRecords(records)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.core.following import Following
-from ha_engine.core.lessee import Lessee
+from ha_engine.core.lessee import HOW_TO_CHOOSE, Lessee
 from ha_engine.core.own_journal import OwnJournal
 from ha_engine.types import Position
 
@@ -95,9 +95,8 @@ class Forcing:
         answering = sorted(self._listed & connected)
         if answering and lease.regressed:
             return (
-                f"{answering[0]} answers, and by a row that lost writes nobody knows which of the "
-                "two has more: see in the status of both where their journals end, stop the one "
-                "that ends earlier, and force a failover to the other"
+                f"{answering[0]} answers, and by a row that lost writes nobody knows who has more; "
+                f"stop all others and {HOW_TO_CHOOSE}"
             )
         if answering:
             return f"{answering[0]} has what this node lacks, and answers: let it take over"

@@ -58,7 +58,7 @@ class Leading:
         digests: Iterable[say.BatchDigest],
     ) -> Iterator[do.Action]:
         """Tells a member where to go on, and sends it records if it has nothing to cut (I8), with
-        what the batches came to that it may still have to run (I6)."""
+        what the newest batches came to: it may still have to run some (I6)."""
         peer = self.peers.get(name)
         if peer is None or peer.stage is Stage.REPLICATE:
             return

@@ -100,7 +100,7 @@ class Lease:
             # a failover of the database it may be that write, and what followed from it is lost.
             self._unresolved = tuple(w for w in self._unresolved if _stamp(w) > _stamp(row))
         # Nobody waits for a poll once a silent holder's ttl is over.
-        takeover = self._takeover_at
+        takeover = self.takeover_at
         if takeover is not None and takeover > now:
             self.next_at = min(self.next_at, takeover)
         self._answered()
@@ -233,10 +233,10 @@ class Lease:
 
     def may_acquire(self, now: float) -> bool:
         """R3, R4, R7: in-sync, not paused, and released to us or still for a whole ttl."""
-        return self._takeover_at is not None and now >= self._takeover_at
+        return self.takeover_at is not None and now >= self.takeover_at
 
     @property
-    def _takeover_at(self) -> float | None:
+    def takeover_at(self) -> float | None:
         """When the row may be acquired from if it stays as it is; None: never."""
         row = self.row
         if row is None or self.regressed or row.paused or self.member not in row.in_sync:

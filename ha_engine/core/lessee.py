@@ -16,6 +16,11 @@ from ha_engine.core.lease import Lease
 from ha_engine.core.verdicts import Foreign, Lost, Outcome, Waits
 from ha_engine.types import LeaseRow, Member
 
+HOW_TO_CHOOSE = (
+    "force a failover to the node whose journal ends last, which is EPOCH.SEQUENCE in ha-engine "
+    "status: first by epoch, then by sequence"
+)
+
 
 class Heard(Enum):
     """What an answer changed: the row was read, this node has written it, or no more is known."""
@@ -177,7 +182,7 @@ def _why_not(lease: Lease, now: float) -> str:
     if lease.regressed:
         return (
             "the lease row is older than what this node has read before: the database lost "
-            "writes; force a failover to the node whose journal ends last"
+            f"writes; {HOW_TO_CHOOSE}"
         )
     if lease.member not in row.in_sync:
         return (
@@ -186,16 +191,19 @@ def _why_not(lease: Lease, now: float) -> str:
         )
     if row.paused:
         return "automatic failover is paused"
-    return _who_has_it(row, now - lease.still_since, lease.timing.ttl)
+    return _who_has_it(lease, row, now)
 
 
-def _who_has_it(row: LeaseRow, still: float, ttl: float) -> str:
-    wait = max(0.0, ttl - still)
+def _who_has_it(lease: Lease, row: LeaseRow, now: float) -> str:
+    still = now - lease.still_since
+    wait = max(0.0, (lease.takeover_at or now) - now)
     if row.holder is None:
         return f"the lease was released to {row.successor}; this node may take it in {wait:.1f} s"
-    if still < ttl / 2:
+    other = row.holder.node != lease.me.node
+    if other and still < 2 * lease.timing.renew_every:
         return f"{row.holder.node} holds the lease"
+    who = row.holder.node if other else "an earlier process of this node"
     return (
-        f"{row.holder.node} held the lease and has not renewed it for {still:.1f} s; it may be "
-        f"taken over in {wait:.1f} s"
+        f"{who} held the lease and has not renewed it for {still:.1f} s; it may be taken over in "
+        f"{wait:.1f} s"
     )

@@ -86,6 +86,8 @@ class Life:
         """The lease is ours; the epoch record commits the whole journal first (R3)."""
         self.epoch, self.lessee.releasing = epoch, False
         self.following.end()
+        if forced:
+            self.querying.digests.history_was_given_up()
         self._become(Role.PROMOTING, f"acquired epoch {epoch}")
         self.do_all(self.lessee.bind(group_id))
         me, timing = self.lease.member, self.peer_timing

@@ -290,6 +290,8 @@ MUTANTS = (
     Mutant("R30", "leading", "self._goal and peer.room)", "self._goal)"),
     Mutant("R10", "querying", "not self.digests.differing and caught_up", "caught_up"),
     Mutant("I6", "digests", "equal = other.get(batch, digest) == digest", "equal = True"),
+    Mutant("R26", "digests", "self._theirs.clear()", "pass"),
+    Mutant("I6", "digests", "if to.get(batch) == digest:", "if False:"),
     # -- life of queries ---------------------------------------------------------------------------
     Mutant("R20", "process", "if self.incarnation is not None or now", "if now"),
     Mutant("R20", "querying", "self.process.adopt(event.incarnation)", "pass"),

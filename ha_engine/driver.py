@@ -37,7 +37,7 @@ class LeaseStore(Protocol):
 
     def read(self) -> LeaseRow | None: ...
     def identity(self) -> DatabaseIdentity: ...
-    def create(self, row: LeaseRow) -> LeaseRow | None: ...
+    def create(self, row: LeaseRow, *, why: str | None = None) -> LeaseRow | None: ...
     def compare_and_set(
         self, expected: LeaseRow, wanted: LeaseRow, *, why: str | None = None
     ) -> LeaseRow | None: ...
@@ -324,8 +324,8 @@ class Driver:
         match action:
             case do.ReadLease():
                 return on.LeaseRead(store.read(), store.identity())
-            case do.CreateLease(row):
-                written = store.create(row)
+            case do.CreateLease(row, why):
+                written = store.create(row, why=why or None)
             case do.WriteLease(expected, wanted, why):
                 written = store.compare_and_set(expected, wanted, why=why)
             case _:

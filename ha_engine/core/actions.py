@@ -16,9 +16,11 @@ class ReadLease:
 
 @dataclass(frozen=True, slots=True)
 class CreateLease:
-    """Write the row of a group that has none (R6). Answered like WriteLease."""
+    """Write the row of a group that has none (R6). Answered like WriteLease; ``why`` is for people,
+    empty where the row says it."""
 
     row: LeaseRow
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

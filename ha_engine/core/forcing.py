@@ -71,14 +71,19 @@ class Forcing:
     def why_not(self, now: float, connected: Set[str], confirmed_off: Set[str]) -> str | None:
         """Why it must not be forced here and now; None when it may."""
         row = self._lease.row
+        if row is None and not self._lease.read_once:
+            return "this node has not read whether the group has a lease row"
         if row is None:
-            return "this node has read no lease row of the group"
+            return self._who_may(now, connected, confirmed_off)
         if self._lessee.is_foreign(row):
             return "the lease row belongs to another group"
         if row.paused:
             return "failover is paused; run: ha-engine resume"
         if self._lease.member in row.in_sync and not self._lease.regressed:
             return "this node is in sync and takes over by itself when the active falls silent"
+        return self._who_may(now, connected, confirmed_off)
+
+    def _who_may(self, now: float, connected: Set[str], confirmed_off: Set[str]) -> str | None:
         return self._who_lives(now, connected) or self._who_may_live(connected, confirmed_off)
 
     def _who_lives(self, now: float, connected: Set[str]) -> str | None:
@@ -92,11 +97,12 @@ class Forcing:
                 f"{lease.row.holder.node} may be active: its lease must stand still for "
                 f"{still:.1f} s more before it counts as silent"
             )
-        answering = sorted(self._listed & connected)
-        if answering and lease.regressed:
+        lost = lease.row is None or lease.regressed
+        answering = sorted((set(self._peers) if lost else self._listed) & connected)
+        if answering and lost:
             return (
-                f"{answering[0]} answers, and by a row that lost writes nobody knows who has more; "
-                f"stop all others and {HOW_TO_CHOOSE}"
+                f"{answering[0]} answers, and since the database lost writes nobody knows who has "
+                f"more; stop all others and {HOW_TO_CHOOSE}"
             )
         if answering:
             return f"{answering[0]} has what this node lacks, and answers: let it take over"

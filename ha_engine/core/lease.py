@@ -287,6 +287,15 @@ class Lease:
             identity=self.identity,
         )
 
+    def forced_anew(self, group_id: str, advertise: str | None) -> LeaseRow:
+        """R26: where the row itself is lost, far above what it may have been."""
+        known = self.high_water
+        return replace(
+            self.first_row(group_id, advertise),
+            epoch=known.epoch + 1 + EPOCHS_SKIPPED,
+            version=known.version + 1,
+        )
+
     def forced(self) -> LeaseRow:
         """R26: as acquired; above a row that lost writes, far above what these may have had."""
         row = self.acquired(None)

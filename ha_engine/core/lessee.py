@@ -85,11 +85,15 @@ class Lessee:
         return self._write(now, self.lease.row, self.lease.released(successor), why)
 
     def force(self, now: float, by: str) -> tuple[do.Action, int]:
-        """R26: acquires against the row that was read last; the epoch that this would begin."""
-        assert self.lease.row is not None
+        """R26: acquires against what was read last; the epoch that this would begin."""
+        row, why = self.lease.row, f"failover forced by {by}"
+        if row is None:
+            group_id = self.group_id or self._new_group_id
+            wanted = self.lease.forced_anew(group_id, self._advertise)
+            self.lease.sent(now, wanted)
+            return do.CreateLease(wanted, why), wanted.epoch
         wanted = replace(self.lease.forced(), advertise=self._advertise)
-        why = f"failover forced by {by}"
-        return self._write(now, self.lease.row, wanted, why), wanted.epoch
+        return self._write(now, row, wanted, why), wanted.epoch
 
     def read_as_holder(
         self, now: float, epoch: int, authority_ends: float, *, stopping: bool
@@ -137,8 +141,8 @@ class Lessee:
         """R6: only a node that knows of no earlier epoch makes the group's first row."""
         if not new or self.lease.high_water.epoch > 0:
             return Waits(
-                "the database has no lease row but this node's journal belongs to a group; the "
-                "database lost it, or the url names another database"
+                "the database has no lease row but this node's journal belongs to a group; either "
+                f"the url names another database, or it lost the row: {HOW_TO_CHOOSE}"
             )
         row = self.lease.first_row(self._new_group_id, self._advertise)
         self.lease.sent(now, row)

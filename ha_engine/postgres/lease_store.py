@@ -92,7 +92,7 @@ class PostgresLeaseStore:
         """The row as it is now; None: the group has none."""
         return self._one_row(select(*_ROW).where(lease.c.group_name == self._group))
 
-    def create(self, row: LeaseRow) -> LeaseRow | None:
+    def create(self, row: LeaseRow, *, why: str | None = None) -> LeaseRow | None:
         """Write the row of a group that has none, as given (R6); None: somebody was faster."""
         created = (
             postgres_insert(lease)
@@ -103,8 +103,8 @@ class PostgresLeaseStore:
         )
         statement = select(*created.c, self._notified())
         if row.holder is not None:
-            why = "first row of the group" if row.epoch <= 1 else "the database had lost the row"
-            statement = statement.add_cte(self._history_of(created, None, why))
+            lost = "first row of the group" if row.epoch <= 1 else "the database had lost the row"
+            statement = statement.add_cte(self._history_of(created, None, why or lost))
         return self._one_row(statement, writes=True)
 
     def compare_and_set(

@@ -59,7 +59,8 @@ class Truth:
                 self._write(action)
             case do.CreateLease():
                 known = self.world.disk.records or self.world.read_max > (0, 0)
-                first = not known or self._puts_back(action.row)
+                forced = action.why.startswith("failover forced by")
+                first = not known or forced or self._puts_back(action.row)
                 require(first, "R6", "a node with a past made the group's first row")
             case do.AppendRecords(records):
                 for record in records:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from ha_engine.postgres.embedded import EmbeddedPostgres
 from ha_engine.postgres.engine import open_engine
@@ -99,11 +100,40 @@ def test_who_lacks_acked_events_waits_for_an_operator_when_the_active_is_lost_to
     assert same_journal(lost.pair)
 
 
+def test_an_operator_says_whose_history_goes_on_where_the_database_lost_the_row(
+    node_database: str, tmp_path: Path
+) -> None:
+    pair = Pair(tmp_path, APPLICATION, node_database, NodeWithoutSpark)
+    with running_pair(pair):
+        wait_until(pair.is_protected, within=PATIENCE, every=0.1)
+        active = pair.active()
+        assert active is not None
+        other = pair.other(active)
+        assert all(_send(active, number) for number in range(EVENTS))
+        for node in (active, other):
+            node.kill_everything()
+        with open_engine(node_database).begin() as connection:
+            connection.execute(text("DELETE FROM ha_engine.lease"))
+        for node in (active, other):
+            node.start()
+        wait_until(lambda: _may_not_be_forced(active), within=PATIENCE, every=0.5)
+        assert "it lost the row" in (active.status() or {})["why"]
+        other.stop()
+        assert "make sure it is off" in _force(active).err
+        confirmed = _force(active, "--confirm-off", other.name)
+        assert (confirmed.code, active.is_active()) == (0, True), confirmed.err
+        other.start()
+        wait_until(pair.is_protected, within=PATIENCE, every=0.1)
+        assert same_journal(pair)
+        newest = active.http.get("/v1/history").json()["history"][0]
+        assert newest["why"].startswith("failover forced by")
+
+
 def _may_not_be_forced(node: NodeUnderTest) -> bool:
     """For as long as the other answers, since it may have more."""
     ended = _force(node)
     assert ended.code == 1
-    return "nobody knows which of the two has more" in ended.err
+    return "nobody knows who has more" in ended.err
 
 
 def _force(node: NodeUnderTest, *words: str) -> Ended:

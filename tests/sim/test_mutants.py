@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.core.mutants import load
-from tests.sim.mutants import HUNTED, TOLD, Hunted, Told, killed_by
+from tests.sim.mutants import HUNTED, TOLD, Hunted, Told, found_out
 from tests.sim.schedules import Stage
 
 
 @pytest.mark.parametrize("hunted", HUNTED, ids=lambda hunted: hunted.mutant.name)
 def test_a_seed_finds_out(hunted: Hunted) -> None:
-    assert killed_by(hunted.mutant, hunted.seed) is not None
+    assert found_out(hunted) is not None
 
 
 @pytest.mark.parametrize("told", TOLD, ids=lambda told: told.schedule.__name__)

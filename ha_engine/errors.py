@@ -204,6 +204,10 @@ class NodeUnreachable(EngineError):
     """A command needs a running node and none answered."""
 
 
+class NotReady(EngineError):
+    """The active refuses for now: no other node can take over without a gap."""
+
+
 class QueryProcessFailed(EngineError):
     """The Spark process could not be started or kept alive."""
 

@@ -60,6 +60,9 @@ def switchover(
     ] = None,
     url: UrlOption = LOCAL,
     by: Annotated[str, typer.Option("--by", help="Who decides; recorded.")] = "operator",
+    wait: Annotated[
+        float, typer.Option("--wait", min=0, help="Seconds to wait until the other is ready.")
+    ] = 5.0,
 ) -> None:
     """Make another node the active, with nothing lost and hardly a pause.
 
@@ -69,7 +72,7 @@ def switchover(
     """
     from ha_engine.client.switchover import await_switchover
 
-    seconds, heir = await_switchover(url, to, by)
+    seconds, heir = await_switchover(url, to, by, wait)
     typer.echo(f"{heir} is the active since {seconds:.2f} s after the call")
 
 

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 import httpx
 
-from ha_engine.errors import EngineError, NodeUnreachable
+from ha_engine.errors import EngineError, NodeUnreachable, NotReady
 
 TIMEOUT_SECONDS = 5.0
 
@@ -38,12 +38,14 @@ def retry_query(url: str, query: str) -> None:
 def begin_switchover(url: str, to: str | None, by: str) -> tuple[str, str]:
     """Ask the active, wherever it is; returns its URL and who takes over.
 
-    Raises EngineError with the node's reason when it refuses, NodeUnreachable.
+    Raises NotReady with the node's reason when it refuses, EngineError, NodeUnreachable.
     """
     answer = _call("POST", url, "/v1/switchover", {"to": to, "by": by})
     active = answer.json().get("active")
     if answer.status_code == httpx.codes.CONFLICT and active:
         return begin_switchover(active, to, by)
+    if answer.status_code == httpx.codes.CONFLICT:
+        raise NotReady(answer.json()["error"])
     if answer.status_code != httpx.codes.ACCEPTED:
         raise EngineError(answer.json()["error"])
     return url, answer.json()["to"]

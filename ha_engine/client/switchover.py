@@ -4,21 +4,40 @@ from __future__ import annotations
 
 import time
 
-from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
+from tenacity import (
+    Retrying,
+    retry_if_exception_type,
+    retry_if_result,
+    stop_after_delay,
+    wait_fixed,
+)
 
 from ha_engine.client.admin import begin_switchover, fetch_status
-from ha_engine.errors import EngineError, NodeUnreachable
+from ha_engine.errors import EngineError, NodeUnreachable, NotReady
 
-WAIT_SECONDS_MAX = 10.0
+PATIENCE_SECONDS, WAIT_SECONDS_MAX = 5.0, 10.0
 
 
-def await_switchover(url: str, to: str | None, by: str) -> tuple[float, str]:
-    """Seconds from the call until the lease names the new active, and its name.
+def await_switchover(
+    url: str, to: str | None, by: str, patience: float = PATIENCE_SECONDS
+) -> tuple[float, str]:
+    """Seconds from the granted call until the lease names the new active, and its name.
 
-    Raises EngineError when the active refuses, or is still the active after ten seconds.
+    A refusal is taken for an answer after ``patience`` seconds: under load the queries of the other
+    node may be a batch behind at one moment and not at the next. Raises NotReady when the active
+    still refuses, EngineError when it is still the active after ten seconds more, NodeUnreachable.
     """
-    began = time.monotonic()
-    asked, heir = begin_switchover(url, to, by)
+    asking = Retrying(
+        retry=retry_if_exception_type(NotReady),
+        wait=wait_fixed(0.1),
+        stop=stop_after_delay(patience),
+        reraise=True,
+    )
+
+    def begin() -> tuple[float, str, str]:
+        return time.monotonic(), *begin_switchover(url, to, by)
+
+    began, asked, heir = asking(begin)
 
     def holder() -> str | None:
         try:

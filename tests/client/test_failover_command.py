@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Iterator
 
 import httpx
@@ -15,9 +13,7 @@ from starlette.routing import Route
 from typer.testing import CliRunner
 
 from ha_engine.api.failover import failover_routes
-from ha_engine.api.server import WebServer, listen
 from ha_engine.cli import main, root
-from ha_engine.config import HttpConfig
 from ha_engine.core import (
     Core,
     Deployment,
@@ -31,7 +27,7 @@ from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.core.inputs import Input
 from ha_engine.types import DatabaseIdentity, Holder, LeaseRow, Member, Record, Role
-from tests.waiting import wait_until
+from tests.client.serving import serving
 
 RUNNER = CliRunner()
 DATABASE = DatabaseIdentity("1", "00000001")
@@ -81,14 +77,8 @@ def url(left: Left) -> Iterator[str]:
         return JSONResponse({"role": left.core.role.value})
 
     routes = [*failover_routes(left.core, left.handle), Route("/v1/status", status)]
-    socket = listen("127.0.0.1:0")
-    server = WebServer(Starlette(routes=routes), HttpConfig())
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[socket])))
-    thread.start()
-    wait_until(lambda: server.started)
-    yield f"http://127.0.0.1:{socket.getsockname()[1]}"
-    server.should_exit = True
-    thread.join(10)
+    with serving(Starlette(routes=routes)) as served:
+        yield served
 
 
 def test_without_force_it_is_a_usage_error_that_names_switchover() -> None:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Iterator
 
 import pytest
 from typer.testing import CliRunner
 
 from ha_engine.api.http import NodeView, application
-from ha_engine.api.server import WebServer, listen
 from ha_engine.cli.status import query_app
-from ha_engine.config import HttpConfig
-from tests.waiting import wait_until
+from tests.client.serving import serving
 
 RUNNER = CliRunner()
 
@@ -50,14 +46,8 @@ def url(node: FailedNode) -> Iterator[str]:
         alive=lambda: True,
         switchover=lambda to, by: "",
     )
-    socket = listen("127.0.0.1:0")
-    server = WebServer(application(view, []), HttpConfig())
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[socket])))
-    thread.start()
-    wait_until(lambda: server.started)
-    yield f"http://127.0.0.1:{socket.getsockname()[1]}"
-    server.should_exit = True
-    thread.join(10)
+    with serving(application(view, [])) as served:
+        yield served
 
 
 def test_retry_asks_the_node_for_that_query(url: str, node: FailedNode) -> None:

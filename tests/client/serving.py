@@ -1,0 +1,27 @@
+"""Routes of a node on a port of their own, for commands that ask them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
+
+from starlette.applications import Starlette
+
+from ha_engine.api.server import WebServer, listen
+from ha_engine.config import HttpConfig
+from tests.waiting import wait_until
+
+
+@contextlib.contextmanager
+def serving(application: Starlette) -> Iterator[str]:
+    """The URL at which ``application`` is served."""
+    socket = listen("127.0.0.1:0")
+    server = WebServer(application, HttpConfig())
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[socket])))
+    thread.start()
+    wait_until(lambda: server.started)
+    yield f"http://127.0.0.1:{socket.getsockname()[1]}"
+    server.should_exit = True
+    thread.join(10)

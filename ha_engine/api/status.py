@@ -16,6 +16,7 @@ from ha_engine.core.marks import QueryMarks
 from ha_engine.core.queries import QueryLife
 from ha_engine.publish import SinkStatus
 from ha_engine.tally import Tally
+from ha_engine.types import Role
 
 
 class GateCounts(Protocol):
@@ -66,6 +67,8 @@ def status_of(
 ) -> dict[str, Any]:
     """The body of GET /v1/status."""
     handover, process = core.tenure and core.tenure.handover, core.querying.process
+    # By the clock and not by the core's last step: this process may have stood still since.
+    authority = core.authority_seconds(time.clock_gettime(time.CLOCK_BOOTTIME))
     return {
         "group": group,
         "node": core.identity.node,
@@ -73,7 +76,7 @@ def status_of(
         "role": core.role.value,
         "why": core.why,
         "epoch": core.epoch,
-        "suspended": core.suspended(),
+        "suspended": core.role is Role.ACTIVE and authority == 0,
         "protected": core.lease.protected,
         "in_sync": core.lease.row is not None and core.lease.member in core.lease.row.in_sync,
         "warm": core.warm,
@@ -81,7 +84,7 @@ def status_of(
         "active": core.lease.active_url,
         "handover_to": handover.to if handover else None,
         "uptime_seconds": round(time.monotonic() - started_at, 1),
-        "lease": _lease(core.lease, core),
+        "lease": _lease(core.lease, authority),
         "peers": {name: _peer(name, core, links) for name in links.names()},
         "strangers": strangers(links),
         "counts": _counts(tally),
@@ -144,9 +147,8 @@ def _peer(name: str, core: Core, links: Links) -> dict[str, Any]:
     }
 
 
-def _lease(lease: Lease, core: Core) -> dict[str, Any]:
+def _lease(lease: Lease, authority: float) -> dict[str, Any]:
     row = lease.row
-    authority = core.authority_seconds(time.clock_gettime(time.CLOCK_BOOTTIME))
     return {
         "holder": row.holder.node if row and row.holder else None,
         "epoch": row.epoch if row else None,

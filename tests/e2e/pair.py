@@ -50,7 +50,13 @@ class Pair:
         return [node.url for node in self.nodes.values()]
 
     def active(self) -> NodeUnderTest | None:
-        return next((node for node in self.nodes.values() if node.is_active()), None)
+        """Who acts; a node that was frozen may say for a moment that it is active, suspended."""
+        acting = (
+            node
+            for node in self.nodes.values()
+            if (status := node.status()) and status["role"] == "active" and not status["suspended"]
+        )
+        return next(acting, None)
 
     def other(self, node: NodeUnderTest) -> NodeUnderTest:
         return self.b if node is self.a else self.a

@@ -257,6 +257,7 @@ class Node:
             self.peers,
             self.driver.tally,
             self.started_at,
+            boottime(),
         )
 
     def cluster(self) -> dict[str, Any]:

@@ -64,11 +64,11 @@ def status_of(
     links: Links,
     tally: Tally,
     started_at: float,
+    now: float,
 ) -> dict[str, Any]:
-    """The body of GET /v1/status."""
+    """The body of GET /v1/status, ``now`` on the core's clock: it may have stood still since."""
     handover, process = core.tenure and core.tenure.handover, core.querying.process
-    # By the clock and not by the core's last step: this process may have stood still since.
-    authority = core.authority_seconds(time.clock_gettime(time.CLOCK_BOOTTIME))
+    authority = core.authority_seconds(now)
     return {
         "group": group,
         "node": core.identity.node,
@@ -88,13 +88,7 @@ def status_of(
         "peers": {name: _peer(name, core, links) for name in links.names()},
         "strangers": strangers(links),
         "counts": _counts(tally),
-        "journal": {
-            "id": core.identity.journal_id,
-            "last": str(core.journal.last),
-            "last_sequence": core.journal.last.sequence,
-            "durable_sequence": core.journal.durable,
-            "committed_sequence": core.journal.committed,
-        },
+        "journal": _journal(core),
         "receive": _receive(gate, core),
         "query_process": {
             "incarnation": process.incarnation,
@@ -106,6 +100,16 @@ def status_of(
             | {"sinks": {sink.sink: _sink(sink) for sink in sinks if sink.query == name}}
             for name, marks in core.deployment.marks.items()
         },
+    }
+
+
+def _journal(core: Core) -> dict[str, Any]:
+    return {
+        "id": core.identity.journal_id,
+        "last": str(core.journal.last),
+        "last_sequence": core.journal.last.sequence,
+        "durable_sequence": core.journal.durable,
+        "committed_sequence": core.journal.committed,
     }
 
 

@@ -55,7 +55,7 @@ def families() -> dict[str, Any]:
     tally.role_changed(Role.STARTING, Role.JOINING, on.Tick(), stopping=False)
 
     def status() -> dict[str, Any]:
-        return status_of(world.core, "g", metrics.gate, (), {}, Links(), tally, 0.0)
+        return status_of(world.core, "g", metrics.gate, (), {}, Links(), tally, 0.0, world.now)
 
     metrics = NodeMetrics("g", "a", status)
     metrics.gate.rejected("flights", "invalid")

@@ -21,6 +21,8 @@ from tenacity import (
     sleep_using_event,
     stop_after_delay,
     stop_when_event_set,
+    wait_chain,
+    wait_random,
     wait_random_exponential,
 )
 
@@ -43,8 +45,10 @@ Longer than an active waits for a passive that fell silent (``event_sync.sync_ti
 SILENT_SECONDS = 1.0
 """For so long a node that did not answer is not asked again, though the other may still name it: if
 it is frozen, the other is about to take over."""
+SOON_TRIES, SOON_SECONDS = 10, (0.01, 0.05)
 RETRY_WAIT_MAX_SECONDS = 0.5
-"""Adds to the outage that a producer sees when the other node takes over."""
+"""What a wait is too long adds to the outage that a producer sees: a switchover takes some 0.1 s,
+the loss of a host some seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,10 @@ class Endpoints:
         self._silent, self._silent_until = "", 0.0
         self._producer_id, self._deadline, self._repeats = producer_id, deadline, repeats
         self._stopping = threading.Event()
-        self._backoff = wait_random_exponential(multiplier=0.02, max=RETRY_WAIT_MAX_SECONDS)
+        self._backoff = wait_chain(
+            *[wait_random(*SOON_SECONDS)] * SOON_TRIES,
+            wait_random_exponential(multiplier=0.05, max=RETRY_WAIT_MAX_SECONDS),
+        )
         self._client = httpx.Client(
             timeout=httpx.Timeout(ANSWER_TIMEOUT_SECONDS, connect=CONNECT_TIMEOUT_SECONDS),
             limits=httpx.Limits(max_connections=width, max_keepalive_connections=width),

@@ -15,6 +15,10 @@ from sqlalchemy import text
 from ha_engine.postgres.embedded import EmbeddedPostgres
 from ha_engine.postgres.engine import open_engine
 
+# Before gRPC is loaded. Tests fork only to exec at once, and its handlers have been seen to end the
+# child before that, where a thread of the test was just calling.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+
 _numbers = count(1)
 
 

@@ -16,7 +16,6 @@ from ha_engine.core.marks import QueryMarks
 from ha_engine.core.queries import QueryLife
 from ha_engine.publish import SinkStatus
 from ha_engine.tally import Tally
-from ha_engine.types import Role
 
 
 class GateCounts(Protocol):
@@ -76,7 +75,7 @@ def status_of(
         "role": core.role.value,
         "why": core.why,
         "epoch": core.epoch,
-        "suspended": core.role is Role.ACTIVE and authority == 0,
+        "suspended": core.suspended(now),
         "protected": core.lease.protected,
         "in_sync": core.lease.row is not None and core.lease.member in core.lease.row.in_sync,
         "warm": core.warm,

@@ -23,7 +23,6 @@ from tenacity import (
     stop_when_event_set,
     wait_chain,
     wait_random,
-    wait_random_exponential,
 )
 
 from ha_engine.errors import (
@@ -96,7 +95,7 @@ class Endpoints:
         self._stopping = threading.Event()
         self._backoff = wait_chain(
             *[wait_random(*SOON_SECONDS)] * SOON_TRIES,
-            wait_random_exponential(multiplier=0.05, max=RETRY_WAIT_MAX_SECONDS),
+            wait_random(0, RETRY_WAIT_MAX_SECONDS),
         )
         self._client = httpx.Client(
             timeout=httpx.Timeout(ANSWER_TIMEOUT_SECONDS, connect=CONNECT_TIMEOUT_SECONDS),

@@ -178,9 +178,13 @@ class Core:
         """I2: ack, publish and plan marks only while the lease carries it."""
         return self.authority_seconds(self._now) > 0
 
-    def suspended(self) -> bool:
-        """Past safe_until and not demoted: acts no more until a renewal succeeds (R15)."""
-        return self.role is Role.ACTIVE and not self.may_act()
+    def suspended(self, now: float | None = None) -> bool:
+        """Past safe_until and not demoted: acts no more until a renewal succeeds (R15).
+
+        ``now``: the process may have stood still since the last step.
+        """
+        seconds = self.authority_seconds(self._now if now is None else now)
+        return self.role is Role.ACTIVE and seconds == 0
 
     def authority_seconds(self, now: float) -> float:
         """How long the publisher's next call may take; 0 when it must not start (R17)."""

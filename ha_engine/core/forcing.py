@@ -70,21 +70,24 @@ class Forcing:
 
     def why_not(self, now: float, connected: Set[str], confirmed_off: Set[str]) -> str | None:
         """Why it must not be forced here and now; None when it may."""
+        return (
+            self._why_not_by_row()
+            or self._who_lives(now, connected)
+            or self._who_may_live(connected, confirmed_off)
+        )
+
+    def _why_not_by_row(self) -> str | None:
         row = self._lease.row
-        if row is None and not self._lease.read_once:
-            return "this node has not read whether the group has a lease row"
         if row is None:
-            return self._who_may(now, connected, confirmed_off)
+            unread = "this node has not read whether the group has a lease row"
+            return None if self._lease.read_once else unread
         if self._lessee.is_foreign(row):
             return "the lease row belongs to another group"
         if row.paused:
             return "failover is paused; run: ha-engine resume"
         if self._lease.member in row.in_sync and not self._lease.regressed:
             return "this node is in sync and takes over by itself when the active falls silent"
-        return self._who_may(now, connected, confirmed_off)
-
-    def _who_may(self, now: float, connected: Set[str], confirmed_off: Set[str]) -> str | None:
-        return self._who_lives(now, connected) or self._who_may_live(connected, confirmed_off)
+        return None
 
     def _who_lives(self, now: float, connected: Set[str]) -> str | None:
         lease, ttl = self._lease, self._lease.timing.ttl

@@ -296,9 +296,9 @@ class Lease:
             version=known.version + 1,
         )
 
-    def forced(self) -> LeaseRow:
+    def forced(self, advertise: str | None) -> LeaseRow:
         """R26: as acquired; above a row that lost writes, far above what these may have had."""
-        row = self.acquired(None)
+        row = self.acquired(advertise)
         skipped = EPOCHS_SKIPPED if self.regressed else 0
         return replace(row, epoch=row.epoch + skipped)
 

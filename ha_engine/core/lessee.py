@@ -7,7 +7,6 @@ action, or to a verdict, which ``core`` carries out.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from enum import Enum
 
 from ha_engine.core import actions as do
@@ -90,9 +89,8 @@ class Lessee:
         if row is None:
             group_id = self.group_id or self._new_group_id
             wanted = self.lease.forced_anew(group_id, self._advertise)
-            self.lease.sent(now, wanted)
-            return do.CreateLease(wanted, why), wanted.epoch
-        wanted = replace(self.lease.forced(), advertise=self._advertise)
+            return self._make(now, wanted, why), wanted.epoch
+        wanted = self.lease.forced(self._advertise)
         return self._write(now, row, wanted, why), wanted.epoch
 
     def read_as_holder(
@@ -137,6 +135,10 @@ class Lessee:
         self.lease.sent(now, wanted)
         return do.WriteLease(expected, wanted, why)
 
+    def _make(self, now: float, row: LeaseRow, why: str = "") -> do.Action:
+        self.lease.sent(now, row)
+        return do.CreateLease(row, why)
+
     def _create(self, now: float, new: bool) -> Outcome:
         """R6: only a node that knows of no earlier epoch makes the group's first row."""
         if not new or self.lease.high_water.epoch > 0:
@@ -144,17 +146,14 @@ class Lessee:
                 "the database has no lease row but this node's journal belongs to a group; either "
                 f"the url names another database, or it lost the row: {HOW_TO_CHOOSE}"
             )
-        row = self.lease.first_row(self._new_group_id, self._advertise)
-        self.lease.sent(now, row)
-        return do.CreateLease(row)
+        return self._make(now, self.lease.first_row(self._new_group_id, self._advertise))
 
     def _rewrite(self, now: float) -> do.Action:
         """R5, R6: what the database lost is put back one epoch higher, and that epoch promoted."""
         before, wanted = self.lease.row, self.lease.rewritten()
         if before is not None:
             return self._write(now, before, wanted, "the database had lost writes")
-        self.lease.sent(now, wanted)
-        return do.CreateLease(wanted)
+        return self._make(now, wanted)
 
     def is_foreign(self, row: LeaseRow | None) -> bool:
         return row is not None and self.group_id is not None and row.group_id != self.group_id

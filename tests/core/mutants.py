@@ -204,8 +204,8 @@ MUTANTS = (
     # -- an operator forces a failover -------------------------------------------------------------
     Mutant("R26", "forcing", "        if row.paused:\n", "        if False:\n"),
     Mutant("R26", "forcing", "in row.in_sync and not self._lease.regressed:", "in row.in_sync:"),
-    Mutant("R26", "forcing", "self._who_lives(now, connected) or ", ""),
-    Mutant("R26", "forcing", " or self._who_may_live(connected, confirmed_off)", ""),
+    Mutant("R26", "forcing", "            or self._who_lives(now, connected)\n", ""),
+    Mutant("R26", "forcing", "            or self._who_may_live(connected, confirmed_off)\n", ""),
     Mutant("R26", "forcing", "if self._following.heard_within(now, ttl):", "if False:"),
     Mutant("R26", "forcing", "row.holder is not None and still > 0:", "row.holder is None:"),
     Mutant("R26", "forcing", "        if answering:\n", "        if False:\n"),

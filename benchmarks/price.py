@@ -26,12 +26,11 @@ from benchmarks.report import Result
 from benchmarks.waiting import wait_until
 from tests.e2e.node_under_test import NodeUnderTest, running
 from tests.e2e.pair import Pair
-from tests.e2e.without_spark import APPLICATION, NodeWithoutSpark
+from tests.e2e.without_spark import APPLICATION, ROOM, NodeWithoutSpark
 
 CLIENTS = 8
 ROWS = 500
 IDLE_EVERY_SECONDS = 0.02
-ROOM = {"receive": {"max_backlog_events": 1 << 30}}
 
 
 def body(rows: int) -> bytes:
@@ -72,7 +71,6 @@ def both_sides(
     alone.reconfigure(group="alone")
     pair = Pair(directory, APPLICATION, database.url, NodeWithoutSpark, **ROOM)
     if passive_data is not None:
-        assert isinstance(pair.b, NodeWithoutSpark)
         pair.b.data_dir = passive_data
         pair.b.reconfigure(node={"data_dir": str(passive_data)})
     with running(alone), running(pair.a):

@@ -22,6 +22,14 @@ def wait_until(
         time.sleep(every)
 
 
+def watch(look: Callable[[], object], *, seconds: float, every: float = 0.1) -> None:
+    """Call ``look`` again and again for so long: it fails if what must not happen does."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        look()
+        time.sleep(every)
+
+
 async def async_wait_until(condition: Callable[[], object], *, within: float = 10.0) -> None:
     """The same on an event loop, which goes on meanwhile."""
     deadline = time.monotonic() + within

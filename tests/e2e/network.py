@@ -6,17 +6,15 @@ import asyncio
 import contextlib
 import tempfile
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
 from tests.e2e.pair import NAMES, Pair
-from tests.e2e.without_spark import NodeWithoutSpark
 from tests.sync.proxy import Proxy
 
 BETWEEN_NODES = "node-a to node-b"
-LINES = (BETWEEN_NODES, *(f"{name} to database" for name in NAMES))
 
 
 class Network:
@@ -52,7 +50,6 @@ class Network:
         asked = parse_qs(urlsplit(database_url).query)
         socket = f".s.PGSQL.{asked['port'][0]}"
         for name, node in pair.nodes.items():
-            assert isinstance(node, NodeWithoutSpark)
             near = sockets / name
             near.mkdir()
             proxy = self._add(f"{name} to database", Path(asked["host"][0]) / socket)
@@ -63,9 +60,8 @@ class Network:
         # The node with the smaller id dials.
         proxy = self._add(BETWEEN_NODES, pair.sync_port(NAMES[1]))
         self._await(proxy.start())
-        dialling = pair.nodes[NAMES[0]]
-        assert isinstance(dialling, NodeWithoutSpark)
-        dialling.reconfigure(event_sync={"peers": {NAMES[1]: f"127.0.0.1:{proxy.port}"}})
+        peers = {NAMES[1]: f"127.0.0.1:{proxy.port}"}
+        pair.nodes[NAMES[0]].reconfigure(event_sync={"peers": peers})
 
     def _add(self, line: str, target: int | Path) -> Proxy:
         self._proxies[line] = Proxy(target)
@@ -76,9 +72,8 @@ class Network:
 
     def _end(self) -> None:
         self.heal()
-        close: Callable[[Proxy], Coroutine[Any, Any, None]] = Proxy.close
         for proxy in self._proxies.values():
-            self._await(close(proxy))
+            self._await(proxy.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()

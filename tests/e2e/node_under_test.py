@@ -64,6 +64,14 @@ class NodeUnderTest:
         self.spark_start_seconds = SPARK_START_SECONDS / PATIENCE
         self.http = httpx.Client(base_url=self.url, timeout=30.0)
 
+    def reconfigure(self, **sections: Any) -> None:
+        """Changes the config file; takes effect at the next start."""
+        config = yaml.safe_load(self.config_path.read_text())
+        for name, section in sections.items():
+            merged = {**config.get(name, {}), **section} if isinstance(section, dict) else section
+            config[name] = merged
+        self.config_path.write_text(yaml.safe_dump(config))
+
     # -- life --------------------------------------------------------------------------------------
 
     def start(self) -> None:

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ha_engine.journal import Journal
 from ha_engine.journal.reading import FILE_HEADER_BYTES
+from ha_engine.types import Events
 from tests.e2e.node_under_test import SPARK_START_SECONDS, NodeUnderTest, free_port, running
 from tests.waiting import wait_until
 
@@ -109,3 +111,11 @@ def _records(node: NodeUnderTest) -> bytes:
     """All frames, without the segments' headers, which name the journal."""
     segments = sorted((node.data_dir / "journal").glob("*.journal"))
     return b"".join(path.read_bytes()[FILE_HEADER_BYTES:] for path in segments)
+
+
+def stored_events(node: NodeUnderTest) -> list[Events]:
+    """What the journal of a node that has ended holds of events, in order."""
+    journal = Journal.open(node.data_dir / "journal", group="test")
+    bodies = [record.body for record in journal.read(journal.first, payloads=False)]
+    journal.close()
+    return [body for body in bodies if isinstance(body, Events)]

@@ -33,7 +33,7 @@ class Standby:
     def start(self) -> None:
         """Copy the primary and follow it."""
         self._sockets.mkdir()
-        owner = Path(self._primary_data()).stat()
+        owner = (self._primary.directory / "data").stat()
         shutil.chown(self._sockets, owner.st_uid, owner.st_gid)
         self._run("pg_basebackup", *self._from, "-D", str(self._data), "-R", "-c", "fast")
         options = f"-c listen_addresses='' -k '{self._sockets}'"
@@ -51,10 +51,6 @@ class Standby:
 
     def stop(self) -> None:
         self._pg_ctl("-m", "immediate", "stop")
-
-    def _primary_data(self) -> str:
-        with open_engine(self._primary.url).connect() as connection:
-            return str(connection.execute(text("SHOW data_directory")).scalar_one())
 
     def _pg_ctl(self, *arguments: str) -> None:
         self._run("pg_ctl", "-w", "-D", str(self._data), *arguments)

@@ -32,7 +32,6 @@ def test_the_active_answers_429_while_its_passive_is_full_and_keeps_it_in_sync(
     pair = Pair(tmp_path, APPLICATION, node_database, NodeWithoutSpark)
     # Half a GiB less than there is now, so that a file of one GiB goes below it, on b alone.
     min_free = shutil.disk_usage(tmp_path).free // MIB - 512
-    assert isinstance(pair.b, NodeWithoutSpark)
     pair.b.reconfigure(journal={"min_free": f"{min_free}MiB"})
     with running(pair.a), running_after(pair.a, pair.b):
         wait_until(lambda: _protected(pair.a), within=PATIENCE, every=0.1)

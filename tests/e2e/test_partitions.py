@@ -15,14 +15,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ha_engine.journal import Journal
-from ha_engine.types import Events
 from tests.e2e.databases import rows
 from tests.e2e.network import BETWEEN_NODES, Network
 from tests.e2e.node_under_test import NodeUnderTest
-from tests.e2e.pair import Pair, running_pair, same_journal
-from tests.e2e.without_spark import APPLICATION, NodeWithoutSpark
-from tests.waiting import wait_until
+from tests.e2e.pair import Pair, running_pair, same_journal, stored_events
+from tests.e2e.without_spark import APPLICATION, ROOM, NodeWithoutSpark
+from tests.waiting import wait_until, watch
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -91,18 +89,11 @@ class Scene:
         assert same_journal(self.pair)
         for node in self.pair.nodes.values():
             node.stop()
-        stored = list(_stored(self.pair.a.data_dir / "journal"))
+        events = stored_events(self.pair.a)
+        stored = [(one.producer, one.sequence) for each in events for one in each.submissions]
         assert len(set(stored)) == len(stored)
         acked = {(one.name, number) for one in self.clients for number in one.acked}
         assert acked <= set(stored)
-
-
-def _stored(directory: Path) -> Iterator[tuple[str, int]]:
-    journal = Journal.open(directory, group="test", segment_size=64 << 20)
-    for record in journal.read(journal.first, payloads=False):
-        if isinstance(record.body, Events):
-            yield from ((one.producer, one.sequence) for one in record.body.submissions)
-    journal.close()
 
 
 @pytest.fixture
@@ -113,7 +104,7 @@ def scene(node_database: str, tmp_path: Path) -> Iterator[Scene]:
         node_database,
         NodeWithoutSpark,
         lease={"margin": f"{MARGIN_SECONDS}s"},
-        receive={"max_backlog_events": 1 << 30},
+        **ROOM,
     )
     with Network.of(pair, node_database) as network, running_pair(pair):
         wait_until(pair.is_protected, within=PATIENCE, every=0.1)
@@ -180,12 +171,13 @@ def test_a_passive_without_the_database_changes_nothing(scene: Scene) -> None:
 def _require_calm(scene: Scene) -> None:
     """For three ttl the same node acks under the same epoch, and both stay in sync."""
     epoch, since = scene.epoch(), time.time()
-    until = time.monotonic() + SILENCE_SECONDS
-    while time.monotonic() < until:
+
+    def calm() -> None:
         status = scene.active.status() or {}
         assert (status["role"], status["protected"]) == ("active", True)
         assert not scene.passive.is_active()
-        time.sleep(0.1)
+
+    watch(calm, seconds=SILENCE_SECONDS)
     assert scene.epoch() == epoch
     assert scene.client_of(scene.active).longest_pause(since) < TTL_SECONDS
     assert scene.client_of(scene.passive).acked == {}

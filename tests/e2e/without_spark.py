@@ -13,13 +13,14 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 import grpc
-import yaml
 
 from ha_engine.runtime_dir import SOCKET_NAME
 from ha_engine.v1 import local_pb2 as pb
 from ha_engine.v1 import local_pb2_grpc as rpc
 from tests.e2e.node_under_test import NodeUnderTest
 
+ROOM = {"receive": {"max_backlog_events": 1 << 30}}
+"""Where no query runs, what was sent waits for a batch for ever."""
 APPLICATION = """
 name: copies
 streams:
@@ -82,11 +83,3 @@ class NodeWithoutSpark(NodeUnderTest):
                         gone.put(pb.SupervisorEvent(query_gone=ended))
             except grpc.RpcError:
                 return
-
-    def reconfigure(self, **sections: Any) -> None:
-        """Changes the config file; takes effect at the next start."""
-        config = yaml.safe_load(self.config_path.read_text())
-        for name, section in sections.items():
-            merged = {**config.get(name, {}), **section} if isinstance(section, dict) else section
-            config[name] = merged
-        self.config_path.write_text(yaml.safe_dump(config))

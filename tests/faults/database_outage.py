@@ -13,7 +13,6 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,17 +20,14 @@ from ha_engine.demo.comparison import compare
 from ha_engine.demo.flights import departures
 from ha_engine.demo.nodes import sample_application
 from ha_engine.demo.traffic import Traffic, longest_gap
-from ha_engine.journal import Journal
 from ha_engine.postgres.embedded import EmbeddedPostgres
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.upgrade import upgrade
-from ha_engine.types import Events
 from tests.e2e.node_under_test import NodeUnderTest
-from tests.e2e.pair import Pair, running_pair, same_journal
-from tests.e2e.without_spark import NodeWithoutSpark
-from tests.waiting import wait_until
+from tests.e2e.pair import Pair, running_pair, same_journal, stored_events
+from tests.e2e.without_spark import ROOM, NodeWithoutSpark
+from tests.waiting import wait_until, watch
 
-ROOM = {"receive": {"max_backlog_events": 1 << 30}}
 TTL_SECONDS = 2.0
 PATIENCE_SECONDS = 60.0
 FADE_SECONDS = 300.0
@@ -89,11 +85,11 @@ def _take_away(
     wait_until(lambda: traffic.acked_since(began), within=PATIENCE_SECONDS)
     server.stop()
     away = time.time()
-    _watch(seconds, lambda: _nobody_moved(pair, active, report))
+    watch(lambda: _nobody_moved(pair, active, report), seconds=seconds)
     report.pause = longest_gap([*traffic.acks, (time.time(), 0)], away)
     active.kill_everything()
     killed = time.time()
-    _watch(3 * TTL_SECONDS, lambda: _nobody_promoted(other, report))
+    watch(lambda: _nobody_promoted(other, report), seconds=3 * TTL_SECONDS)
     server.start()
     back = time.time()
     wait_until(lambda: traffic.acked_since(killed + TTL_SECONDS), within=PATIENCE_SECONDS)
@@ -102,14 +98,6 @@ def _take_away(
     _wait_whole(pair)
     if pair.active() is not other:
         report.wrong.append(f"{other.name} did not stay active")
-
-
-def _watch(seconds: float, look: Callable[[], None]) -> None:
-    """Calls ``look`` again and again for so long."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        look()
-        time.sleep(0.1)
 
 
 def _nobody_moved(pair: Pair, active: NodeUnderTest, report: Report) -> None:
@@ -140,10 +128,7 @@ def _judge(pair: Pair, traffic: Traffic, url: str, report: Report) -> None:
 
 def _judge_journal(node: NodeUnderTest, traffic: Traffic, report: Report) -> None:
     """Every acked row is there once: nothing lost, and no repeated request stored twice."""
-    journal = Journal.open(node.data_dir / "journal", group="test", segment_size=64 << 20)
-    bodies = [record.body for record in journal.read(journal.first, payloads=False)]
-    journal.close()
-    stored = sum(body.rows for body in bodies if isinstance(body, Events))
+    stored = sum(events.rows for events in stored_events(node))
     if stored != traffic.sent:
         report.wrong.append(f"{stored} rows are stored and {traffic.sent} were acked")
 

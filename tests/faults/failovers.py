@@ -190,7 +190,7 @@ def _has_changed(pair: Pair, before: dict[str, Any]) -> bool:
 def _inflict(fault: str, active: NodeUnderTest) -> None:
     match fault:
         case "switchover":
-            ended = active.command("switchover")
+            ended = active.command("switchover", "--wait", "60")
             assert ended.code == 0, ended.err
         case "tree":
             active.kill_everything()

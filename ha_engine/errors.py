@@ -123,6 +123,32 @@ class LeaseNotChanged(EngineError):
     """The lease row could not be changed as an operator asked; it is as it was."""
 
 
+# -- snapshots -------------------------------------------------------------------------------------
+
+
+class ChunkDamaged(EngineError):
+    """A chunk in the database is not what its name says (I10)."""
+
+    def __init__(self, digest: bytes, reason: str) -> None:
+        self.digest = digest
+        super().__init__(
+            f"chunk {digest.hex()[:16]} of a snapshot is damaged: {reason}; an older revision is "
+            "used, or take a new one: ha-engine snapshot now"
+        )
+
+
+class CheckpointIncomplete(EngineError):
+    """Spark's checkpoint lacks, perhaps for a moment only, a file of the state to be copied."""
+
+
+class SnapshotDamaged(EngineError):
+    """A revision in the database cannot be restored (I10)."""
+
+
+class DraftLost(EngineError):
+    """Another writer of the group began a snapshot while this one was being written."""
+
+
 # -- events ----------------------------------------------------------------------------------------
 
 

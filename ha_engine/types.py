@@ -160,6 +160,18 @@ class Extent:
     length: int
 
 
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of a snapshot's file as it is stored: compressed, named by its content's BLAKE2b.
+
+    ``size`` is that of the content.
+    """
+
+    digest: bytes
+    size: int
+    stored: bytes
+
+
 # -- the lease row ---------------------------------------------------------------------------------
 
 

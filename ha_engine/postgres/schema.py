@@ -7,7 +7,18 @@ names the invariant that it holds. The default schema here is replaced by the co
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, Column, DateTime, Double, MetaData, Table, Text
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    DateTime,
+    Double,
+    Identity,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+)
 from sqlalchemy.dialects.postgresql import JSONB
 
 SCHEMA = "ha_engine"
@@ -47,4 +58,35 @@ lease_history = Table(
     Column("previous_process", Text),
     Column("why", Text),
     Column("outage_seconds", Double),
+)
+
+chunk = Table(
+    "chunk",
+    metadata,
+    Column("digest", LargeBinary, primary_key=True),
+    Column("size", BigInteger, nullable=False),
+    Column("stored", LargeBinary, nullable=False),
+)
+
+revision = Table(
+    "revision",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("group_name", Text, nullable=False),
+    Column("taken_by", Text, nullable=False),
+    Column("begun_at", DateTime(timezone=True), nullable=False),
+    Column("visible_at", DateTime(timezone=True)),
+    Column("epoch", BigInteger),
+    Column("sequence", BigInteger),
+    Column("bytes_total", BigInteger),
+    Column("bytes_new", BigInteger),
+    Column("manifest", LargeBinary),
+    Column("manifest_digest", LargeBinary),
+)
+
+revision_chunk = Table(
+    "revision_chunk",
+    metadata,
+    Column("revision_id", BigInteger, primary_key=True),
+    Column("digest", LargeBinary, primary_key=True),
 )

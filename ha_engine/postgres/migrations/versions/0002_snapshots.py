@@ -1,0 +1,76 @@
+"""Snapshots: revisions, the chunks that they are made of, and which revision needs which chunk."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import context, op
+
+revision = "0002"
+down_revision = "0001"
+
+
+def upgrade() -> None:
+    schema = context.config.attributes["schema"]
+    _create_chunk(schema)
+    _create_revision(schema)
+    _create_revision_chunk(schema)
+
+
+def _create_chunk(schema: str) -> None:
+    # I10: named by its content, so what comes back under a name can be told from damage.
+    op.create_table(
+        "chunk",
+        sa.Column("digest", sa.LargeBinary, primary_key=True),
+        sa.Column("size", sa.BigInteger, nullable=False),
+        sa.Column("stored", sa.LargeBinary, nullable=False),
+        schema=schema,
+    )
+    quoted = op.get_bind().dialect.identifier_preparer.quote(schema)
+    # It is compressed already; the server would only try again.
+    op.execute(f"ALTER TABLE {quoted}.chunk ALTER COLUMN stored SET STORAGE EXTERNAL")
+
+
+def _create_revision(schema: str) -> None:
+    # I9: one row, visible when it is complete; until then nobody but its writer looks at it.
+    op.create_table(
+        "revision",
+        sa.Column("id", sa.BigInteger, sa.Identity(always=True), primary_key=True),
+        sa.Column("group_name", sa.Text, nullable=False, index=True),
+        sa.Column("taken_by", sa.Text, nullable=False),
+        sa.Column("begun_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("visible_at", sa.DateTime(timezone=True)),
+        sa.Column("epoch", sa.BigInteger),
+        sa.Column("sequence", sa.BigInteger),
+        sa.Column("bytes_total", sa.BigInteger),
+        sa.Column("bytes_new", sa.BigInteger),
+        sa.Column("manifest", sa.LargeBinary),
+        sa.Column("manifest_digest", sa.LargeBinary),
+        sa.CheckConstraint(
+            "visible_at IS NULL OR (epoch IS NOT NULL AND sequence IS NOT NULL"
+            " AND bytes_total IS NOT NULL AND bytes_new IS NOT NULL"
+            " AND manifest IS NOT NULL AND manifest_digest IS NOT NULL)",
+            name="revision_is_complete_when_visible",
+        ),
+        schema=schema,
+    )
+
+
+def _create_revision_chunk(schema: str) -> None:
+    # I9, R29: by foreign key, so that no collector deletes what a writer has just found present.
+    op.create_table(
+        "revision_chunk",
+        sa.Column(
+            "revision_id",
+            sa.BigInteger,
+            sa.ForeignKey(f"{schema}.revision.id", ondelete="CASCADE"),
+            primary_key=True,
+        ),
+        sa.Column(
+            "digest",
+            sa.LargeBinary,
+            sa.ForeignKey(f"{schema}.chunk.digest"),
+            primary_key=True,
+            index=True,
+        ),
+        schema=schema,
+    )

@@ -1,0 +1,307 @@
+"""The revisions of a group's snapshots, and the chunks that they share (I9, R29).
+
+A writer begins a *draft*, which nobody else looks at, refers it to the chunks that are there, adds
+those that are missing, and completes it; the holder of the lease then makes it visible. A draft
+that its writer left behind goes when the next one begins. Chunks that nothing refers to are
+collected; a crash anywhere leaves only such chunks and such a draft.
+
+Every call is one transaction behind a deadline on this machine's clock, and meant for a thread.
+What is in a manifest, this module does not know.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeVar
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    delete,
+    exists,
+    func,
+    insert,
+    literal,
+    select,
+    update,
+)
+from sqlalchemy.dialects.postgresql import insert as postgres_insert
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
+
+from ha_engine.errors import DraftLost
+from ha_engine.postgres.engine import database_error, sqlstate
+from ha_engine.postgres.schema import SCHEMA, chunk, lease, revision, revision_chunk
+from ha_engine.postgres.session import Session
+from ha_engine.types import Chunk, Holder, Position
+
+T = TypeVar("T")
+
+CALL_SECONDS = 30.0
+COLLECTED_AT_ONCE = 256
+_ATTEMPTS = 5
+_BROKEN_REFERENCE = "23503"
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """A visible revision. ``bytes_new`` had no chunk before it; both sizes are uncompressed."""
+
+    id: int
+    taken_by: str
+    position: Position
+    begun_at: datetime
+    visible_at: datetime
+    bytes_total: int
+    bytes_new: int
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """How many revisions and chunks went."""
+
+    revisions: int
+    chunks: int
+
+
+class _ReferenceBroken(Exception):
+    """A draft or a chunk that was there a moment ago is gone."""
+
+
+class SnapshotStore:
+    """Of ``group``. Every method raises DatabaseUnreachable or DatabaseNotReady."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        group: str,
+        *,
+        call_seconds: float = CALL_SECONDS,
+        schema: str = SCHEMA,
+    ) -> None:
+        translated_schema = engine.execution_options(schema_translate_map={SCHEMA: schema})
+        self._session = Session(translated_schema, name="snapshot", translation=_translated)
+        self._group, self._call_seconds = group, call_seconds
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    def begin(self, taken_by: str) -> int:
+        """A new draft; what another writer of the group has left, or still has in hand, goes."""
+
+        def work(connection: Connection) -> int:
+            connection.execute(delete(revision).where(*self._drafts))
+            values = {
+                "group_name": self._group,
+                "taken_by": taken_by,
+                "begun_at": func.clock_timestamp(),
+            }
+            fresh = insert(revision).values(values).returning(revision.c.id)
+            return int(connection.execute(fresh).scalar_one())
+
+        return self._call(work)
+
+    def refer(self, draft: int, digests: Iterable[bytes]) -> set[bytes]:
+        """Holds fast the chunks of ``digests`` that are there, and answers those that are not.
+
+        Raises DraftLost when another writer has begun a draft since.
+        """
+        wanted = list(dict.fromkeys(digests))
+
+        def work(connection: Connection) -> set[bytes]:
+            return set(wanted) - _refer(connection, draft, wanted)
+
+        return self._referring(draft, work)
+
+    def add(self, draft: int, chunks: Sequence[Chunk]) -> None:
+        """Stores chunks and refers the draft to them. Raises DraftLost."""
+        # In one order everywhere, so that two writers never wait for each other.
+        ordered = sorted(chunks, key=lambda c: c.digest)
+        rows = [{"digest": c.digest, "size": c.size, "stored": c.stored} for c in ordered]
+        digests = list({c.digest for c in chunks})
+
+        def work(connection: Connection) -> None:
+            connection.execute(postgres_insert(chunk).on_conflict_do_nothing(), rows)
+            if len(_refer(connection, draft, digests)) < len(digests):
+                raise _ReferenceBroken("what was there already was collected before we referred")
+
+        if rows:
+            self._referring(draft, work)
+
+    def complete(
+        self,
+        draft: int,
+        position: Position,
+        manifest: bytes,
+        manifest_digest: bytes,
+        *,
+        bytes_total: int,
+        bytes_new: int,
+    ) -> None:
+        """Says what the draft is; it stays invisible. Raises DraftLost."""
+        values = {
+            "epoch": position.epoch,
+            "sequence": position.sequence,
+            "manifest": manifest,
+            "manifest_digest": manifest_digest,
+            "bytes_total": bytes_total,
+            "bytes_new": bytes_new,
+        }
+        statement = update(revision).where(revision.c.id == draft, *self._drafts).values(values)
+        if self._call(lambda connection: connection.execute(statement).rowcount) != 1:
+            raise _lost(draft)
+
+    def show(self, draft: int, holder: Holder, epoch: int) -> bool:
+        """Makes a complete draft visible; False unless ``holder`` has the lease under ``epoch``.
+
+        Repeating it is harmless. Raises DraftLost.
+        """
+        holds = exists().where(
+            lease.c.group_name == self._group,
+            lease.c.holder_node == holder.node,
+            lease.c.holder_process == holder.process,
+            lease.c.epoch == epoch,
+        )
+        there = revision.c.id == draft, revision.c.group_name == self._group
+        seen_at = func.coalesce(revision.c.visible_at, func.clock_timestamp())
+
+        def work(connection: Connection) -> bool:
+            shown = update(revision).where(*there, holds).values(visible_at=seen_at)
+            if connection.execute(shown).rowcount == 1:
+                return True
+            if connection.execute(select(revision.c.id).where(*there)).first() is None:
+                raise _lost(draft)
+            return False
+
+        return self._call(work)
+
+    # -- letting go --------------------------------------------------------------------------------
+
+    def forget(self, keep: int) -> Collected:
+        """Removes the visible revisions but the newest ``keep``, and chunks that none needs."""
+        return Collected(self._call(lambda c: self._forget(c, keep)), self._collect())
+
+    def _forget(self, connection: Connection, keep: int) -> int:
+        kept = (
+            select(revision.c.id).where(*self._visible).order_by(revision.c.id.desc()).limit(keep)
+        )
+        old = delete(revision).where(*self._visible, revision.c.id.not_in(kept))
+        return int(connection.execute(old).rowcount)
+
+    def _collect(self) -> int:
+        """In small transactions; a chunk that a draft refers to meanwhile stays, by foreign key."""
+        count = 0
+        try:
+            while gone := self._call(_collect_some):
+                count += gone
+        except _ReferenceBroken:
+            pass  # somebody needs one of them now; the others go the next time
+        return count
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def revisions(self) -> list[Revision]:
+        """The visible ones, newest first."""
+        query = select(revision).where(*self._visible).order_by(revision.c.id.desc())
+        rows = self._call(lambda connection: connection.execute(query).all())
+        return [
+            Revision(
+                row.id,
+                row.taken_by,
+                Position(row.epoch, row.sequence),
+                row.begun_at,
+                row.visible_at,
+                row.bytes_total,
+                row.bytes_new,
+            )
+            for row in rows
+        ]
+
+    def manifest(self, revision_id: int) -> tuple[bytes, bytes] | None:
+        """A visible revision's manifest and its digest; None when it was forgotten meanwhile."""
+        query = select(revision.c.manifest, revision.c.manifest_digest).where(
+            *self._visible, revision.c.id == revision_id
+        )
+        row = self._call(lambda connection: connection.execute(query).one_or_none())
+        return None if row is None else (bytes(row.manifest), bytes(row.manifest_digest))
+
+    def chunks(self, digests: Sequence[bytes]) -> dict[bytes, Chunk]:
+        """Those of ``digests`` that are there, as they lie there: nothing is verified."""
+        query = select(chunk).where(chunk.c.digest.in_(digests))
+        rows = self._call(lambda connection: connection.execute(query).all())
+        found = (Chunk(bytes(row.digest), row.size, bytes(row.stored)) for row in rows)
+        return {one.digest: one for one in found}
+
+    def close(self) -> None:
+        """Ends the connection and the thread."""
+        self._session.shut()
+
+    # -- how ---------------------------------------------------------------------------------------
+
+    @property
+    def _drafts(self) -> tuple[ColumnElement[bool], ...]:
+        return revision.c.group_name == self._group, revision.c.visible_at.is_(None)
+
+    @property
+    def _visible(self) -> tuple[ColumnElement[bool], ...]:
+        return revision.c.group_name == self._group, revision.c.visible_at.is_not(None)
+
+    def _call(self, work: Callable[[Connection], T]) -> T:
+        ends = time.monotonic() + self._call_seconds
+
+        def transaction(connection: Connection) -> T:
+            with connection.begin():
+                return work(connection)
+
+        return self._session.call(transaction, lambda: ends - time.monotonic())
+
+    def _referring(self, draft: int, work: Callable[[Connection], T]) -> T:
+        """A chunk that was collected between our look and our reference is looked for again."""
+        mine = select(revision.c.id).where(revision.c.id == draft, *self._drafts)
+
+        def of_a_draft(connection: Connection) -> T:
+            # Whoever would remove the draft waits until this transaction is over.
+            if connection.execute(mine.with_for_update(key_share=True, read=True)).first() is None:
+                raise _lost(draft)
+            return work(connection)
+
+        again = retry_if_exception_type(_ReferenceBroken)
+        retrying = Retrying(retry=again, stop=stop_after_attempt(_ATTEMPTS), reraise=True)
+        outcome: T = retrying(self._call, of_a_draft)
+        return outcome
+
+
+def _refer(connection: Connection, draft: int, digests: Sequence[bytes]) -> set[bytes]:
+    """Refers the draft to those of ``digests`` that are there, and answers them."""
+    there = select(literal(draft), chunk.c.digest).where(chunk.c.digest.in_(digests))
+    connection.execute(
+        postgres_insert(revision_chunk)
+        .from_select(["revision_id", "digest"], there)
+        .on_conflict_do_nothing()
+    )
+    held = select(revision_chunk.c.digest).where(
+        revision_chunk.c.revision_id == draft, revision_chunk.c.digest.in_(digests)
+    )
+    return {bytes(one) for one in connection.execute(held).scalars()}
+
+
+def _collect_some(connection: Connection) -> int:
+    needed = exists().where(revision_chunk.c.digest == chunk.c.digest)
+    idle = select(chunk.c.digest).where(~needed).limit(COLLECTED_AT_ONCE)
+    gone = delete(chunk).where(chunk.c.digest.in_(idle.with_for_update(skip_locked=True)))
+    return int(connection.execute(gone).rowcount)
+
+
+def _lost(draft: int) -> DraftLost:
+    return DraftLost(
+        f"draft {draft} of a snapshot is gone: another node has begun one since; the next snapshot "
+        "is taken as usual"
+    )
+
+
+def _translated(engine: Engine, error: BaseException) -> Exception:
+    if sqlstate(error) == _BROKEN_REFERENCE:
+        return _ReferenceBroken(str(error))
+    return database_error(engine, error)

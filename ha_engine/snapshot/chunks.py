@@ -1,0 +1,46 @@
+"""A file as chunks: pieces of one size, named by their content, compressed for the database.
+
+Files of a checkpoint are written once and never changed, so equal pieces lie at equal places, and
+cutting where the content says so would find nothing more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from ha_engine.errors import ChunkDamaged
+from ha_engine.types import Chunk
+
+CHUNK_BYTES = 1 << 20
+DIGEST_BYTES = 32
+_CODEC = pa.Codec("zstd", compression_level=1)
+
+
+def digest_of(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
+
+
+def cut(path: Path) -> Iterator[bytes]:
+    """The file's pieces in order; none of an empty file. Raises OSError."""
+    with path.open("rb") as file:
+        while content := file.read(CHUNK_BYTES):
+            yield content
+
+
+def pack(content: bytes) -> Chunk:
+    return Chunk(digest_of(content), len(content), _CODEC.compress(content, asbytes=True))
+
+
+def unpack(chunk: Chunk) -> bytes:
+    """The content. Raises ChunkDamaged when it is not what the digest names (I10)."""
+    try:
+        content: bytes = _CODEC.decompress(chunk.stored, chunk.size, asbytes=True)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise ChunkDamaged(chunk.digest, "it cannot be decompressed") from error
+    if digest_of(content) != chunk.digest:
+        raise ChunkDamaged(chunk.digest, "its content is not what its name says")
+    return content

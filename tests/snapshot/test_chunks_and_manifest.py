@@ -1,0 +1,92 @@
+"""What a revision is made of, and that damage to any of it is found."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ha_engine.errors import ChunkDamaged, SnapshotDamaged
+from ha_engine.snapshot.chunks import CHUNK_BYTES, cut, digest_of, pack, unpack
+from ha_engine.snapshot.manifest import CapturedQuery, Manifest, StoredFile, decode, encode
+from ha_engine.types import Position
+
+MANIFEST = Manifest(
+    group_id="group-1",
+    journal_id="journal-1",
+    position=Position(3, 1000),
+    application="digest",
+    runtime={"spark": "4.3.0"},
+    queries=(CapturedQuery("delays", 12, 2, "ab" * 32), CapturedQuery("alerts", 0, 2, "")),
+    files=(
+        StoredFile("checkpoints/delays/metadata", 45, (digest_of(b"one"),)),
+        StoredFile("checkpoints/delays/state/0/0/13.delta", 3, (digest_of(b"two"),)),
+        StoredFile("checkpoints/delays/empty", 0, ()),
+    ),
+)
+
+
+@given(st.binary(max_size=3000))
+def test_a_chunk_comes_back_as_it_was(content: bytes) -> None:
+    chunk = pack(content)
+    assert (chunk.size, chunk.digest) == (len(content), digest_of(content))
+    assert unpack(chunk) == content
+
+
+@pytest.mark.parametrize("size", [0, 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES])
+def test_a_file_is_its_pieces_one_behind_the_other(tmp_path: Path, size: int) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(bytes(range(256)) * (size // 256 + 1))
+    with file.open("rb+") as opened:
+        opened.truncate(size)
+    pieces = list(cut(file))
+    assert b"".join(pieces) == file.read_bytes()
+    assert all(0 < len(piece) <= CHUNK_BYTES for piece in pieces)
+
+
+@given(st.binary(min_size=1, max_size=500), st.data())
+def test_a_bit_that_flips_in_a_chunk_is_found(content: bytes, data: st.DataObject) -> None:
+    chunk = pack(content)
+    at = data.draw(st.integers(0, len(chunk.stored) * 8 - 1))
+    damaged = bytearray(chunk.stored)
+    damaged[at // 8] ^= 1 << at % 8
+    with suppress(ChunkDamaged):  # else it was a bit that says nothing
+        assert unpack(replace(chunk, stored=bytes(damaged))) == content
+
+
+def test_a_chunk_in_the_place_of_another_is_found() -> None:
+    one, other = pack(b"one" * 10), pack(b"two" * 10)
+    with pytest.raises(ChunkDamaged, match="not what its name says"):
+        unpack(replace(one, stored=other.stored))
+    with pytest.raises(ChunkDamaged):
+        unpack(replace(one, size=5))
+
+
+def test_a_manifest_comes_back_as_it_was() -> None:
+    assert decode(*encode(MANIFEST)) == MANIFEST
+    assert MANIFEST.size == 48
+    assert list(MANIFEST.digests) == [digest_of(b"one"), digest_of(b"two")]
+
+
+def test_a_manifest_that_is_not_what_its_digest_says_is_refused() -> None:
+    encoded, digest = encode(MANIFEST)
+    for broken in (encoded[:-1], bytes(len(encoded)), b""):
+        with pytest.raises(SnapshotDamaged, match="digest"):
+            decode(broken, digest)
+
+
+@pytest.mark.parametrize("garbage", [b"", b"x", b"{}"])
+def test_a_manifest_that_cannot_be_read_is_refused(garbage: bytes) -> None:
+    with pytest.raises(SnapshotDamaged, match="cannot be read"):
+        decode(garbage, digest_of(garbage))
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../x", ""])
+def test_a_path_that_leads_elsewhere_is_refused(path: str) -> None:
+    strange = replace(MANIFEST, files=(StoredFile(path, 0, ()),))
+    with pytest.raises(SnapshotDamaged, match="cannot be read"):
+        decode(*encode(strange))

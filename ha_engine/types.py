@@ -172,6 +172,38 @@ class Chunk:
     stored: bytes
 
 
+# -- records that are no longer there --------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class QueryBase:
+    """``lineage`` is the sequence of the record that began the state, ``carried_on`` the last mark
+    before a change of code that kept it; ``initial`` is the mark before its first batch, ``last``
+    the newest one. ``published`` has (sink, batch), ``unheard`` the sinks whose ledgers have yet to
+    tell how far a history went that was given up (R26)."""
+
+    version: QueryVersion
+    lineage: int
+    carried_on: int | None
+    initial: Mark
+    last: Mark
+    published: tuple[tuple[str, int], ...] = ()
+    unheard: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """``epochs`` and ``forced`` are first positions of epochs; ``application`` is the digest that
+    was in force; ``skips`` has (query, batch) of those that may still be run."""
+
+    position: Position = ORIGIN
+    epochs: tuple[Position, ...] = ()
+    forced: tuple[Position, ...] = ()
+    application: str | None = None
+    queries: tuple[QueryBase, ...] = ()
+    skips: tuple[tuple[str, int], ...] = ()
+
+
 # -- the lease row ---------------------------------------------------------------------------------
 
 

@@ -26,7 +26,7 @@ from ha_engine.core.progress import PeerTiming
 from ha_engine.core.querying import Querying
 from ha_engine.core.tenure import Tenure
 from ha_engine.core.verdicts import Outcome
-from ha_engine.types import ORIGIN, Holder, Member, Record, Role
+from ha_engine.types import ORIGIN, Base, Holder, Member, Record, Role
 
 ALONE = PeerTiming(heartbeat_every=0.2, sync_timeout=2.0)
 
@@ -55,6 +55,11 @@ class Core:
         self.forcing = Forcing(self.lessee, self.journal, self.following, identity.peers)
         self.life = Life(identity, self.lessee, self.journal, self.querying, self.following, peers)
         self._now = -math.inf
+
+    def stand_on(self, base: Base) -> None:
+        """What the records said that the journal no longer holds; comes before the others."""
+        self.journal.stand_on(base)
+        self.lease.heard_of(base.position.epoch)
 
     def restore(self, record: Record) -> None:
         """Takes in one record of the journal that was there at start, in order."""

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.core.marks import MarkLimits, QueryMarks
 from ha_engine.core.queries import QueryLife, QueryState, RestartPolicy
+from ha_engine.core.versions import Versions
 from ha_engine.types import (
     Application,
+    Base,
     EpochStart,
     Events,
     Mark,
@@ -59,15 +61,13 @@ class Deployment:
             plan.name: QueryMarks(plan.name, plan.streams, plan.sinks, limits) for plan in plans
         }
         self.lives = {plan.name: QueryLife(plan.name, restarts) for plan in plans}
-        self.recorded: str | None = None
-        self.versions: dict[str, QueryVersion] = {}
-        # The sequence of the record that began a query's state; names the checkpoint that fits it.
-        self.lineages: dict[str, int] = {}
-        # Queries whose state goes on under changed code, each with its last mark before the change:
-        # only their checkpoint has that state, and only the old code made those batches.
-        self._carried_on: dict[str, int] = {}
+        self.versions = Versions()
         self.skips: set[tuple[str, int]] = set()
         self._skips_uncommitted: deque[tuple[int, str]] = deque()
+        # The newest mark of each query that is not in the application.
+        self.marks_of_others: dict[str, Mark] = {}
+        # Up to there no record is in the journal any more.
+        self._stands_on = 0
         self._reported: dict[tuple[str, str], int] = {}
         self._trimmed: dict[str, int] = {}
 
@@ -81,6 +81,8 @@ class Deployment:
                     marks.saw_events(sequence, events)
             case Mark() as mark if mark.query in self.marks:
                 self.marks[mark.query].saw_mark(sequence, mark)
+            case Mark() as mark:
+                self.marks_of_others[mark.query] = mark
             case Published() as published if published.query in self.marks:
                 self.marks[published.query].saw_published(sequence, published)
             case Skip() as skip:
@@ -95,18 +97,12 @@ class Deployment:
                 pass
 
     def _take_application(self, sequence: int, application: Application) -> None:
-        self.recorded = application.digest
-        for version in application.queries:
-            before = self.versions.get(version.query)
-            if before is None or version.reset:
-                self.lineages[version.query] = sequence
-                self._carried_on.pop(version.query, None)
-                if version.query in self.marks:
-                    self.marks[version.query].restart_at(version.first)
-            elif before.digest != version.digest:
-                marks = self.marks.get(version.query)
-                self._carried_on[version.query] = marks.last.number if marks else 0
-            self.versions[version.query] = replace(version, reset=False)
+        for version in self.versions.take(sequence, application, self._last_mark):
+            if version.query in self.marks:
+                self.marks[version.query].restart_at(version.first)
+
+    def _last_mark(self, query: str) -> int:
+        return self.marks[query].last.number if query in self.marks else 0
 
     def restore_admitted(self, query: str, number: int, rows: int, size: int) -> None:
         if query in self.marks:
@@ -118,24 +114,55 @@ class Deployment:
             published = max(marks.published.values(), default=marks.published_through)
             marks.admitted = max(marks.admitted, published)
 
+    # -- records that are no longer there ----------------------------------------------------------
+
+    def stand_on(self, base: Base) -> None:
+        """Takes in what the records before the first that follow have said."""
+        self.versions.application, self.skips = base.application, set(base.skips)
+        self._stands_on = base.position.sequence
+        for one in base.queries:
+            name = one.version.query
+            self.versions.stand_on(one.version, one.lineage, one.carried_on)
+            if name in self.marks:
+                self.marks[name].stand_on(one)
+            else:
+                self.marks_of_others[name] = one.last
+
+    def need(self) -> int:
+        """The lowest sequence behind which some query still needs records (R28)."""
+        return min((marks.need for marks in self.marks.values()), default=self._stands_on)
+
+    def forget_through(self, sequence: int) -> None:
+        """The records up to there are trimmed."""
+        self._stands_on = max(self._stands_on, sequence)
+        for name, marks in self.marks.items():
+            marks.forget_through(sequence)
+            through = marks.before.number
+            self.skips = {s for s in self.skips if s[0] != name or s[1] > through}
+
     # -- the application record --------------------------------------------------------------------
 
     def change(self, committed: int) -> Application | None:
         """R23: the record that switches to this application, None when it is already in force."""
         versions = tuple(self._next_version(plan, committed) for plan in self.plans.values())
-        in_force = all(self.versions.get(v.query) == v for v in versions)
-        if self.recorded == self.digest and in_force:
+        in_force = all(self.versions.of.get(v.query) == v for v in versions)
+        application = self.versions.application
+        if application == self.digest and in_force:
             return None
         return Application(self.digest, versions)
 
     def _next_version(self, plan: QueryPlan, committed: int) -> QueryVersion:
-        now = self.versions.get(plan.name)
+        now = self.versions.of.get(plan.name)
         if now is None:
-            through = 0 if self.recorded is None else committed
+            through = 0 if self.versions.application is None else committed
             return QueryVersion(plan.name, plan.digest, Mark(plan.name, 0, through))
+        marks = self.marks[plan.name]
+        if marks.last.through < self._stands_on:
+            # It was not in the application while the events were trimmed that it has not read.
+            first = Mark(plan.name, marks.last.number, committed)
+            return QueryVersion(plan.name, plan.digest, first, reset=True)
         if now.digest == plan.digest:
             return now
-        marks = self.marks[plan.name]
         if marks.last == marks.initial:
             # It never ran a batch, since Spark refused it perhaps: there is no state to ask about.
             return QueryVersion(plan.name, plan.digest, now.first, reset=True)
@@ -246,17 +273,17 @@ class Deployment:
         for name, life in self.lives.items():
             if self._is_current(name) and life.runnable(now):
                 life.started()
-                lineage = f"{journal_id}:{self.lineages[name]}"
-                carried_on = name in self._carried_on
+                lineage = f"{journal_id}:{self.versions.lineages[name]}"
+                carried_on = name in self.versions.carried_on
                 digest = self.plans[name].digest
                 yield do.RunQuery(name, lineage, self.marks[name].initial, carried_on, digest)
 
     def was_made_by_other_code(self, query: str, number: int) -> bool:
         """Whether batch ``number`` was cut before a change that kept the query's state (R23)."""
-        return number <= self._carried_on.get(query, 0)
+        return number <= self.versions.carried_on.get(query, 0)
 
     def _is_current(self, name: str) -> bool:
-        version = self.versions.get(name)
+        version = self.versions.of.get(name)
         return version is not None and version.digest == self.plans[name].digest
 
     def attended(self) -> None:

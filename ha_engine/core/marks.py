@@ -13,18 +13,10 @@ from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass
 
+from ha_engine.core.pace import Pace
 from ha_engine.core.uncut import UncutEvents
 from ha_engine.errors import InvariantBroken
-from ha_engine.types import Events, Mark, Published
-
-CATCH_UP_BATCHES = 4
-"""So many batches an in-sync member that is behind comes on from one mark to the next. It runs each
-batch as it was cut, so fewer and larger ones are what it catches up by, however slow it is."""
-CATCH_UP_SECONDS = (1.0, 5.0)
-"""The least and the most from one mark to the next meanwhile."""
-BATCHES_OF_REST = 5
-"""While a member's queries start, a mark comes when the last batch could have run so many times:
-where both nodes share their cores, Spark starts several times as fast."""
+from ha_engine.types import Events, Mark, Published, QueryBase
 
 TICKS_IN_A_ROW_MAX = 3
 """Chained stateful operators settle within these; complete mode never falls quiet."""
@@ -49,6 +41,8 @@ class QueryMarks:
     ) -> None:
         self.query, self.streams, self.sinks, self.limits = query, streams, sinks, limits
         self.initial = Mark(query, 0, 0)
+        # The mark before those that are kept one by one.
+        self.before = self.initial
         self._throughs = array("Q")
         self._sequences = array("Q")
         self._uncut = UncutEvents(limits.max_events_per_batch)
@@ -58,15 +52,15 @@ class QueryMarks:
         self.floor = 0
         self.published: dict[str, int] = dict.fromkeys(sinks, 0)
         # Of every sink that a record names, whether the application still has it or not.
-        self._recorded: dict[str, int] = {}
+        self.recorded: dict[str, int] = {}
         self._published_uncommitted: deque[tuple[int, Published]] = deque()
         self._published_committed: dict[str, int] = dict.fromkeys(sinks, 0)
         self.wanted: int | None = None
         # The highest batch that Spark has behind it, by the word of the process that runs now.
         self.passed: int | None = None
-        self._cut_at, self._took, self._timed = -math.inf, 0.0, 0
-        # How far the slowest member had come then; None when nobody was behind.
-        self._slowest_then: int | None = None
+        # The highest batch that Spark has committed, by its word since this node process runs.
+        self._finished: int | None = None
+        self._pace = Pace(limits.min_batch_interval)
         self._quiet = False
         self._ticks = 0
         # R26: whose ledger has yet to tell how far the history went that was given up, and how far
@@ -79,25 +73,25 @@ class QueryMarks:
     @property
     def last(self) -> Mark:
         """The newest mark in the journal, committed or not."""
-        number = self.initial.number + len(self._throughs)
-        return Mark(self.query, number, self._throughs[-1]) if self._throughs else self.initial
+        number = self.before.number + len(self._throughs)
+        return Mark(self.query, number, self._throughs[-1]) if self._throughs else self.before
 
     def restart_at(self, initial: Mark) -> None:
         """An application record starts the query's state anew after ``initial``.
 
         Marks that were planned after it stand: the new version runs the same batches.
         """
-        kept = max(0, initial.number - self.initial.number)
-        self.initial = initial
+        kept = max(0, initial.number - self.before.number)
+        self.initial = self.before = initial
         self._throughs, self._sequences = self._throughs[kept:], self._sequences[kept:]
         self.admitted = initial.number
         self._uncut.drop_through(initial.through)
 
     def mark_at(self, number: int) -> Mark:
-        """The mark ``number``, which is ``initial`` or a later one."""
-        if number == self.initial.number:
-            return self.initial
-        return Mark(self.query, number, self._throughs[number - 1 - self.initial.number])
+        """The mark ``number``, which is the one before those that are kept, or a later one."""
+        if number == self.before.number:
+            return self.before
+        return Mark(self.query, number, self._throughs[number - 1 - self.before.number])
 
     def saw_events(self, sequence: int, events: Events) -> None:
         if events.stream in self.streams and sequence > self.last.through:
@@ -118,8 +112,8 @@ class QueryMarks:
 
     def saw_published(self, sequence: int, published: Published) -> None:
         self.unheard.discard(published.sink)
-        batch = max(published.batch, self._recorded.get(published.sink, 0))
-        self._recorded[published.sink] = batch
+        batch = max(published.batch, self.recorded.get(published.sink, 0))
+        self.recorded[published.sink] = batch
         if published.sink in self.published:
             self.published[published.sink] = batch
             self._published_uncommitted.append((sequence, published))
@@ -132,7 +126,7 @@ class QueryMarks:
         """
         if not self.sinks:
             marks_committed = bisect_right(self._sequences, committed)
-            return self.initial.number + max(0, marks_committed - 1)
+            return self.before.number + max(0, marks_committed - 1)
         while self._published_uncommitted and self._published_uncommitted[0][0] <= committed:
             published = self._published_uncommitted.popleft()[1]
             self._published_committed[published.sink] = published.batch
@@ -171,6 +165,33 @@ class QueryMarks:
         """The highest batch that a ledger can have; infinite while nobody knows (R26)."""
         return math.inf if self.unheard else max(self.last.number, self._given_up_through)
 
+    # -- records that are no longer there ---------------------------------------------------------
+
+    def stand_on(self, base: QueryBase) -> None:
+        """What the records said before the first that will be taken in."""
+        self.initial, self.before = base.initial, base.last
+        self.admitted = base.last.number
+        self.recorded = dict(base.published)
+        self.unheard = set(base.unheard) & set(self.sinks)
+        for sink in self.sinks:
+            batch = self.recorded.get(sink, 0)
+            self.published[sink] = self._published_committed[sink] = batch
+
+    @property
+    def need(self) -> int:
+        """The sequence behind which Spark may read again; where it stands is known once it asks."""
+        finished = self._finished
+        if finished is None or finished > self.last.number:
+            return self.before.through
+        return self.mark_at(max(finished, self.before.number)).through
+
+    def forget_through(self, sequence: int) -> None:
+        """The marks up to there are asked for no more, since every query is past them."""
+        count = bisect_right(self._sequences, sequence)
+        if count:
+            self.before = self.mark_at(self.before.number + count)
+            self._throughs, self._sequences = self._throughs[count:], self._sequences[count:]
+
     # -- batches -----------------------------------------------------------------------------------
 
     def restore_floor(self, first_kept: int | None) -> int:
@@ -181,7 +202,7 @@ class QueryMarks:
         if first_kept is None:
             # Spark asked for the last mark, so the batch before it came out.
             before_last = max(self.initial.number, self.last.number - 1)
-            self.floor = max(self._recorded.values(), default=0)
+            self.floor = max(self.recorded.values(), default=0)
             self.floor = max(self.floor, before_last)
         else:
             self.floor = max(first_kept - 1, self.published_through)
@@ -199,18 +220,19 @@ class QueryMarks:
         self._begin_new_sinks()
 
     def _begin_new_sinks(self) -> None:
-        for sink in self.published.keys() - self._recorded.keys():
+        for sink in self.published.keys() - self.recorded.keys():
             self.published[sink] = self._published_committed[sink] = self.floor
 
     def start_after(self, sink: str) -> int:
         """Where ``sink`` begins when its ledger has no row: at no batch later than it had."""
-        return min(self.floor, self._recorded.get(sink, self.floor))
+        return min(self.floor, self.recorded.get(sink, self.floor))
 
     def asked(self, now: float, after: int) -> None:
         """Spark has finished batch ``after`` and waits for the mark that follows."""
-        if after == self.last.number and after > self._timed and self._cut_at > -math.inf:
-            self._took, self._timed = now - self._cut_at, after
+        if after == self.last.number:
+            self._pace.ended(now, after)
         self.wanted, self.passed = after, max(self.passed or 0, after)
+        self._finished = max(self._finished or 0, after)
 
     def ended(self) -> None:
         """Nobody waits for a mark, and how far the next process is, it will tell."""
@@ -257,7 +279,7 @@ class QueryMarks:
         """The mark that the waiting query gets, if its record is committed (I5)."""
         if self.wanted is None:
             return None
-        index = self.wanted - self.initial.number
+        index = self.wanted - self.before.number
         if not 0 <= index < len(self._throughs) or self._sequences[index] > committed:
             return None
         number, self.wanted = self.wanted + 1, None
@@ -277,8 +299,7 @@ class QueryMarks:
             return self._next(now, self.last.through, slowest)
         if self._outbox_full():
             return None
-        rest = 0.0 if self._is_full else self._rest(slowest, starting)
-        if now < self._cut_at + max(self.limits.min_batch_interval, rest):
+        if self._pace.rests(now, slowest, starting=starting, full=self._is_full):
             return None
         through = self._uncut.cut(committed)
         if through is not None:
@@ -291,32 +312,23 @@ class QueryMarks:
         return self._next(now, through, slowest)
 
     def _next(self, now: float, through: int, slowest: int | None) -> Mark:
-        self._cut_at, self._slowest_then = now, slowest
+        self._pace.cut(now, slowest)
         return Mark(self.query, self.last.number + 1, through)
 
     @property
     def _is_full(self) -> bool:
         return self._uncut.events >= self.limits.max_events_per_batch
 
-    def _rest(self, slowest: int | None, starting: bool) -> float:
-        """Seconds from one mark to the next, for the sake of another member."""
-        least, most = CATCH_UP_SECONDS
-        if slowest is None:
-            return min(most, max(least, BATCHES_OF_REST * self._took)) if starting else 0.0
-        before = self._slowest_then
-        came_on = before is None or slowest >= before + CATCH_UP_BATCHES
-        return least if came_on else most
-
     def _tick_due(self, now: float) -> bool:
         return (
             self.last.number > self.initial.number
             and not self._quiet
             and self._ticks < TICKS_IN_A_ROW_MAX
-            and now >= self._cut_at + self.limits.tick_after
+            and now >= self._pace.cut_at + self.limits.tick_after
         )
 
     def _is_tick(self, number: int) -> bool:
-        if number <= self.initial.number:
+        if number <= self.before.number:
             return False
         return self.mark_at(number).through == self.mark_at(number - 1).through
 

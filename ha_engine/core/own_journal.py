@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ha_engine.core import actions as do
+from ha_engine.core.base import base_of
 from ha_engine.core.deployment import Deployment
-from ha_engine.types import ORIGIN, Body, EpochStart, Position, Record
+from ha_engine.types import ORIGIN, Base, Body, EpochStart, Position, Record
 
 
 class OwnJournal:
@@ -16,9 +17,27 @@ class OwnJournal:
         self.epochs: tuple[Position, ...] = ()
         # Where an operator forced a failover: what others had committed there is given up (R26).
         self._forced: tuple[Position, ...] = ()
+        # Up to there records are no longer kept.
+        self.base: Position = ORIGIN
         self.last: Position = ORIGIN
         self.durable = 0
         self.committed = 0
+
+    def stand_on(self, base: Base) -> None:
+        """What the records said that are no longer there; all of them were committed."""
+        self.base = self.last = base.position
+        self.epochs, self._forced = base.epochs, base.forced
+        self.durable = self.committed = base.position.sequence
+        self._deployment.stand_on(base)
+
+    def as_base(self) -> Base:
+        """What all records so far have said; they must be committed, and needed no more."""
+        return base_of(self._deployment, Base(self.last, self.epochs, self._forced))
+
+    def trimmed(self, position: Position) -> None:
+        """The records up to ``position`` are no longer there."""
+        self.base = max(self.base, position)
+        self._deployment.forget_through(position.sequence)
 
     def restore(self, record: Record) -> None:
         """Takes in one record that was there at start, in order."""

@@ -11,10 +11,24 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import pyarrow as pa
+
 from ha_engine.errors import SequenceConflict, SequenceForgotten
 from ha_engine.types import Events, Position, Submission
 
 DIGEST_BYTES = 16
+PRODUCERS_SCHEMA = pa.schema(
+    [
+        pa.field("producer", pa.string(), nullable=False),
+        pa.field("forgotten_through", pa.int64(), nullable=False),
+        pa.field("sequence", pa.int64(), nullable=False),
+        pa.field("epoch", pa.int64(), nullable=False),
+        pa.field("position", pa.int64(), nullable=False),
+        pa.field("digest", pa.string(), nullable=False),
+        pa.field("rows", pa.int64(), nullable=False),
+    ]
+)
+"""Of a table of producers on disk; ``position`` is the sequence of the journal's record."""
 
 
 def digest_of(stream: str, body: bytes) -> str:
@@ -94,6 +108,25 @@ class ProducerTable:
         for position, events in records:
             self.apply(position, events)
 
+    def to_table(self) -> pa.Table:
+        """One row for each request that is kept, of ``PRODUCERS_SCHEMA``; oldest producer first."""
+        rows = [
+            (name, producer.forgotten_through, sequence, *_columns(stored))
+            for name, producer in self._producers.items()
+            for sequence, stored in producer.kept.items()
+        ]
+        columns = zip(*rows, strict=True) if rows else [()] * len(PRODUCERS_SCHEMA)
+        return pa.table(list(map(list, columns)), schema=PRODUCERS_SCHEMA)
+
+    def stand_on(self, table: pa.Table) -> None:
+        """Take in what ``to_table`` gave, in place of all the records before."""
+        self._producers.clear()
+        for row in table.to_pylist():
+            producer = self._producers.setdefault(row["producer"], _Producer())
+            producer.forgotten_through = row["forgotten_through"]
+            position = Position(row["epoch"], row["position"])
+            producer.kept[row["sequence"]] = Stored(position, row["digest"], row["rows"])
+
     def _remember(self, name: str, sequence: int, stored: Stored) -> None:
         producer = self._producers.setdefault(name, _Producer())
         self._producers.move_to_end(name)
@@ -109,6 +142,11 @@ class ProducerTable:
         """What lies at or below was forgotten, or would be at once."""
         full = len(producer.kept) >= self._sequences_kept
         return max(producer.forgotten_through, min(producer.kept) if full else -1)
+
+
+def _columns(stored: Stored) -> tuple[int, int, str, int]:
+    position = stored.position
+    return position.epoch, position.sequence, stored.digest, stored.rows
 
 
 def require_same(submission: Submission, digest: str) -> None:

@@ -28,8 +28,11 @@ COPIED = (
     "queries",
     "process",
     "uncut",
+    "pace",
     "marks",
+    "versions",
     "deployment",
+    "base",
     "digests",
     "querying",
     "own_journal",
@@ -242,7 +245,7 @@ MUTANTS = (
     # -- sinks that come and go --------------------------------------------------------------------
     Mutant("R25", "marks", "max(first_kept - 1, self.published_through)", "self.published_through"),
     Mutant("R25", "marks", "self.floor = max(self.floor, before_last)", "pass"),
-    Mutant("R25", "marks", "self._recorded.get(sink, self.floor)", "0"),
+    Mutant("R25", "marks", "self.recorded.get(sink, self.floor)", "0"),
     # -- marks -------------------------------------------------------------------------------------
     Mutant("I5", "uncut", "if sequence > committed or full:", "if full:"),
     Mutant("I5", "marks", " or self._sequences[index] > committed:", ":"),
@@ -274,7 +277,7 @@ MUTANTS = (
     Mutant(
         "R25",
         "marks",
-        "return self.initial.number + max(0, marks_committed - 1)",
+        "return self.before.number + max(0, marks_committed - 1)",
         "return self.admitted",
     ),
     Mutant(
@@ -312,22 +315,30 @@ MUTANTS = (
     Mutant("I15", "deployment", "self.skips.add((skip.query, skip.number))", "pass"),
     Mutant("I15", "querying", "return query not in self.deployment.marks", "return False"),
     # -- applications ------------------------------------------------------------------------------
-    Mutant("R23", "deployment", "if before is None or version.reset:", "if before is None:"),
+    Mutant("R23", "versions", "if before is None or version.reset:", "if before is None:"),
     Mutant("R23", "deployment", "marks.mark_at(marks.admitted), reset", "marks.last, reset"),
     Mutant(
-        "R23", "deployment", "through = 0 if self.recorded is None else committed", "through = 0"
+        "R23",
+        "deployment",
+        "through = 0 if self.versions.application is None else committed",
+        "through = 0",
     ),
     Mutant("R23", "deployment", 'plan.on_change == "keep":', "False:"),
     Mutant("R23", "deployment", "if marks.last == marks.initial:", "if True:"),
     Mutant(
         "R23",
-        "deployment",
-        "self._carried_on[version.query] = marks.last.number if marks else 0",
+        "versions",
+        "self.carried_on[name] = last_mark(name)",
         "pass",
     ),
     Mutant("R23", "deployment", "self.lives[plan.name].refused(UNDECIDED)", "pass"),
     Mutant("R23", "deployment", "if self._is_current(name) and life", "if life"),
-    Mutant("R23", "deployment", "if self.recorded == self.digest and in_force:", "if False:"),
+    Mutant(
+        "R23",
+        "deployment",
+        "if self.versions.application == self.digest and in_force:",
+        "if False:",
+    ),
 )
 
 

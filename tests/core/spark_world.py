@@ -151,6 +151,8 @@ class SparkWorld:
         self.poll(query)
 
     def _content(self, query: str, done: Mark, begun: Mark) -> Content:
+        base = self.disk.base.position.sequence
+        require(done.through >= base, "R28", f"{query} reads behind {done}, trimmed through {base}")
         events = self.disk.content(self.plans[query].streams, done.through, begun.through)
         skipped = (query, begun.number) in self.core.deployment.skips
         durable = self.disk.has_durable_skip(query, begun.number)

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 
 from ha_engine.errors import DatabaseUnreachable, InvariantBroken
 from ha_engine.types import (
+    Base,
     DatabaseIdentity,
     Events,
     HolderChange,
@@ -137,13 +138,15 @@ class Disk:
 
     ``records[:durable]`` survive for certain, the others as far as a crash leaves them.
     ``outbox[query][n]`` is the batch's content: the positions of its events; ``admitted[query]`` is
-    the highest number that ever was in it, ``trimmed[query]`` the highest that left it.
+    the highest number that ever was in it, ``trimmed[query]`` the highest that left it. The records
+    up to ``base`` are there for the tests alone: the node has trimmed them.
     """
 
     journal_id: str = "j1"
     group_id: str | None = None
     records: list[Record] = field(default_factory=list)
     durable: int = 0
+    base: Base = field(default_factory=Base)
     outbox: dict[str, dict[int, Content]] = field(default_factory=dict)
     admitted: dict[str, int] = field(default_factory=dict)
     trimmed: dict[str, int] = field(default_factory=dict)

@@ -7,8 +7,9 @@ from itertools import pairwise
 import pytest
 
 from ha_engine.core.leading import STUCK_AFTER_SECONDS, Leading
-from ha_engine.core.marks import BATCHES_OF_REST, CATCH_UP_SECONDS, MarkLimits, QueryMarks
+from ha_engine.core.marks import MarkLimits, QueryMarks
 from ha_engine.core.messages import Ack
+from ha_engine.core.pace import BATCHES_OF_REST, CATCH_UP_SECONDS
 from ha_engine.core.progress import PeerTiming
 from ha_engine.types import Events, Mark, Member
 

@@ -210,6 +210,11 @@ class EveryHistory(RuleBasedStateMachine):
         self.world.plans = {one.name: one for one in CHANGES[change]}
         self.world.start()
 
+    @precondition(lambda self: self.world.alive)
+    @rule()
+    def the_journal_is_trimmed(self) -> None:
+        self.world.trim()
+
     @rule(sure=st.integers(0, 9))
     def stop(self, sure: int) -> None:
         if sure == 9:

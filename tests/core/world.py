@@ -19,7 +19,7 @@ from ha_engine.core.core import ALONE
 from ha_engine.core.inputs import Input
 from ha_engine.core.lease import LeaseTiming
 from ha_engine.core.marks import MarkLimits
-from ha_engine.types import Events, Holder, LeaseRow, Member
+from ha_engine.types import Events, Holder, LeaseRow, Member, Record
 from tests.core.ghost import Ghost
 from tests.core.spark_world import SparkWorld
 from tests.core.surroundings import Disk, Surroundings
@@ -131,6 +131,12 @@ class World(SparkWorld):
 
     def new_core(self) -> Any:
         """A core restored from everything on the disk, as ``node`` does it."""
+        core = self._core_of(self.disk.records)
+        self._restore_outboxes(core)
+        return core
+
+    def _core_of(self, records: Iterable[Record]) -> Any:
+        """A core that stands on the base of the journal, and has read ``records`` behind it."""
         engine, disk = self.engine, self.disk
         identity = engine.Identity(
             self.node,
@@ -147,10 +153,19 @@ class World(SparkWorld):
         deployment = engine.Deployment(digest, plans, self.limits, restarts)
         high_water = disk.high_water or engine.HighWater()
         core = engine.Core(identity, self.timing, high_water, deployment, self.peers)
-        for record in disk.records:
-            core.restore(record)
-        self._restore_outboxes(core)
+        core.stand_on(disk.base)
+        for record in records:
+            if record.position > disk.base.position:
+                core.restore(record)
         return core
+
+    def trim(self) -> None:
+        """What no query needs leaves the journal, and the base says what it said."""
+        core = self.core
+        through = min(core.journal.committed, core.deployment.need())
+        if through > self.disk.base.position.sequence:
+            self.disk.base = self._core_of(self.disk.records[:through]).journal.as_base()
+            core.journal.trimmed(self.disk.base.position)
 
     def _restore_outboxes(self, core: Any) -> None:
         for query, marks in core.deployment.marks.items():
@@ -189,7 +204,7 @@ class World(SparkWorld):
             return
         live, again = picture(self.core), picture(self._fresh_copy())
         require(live == again, "R12", f"a restart changes\n{live}\nto\n{again}")
-        for query, lineage in self.core.deployment.lineages.items():
+        for query, lineage in self.core.deployment.versions.lineages.items():
             require(lineage == lineage_of(self.disk.records, query), "R23", f"lineage of {query}")
 
     def _fresh_copy(self) -> Any:
@@ -364,13 +379,13 @@ def picture(core: Any) -> dict[str, Any]:
     deployment = core.deployment
     return {
         "last": core.journal.last,
-        "recorded": deployment.recorded,
-        "versions": deployment.versions,
-        "lineages": deployment.lineages,
+        "recorded": deployment.versions.application,
+        "versions": deployment.versions.of,
+        "lineages": deployment.versions.lineages,
         "skips": deployment.skips,
         "marks": {
             name: (
-                [marks.mark_at(n) for n in range(marks.initial.number, marks.last.number + 1)],
+                [marks.mark_at(n) for n in range(marks.before.number, marks.last.number + 1)],
                 marks.published,
                 marks.admitted,
                 marks.events_uncut,

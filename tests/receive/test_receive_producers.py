@@ -89,10 +89,24 @@ def test_the_table_is_a_function_of_the_journals_prefix(records: list[Events], c
     truncated.rebuild((Position(1, n), one) for n, one in enumerate(records[:cut], 1))
     for number, record in enumerate(records[cut:], cut + 1):
         truncated.apply(Position(1, number), record)
+    assert _answers(whole) == _answers(truncated)
+
+
+@given(RECORDS, st.integers(0, 20))
+def test_a_table_that_went_through_a_file_goes_on_as_if_it_had_not(
+    records: list[Events], cut: int
+) -> None:
+    """Evictions included: what was the oldest producer still is."""
+    standing = ProducerTable(PRODUCERS, KEPT)
+    standing.stand_on(table_of(*records[:cut]).to_table())
+    for number, record in enumerate(records[cut:], len(records[:cut]) + 1):
+        standing.apply(Position(1, number), record)
+    assert _answers(standing) == _answers(table_of(*records))
+
+
+def _answers(table: ProducerTable) -> list[object]:
     probes = [submission(name, number) for name in "pqr" for number in range(11)]
-    assert [_answer(whole, probe) for probe in probes] == [
-        _answer(truncated, probe) for probe in probes
-    ]
+    return [_answer(table, probe) for probe in probes]
 
 
 def _answer(table: ProducerTable, probe: Submission) -> object:

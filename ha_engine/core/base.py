@@ -1,0 +1,33 @@
+"""What the records said that a journal no longer holds: the state that the rest is replayed onto.
+
+It follows from the journal up to ``position`` alone, so it is the same on every node. It is taken
+only where no query needs an earlier record (R28): then no mark up to there is asked for again, and
+every event up to there is in a batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ha_engine.core.deployment import Deployment
+from ha_engine.types import Base, QueryBase, QueryVersion
+
+
+def base_of(deployment: Deployment, journal: Base) -> Base:
+    """``journal`` with what all records so far have said of queries."""
+    versions = deployment.versions
+    queries = tuple(_base_of(deployment, version) for version in versions.of.values())
+    done = {name: one.last.number for name, one in deployment.marks.items()}
+    skips = sorted(skip for skip in deployment.skips if skip[1] > done.get(skip[0], 0))
+    return replace(journal, application=versions.application, queries=queries, skips=tuple(skips))
+
+
+def _base_of(deployment: Deployment, version: QueryVersion) -> QueryBase:
+    name, versions = version.query, deployment.versions
+    lineage, carried_on = versions.lineages[name], versions.carried_on.get(name)
+    marks = deployment.marks.get(name)
+    if marks is None:
+        last = deployment.marks_of_others.get(name, version.first)
+        return QueryBase(version, lineage, carried_on, version.first, last)
+    published, unheard = tuple(sorted(marks.recorded.items())), tuple(sorted(marks.unheard))
+    return QueryBase(version, lineage, carried_on, marks.initial, marks.last, published, unheard)

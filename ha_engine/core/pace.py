@@ -1,0 +1,52 @@
+"""How long the holder rests from one mark of a query to the next, so that other members follow.
+
+A member runs each batch as it was cut. One that is behind, or whose queries start, catches up by
+fewer and larger batches, where both nodes share their cores too.
+"""
+
+from __future__ import annotations
+
+import math
+
+CATCH_UP_BATCHES = 4
+"""So many batches an in-sync member that is behind comes on from one mark to the next, however slow
+it is."""
+CATCH_UP_SECONDS = (1.0, 5.0)
+"""The least and the most from one mark to the next meanwhile."""
+BATCHES_OF_REST = 5
+"""While a member's queries start, a mark comes when the last batch could have run so many times:
+where both nodes share their cores, Spark starts several times as fast."""
+
+
+class Pace:
+    """Of one query's marks. Times in seconds."""
+
+    def __init__(self, min_interval: float) -> None:
+        self._min_interval = min_interval
+        self.cut_at = -math.inf
+        # What the newest batch that was timed took, and its number.
+        self._took, self._timed = 0.0, 0
+        # How far the slowest member had come then; None when nobody was behind.
+        self._slowest_then: int | None = None
+
+    def cut(self, now: float, slowest: int | None) -> None:
+        self.cut_at, self._slowest_then = now, slowest
+
+    def ended(self, now: float, batch: int) -> None:
+        """Spark has finished ``batch``, which the newest mark ends."""
+        if batch > self._timed and self.cut_at > -math.inf:
+            self._took, self._timed = now - self.cut_at, batch
+
+    def rests(self, now: float, slowest: int | None, *, starting: bool, full: bool) -> bool:
+        """``slowest``: the batch that a member has come to which has some to catch up with;
+        ``starting``: one has not said yet where it is; ``full``: the next batch cannot grow."""
+        rest = 0.0 if full else self._rest(slowest, starting)
+        return now < self.cut_at + max(self._min_interval, rest)
+
+    def _rest(self, slowest: int | None, starting: bool) -> float:
+        least, most = CATCH_UP_SECONDS
+        if slowest is None:
+            return min(most, max(least, BATCHES_OF_REST * self._took)) if starting else 0.0
+        before = self._slowest_then
+        came_on = before is None or slowest >= before + CATCH_UP_BATCHES
+        return least if came_on else most

@@ -1,0 +1,81 @@
+"""The file that stands for trimmed records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ha_engine import base_file
+from ha_engine.errors import JournalDamaged
+from ha_engine.receive.producers import PRODUCERS_SCHEMA, ProducerTable
+from ha_engine.types import Base, Events, Mark, Position, QueryBase, QueryVersion, Submission
+
+VERSION = QueryVersion("delays", "ab", Mark("delays", 0, 0))
+BASE = Base(
+    Position(3, 100),
+    (Position(1, 1), Position(3, 50)),
+    (Position(3, 50),),
+    "cd",
+    (
+        QueryBase(VERSION, 2, None, Mark("delays", 0, 0), Mark("delays", 7, 99)),
+        QueryBase(
+            QueryVersion("alerts", "ef", Mark("alerts", 3, 20)),
+            20,
+            5,
+            Mark("alerts", 3, 20),
+            Mark("alerts", 9, 100),
+            (("board", 8), ("archive", 2)),
+            ("archive",),
+        ),
+    ),
+    (("alerts", 11),),
+)
+
+
+def producers() -> pa.Table:
+    table = ProducerTable(10, 3)
+    table.apply(Position(1, 5), Events("flights", 2, 0, (Submission("p", 1, "0f" * 16, 2),)))
+    return table.to_table()
+
+
+def test_it_comes_back_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "base.arrow"
+    assert base_file.load(path) is None
+    base_file.store(path, base_file.encode(BASE, producers()))
+    assert base_file.load(path) == (BASE, producers())
+    empty = pa.table([[]] * len(PRODUCERS_SCHEMA), schema=PRODUCERS_SCHEMA)
+    base_file.store(path, base_file.encode(Base(), empty))
+    assert base_file.load(path) == (Base(), empty)
+    assert [one.name for one in tmp_path.iterdir()] == ["base.arrow"]
+
+
+@pytest.mark.parametrize("cut", [0, 10, 200, -1])
+def test_a_file_that_is_not_whole_is_refused(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "base.arrow"
+    path.write_bytes(base_file.encode(BASE, producers())[:cut])
+    with pytest.raises(JournalDamaged, match=r"base\.arrow is damaged"):
+        base_file.load(path)
+
+
+@given(st.data())
+def test_a_bit_that_flips_is_found(data: st.DataObject) -> None:
+    damaged = bytearray(base_file.encode(BASE, producers()))
+    at = data.draw(st.integers(0, len(damaged) * 8 - 1))
+    damaged[at // 8] ^= 1 << at % 8
+    with pytest.raises(ValueError, match="digest"):
+        base_file.decode(bytes(damaged))
+
+
+def test_a_file_of_another_version_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base_file, "VERSION", 9)
+    newer = base_file.encode(BASE, producers())
+    monkeypatch.undo()
+    (tmp_path / "base.arrow").write_bytes(newer)
+    with pytest.raises(JournalDamaged, match="another version"):
+        base_file.load(tmp_path / "base.arrow")

@@ -12,6 +12,11 @@ from pathlib import Path
 from sqlalchemy import Engine
 
 from ha_engine import __version__
+from ha_engine.archive import Archive
+from ha_engine.archive.archive import Facts
+from ha_engine.archive.capture import Capture
+from ha_engine.archive.folding import Folding
+from ha_engine.archive.restoring import Places, Restoring
 from ha_engine.config import Config
 from ha_engine.config.group import group_digest
 from ha_engine.config.load import dereferenced
@@ -28,6 +33,7 @@ from ha_engine.core import (
 )
 from ha_engine.errors import ConfigError
 from ha_engine.journal import Journal
+from ha_engine.journal.writer import JournalWriter
 from ha_engine.outbox import Outbox
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.lease_listener import LeaseListener
@@ -35,15 +41,19 @@ from ha_engine.postgres.lease_store import PostgresLeaseStore
 from ha_engine.postgres.ledger import LedgerKey
 from ha_engine.postgres.sink_store import PostgresSinkStore
 from ha_engine.postgres.sink_table import Target
+from ha_engine.postgres.snapshot_store import CALL_SECONDS, SnapshotStore
 from ha_engine.publish import Publisher, Sink
 from ha_engine.publish.delivery import Authority, Timing
 from ha_engine.publish.publisher import QuerySink
 from ha_engine.publish.sinks.postgres import PostgresSink
 from ha_engine.query.application import PostgresSinkSpec, StreamApplication
-from ha_engine.query.runtime import runtime_versions
+from ha_engine.query.runtime import package_versions, runtime_versions
 from ha_engine.receive.backlog import Disk, NodeBacklog
 from ha_engine.receive.gate import Backlog, Counters, Gate, Log
+from ha_engine.receive.producers import ProducerTable
+from ha_engine.snapshot.manifest import CapturedQuery, Manifest
 from ha_engine.sync import Hello
+from ha_engine.types import Cut, Holder
 
 
 def core_of(
@@ -67,7 +77,8 @@ def core_of(
     timing = LeaseTiming(lease.ttl, lease.renew_every, lease.margin)
     sync = config.event_sync
     peers = PeerTiming(sync.heartbeat_every, sync.sync_timeout)
-    return Core(identity, timing, high_water, _deployment(config, application), peers)
+    deployment = _deployment(config, application)
+    return Core(identity, timing, high_water, deployment, peers, config.snapshot.interval)
 
 
 def hello_of(
@@ -165,6 +176,78 @@ def lease_listener_of(config: Config, heard: Callable[[], None]) -> LeaseListene
         database_engine(config, None, config.lease.db_timeout),
         config.group,
         lambda: loop.call_soon_threadsafe(heard),
+        schema=config.database.schema_name,
+    )
+
+
+def archive_of(
+    config: Config,
+    application: StreamApplication,
+    core: Core,
+    journal: Journal,
+    writer: JournalWriter,
+    outbox: Outbox,
+    base_path: Path,
+) -> Archive:
+    """The node's snapshots; connects when the first one is taken."""
+    home, receive, store = config.node.data_dir, config.receive, snapshot_store_of(config)
+    folding = Folding(
+        base_path,
+        journal,
+        lambda: _deployment(config, application),
+        lambda: ProducerTable(receive.producers_max, receive.sequences_kept),
+    )
+    restoring = Restoring(
+        store,
+        places_of(config),
+        config.group,
+        lambda manifest: _objection(application, manifest),
+        lambda done: None,
+    )
+    return Archive(
+        store,
+        Capture(config.checkpoint_dir, home, outbox),
+        folding,
+        writer,
+        Holder(core.identity.node, core.identity.process),
+        lambda cut: _facts(core, application, cut),
+        restoring,
+        config.snapshot.revisions_to_keep,
+    )
+
+
+def places_of(config: Config) -> Places:
+    """Where a snapshot goes that is restored."""
+    return Places(config.node.data_dir, config.checkpoint_dir)
+
+
+def _objection(application: StreamApplication, manifest: Manifest) -> str | None:
+    """Why this node cannot go on from what a snapshot has; None when it can (R32)."""
+    if manifest.application != application.digest:
+        return (
+            f"it was taken under the application {manifest.application[:8]} and this node runs "
+            f"{application.digest[:8]}, whose queries may need another state"
+        )
+    ours = package_versions()["spark"]
+    if manifest.runtime.get("spark") != ours:
+        return f"Spark {manifest.runtime.get('spark')} wrote its state, and this is Spark {ours}"
+    return None
+
+
+def _facts(core: Core, application: StreamApplication, cut: Cut) -> Facts:
+    lineages, mine = core.deployment.versions.lineages, core.querying.digests.mine
+    queries = tuple(
+        CapturedQuery(query, number, lineages[query], mine(query, number) or "")
+        for query, number in cut.batches
+    )
+    return Facts(core.group_id or "", application.digest, package_versions(), queries)
+
+
+def snapshot_store_of(config: Config, url: str | None = None) -> SnapshotStore:
+    """The revisions of the group, in the database of the config unless ``url`` names another."""
+    return SnapshotStore(
+        database_engine(config, url, CALL_SECONDS),
+        config.group,
         schema=config.database.schema_name,
     )
 

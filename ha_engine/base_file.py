@@ -101,4 +101,5 @@ def _query(tree: dict[str, Any]) -> QueryBase:
         Mark(**tree["last"]),
         tuple((sink, batch) for sink, batch in tree["published"]),
         tuple(tree["unheard"]),
+        tuple(Mark(**mark) for mark in tree["ahead"]),
     )

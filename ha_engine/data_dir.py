@@ -45,6 +45,11 @@ class DataDirectory:
     def outbox(self) -> Path:
         return self.path / "outbox"
 
+    @property
+    def base(self) -> Path:
+        """What stands for the records that were trimmed; it goes where the journal goes."""
+        return self.journal / "base.arrow"
+
     def close(self) -> None:
         os.close(self._lock)
 

@@ -9,104 +9,33 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
-from ha_engine.core import Core, HighWater
+from ha_engine.core import Core
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
-from ha_engine.core.messages import Message
-from ha_engine.errors import EngineError, InvariantBroken, JournalCut, NotActive
+from ha_engine.errors import (
+    DatabaseUnreachable,
+    EngineError,
+    InvariantBroken,
+    JournalCut,
+    NotActive,
+    SnapshotDamaged,
+)
+from ha_engine.ports import Archive, Outages, Ports
 from ha_engine.tally import Tally
-from ha_engine.types import DatabaseIdentity, Events, LeaseRow, Mark, Position, Record, Role
+from ha_engine.types import Cut, Events, Position, Record, Role
 
 log = structlog.get_logger(__name__)
 
 TICK_SECONDS = 0.05
 LEASE_THREADS = 3
 """A call that a frozen database never answers keeps its thread; the next ones need others."""
-
-
-class LeaseStore(Protocol):
-    """Blocking calls on the group's row; DatabaseUnreachable when the outcome is unknown."""
-
-    def read(self) -> LeaseRow | None: ...
-    def identity(self) -> DatabaseIdentity: ...
-    def create(self, row: LeaseRow, *, why: str | None = None) -> LeaseRow | None: ...
-    def compare_and_set(
-        self, expected: LeaseRow, wanted: LeaseRow, *, why: str | None = None
-    ) -> LeaseRow | None: ...
-
-
-class Outages(Protocol):
-    """A blocking call that raises DatabaseUnreachable; no call of the lease store waits for it."""
-
-    def note_outage(self, epoch: int, seconds: float) -> None: ...
-
-
-class Appender(Protocol):
-    """The journal's writer. Durable records come back through ``Driver.durable``."""
-
-    def append(self, records: Sequence[Record]) -> None: ...
-
-
-class Receivers(Protocol):
-    def open(self) -> None: ...
-    def replay(self, record: Record) -> None: ...
-    def close(self, reason: str, active: str | None) -> None: ...
-
-
-class Peers(Protocol):
-    """The links to the other members; a group of one has none, and every call is in vain."""
-
-    def tell(self, peer: str, message: Message) -> None: ...
-    def stream(self, peer: str, epoch: int, after: Position) -> None: ...
-    def stop_streams(self) -> None: ...
-    def appended(self, records: Sequence[Record]) -> None: ...
-    def introduce(self) -> None: ...
-
-
-class Publishing(Protocol):
-    def start(self, epoch: int) -> None: ...
-    async def stop(self) -> None: ...
-
-
-class QueryProcessLink(Protocol):
-    """The way to the supervisor and to the query process."""
-
-    def start_process(self, incarnation: str) -> None: ...
-    def stop_process(self, incarnation: str, reason: str) -> None: ...
-    def run_query(self, query: do.RunQuery) -> None: ...
-    def answer_mark(self, mark: Mark) -> None: ...
-
-
-class Keeper(Protocol):
-    """The node's disk, but for appending. ``keep`` and ``trim_outbox`` block."""
-
-    def keep(self, high_water: HighWater) -> None: ...
-    def bind_group(self, group_id: str) -> None: ...
-    def trim_outbox(self, query: str, through: int) -> None: ...
-    async def cut_journal(self, after: int, *, set_aside: bool) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """Where actions go."""
-
-    appender: Appender
-    lease_store: LeaseStore
-    outages: Outages
-    receivers: Receivers
-    publishing: Publishing
-    process_link: QueryProcessLink
-    keeper: Keeper
-    peers: Peers
-    exit: Callable[[str], None]
 
 
 class Driver:
@@ -223,6 +152,12 @@ class Driver:
                 self._answer_commits(sequence)
             case do.AnswerMark(mark):
                 ports.process_link.answer_mark(mark)
+            case do.TakeSnapshot(cut):
+                self._spawn(self._take_snapshot(ports.archive, cut), "take a snapshot")
+            case do.ShowSnapshot(draft, epoch):
+                self._spawn(self._show_snapshot(ports.archive, draft, epoch), "show a snapshot")
+            case do.TrimJournal(position):
+                self._spawn(self._trim_journal(ports.archive, position), "trim the journal")
             case do.TrimOutbox(query, through):
                 self._on_disk(ports.keeper.trim_outbox, query, through)
             case do.ReadLease() | do.CreateLease() | do.WriteLease():
@@ -263,6 +198,8 @@ class Driver:
                 ports.process_link.stop_process(incarnation, reason)
             case do.RunQuery():
                 ports.process_link.run_query(action)
+            case do.Restore():
+                self._spawn(self._restore(ports.archive, action), "restore a snapshot")
             case do.CutJournal():
                 self._spawn(self._cut_journal(ports, action), "cut the journal")
             case do.ReportDifference(query, number):
@@ -290,6 +227,41 @@ class Driver:
             await asyncio.to_thread(outages.note_outage, epoch, seconds)
         except EngineError as error:
             log.warning("the outage is not in the history", seconds=seconds, reason=str(error))
+
+    # -- snapshots ---------------------------------------------------------------------------------
+
+    async def _take_snapshot(self, archive: Archive, cut: Cut) -> None:
+        try:
+            draft = await archive.take(cut)
+        except EngineError as error:
+            log.warning("no snapshot was taken", reason=str(error))
+            self.handle(on.SnapshotFailed(cut, str(error)))
+        else:
+            self.handle(on.SnapshotTaken(cut, draft))
+
+    async def _show_snapshot(self, archive: Archive, draft: int, epoch: int) -> None:
+        """A draft that cannot be shown is left to the next one's beginning."""
+        try:
+            self.handle(on.RevisionsKept(await archive.show(draft, epoch)))
+        except EngineError as error:
+            log.warning("a snapshot was taken and cannot be made visible", reason=str(error))
+
+    async def _restore(self, archive: Archive, restore: do.Restore) -> None:
+        log.info("a snapshot is to take the place of the journal", why=restore.why)
+        try:
+            revision = await archive.restore(restore)
+        except (SnapshotDamaged, DatabaseUnreachable) as error:
+            log.error("no snapshot was restored", reason=str(error))
+            self.handle(on.RestoreFailed(str(error)))
+        else:
+            raise JournalCut(
+                f"the snapshot at {revision.position} takes the place of the journal, since "
+                f"{restore.why}; it starts anew"
+            )
+
+    async def _trim_journal(self, archive: Archive, position: Position) -> None:
+        await archive.trim(position)
+        self.handle(on.JournalTrimmed(position))
 
     # -- lease -------------------------------------------------------------------------------------
 

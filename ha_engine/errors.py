@@ -130,7 +130,7 @@ class ChunkDamaged(EngineError):
     """A chunk in the database is not what its name says (I10)."""
 
     def __init__(self, digest: bytes, reason: str) -> None:
-        self.digest = digest
+        self.digest, self.reason = digest, reason
         super().__init__(
             f"chunk {digest.hex()[:16]} of a snapshot is damaged: {reason}; an older revision is "
             "used, or take a new one: ha-engine snapshot now"
@@ -139,6 +139,10 @@ class ChunkDamaged(EngineError):
 
 class CheckpointIncomplete(EngineError):
     """Spark's checkpoint lacks, perhaps for a moment only, a file of the state to be copied."""
+
+
+class SnapshotFailed(EngineError):
+    """A snapshot could not be taken; the next one is tried as usual."""
 
 
 class SnapshotDamaged(EngineError):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 
 import structlog
 
+from ha_engine import base_file
 from ha_engine.core import Core, HighWater
 from ha_engine.data_dir import DataDirectory
+from ha_engine.errors import JournalDamaged
 from ha_engine.journal import Journal
 from ha_engine.journal.writer import JournalWriter
 from ha_engine.outbox import Outbox
@@ -18,10 +21,18 @@ from ha_engine.types import Events
 log = structlog.get_logger(__name__)
 
 
-def restore(journal: Journal, outbox: Outbox, core: Core, gate: Gate) -> None:
-    """Tells the core and the gate what the journal and the outbox hold. Raises JournalDamaged."""
+def restore(base: Path, journal: Journal, outbox: Outbox, core: Core, gate: Gate) -> None:
+    """Tells the core and the gate what the journal and the outbox hold, and the file ``base`` of
+    what the journal held before. Raises JournalDamaged."""
     began, deployment = time.monotonic(), core.deployment
-    for record in journal.read(journal.first, payloads=False):
+    if found := base_file.load(base):
+        core.stand_on(found[0])
+        gate.stand_on(found[1])
+    first = core.journal.last.sequence + 1
+    if journal.first > first:
+        reason = f"the journal begins at {journal.first} and this tells of nothing behind {first}"
+        raise JournalDamaged(str(base), 0, reason)
+    for record in journal.read(first, payloads=False) if first <= journal.last.sequence else ():
         core.restore(record)
         if isinstance(record.body, Events):
             gate.replay(record)

@@ -52,6 +52,17 @@ _COUNTS = {
     "digest_mismatches": "Batches that came out differently from the active's.",
     "database_failures": "Calls on the lease row that failed or were late.",
 }
+_SNAPSHOT_GAUGES = {
+    "age_seconds": ("age_seconds", "Since the newest snapshot became visible; NaN without one."),
+    "bytes": ("bytes_total", "Size of the newest snapshot; NaN without one."),
+    "new_bytes": ("bytes_new", "What of the newest snapshot was not stored before."),
+    "revisions": ("revisions", "Snapshots that are kept."),
+    "seconds": ("seconds", "What the newest snapshot took that this node took."),
+}
+_SNAPSHOT_COUNTERS = {
+    "taken": "Snapshots that this node took.",
+    "failed": "Snapshots that this node could not take.",
+}
 _PEER_GAUGES = {
     "peer_connected": ("connected", "1 while a link to the peer is open."),
     "peer_lag_records": ("lag_records", "Records not yet on the peer's disk; on the active only."),
@@ -132,10 +143,19 @@ class NodeMetrics:
             yield self._counter(name, text, status["receive"][key])
         for name, text in _COUNTS.items():
             yield self._counter(name, text, status["counts"][name])
+        yield from self._snapshots(status["snapshot"])
         yield self._rejected(status["receive"]["rejected_requests"])
         yield self._role_changes(status["counts"]["role_changes"])
         yield from self._peers(status["peers"])
         yield from self._queries(status["queries"])
+
+    def _snapshots(self, seen: dict[str, Any]) -> Iterator[Metric]:
+        told = seen | (seen["newest"] or {})
+        for name, (key, text) in _SNAPSHOT_GAUGES.items():
+            value = told.get(key)
+            yield self._gauge(f"snapshot_{name}", text, math.nan if value is None else value)
+        for key, text in _SNAPSHOT_COUNTERS.items():
+            yield self._counter(f"snapshots_{key}", text, seen[key])
 
     def _authority(self, seconds: float | None) -> GaugeMetricFamily:
         text = "Seconds until safe_until; +Inf while nobody else can acquire, 0 when not active."

@@ -73,7 +73,7 @@ def parts(config: Config) -> list[Part]:
     """What would be deleted, in the order in which it would be; nothing that is not there."""
     home = config.node.data_dir
     found = {
-        "checkpoints": config.query.checkpoint_dir or home / "checkpoints",
+        "checkpoints": config.checkpoint_dir,
         "outbox": home / "outbox",
         "journal": home / "journal",
     }

@@ -224,7 +224,7 @@ class Supervisor:
         data_dir = config.node.data_dir
         settings = {
             "query": config.query.model_dump(),
-            "checkpoint_dir": str(config.query.checkpoint_dir or data_dir / "checkpoints"),
+            "checkpoint_dir": str(config.checkpoint_dir),
             "outbox_dir": str(data_dir / "outbox"),
         }
         return [

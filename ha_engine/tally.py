@@ -54,3 +54,12 @@ def _reason_to_demote(event: on.Input) -> str:
             return "higher_epoch"
         case _:
             return "lease_lost"
+
+
+@dataclass
+class SnapshotTally:
+    """Of this process; ``seconds`` is what the newest snapshot took that was taken here."""
+
+    taken: int = 0
+    failed: int = 0
+    seconds: float = 0.0

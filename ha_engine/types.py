@@ -180,7 +180,8 @@ class QueryBase:
     """``lineage`` is the sequence of the record that began the state, ``carried_on`` the last mark
     before a change of code that kept it; ``initial`` is the mark before its first batch, ``last``
     the newest one. ``published`` has (sink, batch), ``unheard`` the sinks whose ledgers have yet to
-    tell how far a history went that was given up (R26)."""
+    tell how far a history went that was given up (R26); the records of the marks ``ahead``, the
+    last of which is ``last``, come later."""
 
     version: QueryVersion
     lineage: int
@@ -189,6 +190,7 @@ class QueryBase:
     last: Mark
     published: tuple[tuple[str, int], ...] = ()
     unheard: tuple[str, ...] = ()
+    ahead: tuple[Mark, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +204,37 @@ class Base:
     application: str | None = None
     queries: tuple[QueryBase, ...] = ()
     skips: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """A visible revision. ``bytes_new`` had no chunk before it; both sizes are uncompressed.
+
+    ``age_seconds`` is since it became visible, by the database's clock.
+    """
+
+    id: int
+    taken_by: str
+    position: Position
+    written: Position
+    begun_at: datetime
+    visible_at: datetime
+    bytes_total: int
+    bytes_new: int
+    age_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where a snapshot stands: each of ``batches``, (query, number), ends at ``position``.
+
+    ``written`` is the newest record of the marks that say so: a history without it has others.
+    """
+
+    request: int
+    position: Position
+    batches: tuple[tuple[str, int], ...]
+    written: Position
 
 
 # -- the lease row ---------------------------------------------------------------------------------

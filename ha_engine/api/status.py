@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from ha_engine import __version__
 from ha_engine.api.cluster import Neighbours, strangers
+from ha_engine.api.snapshot import Archive, snapshot_tree
 from ha_engine.core import Core
 from ha_engine.core.lease import Lease
 from ha_engine.core.marks import QueryMarks
@@ -62,6 +63,7 @@ def status_of(
     progress: Mapping[str, Progress],
     links: Links,
     tally: Tally,
+    archive: Archive,
     started_at: float,
     now: float,
 ) -> dict[str, Any]:
@@ -88,6 +90,7 @@ def status_of(
         "strangers": strangers(links),
         "counts": _counts(tally),
         "journal": _journal(core),
+        "snapshot": snapshot_tree(core, archive),
         "receive": _receive(gate, core),
         "query_process": {
             "incarnation": process.incarnation,
@@ -106,6 +109,7 @@ def _journal(core: Core) -> dict[str, Any]:
     return {
         "id": core.identity.journal_id,
         "last": str(core.journal.last),
+        "base_sequence": core.journal.base.sequence,
         "last_sequence": core.journal.last.sequence,
         "durable_sequence": core.journal.durable,
         "committed_sequence": core.journal.committed,

@@ -26,6 +26,7 @@ from ha_engine.cli import (
     publish,
     reinit,
     run,
+    snapshot,
     status,
 )
 from ha_engine.errors import EngineError
@@ -78,6 +79,7 @@ root.add_typer(status.query_app, name="query")
 root.add_typer(config.app, name="config")
 root.add_typer(db.app, name="db")
 root.add_typer(journal.app, name="journal")
+root.add_typer(snapshot.app, name="snapshot")
 
 
 def main(arguments: list[str] | None = None) -> None:

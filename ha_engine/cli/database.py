@@ -12,20 +12,26 @@ from ha_engine.config.sections import DatabaseConfig
 from ha_engine.postgres.embedded import EmbeddedPostgres
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.lease_store import PostgresLeaseStore
+from ha_engine.postgres.snapshot_store import CALL_SECONDS, SnapshotStore
 
 PATIENCE_SECONDS = 10.0
 """How long a command waits for one answer: an operator waits longer than a lease can."""
 
 
 @contextmanager
-def opened_engine(database: DatabaseConfig, url: str | None = None) -> Iterator[Engine]:
-    """An engine for ``url``, by default the config's; an embedded server runs meanwhile."""
+def opened_engine(
+    database: DatabaseConfig, url: str | None = None, patience: float = PATIENCE_SECONDS
+) -> Iterator[Engine]:
+    """An engine for ``url``, by default the config's; an embedded server runs meanwhile.
+
+    A statement ends after ``patience`` seconds.
+    """
     wanted, timeout = url or database.url.get_secret_value(), database.connect_timeout
     if wanted != "embedded":
-        yield open_engine(wanted, connect_timeout=timeout)
+        yield open_engine(wanted, connect_timeout=timeout, statement_timeout=patience)
         return
     with EmbeddedPostgres(database.embedded_dir) as server:
-        yield open_engine(server.url, connect_timeout=timeout)
+        yield open_engine(server.url, connect_timeout=timeout, statement_timeout=patience)
 
 
 @contextmanager
@@ -39,5 +45,14 @@ def opened_lease(config: Config) -> Iterator[PostgresLeaseStore]:
             db_timeout=PATIENCE_SECONDS,
             schema=config.database.schema_name,
         )
+        with closing(store):
+            yield store
+
+
+@contextmanager
+def opened_snapshots(config: Config) -> Iterator[SnapshotStore]:
+    """The snapshots of the config's group."""
+    with opened_engine(config.database, patience=CALL_SECONDS) as engine:
+        store = SnapshotStore(engine, config.group, schema=config.database.schema_name)
         with closing(store):
             yield store

@@ -66,6 +66,26 @@ def force_failover(url: str, confirmed_off: Sequence[str], by: str) -> None:
         raise EngineError(answer.json()["error"])
 
 
+def fetch_snapshot(url: str) -> dict[str, Any]:
+    """The body of GET /v1/snapshot. Raises NodeUnreachable."""
+    told: dict[str, Any] = _call("GET", url, "/v1/snapshot").json()
+    return told
+
+
+def ask_snapshot(url: str) -> tuple[str, int]:
+    """Ask the active, wherever it is; its URL, and the sequence that is committed now.
+
+    Raises EngineError when there is none, NodeUnreachable.
+    """
+    answer = _call("POST", url, "/v1/snapshot")
+    told = answer.json()
+    if answer.status_code == httpx.codes.CONFLICT and told.get("active"):
+        return ask_snapshot(told["active"])
+    if answer.status_code != httpx.codes.ACCEPTED:
+        raise EngineError(told["error"])
+    return url, told["at_least"]
+
+
 def _change(url: str, path: str, body: Any = None) -> None:
     answer = _call("POST", url, path, body)
     if answer.status_code != httpx.codes.OK:

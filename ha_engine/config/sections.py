@@ -287,6 +287,20 @@ class PublishConfig(Section):
     )
 
 
+class SnapshotConfig(Section):
+    """Copies of what a node is, in the database, from which a node that lost its disk restores."""
+
+    interval: Duration = Field(
+        default=60.0,
+        ge=0,
+        description="How often a snapshot is taken while events come; 0s takes only those that are "
+        "asked for.",
+    )
+    revisions_to_keep: int = Field(
+        default=2, ge=1, description="Latest snapshots that stay in the database."
+    )
+
+
 class LogConfig(Section):
     """What the node writes to stderr."""
 

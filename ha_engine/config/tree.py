@@ -22,6 +22,7 @@ from ha_engine.config.sections import (
     QueryConfig,
     ReceiveConfig,
     Section,
+    SnapshotConfig,
 )
 from ha_engine.runtime_dir import SOCKET_NAME, SOCKET_PATH_BYTES_MAX, derived_runtime_dir
 
@@ -46,7 +47,13 @@ class Config(Section):
     query: QueryConfig = QueryConfig()
     outbox: OutboxConfig = OutboxConfig()
     publish: PublishConfig = PublishConfig()
+    snapshot: SnapshotConfig = SnapshotConfig()
     log: LogConfig = LogConfig()
+
+    @property
+    def checkpoint_dir(self) -> Path:
+        """Root of Spark's checkpoints, given or derived."""
+        return self.query.checkpoint_dir or self.node.data_dir / "checkpoints"
 
     @property
     def runtime_dir(self) -> Path:

@@ -26,6 +26,7 @@ from ha_engine.core.deployment import Deployment, QueryPlan
 from ha_engine.core.identity import Identity
 from ha_engine.core.lease import HighWater, LeaseTiming
 from ha_engine.core.marks import MarkLimits
+from ha_engine.core.own_journal import OwnJournal
 from ha_engine.core.progress import PeerTiming
 from ha_engine.core.queries import QueryState, RestartPolicy
 
@@ -36,6 +37,7 @@ __all__ = [
     "Identity",
     "LeaseTiming",
     "MarkLimits",
+    "OwnJournal",
     "PeerTiming",
     "QueryPlan",
     "QueryState",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ha_engine.core.lease import HighWater
 from ha_engine.core.messages import Message
-from ha_engine.types import LeaseRow, Mark, Position, Record, Role
+from ha_engine.types import Cut, LeaseRow, Mark, Position, Record, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +169,52 @@ class TrimOutbox:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeSnapshot:
+    """Store a snapshot that stands at ``cut``, as a complete draft that nobody sees yet.
+
+    Answered by SnapshotTaken or SnapshotFailed.
+    """
+
+    cut: Cut
+
+
+@dataclass(frozen=True, slots=True)
+class ShowSnapshot:
+    """Make a draft visible under ``epoch``, and forget the oldest revisions (I9, R28).
+
+    Answered by RevisionsKept.
+    """
+
+    draft: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Begin anew from the newest snapshot that stands at ``begins`` or later, in this history.
+
+    It takes the place of the journal, the outbox and the checkpoints; then the node process starts
+    anew. Answered by RestoreFailed when there is none that can be used. ``given_up``: a forced
+    failover gave up the records behind it, which are kept beside the new journal (R26).
+    """
+
+    begins: Position
+    epochs: tuple[Position, ...]
+    why: str
+    given_up: Position | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrimJournal:
+    """Let a base stand for the records up to ``position``, durably, and remove what it can of them.
+
+    Answered by JournalTrimmed.
+    """
+
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
 class StartQueryProcess:
     """Start Spark under this incarnation once nothing of the one before is left (R20)."""
 
@@ -228,6 +274,10 @@ Action = (
     | AnswerMark
     | ReportDifference
     | TrimOutbox
+    | TakeSnapshot
+    | ShowSnapshot
+    | Restore
+    | TrimJournal
     | StartQueryProcess
     | StopQueryProcess
     | RunQuery

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ha_engine.core.deployment import Deployment
-from ha_engine.types import Base, QueryBase, QueryVersion
+from ha_engine.types import Base, Mark, QueryBase, QueryVersion
 
 
 def base_of(deployment: Deployment, journal: Base) -> Base:
@@ -22,6 +22,11 @@ def base_of(deployment: Deployment, journal: Base) -> Base:
     return replace(journal, application=versions.application, queries=queries, skips=tuple(skips))
 
 
+def unwritten(deployment: Deployment) -> list[Mark]:
+    """What a node that was restored has to write if the records behind are given up (R26)."""
+    return [mark for marks in deployment.marks.values() for mark in marks.unwritten]
+
+
 def _base_of(deployment: Deployment, version: QueryVersion) -> QueryBase:
     name, versions = version.query, deployment.versions
     lineage, carried_on = versions.lineages[name], versions.carried_on.get(name)
@@ -30,4 +35,7 @@ def _base_of(deployment: Deployment, version: QueryVersion) -> QueryBase:
         last = deployment.marks_of_others.get(name, version.first)
         return QueryBase(version, lineage, carried_on, version.first, last)
     published, unheard = tuple(sorted(marks.recorded.items())), tuple(sorted(marks.unheard))
-    return QueryBase(version, lineage, carried_on, marks.initial, marks.last, published, unheard)
+    ahead = tuple(marks.unwritten)
+    return QueryBase(
+        version, lineage, carried_on, marks.initial, marks.last, published, unheard, ahead
+    )

@@ -8,11 +8,11 @@ its queries in ``querying``. The invariants are checked after every step.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.core import messages as say
+from ha_engine.core.answers import Answers
 from ha_engine.core.deployment import Deployment
 from ha_engine.core.following import Following
 from ha_engine.core.forcing import Forcing
@@ -24,14 +24,15 @@ from ha_engine.core.life import Life
 from ha_engine.core.own_journal import OwnJournal
 from ha_engine.core.progress import PeerTiming
 from ha_engine.core.querying import Querying
-from ha_engine.core.tenure import Tenure
+from ha_engine.core.retention import Retention
+from ha_engine.core.tenure import Request, Tenure
 from ha_engine.core.verdicts import Outcome
 from ha_engine.types import ORIGIN, Base, Holder, Member, Record, Role
 
 ALONE = PeerTiming(heartbeat_every=0.2, sync_timeout=2.0)
 
 
-class Core:
+class Core(Answers):
     """The decisions of one node. Not thread-safe; one driver feeds it."""
 
     def __init__(
@@ -41,6 +42,7 @@ class Core:
         high_water: HighWater,
         deployment: Deployment,
         peers: PeerTiming = ALONE,
+        snapshot_interval: float = 0.0,
     ) -> None:
         self.identity, self.deployment = identity, deployment
         holder = Holder(identity.node, identity.process)
@@ -51,10 +53,19 @@ class Core:
         )
         self.journal = OwnJournal(deployment)
         self.querying = Querying(identity.process, deployment)
-        self.following = Following(self.lessee, self.journal, self.querying)
+        self.retention = Retention(self.journal, deployment)
+        self.following = Following(self.lessee, self.journal, self.querying, self.retention)
         self.forcing = Forcing(self.lessee, self.journal, self.following, identity.peers)
-        self.life = Life(identity, self.lessee, self.journal, self.querying, self.following, peers)
-        self._now = -math.inf
+        self.life = Life(
+            identity,
+            self.lessee,
+            self.journal,
+            self.querying,
+            self.following,
+            peers,
+            snapshot_interval,
+        )
+        self.now = -math.inf
 
     def stand_on(self, base: Base) -> None:
         """What the records said that the journal no longer holds; comes before the others."""
@@ -70,7 +81,7 @@ class Core:
 
     def step(self, now: float, event: on.Input) -> list[do.Action]:
         """Raises InvariantBroken when the node must not go on."""
-        now = self._now = max(now, self._now)
+        now = self.now = max(now, self.now)
         self.life.begin_step(now)
         high_water = self.lease.high_water
         if not self.querying.is_about_a_gone_query(event):
@@ -84,6 +95,8 @@ class Core:
         match event:
             case on.EventsOffered() | on.SinkPublished() | on.SkipAsked() | on.SwitchoverAsked():
                 self._on_request(event)
+            case on.SnapshotAsked() | on.SnapshotTaken() | on.SnapshotFailed():
+                self._on_request(event)
             case on.RecordsDurable():
                 if self.journal.written(event.sequence):
                     self.life.do_all(self.following.confirm())
@@ -95,28 +108,35 @@ class Core:
                 self._on_lease(event)
             case on.LeaseChanged():
                 if not self.acting:
-                    self.lease.again_at_once(self._now)
+                    self.lease.again_at_once(self.now)
             case on.HigherEpochSeen():
                 self._hear_of(event.epoch, event.where)
             case on.PeerConnected() | on.PeerLost() | on.PeerSaid():
                 self._on_peer(event)
+            case on.RestoreFailed(reason):
+                self.life.do_all(self.following.restore_failed(self.now, reason))
+            case on.RevisionsKept(places):
+                self.retention.revisions_are(places)
+            case on.JournalTrimmed(position):
+                self.journal.trimmed(position)
+                self.retention.trimmed()
             case on.RoomChanged():
                 self.following.room = event.room
             case on.FailoverForced(_, confirmed_off):
                 if self.why_no_forced_failover(confirmed_off) is None:
-                    self.forcing.ask(self._now, event)
+                    self.forcing.ask(self.now, event)
             case on.StopAsked():
                 self.life.stop()
             case _:
-                broke = self.querying.hear(self._now, event)
+                broke = self.querying.hear(self.now, event)
                 if broke is not None and self.tenure is not None:
                     self.tenure.note_breakdown(broke.why, broke.in_flight)
 
-    def _on_request(
-        self, event: on.EventsOffered | on.SinkPublished | on.SkipAsked | on.SwitchoverAsked
-    ) -> None:
+    def _on_request(self, event: Request) -> None:
         if self.tenure is not None:
-            self.life.do_all(self.tenure.serve(self._now, event))
+            self.life.do_all(self.tenure.serve(self.now, event))
+        elif isinstance(event, on.SnapshotTaken | on.SnapshotFailed):
+            self.life.do_all(self.following.report(event))
         elif isinstance(event, on.EventsOffered):
             raise ValueError("events were offered to a node that is not active")
 
@@ -129,118 +149,45 @@ class Core:
             self._lead(leads)
         self.life.do_all(self.deployment.trims(self.journal.committed))
         if leads is not None:
-            self.life.do_all(leads.plan_marks(self._now))
+            self.life.do_all(leads.plan_marks(self.now))
         self.life.do_all(self.deployment.answers(self.journal.committed))
-        if not self._is_bound and self.role is not Role.STARTING and not self.following.giving_up:
-            self.life.do_all(self.querying.run(self._now, self.identity.journal_id))
+        if not self.is_bound and self.role is not Role.STARTING and not self.following.giving_up:
+            self.life.do_all(self.querying.run(self.now, self.identity.journal_id))
+        self.life.do_all(self.querying.captures())
         self.life.leave()
 
     def _commit(self) -> None:
         if self.tenure is None:
             self.following.commit()
         else:
-            self.life.do_all(self.tenure.commit(self._now))
+            self.life.do_all(self.tenure.commit(self.now))
 
     def _lead(self, tenure: Tenure) -> None:
         if not tenure.active and tenure.signed:
             self.life.become_active(tenure)
-        if tenure.wants_another_row(self._now):
+        if tenure.wants_another_row(self.now):
             self._ask_lease()
-        self.life.do_all(tenure.give_way(self._now))
-        self.life.do_all(tenure.hand_over(self._now))
-        self.life.do_all(tenure.suspend_or_resume(self._now))
-
-    # -- what others ask ---------------------------------------------------------------------------
-
-    @property
-    def role(self) -> Role:
-        return self.life.role
-
-    @property
-    def why(self) -> str:
-        """One sentence for status: what this node waits for, or why it is what it is."""
-        return self.life.why
-
-    @property
-    def epoch(self) -> int:
-        """The newest epoch that this process has held, 0 before any."""
-        return self.life.epoch
-
-    @property
-    def tenure(self) -> Tenure | None:
-        return self.life.tenure
-
-    @property
-    def acting(self) -> bool:
-        """Whether this node holds an epoch."""
-        return self.life.acting
-
-    @property
-    def stopping(self) -> bool:
-        return self.life.stopping
-
-    def may_act(self) -> bool:
-        """I2: ack, publish and plan marks only while the lease carries it."""
-        return self.authority_seconds(self._now) > 0
-
-    def suspended(self, now: float | None = None) -> bool:
-        """Past safe_until and not demoted: acts no more until a renewal succeeds (R15).
-
-        ``now``: the process may have stood still since the last step.
-        """
-        seconds = self.authority_seconds(self._now if now is None else now)
-        return self.role is Role.ACTIVE and seconds == 0
-
-    def authority_seconds(self, now: float) -> float:
-        """How long the publisher's next call may take; 0 when it must not start (R17)."""
-        return 0.0 if self.tenure is None else self.tenure.authority_seconds(now)
-
-    def why_no_switchover(self, to: str | None) -> str | None:
-        """Why ``to``, or any member, cannot take over now; None when one can."""
-        if self.tenure is None:
-            return "this node is not the active"
-        return self.tenure.why_no_switchover(self._now, to)
-
-    def why_no_forced_failover(self, confirmed_off: Iterable[str]) -> str | None:
-        """Why an operator must not force a failover to this node now; None when it may be (R26)."""
-        if self.acting:
-            return "this node is the active"
-        if self._is_bound:
-            return "this node is stopping, or cuts its journal"
-        return self.forcing.why_not(self._now, self.life.connected, frozenset(confirmed_off))
-
-    @property
-    def _is_bound(self) -> bool:
-        """Whether this process must not take over any more."""
-        gone = self.stopping or self.role is Role.STOPPED
-        return gone or self.following.cutting
-
-    @property
-    def receiving(self) -> bool:
-        return self.tenure is not None and self.tenure.receiving
-
-    @property
-    def warm(self) -> bool:
-        return self.querying.warm(self.journal.committed)
-
-    @property
-    def group_id(self) -> str | None:
-        return self.lessee.group_id
+        self.life.do_all(tenure.give_way(self.now))
+        self.life.do_all(tenure.hand_over(self.now))
+        self.life.do_all(tenure.suspend_or_resume(self.now))
 
     # -- lease -------------------------------------------------------------------------------------
 
     def _on_tick(self) -> None:
         self.life.start()
-        if self.lease.due(self._now) and self.role is not Role.STOPPED:
+        if self.lease.due(self.now) and self.role is not Role.STOPPED:
             self._ask_lease()
         if self.tenure is not None:
-            self.life.do_all(self.tenure.tick(self._now))
+            self.life.do_all(self.tenure.tick(self.now))
+        if not self.is_bound and not self.following.giving_up:
+            hold = math.inf if self.tenure is None else self.tenure.hold(self.now)
+            self.life.do_all(self.retention.trim(self.now, hold))
 
     def _ask_lease(self) -> None:
         row, tenure = self.lease.row, self.tenure
         listed = row.in_sync if row is not None else None
-        wanted = listed if tenure is None else tenure.wanted_in_sync(self._now)
-        self.life.do(self.lessee.request(self._now, wanted, self._authority_ends()))
+        wanted = listed if tenure is None else tenure.wanted_in_sync(self.now)
+        self.life.do(self.lessee.request(self.now, wanted, self._authority_ends()))
 
     def _authority_ends(self) -> float:
         return self.lease.carries_until if self.tenure is None else self.tenure.authority_ends()
@@ -253,7 +200,7 @@ class Core:
     def _on_lease(
         self, event: on.LeaseRead | on.LeaseWritten | on.LeaseDenied | on.DatabaseUnreachable
     ) -> None:
-        match self.lessee.hear(self._now, event):
+        match self.lessee.hear(self.now, event):
             case Heard.READ:
                 self._after_read()
             case Heard.WRITTEN:
@@ -267,19 +214,20 @@ class Core:
             self.life.do(outcome)
         if self.role in (Role.JOINING, Role.PASSIVE):
             self.life.note_standing()
+            self.life.do_all(self.following.bind())
 
     def _read(self) -> Outcome | None:
         lessee = self.lessee
         if self.acting:
             # R3: whoever is named in a release that may have taken effect waits for no ttl.
             ends = -math.inf if lessee.releasing else self._authority_ends()
-            return lessee.read_as_holder(self._now, self.epoch, ends, stopping=self.stopping)
-        if self._is_bound:
+            return lessee.read_as_holder(self.now, self.epoch, ends, stopping=self.stopping)
+        if self.is_bound:
             return None
-        forced = self.forcing.after_read(self._now, self.life.connected)
+        forced = self.forcing.after_read(self.now, self.life.connected)
         if forced is not None:
             return forced
-        return lessee.read_as_other(self._now, new=self.journal.last == ORIGIN)
+        return lessee.read_as_other(self.now, new=self.journal.last == ORIGIN)
 
     def _after_write(self) -> None:
         row = self.lease.row
@@ -313,12 +261,12 @@ class Core:
             case on.PeerConnected(peer):
                 self.life.connected.add(peer)
                 if self.tenure is not None:
-                    self.life.do_all(self.tenure.leading.linked(self._now, peer))
+                    self.life.do_all(self.tenure.leading.linked(self.now, peer))
             case on.PeerLost(peer):
                 self.life.connected.discard(peer)
                 if self.tenure is not None:
                     self.tenure.leading.unlinked(peer)
-                self.following.lost(self._now, peer)
+                self.following.lost(self.now, peer)
             case on.PeerSaid(peer, message):
                 if message.epoch > self.lease.high_water.epoch:
                     self._hear_of(message.epoch, peer)
@@ -335,13 +283,11 @@ class Core:
             self.life.do(do.ReportDifference(query, number))
 
     def _on_said(self, peer: str, message: say.Message) -> None:
-        match message:
-            case say.Standing() | say.Ack() | say.Promise():
-                if self.tenure is not None:
-                    self.life.do_all(self.tenure.hear(self._now, peer, message))
-            case _:
-                if self._may_follow(message.epoch):
-                    self.life.do_all(self.following.hear(self._now, peer, message))
+        if isinstance(message, say.Answer):
+            if self.tenure is not None:
+                self.life.do_all(self.tenure.hear(self.now, peer, message))
+        elif self._may_follow(message.epoch):
+            self.life.do_all(self.following.hear(self.now, peer, message))
 
     def _may_follow(self, epoch: int) -> bool:
         """I14: of an older epoch, or to a node that holds its own, nothing is heard."""

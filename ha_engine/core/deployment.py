@@ -66,6 +66,8 @@ class Deployment:
         self._skips_uncommitted: deque[tuple[int, str]] = deque()
         # The newest mark of each query that is not in the application.
         self.marks_of_others: dict[str, Mark] = {}
+        # The newest record that is no consequence of others.
+        self.newest_input = 0
         # Up to there no record is in the journal any more.
         self._stands_on = 0
         self._reported: dict[tuple[str, str], int] = {}
@@ -75,6 +77,8 @@ class Deployment:
 
     def take(self, record: Record) -> None:
         sequence = record.position.sequence
+        if not isinstance(record.body, Mark | Published):
+            self.newest_input = sequence
         match record.body:
             case Events() as events:
                 for marks in self.marks.values():
@@ -181,13 +185,14 @@ class Deployment:
         committed: int,
         slowest: Callable[[str, int], int | None],
         starting: Callable[[str], bool],
+        barrier: int | None = None,
     ) -> Iterator[Mark]:
         """``slowest(query, batch)``: what a member has come to that is far behind that batch;
         ``starting(query)``: whether a member has not come to say where it is."""
         for name, marks in self.marks.items():
             if self.lives[name].state is QueryState.RUNNING:
                 behind = slowest(name, marks.admitted)
-                mark = marks.plan(now, committed, behind, starting=starting(name))
+                mark = marks.plan(now, committed, behind, starting=starting(name), barrier=barrier)
                 if mark is not None:
                     yield mark
 
@@ -274,9 +279,13 @@ class Deployment:
             if self._is_current(name) and life.runnable(now):
                 life.started()
                 lineage = f"{journal_id}:{self.versions.lineages[name]}"
-                carried_on = name in self.versions.carried_on
-                digest = self.plans[name].digest
-                yield do.RunQuery(name, lineage, self.marks[name].initial, carried_on, digest)
+                digest, lost = self.plans[name].digest, not self._can_rebuild(name)
+                yield do.RunQuery(name, lineage, self.marks[name].initial, lost, digest)
+
+    def _can_rebuild(self, name: str) -> bool:
+        """Whether the journal has all that the state of a query was made of, by the same code."""
+        began = self.marks[name].initial.through
+        return name not in self.versions.carried_on and began >= self._stands_on
 
     def was_made_by_other_code(self, query: str, number: int) -> bool:
         """Whether batch ``number`` was cut before a change that kept the query's state (R23)."""

@@ -26,6 +26,10 @@ class Digests:
     def note_theirs(self, query: str, number: int, digest: str) -> bool:
         return self._note(self._theirs, self._mine, (query, number), digest)
 
+    def mine(self, query: str, number: int) -> str | None:
+        """What that batch came to here, if that is still known."""
+        return self._mine.get((query, number))
+
     def history_was_given_up(self) -> None:
         """R26: what the batches came to that an operator gave up says nothing about those that get
         their numbers."""

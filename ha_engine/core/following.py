@@ -7,23 +7,31 @@ actions, and at worst the verdict that the two journals do not belong together.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from ha_engine.core import actions as do
+from ha_engine.core import inputs as on
 from ha_engine.core import messages as say
 from ha_engine.core.lessee import Lessee
 from ha_engine.core.own_journal import OwnJournal
 from ha_engine.core.querying import Querying
+from ha_engine.core.retention import Retention
 from ha_engine.core.verdicts import Foreign, Outcome
-from ha_engine.types import EpochStart, Position, Record
+from ha_engine.types import ORIGIN, EpochStart, Position, Record
+
+RESTORE_AGAIN_SECONDS = 5.0
+"""From a restore that failed to the next try; a snapshot takes about as long."""
 
 
 class Following:
     """Whom this journal is a prefix of: the holder of ``epoch``, 0 while of nobody's."""
 
-    def __init__(self, lessee: Lessee, journal: OwnJournal, querying: Querying) -> None:
+    def __init__(
+        self, lessee: Lessee, journal: OwnJournal, querying: Querying, retention: Retention
+    ) -> None:
         self._lessee, self._lease = lessee, lessee.lease
-        self._journal, self._querying = journal, querying
+        self._journal, self._querying, self.retention = journal, querying, retention
         self.epoch = 0
         self.leader: str | None = None
         # The epoch of the newest word of a holder, and when it came.
@@ -34,6 +42,7 @@ class Following:
         self.giving_up = False
         # R30: the edge says when the disk is nearly full.
         self.room = True
+        self._restore_again_at = -math.inf
         # The highest sequence that the holder called committed (R12).
         self._committed = 0
 
@@ -76,6 +85,8 @@ class Following:
                 self._note_committed(epoch, committed)
             case say.Heartbeat():
                 yield from self._beat(now, peer, message)
+            case say.TakeSnapshot(epoch, cut) if epoch == self.epoch:
+                self._querying.capture(cut)
             case say.Released():
                 self._lease.again_at_once(now)
             case say.BatchDigest(epoch, query, number, digest) if epoch == self.epoch:
@@ -90,8 +101,8 @@ class Following:
     def _follow(self, now: float, peer: str, message: say.Follow) -> Iterator[Outcome]:
         if message.journal_id != self._lease.member.journal_id:
             return
-        if self.epoch != message.epoch:
-            if message.match != self._journal.last:
+        if self.epoch != message.epoch or message.by_snapshot:
+            if message.match != self._journal.last or message.by_snapshot:
                 # An answer to where we stood before says nothing about what came since (I14).
                 if message.stood == self._journal.last:
                     yield from self._cut(now, message, peer)
@@ -102,6 +113,12 @@ class Following:
                 yield from self._lessee.bind(self._lease.row.group_id)
             self._lease.again_at_once(now)
         yield self._ack(peer)
+
+    def bind(self) -> Iterator[do.Action]:
+        """R6: the row names the group of the holder whose journal ours is a prefix of."""
+        row = self._lease.row
+        if row is not None and self.epoch == row.epoch > 0:
+            yield from self._lessee.bind(row.group_id)
 
     def _cut(self, now: float, message: say.Follow, leader: str) -> Iterator[Outcome]:
         """I8, R8: only once the row was read without us, and never below what is committed, unless
@@ -115,16 +132,36 @@ class Following:
                 f"{leader} does not have what is committed here behind {match}: the two journals "
                 "are of different histories; keep the right one, and reinit the other node"
             )
+        elif message.by_snapshot or (message.forced and self._journal.base > ORIGIN):
+            # State that began before the base cannot be built from a journal that is cut.
+            if now >= self._restore_again_at:
+                why = f"the records behind {match} are no longer kept"
+                given_up = match if message.forced else None
+                self.giving_up = True
+                restore = do.Restore(message.begins, message.epochs, why, given_up)
+                yield from self._alone(restore, why)
         elif match < self._journal.last:
             why = f"{leader} became active with a journal up to {match}"
-            incarnation = self._querying.process.incarnation
             # What is committed here a process that was started again does not know for certain.
             self.giving_up = message.forced
-            if self.giving_up and incarnation is not None:
-                yield do.StopQueryProcess(incarnation, why)
-                return
-            self.cutting = True
-            yield do.CutJournal(match, why, set_aside=self.giving_up)
+            yield from self._alone(do.CutJournal(match, why, set_aside=self.giving_up), why)
+
+    def _alone(self, change: do.CutJournal | do.Restore, why: str) -> Iterator[do.Action]:
+        """``change``, and first an end to what runs on that which it takes away."""
+        incarnation = self._querying.process.incarnation
+        if self.giving_up and incarnation is not None:
+            yield do.StopQueryProcess(incarnation, why)
+            return
+        self.cutting = True
+        yield change
+
+    def restore_failed(self, now: float, reason: str) -> Iterator[do.Action]:
+        """Everything is as it was; the holder can take a snapshot that is of more use."""
+        self.cutting = self.giving_up = False
+        self._restore_again_at = now + RESTORE_AGAIN_SECONDS
+        if self.leader is not None:
+            epoch = self._lease.high_water.epoch
+            yield do.Tell(self.leader, say.SnapshotLacking(epoch, reason))
 
     def _take(self, message: say.Records) -> Iterator[do.Action]:
         self._note_committed(message.epoch, message.committed)
@@ -144,10 +181,16 @@ class Following:
 
     def _beat(self, now: float, peer: str, message: say.Heartbeat) -> Iterator[do.Action]:
         self._note_committed(message.epoch, message.committed)
+        self.retention.kept = message.kept
         if message.request and self._lease.promise(now, message.epoch):
             yield do.Tell(peer, say.Promise(message.epoch, message.request))
         if self.epoch == message.epoch:
             yield self._ack(peer)
+
+    def report(self, event: on.SnapshotTaken | on.SnapshotFailed) -> Iterator[do.Action]:
+        """A snapshot that a holder asked this member for; an older one's request means nothing."""
+        if self.epoch and self.leader is not None:
+            yield do.Tell(self.leader, self._querying.answer_of(self.epoch, event))
 
     # -- how far we are ----------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ha_engine.core.messages import Message
-from ha_engine.types import DatabaseIdentity, Events, LeaseRow
+from ha_engine.types import Cut, DatabaseIdentity, Events, LeaseRow, Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +161,48 @@ class SinkPublished:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotAsked:
+    """An operator wants a snapshot now."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTaken:
+    """The snapshot of ``cut`` is complete as ``draft``."""
+
+    cut: Cut
+    draft: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFailed:
+    """The snapshot of ``cut`` could not be taken here."""
+
+    cut: Cut
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreFailed:
+    """No snapshot could be restored; everything is as it was."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RevisionsKept:
+    """These visible revisions are kept: where each stands, and the newest mark that says so."""
+
+    places: tuple[tuple[Position, Position], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JournalTrimmed:
+    """A base stands for the records up to ``position``."""
+
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
 class QueryFailed:
     """A query ended with an error while it ran batch ``number`` (0: before any).
 
@@ -238,6 +280,12 @@ Input = (
     | BatchDigested
     | RoomChanged
     | SinkPublished
+    | SnapshotAsked
+    | SnapshotTaken
+    | SnapshotFailed
+    | RestoreFailed
+    | RevisionsKept
+    | JournalTrimmed
     | QueryFailed
     | QueryRefused
     | SkipAsked

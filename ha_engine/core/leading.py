@@ -14,9 +14,11 @@ from ha_engine.core import actions as do
 from ha_engine.core import messages as say
 from ha_engine.core.own_journal import OwnJournal
 from ha_engine.core.progress import Peer, PeerTiming, Stage, common_prefix
-from ha_engine.types import Member
+from ha_engine.types import ORIGIN, Member, Position
 
 REQUESTS_KEPT = 16
+HOLD_SECONDS = 300.0
+"""So long a member that begins from a snapshot or catches up may stand still and is waited for."""
 STUCK_AFTER_SECONDS = 60.0
 """Without a batch for so long, a member's queries do not get on. Spark's first one is slow."""
 
@@ -56,16 +58,28 @@ class Leading:
         standing: say.Standing,
         journal: OwnJournal,
         digests: Iterable[say.BatchDigest],
+        begins: Position,
     ) -> Iterator[do.Action]:
         """Tells a member where to go on, and sends it records if it has nothing to cut (I8), with
-        what the newest batches came to: it may still have to run some (I6)."""
+        what the newest batches came to: it may still have to run some (I6). One with an empty
+        journal begins from a snapshot that stands at ``begins`` or later, if that is not 0."""
         peer = self.peers.get(name)
         if peer is None or peer.stage is Stage.REPLICATE:
             return
         match = common_prefix(journal.epochs, journal.last, standing.epochs, standing.last)
-        forced, journal_id = journal.forced_behind(match), standing.journal_id
-        yield do.Tell(name, say.Follow(self.epoch, journal_id, match, standing.last, forced))
-        if match == standing.last:
+        follow = say.Follow(
+            self.epoch,
+            standing.journal_id,
+            match,
+            standing.last,
+            journal.forced_behind(match),
+            begins if standing.last == ORIGIN else journal.base,
+            journal.epochs,
+        )
+        yield do.Tell(name, follow)
+        if follow.by_snapshot:
+            peer.begins_at, peer.begins_from = now, follow.begins.sequence
+        elif match == standing.last:
             peer.follows(now, standing.journal_id)
             yield do.StreamRecords(name, self.epoch, match)
             for digest in digests:
@@ -80,9 +94,17 @@ class Leading:
         if peer is not None and sent_at is not None:
             peer.promised_at = max(peer.promised_at, sent_at)
 
+    def hold(self, now: float, in_sync: Iterable[Member]) -> float:
+        """R29: what a member that is on its way needs stays, for a while; infinite without one."""
+        listed = {member.node for member in in_sync}
+        needs = (p.needs(now, HOLD_SECONDS) for p in self.peers.values() if p.name not in listed)
+        return min(needs, default=math.inf)
+
     # -- time --------------------------------------------------------------------------------------
 
-    def tick(self, now: float, last: int, committed: int, asks: bool) -> Iterator[do.Action]:
+    def tick(
+        self, now: float, last: int, committed: int, kept: int, asks: bool
+    ) -> Iterator[do.Action]:
         """Heartbeats; ``asks``: the database does not answer, so promises are asked for (R16)."""
         self._note(now, last)
         self._probe_again(now, last)
@@ -92,12 +114,13 @@ class Leading:
         self._goal, self._next_goal = self._next_goal, last
         if asks:
             self._ask(now)
-        yield from self._heartbeats(committed, self._request if asks else 0)
+        request = self._request if asks else 0
+        yield from self._beat(say.Heartbeat(self.epoch, committed, request, kept))
 
-    def _heartbeats(self, committed: int, request: int) -> Iterator[do.Action]:
+    def _beat(self, heartbeat: say.Heartbeat) -> Iterator[do.Action]:
         for peer in self.peers.values():
             if peer.connected:
-                yield do.Tell(peer.name, say.Heartbeat(self.epoch, committed, request))
+                yield do.Tell(peer.name, heartbeat)
             if peer.connected and peer.stage is Stage.PROBE:
                 yield do.Tell(peer.name, say.Probe(self.epoch))
 

@@ -17,6 +17,7 @@ from ha_engine.core.own_journal import OwnJournal
 from ha_engine.core.progress import PeerTiming
 from ha_engine.core.querying import Querying
 from ha_engine.core.role import check_transition
+from ha_engine.core.snapshots import Snapshots
 from ha_engine.core.tenure import Tenure
 from ha_engine.core.verdicts import Foreign, Lost, Outcome, Waits
 from ha_engine.types import EpochStart, Role
@@ -33,8 +34,10 @@ class Life:
         querying: Querying,
         following: Following,
         peers: PeerTiming,
+        snapshot_interval: float,
     ) -> None:
         self.identity, self.peer_timing = identity, peers
+        self._snapshot_interval = snapshot_interval
         self.lease, self.lessee = lessee.lease, lessee
         self.journal, self.querying, self.following = journal, querying, following
         self.tenure: Tenure | None = None
@@ -91,8 +94,11 @@ class Life:
         self._become(Role.PROMOTING, f"acquired epoch {epoch}")
         self.do_all(self.lessee.bind(group_id))
         me, timing = self.lease.member, self.peer_timing
+        journal, querying = self.journal, self.querying
         leading = Leading(me, epoch, timing, self.now, self.connected)
-        self.tenure = Tenure(self.lessee, self.journal, self.querying, leading)
+        snapshots = Snapshots(journal, querying, leading, self._snapshot_interval, self.now)
+        retention = self.following.retention
+        self.tenure = Tenure(self.lessee, journal, querying, leading, snapshots, retention)
         start = EpochStart(self.identity.node, self.identity.process, forced)
         self.do(self.tenure.append(start))
 

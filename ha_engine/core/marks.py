@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from dataclasses import dataclass
 
@@ -17,9 +17,6 @@ from ha_engine.core.pace import Pace
 from ha_engine.core.uncut import UncutEvents
 from ha_engine.errors import InvariantBroken
 from ha_engine.types import Events, Mark, Published, QueryBase
-
-TICKS_IN_A_ROW_MAX = 3
-"""Chained stateful operators settle within these; complete mode never falls quiet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +40,8 @@ class QueryMarks:
         self.initial = Mark(query, 0, 0)
         # The mark before those that are kept one by one.
         self.before = self.initial
+        # Marks that a snapshot brought, and the journal does not have yet.
+        self.unwritten: list[Mark] = []
         self._throughs = array("Q")
         self._sequences = array("Q")
         self._uncut = UncutEvents(limits.max_events_per_batch)
@@ -59,10 +58,8 @@ class QueryMarks:
         # The highest batch that Spark has behind it, by the word of the process that runs now.
         self.passed: int | None = None
         # The highest batch that Spark has committed, by its word since this node process runs.
-        self._finished: int | None = None
-        self._pace = Pace(limits.min_batch_interval)
-        self._quiet = False
-        self._ticks = 0
+        self.finished: int | None = None
+        self._pace = Pace(limits.min_batch_interval, limits.tick_after)
         # R26: whose ledger has yet to tell how far the history went that was given up, and how far
         # each did. Empty batches lead up to there.
         self.unheard: set[str] = set()
@@ -103,7 +100,10 @@ class QueryMarks:
         return self._uncut.events
 
     def saw_mark(self, sequence: int, mark: Mark) -> None:
-        """Takes in the mark whose record is ``sequence``."""
+        """Takes in the mark whose record is ``sequence``; a snapshot may have brought it before."""
+        if mark.number <= self.before.number and mark.through <= self.before.through:
+            self.unwritten = [one for one in self.unwritten if one != mark]
+            return
         if mark.number != self.last.number + 1 or mark.through < self.last.through:
             raise InvariantBroken(f"mark {mark} does not follow {self.last} (I5, I6)")
         self._throughs.append(mark.through)
@@ -169,7 +169,7 @@ class QueryMarks:
 
     def stand_on(self, base: QueryBase) -> None:
         """What the records said before the first that will be taken in."""
-        self.initial, self.before = base.initial, base.last
+        self.initial, self.before, self.unwritten = base.initial, base.last, [*base.ahead]
         self.admitted = base.last.number
         self.recorded = dict(base.published)
         self.unheard = set(base.unheard) & set(self.sinks)
@@ -177,10 +177,21 @@ class QueryMarks:
             batch = self.recorded.get(sink, 0)
             self.published[sink] = self._published_committed[sink] = batch
 
+    def record_of(self, number: int) -> int:
+        """The sequence of the record of a mark that is kept one by one."""
+        return self._sequences[number - 1 - self.before.number]
+
+    def ending_at(self, through: int) -> int | None:
+        """The batch that ends at ``through``; None while there is none."""
+        index = bisect_left(self._throughs, through)
+        if index == len(self._throughs) or self._throughs[index] != through:
+            return None
+        return self.before.number + index + 1
+
     @property
     def need(self) -> int:
         """The sequence behind which Spark may read again; where it stands is known once it asks."""
-        finished = self._finished
+        finished = self.finished
         if finished is None or finished > self.last.number:
             return self.before.through
         return self.mark_at(max(finished, self.before.number)).through
@@ -201,7 +212,7 @@ class QueryMarks:
         """
         if first_kept is None:
             # Spark asked for the last mark, so the batch before it came out.
-            before_last = max(self.initial.number, self.last.number - 1)
+            before_last = max(self.before.number, self.last.number - 1)
             self.floor = max(self.recorded.values(), default=0)
             self.floor = max(self.floor, before_last)
         else:
@@ -232,7 +243,7 @@ class QueryMarks:
         if after == self.last.number:
             self._pace.ended(now, after)
         self.wanted, self.passed = after, max(self.passed or 0, after)
-        self._finished = max(self._finished or 0, after)
+        self.finished = max(self.finished or 0, after)
 
     def ended(self) -> None:
         """Nobody waits for a mark, and how far the next process is, it will tell."""
@@ -254,7 +265,7 @@ class QueryMarks:
 
     def _enter_outbox(self, number: int, rows: int, size: int) -> None:
         # Data that yields nothing still moves the watermark; only a tick without rows is the end.
-        self._quiet = rows == 0 and self._is_tick(number)
+        self._pace.quiet = rows == 0 and self._is_tick(number)
         self.admitted = max(self.admitted, number)
         self._outbox.append((number, size))
         self._outbox_bytes += size
@@ -286,12 +297,18 @@ class QueryMarks:
         return Mark(self.query, number, self._throughs[index])
 
     def plan(
-        self, now: float, committed: int, slowest: int | None = None, *, starting: bool = False
+        self,
+        now: float,
+        committed: int,
+        slowest: int | None = None,
+        *,
+        starting: bool = False,
+        barrier: int | None = None,
     ) -> Mark | None:
         """The next mark; None while there is nothing to cut, nobody to run it, or no room.
 
         ``slowest``: the batch that a member has come to which has some to catch up with;
-        ``starting``: a member has not said yet where it is.
+        ``starting``: a member has not said yet where it is; ``barrier``: one batch ends there.
         """
         if self.wanted != self.last.number or self.unheard:
             return None
@@ -301,11 +318,12 @@ class QueryMarks:
             return None
         if self._pace.rests(now, slowest, starting=starting, full=self._is_full):
             return None
-        through = self._uncut.cut(committed)
+        ahead = barrier if barrier is not None and self.last.through < barrier else None
+        through = self._uncut.cut(committed, ahead)
         if through is not None:
-            self._ticks, self._quiet = 0, False
-        elif self._tick_due(now):
-            self._ticks += 1
+            self._pace.data_came()
+        elif self.last.number > self.initial.number and self._pace.tick_due(now):
+            self._pace.ticked()
             through = self.last.through
         else:
             return None
@@ -318,14 +336,6 @@ class QueryMarks:
     @property
     def _is_full(self) -> bool:
         return self._uncut.events >= self.limits.max_events_per_batch
-
-    def _tick_due(self, now: float) -> bool:
-        return (
-            self.last.number > self.initial.number
-            and not self._quiet
-            and self._ticks < TICKS_IN_A_ROW_MAX
-            and now >= self._pace.cut_at + self.limits.tick_after
-        )
 
     def _is_tick(self, number: int) -> bool:
         if number <= self.before.number:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ha_engine.types import Position, Record
+from ha_engine.types import ORIGIN, Cut, Position, Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,9 @@ class Follow:
     """From the holder: ``match`` is where our journals part; what you have behind it is to go.
 
     ``stood`` is the end of the journal in the Standing that this answers. ``forced``: an operator
-    gave up, behind ``match``, whatever the others had committed there (R26).
+    gave up, behind ``match``, whatever the others had committed there (R26). Where ``match`` is not
+    as far as ``begins``, the holder has no longer all that you lack: begin from a snapshot that
+    stands there or later, in the history of ``epochs`` (R28).
     """
 
     epoch: int
@@ -44,6 +46,12 @@ class Follow:
     match: Position
     stood: Position
     forced: bool = False
+    begins: Position = ORIGIN
+    epochs: tuple[Position, ...] = ()
+
+    @property
+    def by_snapshot(self) -> bool:
+        return self.match.sequence < self.begins.sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +77,13 @@ class Heartbeat:
     """From the holder, several within ``sync_timeout``.
 
     ``request`` is not 0 when the holder cannot reach the database and asks for a promise (R16).
+    ``kept`` is the position of the oldest revision that is kept, 0 without one (R29).
     """
 
     epoch: int
     committed: int
     request: int = 0
+    kept: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +127,51 @@ class BatchDigest:
     digest: str
 
 
-Word = Probe | Follow | Records | Committed | Heartbeat | Released | BatchDigest
+@dataclass(frozen=True, slots=True)
+class TakeSnapshot:
+    """From the holder, to one warm in-sync member: store a snapshot that stands at ``cut``."""
+
+    epoch: int
+    cut: Cut
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTaken:
+    """The answer: it is complete as ``draft``.
+
+    ``batches`` are those that it stands on, and what they came to: (query, number, digest).
+    """
+
+    epoch: int
+    request: int
+    draft: int
+    batches: tuple[tuple[str, int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFailed:
+    """The other answer."""
+
+    epoch: int
+    request: int
+    reason: str
+
+
+Word = Probe | Follow | Records | Committed | Heartbeat | Released | BatchDigest | TakeSnapshot
 """What a holder says."""
 
-Answer = Standing | Ack | Promise
+
+@dataclass(frozen=True, slots=True)
+class SnapshotLacking:
+    """From a member that is to begin from a snapshot and found none that it can use."""
+
+    epoch: int
+    reason: str
+
+
+SnapshotAnswer = SnapshotTaken | SnapshotFailed
+
+Answer = Standing | Ack | Promise | SnapshotAnswer | SnapshotLacking
 """What the others say."""
 
 Message = Word | Answer

@@ -54,6 +54,15 @@ class OwnJournal:
         self.last = record.position
         self._deployment.take(record)
 
+    def position_at(self, sequence: int) -> Position:
+        """The position of the record ``sequence``, which is not before the base."""
+        epoch = max((s.epoch for s in self.epochs if s.sequence <= sequence), default=0)
+        return Position(epoch, sequence)
+
+    def has(self, position: Position) -> bool:
+        """Whether it is, or was before it was trimmed, a position of this journal."""
+        return position <= self.last and self.position_at(position.sequence) == position
+
     def is_forced(self, epoch: int) -> bool:
         return any(start.epoch == epoch for start in self._forced)
 

@@ -1,4 +1,4 @@
-"""How long the holder rests from one mark of a query to the next, so that other members follow.
+"""When the next mark of a query comes: after a rest so that other members follow, or as a tick.
 
 A member runs each batch as it was cut. One that is behind, or whose queries start, catches up by
 fewer and larger batches, where both nodes share their cores too.
@@ -13,6 +13,8 @@ CATCH_UP_BATCHES = 4
 it is."""
 CATCH_UP_SECONDS = (1.0, 5.0)
 """The least and the most from one mark to the next meanwhile."""
+TICKS_IN_A_ROW_MAX = 3
+"""Chained stateful operators settle within these; complete mode never falls quiet."""
 BATCHES_OF_REST = 5
 """While a member's queries start, a mark comes when the last batch could have run so many times:
 where both nodes share their cores, Spark starts several times as fast."""
@@ -21,13 +23,16 @@ where both nodes share their cores, Spark starts several times as fast."""
 class Pace:
     """Of one query's marks. Times in seconds."""
 
-    def __init__(self, min_interval: float) -> None:
-        self._min_interval = min_interval
+    def __init__(self, min_interval: float, tick_after: float) -> None:
+        self._min_interval, self._tick_after = min_interval, tick_after
         self.cut_at = -math.inf
         # What the newest batch that was timed took, and its number.
         self._took, self._timed = 0.0, 0
         # How far the slowest member had come then; None when nobody was behind.
         self._slowest_then: int | None = None
+        # The newest batch said that there is nothing to come but for new input.
+        self.quiet = False
+        self._ticks = 0
 
     def cut(self, now: float, slowest: int | None) -> None:
         self.cut_at, self._slowest_then = now, slowest
@@ -36,6 +41,19 @@ class Pace:
         """Spark has finished ``batch``, which the newest mark ends."""
         if batch > self._timed and self.cut_at > -math.inf:
             self._took, self._timed = now - self.cut_at, batch
+
+    def data_came(self) -> None:
+        self._ticks, self.quiet = 0, False
+
+    def ticked(self) -> None:
+        self._ticks += 1
+
+    def tick_due(self, now: float) -> bool:
+        return (
+            not self.quiet
+            and self._ticks < TICKS_IN_A_ROW_MAX
+            and now >= self.cut_at + self._tick_after
+        )
 
     def rests(self, now: float, slowest: int | None, *, starting: bool, full: bool) -> bool:
         """``slowest``: the batch that a member has come to which has some to catch up with;

@@ -45,6 +45,8 @@ class Peer:
         # From when it has fallen far behind until it is warm again.
         self.catches_up = False
         self.promised_at = -math.inf
+        # When it was told to begin from a snapshot, and where the oldest of these stands.
+        self.begins_at, self.begins_from = -math.inf, 0
 
     @property
     def member(self) -> Member | None:
@@ -64,6 +66,12 @@ class Peer:
 
     def unlinked(self) -> None:
         self.connected, self.stage, self.warm = False, Stage.PROBE, False
+
+    def needs(self, now: float, patience: float) -> float:
+        """The sequence behind which it still needs records, while it gets on."""
+        if self.journal_id is not None and now < self.advanced_at + patience:
+            return self.match
+        return self.begins_from if now < self.begins_at + patience else math.inf
 
     def follows(self, now: float, journal_id: str) -> None:
         """Its journal is a prefix of ours from here on; what it acked under this epoch stays."""

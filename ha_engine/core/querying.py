@@ -10,9 +10,12 @@ from dataclasses import dataclass
 
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
+from ha_engine.core import messages as say
+from ha_engine.core.barrier import are_finished
 from ha_engine.core.deployment import Deployment
 from ha_engine.core.digests import Digests
 from ha_engine.core.process import QueryProcess
+from ha_engine.types import Cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,7 @@ class Querying:
     def __init__(self, owner: str, deployment: Deployment) -> None:
         self.deployment, self.digests = deployment, Digests()
         self.process = QueryProcess(owner, deployment.restarts)
+        self._wanted: Cut | None = None
 
     def is_about_a_gone_query(self, event: on.Input) -> bool:
         """A query process that outlived a change of the application still speaks of what it ran."""
@@ -88,6 +92,28 @@ class Querying:
             yield do.StartQueryProcess(incarnation)
         if self.process.attended:
             yield from self.deployment.runs(now, journal_id)
+
+    def capture(self, cut: Cut) -> None:
+        """A snapshot that stands there is wanted of this node, once its queries are past it."""
+        self._wanted = cut
+
+    def captures(self) -> Iterator[do.Action]:
+        cut = self._wanted
+        if cut is None or not are_finished(self.deployment, cut.batches):
+            return
+        if all(self.digests.mine(*batch) is not None for batch in cut.batches):
+            self._wanted = None
+            yield do.TakeSnapshot(cut)
+
+    def answer_of(
+        self, epoch: int, event: on.SnapshotTaken | on.SnapshotFailed
+    ) -> say.SnapshotAnswer:
+        """What to tell the holder of ``epoch``, with what the batches came to here."""
+        cut = event.cut
+        if isinstance(event, on.SnapshotFailed):
+            return say.SnapshotFailed(epoch, cut.request, event.reason)
+        batches = tuple((*batch, self.digests.mine(*batch) or "") for batch in cut.batches)
+        return say.SnapshotTaken(epoch, cut.request, event.draft, batches)
 
     def warm(self, committed: int) -> bool:
         """R10: the queries run, are as far as what is published, and no batch differed."""

@@ -14,12 +14,26 @@ from functools import partial
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.core import messages as say
+from ha_engine.core.base import unwritten
 from ha_engine.core.leading import Leading
 from ha_engine.core.lessee import Lessee
 from ha_engine.core.own_journal import OwnJournal
 from ha_engine.core.querying import Querying
+from ha_engine.core.retention import Retention
+from ha_engine.core.snapshots import Snapshots
 from ha_engine.core.verdicts import Lost, Outcome, Waits
 from ha_engine.types import Body, Member
+
+Request = (
+    on.EventsOffered
+    | on.SinkPublished
+    | on.SkipAsked
+    | on.SwitchoverAsked
+    | on.SnapshotAsked
+    | on.SnapshotTaken
+    | on.SnapshotFailed
+)
+"""What only a holder deals with."""
 
 HANDOVER_SECONDS_MAX = 2.0
 """A switchover that is not ready to release the lease by then is given up."""
@@ -46,11 +60,17 @@ class Tenure:
     """Not ``active`` until the epoch's first record is committed, and the journal with it (R3)."""
 
     def __init__(
-        self, lessee: Lessee, journal: OwnJournal, querying: Querying, leading: Leading
+        self,
+        lessee: Lessee,
+        journal: OwnJournal,
+        querying: Querying,
+        leading: Leading,
+        snapshots: Snapshots,
+        retention: Retention,
     ) -> None:
         self._lessee, self._lease = lessee, lessee.lease
         self._journal, self._deployment = journal, querying.deployment
-        self._digests = querying.digests
+        self._querying, self.snapshots, self._retention = querying, snapshots, retention
         self.leading, self.epoch = leading, leading.epoch
         self._first = journal.last.sequence + 1
         self.active = self.receiving = False
@@ -84,6 +104,8 @@ class Tenure:
 
     def begin(self) -> Iterator[do.Action]:
         """The journal is committed: takes events and publishes."""
+        for mark in unwritten(self._deployment):
+            yield self.append(mark)
         change = self._deployment.change(self._journal.committed)
         if change is not None:
             yield self.append(change)
@@ -110,11 +132,7 @@ class Tenure:
     def append(self, body: Body, payload: bytes = b"") -> do.Action:
         return self._journal.append(self.epoch, body, payload)
 
-    def serve(
-        self,
-        now: float,
-        event: on.EventsOffered | on.SinkPublished | on.SkipAsked | on.SwitchoverAsked,
-    ) -> Iterator[do.Action]:
+    def serve(self, now: float, event: Request) -> Iterator[do.Action]:
         match event:
             case on.EventsOffered(events, payload) if self.receiving:
                 yield self.append(events, payload)
@@ -126,6 +144,17 @@ class Tenure:
                 yield from self._append_if(self._deployment.skip(event))
             case on.SwitchoverAsked(to, by):
                 yield from self._switch_over(now, to, by)
+            case on.SnapshotAsked():
+                self.snapshots.ask(now)
+            case on.SnapshotTaken() | on.SnapshotFailed():
+                self._hear_of_snapshot(None, self._querying.answer_of(self.epoch, event))
+
+    def _hear_of_snapshot(self, by: str | None, message: say.SnapshotAnswer) -> None:
+        match message:
+            case say.SnapshotTaken():
+                self.snapshots.taken(by, message)
+            case say.SnapshotFailed():
+                self.snapshots.failed(by, message)
 
     def _append_if(self, body: Body | None) -> Iterator[do.Action]:
         if body is not None:
@@ -151,7 +180,9 @@ class Tenure:
             slowest = partial(self.leading.slowest, now, in_sync)
             starting = partial(self.leading.starting, now, in_sync)
             committed = self._journal.committed
-            for mark in list(self._deployment.next_marks(now, committed, slowest, starting)):
+            barrier = self.snapshots.barrier
+            marks = self._deployment.next_marks(now, committed, slowest, starting, barrier)
+            for mark in list(marks):
                 yield self.append(mark)
             for published in list(self._deployment.numbers_passed()):
                 yield self.append(published)
@@ -169,20 +200,32 @@ class Tenure:
             leading.restart_timers(now)
         self._ticked_at = now
         asks = self._lease.failing and not self._lease.alone
-        yield from leading.tick(now, journal.last.sequence, journal.committed, asks)
+        kept = self._retention.kept
+        yield from leading.tick(now, journal.last.sequence, journal.committed, kept, asks)
         leading.admit(now)
+        if self.may_act(now) and self._lease.row is not None:
+            yield from self.snapshots.tick(now, self._lease.row.in_sync)
 
     def hear(self, now: float, peer: str, message: say.Answer) -> Iterator[do.Action]:
         if message.epoch != self.epoch:
             return
         match message:
             case say.Standing():
-                known = self._digests.known_here(self.epoch)
-                yield from self.leading.stands(now, peer, message, self._journal, known)
+                known = self._querying.digests.known_here(self.epoch)
+                begins = self._retention.begins
+                yield from self.leading.stands(now, peer, message, self._journal, known, begins)
             case say.Ack():
                 self.leading.acked(now, peer, message)
             case say.Promise():
                 self.leading.promised(peer, message)
+            case say.SnapshotTaken() | say.SnapshotFailed():
+                self._hear_of_snapshot(peer, message)
+            case say.SnapshotLacking():
+                self.snapshots.ask(now)
+
+    def hold(self, now: float) -> float:
+        """Behind which sequence who joins still needs records; see Leading.hold."""
+        return self.leading.hold(now, self._lease.row.in_sync if self._lease.row else ())
 
     def wanted_in_sync(self, now: float) -> tuple[Member, ...] | None:
         """Whom the row should list; None while there is no row."""

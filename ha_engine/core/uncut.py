@@ -39,15 +39,19 @@ class UncutEvents:
         while self._runs and self._runs[0][0] <= sequence:
             self.events -= self._runs.popleft()[1]
 
-    def cut(self, committed: int) -> int | None:
-        """Where the next batch ends: full, or at the end of what is committed."""
-        through, total = None, 0
+    def cut(self, committed: int, barrier: int | None = None) -> int | None:
+        """Where the next batch ends: full, at the end of what is committed, or at the ``barrier``.
+
+        That lies in what is committed; a batch ends there though no event does.
+        """
+        through, total, limit = None, 0, committed if barrier is None else barrier
         for sequence, events in self._runs:
-            full = through is not None and total + events > self._batch_events_max
-            if sequence > committed or full:
+            if sequence > limit:
                 break
+            if through is not None and total + events > self._batch_events_max:
+                return through
             through, total = sequence, total + events
-        return through
+        return through if barrier is None else barrier
 
     def _merge(self) -> None:
         run_events_max = self._batch_events_max // RUNS_IN_A_BATCH

@@ -69,6 +69,21 @@ class Journal:
             raise _disk_failed("opened", directory, error) from error
         return journal
 
+    @staticmethod
+    def create_behind(
+        directory: Path, base: Position, *, group: str, group_id: str, epochs: Sequence[Position]
+    ) -> str:
+        """A journal whose records up to ``base`` are no longer kept; answers its new id.
+
+        ``epochs`` are the first positions of those that began up to there. Raises DiskFailed.
+        """
+        identity = Identity(group, group_id, str(uuid4()), epochs=tuple(epochs))
+        try:
+            _create_at(directory, identity, base.sequence + 1)
+        except OSError as error:
+            raise _disk_failed("made", directory, error) from error
+        return identity.journal_id
+
     def close(self) -> None:
         """Close the files; what was not synced stays so."""
         for segment in self._segments:
@@ -205,12 +220,17 @@ class Journal:
         Answers the file that keeps them. The journal takes a new id first, since no word on the old
         one holds any more (R8). Raises DiskFailed.
         """
-        first = next(iter(self.read(sequence + 1, sequence + 1, payloads=False))).position
-        path = given_up.path_of(self._directory, first, self._last)
-        with self._fatal("set aside"):
-            given_up.set_aside(path, self.locate(first.sequence, self._last.sequence))
+        path = self.set_aside_after(sequence, self._directory)
         self.retire()
         self.truncate_after(sequence)
+        return path
+
+    def set_aside_after(self, sequence: int, directory: Path) -> Path:
+        """Copy the records behind ``sequence`` to a file in ``directory``. Raises DiskFailed."""
+        first = next(iter(self.read(sequence + 1, sequence + 1, payloads=False))).position
+        path = given_up.path_of(directory, first, self._last)
+        with self._fatal("set aside"):
+            given_up.set_aside(path, self.locate(first.sequence, self._last.sequence))
         return path
 
     def trim_before(self, sequence: int) -> None:
@@ -290,9 +310,12 @@ def check_follows(last: Position, positions: Sequence[Position]) -> None:
 
 
 def _create(directory: Path, group: str) -> Identity:
-    identity = Identity(group, None, str(uuid4()))
+    return _create_at(directory, Identity(group, None, str(uuid4())), 1)
+
+
+def _create_at(directory: Path, identity: Identity, first: int) -> Identity:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    settle(create(directory, identity.journal_id, 1))
+    settle(create(directory, identity.journal_id, first))
     identities.store(directory, identity)
     fsync_directory(directory.parent)
     return identity

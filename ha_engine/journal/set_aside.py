@@ -17,10 +17,11 @@ from ha_engine.journal.identity import fsync_directory
 from ha_engine.types import Extent, Position
 
 COPY_BYTES = 1 << 20
+SUFFIX = ".frames"
 
 
 def path_of(directory: Path, first: Position, last: Position) -> Path:
-    return directory / f"given-up.{first}-{last}.frames"
+    return directory / f"given-up.{first}-{last}{SUFFIX}"
 
 
 def set_aside(path: Path, extents: Iterable[Extent]) -> None:

@@ -78,6 +78,8 @@ revision = Table(
     Column("visible_at", DateTime(timezone=True)),
     Column("epoch", BigInteger),
     Column("sequence", BigInteger),
+    Column("written_epoch", BigInteger),
+    Column("written_sequence", BigInteger),
     Column("bytes_total", BigInteger),
     Column("bytes_new", BigInteger),
     Column("manifest", LargeBinary),

@@ -14,7 +14,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TypeVar
 
 from sqlalchemy import (
@@ -36,7 +35,7 @@ from ha_engine.errors import DraftLost
 from ha_engine.postgres.engine import database_error, sqlstate
 from ha_engine.postgres.schema import SCHEMA, chunk, lease, revision, revision_chunk
 from ha_engine.postgres.session import Session
-from ha_engine.types import Chunk, Holder, Position
+from ha_engine.types import Chunk, Holder, Position, Revision
 
 T = TypeVar("T")
 
@@ -44,19 +43,6 @@ CALL_SECONDS = 30.0
 COLLECTED_AT_ONCE = 256
 _ATTEMPTS = 5
 _BROKEN_REFERENCE = "23503"
-
-
-@dataclass(frozen=True, slots=True)
-class Revision:
-    """A visible revision. ``bytes_new`` had no chunk before it; both sizes are uncompressed."""
-
-    id: int
-    taken_by: str
-    position: Position
-    begun_at: datetime
-    visible_at: datetime
-    bytes_total: int
-    bytes_new: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +120,7 @@ class SnapshotStore:
         self,
         draft: int,
         position: Position,
+        written: Position,
         manifest: bytes,
         manifest_digest: bytes,
         *,
@@ -144,6 +131,8 @@ class SnapshotStore:
         values = {
             "epoch": position.epoch,
             "sequence": position.sequence,
+            "written_epoch": written.epoch,
+            "written_sequence": written.sequence,
             "manifest": manifest,
             "manifest_digest": manifest_digest,
             "bytes_total": bytes_total,
@@ -204,17 +193,20 @@ class SnapshotStore:
 
     def revisions(self) -> list[Revision]:
         """The visible ones, newest first."""
-        query = select(revision).where(*self._visible).order_by(revision.c.id.desc())
+        age = func.extract("epoch", func.clock_timestamp() - revision.c.visible_at).label("age")
+        query = select(revision, age).where(*self._visible).order_by(revision.c.id.desc())
         rows = self._call(lambda connection: connection.execute(query).all())
         return [
             Revision(
                 row.id,
                 row.taken_by,
                 Position(row.epoch, row.sequence),
+                Position(row.written_epoch, row.written_sequence),
                 row.begun_at,
                 row.visible_at,
                 row.bytes_total,
                 row.bytes_new,
+                float(row.age),
             )
             for row in rows
         ]

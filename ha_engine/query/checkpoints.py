@@ -23,9 +23,10 @@ CLEAN_FILE = "ha_engine.clean"
 _ASIDE = ".set-aside-"
 _WRITTEN_BY_SPARK = ("offsets", "commits", "state")
 _LOST = (
-    "its checkpoint is lost, and its state began before its definition changed, so the journal "
-    "cannot rebuild it; set on_change to reset and change the query (a comment is enough) to start "
-    "with empty state"
+    "its checkpoint is lost, and the journal cannot rebuild its state, which is older than the "
+    "journal or than its definition; run 'ha-engine reinit' on this node, so that it begins from a "
+    "snapshot, or set on_change to reset and change the query (a comment is enough) to start with "
+    "empty state"
 )
 
 
@@ -54,6 +55,12 @@ def open_checkpoint(
         _stamp(directory, wanted)
         _delete_set_aside(root, query)
     return directory
+
+
+def stamp_restored(checkpoint: Path, stamp: str) -> None:
+    """Say for which journal a checkpoint is whole that Spark has yet to open. Raises DiskFailed."""
+    with disk(checkpoint.parent):
+        _stamp(checkpoint, _Stamp(stamp, boot_id()))
 
 
 def mark_clean(root: Path, *, boot: str | None = None) -> None:

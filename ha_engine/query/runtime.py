@@ -16,13 +16,18 @@ from ha_engine.query.session import check_java
 
 def runtime_versions() -> dict[str, str]:
     """Versions by component. Blocks while Java tells its own, some 0.1 s."""
-    packages = {"spark": "pyspark", "pyarrow": "pyarrow", "pandas": "pandas"}
     return {
         "engine": __version__,
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
         "java": _java(),
-        **{name: version(package) for name, package in packages.items()},
+        **package_versions(),
     }
+
+
+def package_versions() -> dict[str, str]:
+    """Of the packages that compute a batch, and write a checkpoint."""
+    packages = {"spark": "pyspark", "pyarrow": "pyarrow", "pandas": "pandas"}
+    return {name: version(package) for name, package in packages.items()}
 
 
 def _java() -> str:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import structlog
+
 from ha_engine.config.quantities import format_size
 from ha_engine.errors import Backpressure
+
+log = structlog.get_logger(__name__)
 
 LOOK_EVERY_SECONDS = 0.2
 DISK_RETRY_SECONDS = 5.0
@@ -29,6 +34,21 @@ class Disk:
     def has_room(self) -> bool:
         """Whether events may come."""
         return self._free_bytes() >= self.min_free
+
+    async def watch(self, changed: Callable[[bool], None]) -> None:
+        """Calls ``changed`` with whether there is room, each time that this is new."""
+        had_room = True
+        while True:
+            has_room = self.has_room
+            if has_room != had_room:
+                had_room = has_room
+                log.warning(
+                    "the disk has room for events" if has_room else "the disk is nearly full",
+                    directory=str(self.directory),
+                    min_free=self.min_free,
+                )
+                changed(has_room)
+            await asyncio.sleep(LOOK_EVERY_SECONDS)
 
     def _free_bytes(self) -> int:
         now = time.monotonic()

@@ -130,6 +130,10 @@ class Gate:
             case Events() as events:
                 self._producers.apply(record.position, events)
 
+    def stand_on(self, producers: pa.Table) -> None:
+        """What the records said of producers that the journal no longer holds."""
+        self._producers.stand_on(producers)
+
     def rebuild(self, records: Iterable[Record]) -> None:
         """The producer table anew, from all records that the journal still holds, in order."""
         self._producers.rebuild(

@@ -20,7 +20,11 @@ from ha_engine.core.messages import (
     Promise,
     Records,
     Released,
+    SnapshotFailed,
+    SnapshotLacking,
+    SnapshotTaken,
     Standing,
+    TakeSnapshot,
 )
 from ha_engine.journal.record import (
     HEADER_BYTES,
@@ -31,8 +35,10 @@ from ha_engine.journal.record import (
     verified,
 )
 from ha_engine.journal.record import to_frame as written_frame
-from ha_engine.types import Position, Record
+from ha_engine.types import Cut, Position, Record
 from ha_engine.v1 import sync_pb2 as pb
+
+TEXT_MAX = 300
 
 
 class MalformedFrame(Exception):
@@ -51,8 +57,8 @@ def to_frame(message: Message) -> pb.SyncFrame:
             return records_frame(epoch, previous, b"".join(map(encode, records)), committed)
         case Committed(epoch, committed):
             return pb.SyncFrame(committed=pb.Committed(epoch=epoch, committed=committed))
-        case Heartbeat(epoch, committed, request):
-            heartbeat = pb.Heartbeat(epoch=epoch, committed=committed, request=request)
+        case Heartbeat(epoch, committed, request, kept):
+            heartbeat = pb.Heartbeat(epoch=epoch, committed=committed, request=request, kept=kept)
             return pb.SyncFrame(heartbeat=heartbeat)
         case Ack():
             return pb.SyncFrame(ack=_from_ack(message))
@@ -63,6 +69,16 @@ def to_frame(message: Message) -> pb.SyncFrame:
         case BatchDigest(epoch, query, number, digest):
             batch = pb.BatchDigest(epoch=epoch, query=query, number=number, digest=digest)
             return pb.SyncFrame(batch_digest=batch)
+        case TakeSnapshot(epoch, cut):
+            return pb.SyncFrame(take_snapshot=_from_cut(epoch, cut))
+        case SnapshotTaken():
+            return pb.SyncFrame(snapshot_taken=_from_taken(message))
+        case SnapshotFailed(epoch, request, reason):
+            failed = pb.SnapshotFailed(epoch=epoch, request=request, reason=reason[:TEXT_MAX])
+            return pb.SyncFrame(snapshot_failed=failed)
+        case SnapshotLacking(epoch, reason):
+            lacking = pb.SnapshotLacking(epoch=epoch, reason=reason[:TEXT_MAX])
+            return pb.SyncFrame(snapshot_lacking=lacking)
 
 
 def records_frame(epoch: int, previous: Position, frames: bytes, committed: int) -> pb.SyncFrame:
@@ -88,7 +104,7 @@ def to_message(frame: pb.SyncFrame) -> Message:
             return Committed(frame.committed.epoch, frame.committed.committed)
         case "heartbeat":
             beat = frame.heartbeat
-            return Heartbeat(beat.epoch, beat.committed, beat.request)
+            return Heartbeat(beat.epoch, beat.committed, beat.request, beat.kept)
         case "ack":
             return _to_ack(frame.ack)
         case "promise":
@@ -98,6 +114,16 @@ def to_message(frame: pb.SyncFrame) -> Message:
         case "batch_digest":
             batch = frame.batch_digest
             return BatchDigest(batch.epoch, batch.query, batch.number, batch.digest)
+        case "take_snapshot":
+            return TakeSnapshot(frame.take_snapshot.epoch, _to_cut(frame.take_snapshot))
+        case "snapshot_taken":
+            return _to_taken(frame.snapshot_taken)
+        case "snapshot_failed":
+            failed = frame.snapshot_failed
+            return SnapshotFailed(failed.epoch, failed.request, failed.reason[:TEXT_MAX])
+        case "snapshot_lacking":
+            lacking = frame.snapshot_lacking
+            return SnapshotLacking(lacking.epoch, lacking.reason[:TEXT_MAX])
         case other:
             raise MalformedFrame(f"it sent {other or 'a frame of no known kind'} among messages")
 
@@ -140,12 +166,21 @@ def _from_follow(follow: Follow) -> pb.Follow:
         match=_from_position(follow.match),
         stood=_from_position(follow.stood),
         forced=follow.forced,
+        begins=_from_position(follow.begins),
+        epochs=map(_from_position, follow.epochs),
     )
 
 
 def _to_follow(follow: pb.Follow) -> Follow:
-    match, stood = _to_position(follow.match), _to_position(follow.stood)
-    return Follow(follow.epoch, follow.journal_id, match, stood, follow.forced)
+    return Follow(
+        follow.epoch,
+        follow.journal_id,
+        _to_position(follow.match),
+        _to_position(follow.stood),
+        follow.forced,
+        _to_position(follow.begins),
+        tuple(map(_to_position, follow.epochs)),
+    )
 
 
 def _from_ack(ack: Ack) -> pb.Ack:
@@ -162,6 +197,36 @@ def _from_ack(ack: Ack) -> pb.Ack:
 def _to_ack(ack: pb.Ack) -> Ack:
     batches = tuple((batch.query, batch.number) for batch in ack.batches)
     return Ack(ack.epoch, ack.journal_id, ack.durable, ack.room, ack.warm, batches)
+
+
+def _from_cut(epoch: int, cut: Cut) -> pb.TakeSnapshot:
+    return pb.TakeSnapshot(
+        epoch=epoch,
+        request=cut.request,
+        position=_from_position(cut.position),
+        batches=[pb.QueryBatch(query=query, number=number) for query, number in cut.batches],
+        written=_from_position(cut.written),
+    )
+
+
+def _to_cut(wanted: pb.TakeSnapshot) -> Cut:
+    batches = tuple((batch.query, batch.number) for batch in wanted.batches)
+    place, written = _to_position(wanted.position), _to_position(wanted.written)
+    return Cut(wanted.request, place, batches, written)
+
+
+def _from_taken(taken: SnapshotTaken) -> pb.SnapshotTaken:
+    return pb.SnapshotTaken(
+        epoch=taken.epoch,
+        request=taken.request,
+        draft=taken.draft,
+        batches=[pb.CapturedBatch(query=q, number=n, digest=d) for q, n, d in taken.batches],
+    )
+
+
+def _to_taken(taken: pb.SnapshotTaken) -> SnapshotTaken:
+    batches = tuple((batch.query, batch.number, batch.digest) for batch in taken.batches)
+    return SnapshotTaken(taken.epoch, taken.request, taken.draft, batches)
 
 
 # -- records ---------------------------------------------------------------------------------------

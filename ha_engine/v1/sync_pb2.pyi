@@ -38,6 +38,10 @@ class SyncFrame(_message.Message):
     BATCH_DIGEST_FIELD_NUMBER: _builtins.int
     REPORT_FIELD_NUMBER: _builtins.int
     COMMITTED_FIELD_NUMBER: _builtins.int
+    TAKE_SNAPSHOT_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_TAKEN_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_FAILED_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_LACKING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -66,6 +70,14 @@ class SyncFrame(_message.Message):
     def report(self) -> Global___Report: ...
     @_builtins.property
     def committed(self) -> Global___Committed: ...
+    @_builtins.property
+    def take_snapshot(self) -> Global___TakeSnapshot: ...
+    @_builtins.property
+    def snapshot_taken(self) -> Global___SnapshotTaken: ...
+    @_builtins.property
+    def snapshot_failed(self) -> Global___SnapshotFailed: ...
+    @_builtins.property
+    def snapshot_lacking(self) -> Global___SnapshotLacking: ...
     def __init__(
         self,
         *,
@@ -83,12 +95,16 @@ class SyncFrame(_message.Message):
         batch_digest: Global___BatchDigest | None = ...,
         report: Global___Report | None = ...,
         committed: Global___Committed | None = ...,
+        take_snapshot: Global___TakeSnapshot | None = ...,
+        snapshot_taken: Global___SnapshotTaken | None = ...,
+        snapshot_failed: Global___SnapshotFailed | None = ...,
+        snapshot_lacking: Global___SnapshotLacking | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "batch_digest", b"batch_digest", "committed", b"committed", "follow", b"follow", "frame", b"frame", "heartbeat", b"heartbeat", "hello", b"hello", "probe", b"probe", "promise", b"promise", "records", b"records", "refusal", b"refusal", "released", b"released", "report", b"report", "standing", b"standing", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "batch_digest", b"batch_digest", "committed", b"committed", "follow", b"follow", "frame", b"frame", "heartbeat", b"heartbeat", "hello", b"hello", "probe", b"probe", "promise", b"promise", "records", b"records", "refusal", b"refusal", "released", b"released", "report", b"report", "snapshot_failed", b"snapshot_failed", "snapshot_lacking", b"snapshot_lacking", "snapshot_taken", b"snapshot_taken", "standing", b"standing", "take_snapshot", b"take_snapshot", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "batch_digest", b"batch_digest", "committed", b"committed", "follow", b"follow", "frame", b"frame", "heartbeat", b"heartbeat", "hello", b"hello", "probe", b"probe", "promise", b"promise", "records", b"records", "refusal", b"refusal", "released", b"released", "report", b"report", "standing", b"standing", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "batch_digest", b"batch_digest", "committed", b"committed", "follow", b"follow", "frame", b"frame", "heartbeat", b"heartbeat", "hello", b"hello", "probe", b"probe", "promise", b"promise", "records", b"records", "refusal", b"refusal", "released", b"released", "report", b"report", "snapshot_failed", b"snapshot_failed", "snapshot_lacking", b"snapshot_lacking", "snapshot_taken", b"snapshot_taken", "standing", b"standing", "take_snapshot", b"take_snapshot", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["hello", "welcome", "refusal", "probe", "standing", "follow", "records", "heartbeat", "ack", "promise", "released", "batch_digest", "report", "committed"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["hello", "welcome", "refusal", "probe", "standing", "follow", "records", "heartbeat", "ack", "promise", "released", "batch_digest", "report", "committed", "take_snapshot", "snapshot_taken", "snapshot_failed", "snapshot_lacking"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -300,6 +316,8 @@ class Follow(_message.Message):
     MATCH_FIELD_NUMBER: _builtins.int
     STOOD_FIELD_NUMBER: _builtins.int
     FORCED_FIELD_NUMBER: _builtins.int
+    BEGINS_FIELD_NUMBER: _builtins.int
+    EPOCHS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     journal_id: _builtins.str
     forced: _builtins.bool
@@ -310,6 +328,12 @@ class Follow(_message.Message):
     def stood(self) -> Global___Position:
         """The end of the journal in the Standing that this answers."""
 
+    @_builtins.property
+    def begins(self) -> Global___Position:
+        """Where a match that is not as far must begin from a snapshot, and the history it must be of."""
+
+    @_builtins.property
+    def epochs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Position]: ...
     def __init__(
         self,
         *,
@@ -318,10 +342,12 @@ class Follow(_message.Message):
         match: Global___Position | None = ...,
         stood: Global___Position | None = ...,
         forced: _builtins.bool = ...,
+        begins: Global___Position | None = ...,
+        epochs: _abc.Iterable[Global___Position] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["match", b"match", "stood", b"stood"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["begins", b"begins", "match", b"match", "stood", b"stood"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "forced", b"forced", "journal_id", b"journal_id", "match", b"match", "stood", b"stood"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begins", b"begins", "epoch", b"epoch", "epochs", b"epochs", "forced", b"forced", "journal_id", b"journal_id", "match", b"match", "stood", b"stood"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -388,19 +414,23 @@ class Heartbeat(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     COMMITTED_FIELD_NUMBER: _builtins.int
     REQUEST_FIELD_NUMBER: _builtins.int
+    KEPT_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     committed: _builtins.int
     request: _builtins.int
+    kept: _builtins.int
+    """Where the oldest revision that is kept stands."""
     def __init__(
         self,
         *,
         epoch: _builtins.int = ...,
         committed: _builtins.int = ...,
         request: _builtins.int = ...,
+        kept: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed", b"committed", "epoch", b"epoch", "request", b"request"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed", b"committed", "epoch", b"epoch", "kept", b"kept", "request", b"request"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -503,6 +533,148 @@ class Released(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Released: _TypeAlias = Released  # noqa: Y015
+
+@_typing.final
+class TakeSnapshot(_message.Message):
+    """Store a snapshot in which every query stands behind its batch, which ends at the position."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    REQUEST_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    BATCHES_FIELD_NUMBER: _builtins.int
+    WRITTEN_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    request: _builtins.int
+    @_builtins.property
+    def position(self) -> Global___Position: ...
+    @_builtins.property
+    def batches(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueryBatch]: ...
+    @_builtins.property
+    def written(self) -> Global___Position:
+        """The newest record of the marks that end them there."""
+
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        request: _builtins.int = ...,
+        position: Global___Position | None = ...,
+        batches: _abc.Iterable[Global___QueryBatch] | None = ...,
+        written: Global___Position | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["position", b"position", "written", b"written"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "epoch", b"epoch", "position", b"position", "request", b"request", "written", b"written"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TakeSnapshot: _TypeAlias = TakeSnapshot  # noqa: Y015
+
+@_typing.final
+class SnapshotTaken(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    REQUEST_FIELD_NUMBER: _builtins.int
+    DRAFT_FIELD_NUMBER: _builtins.int
+    BATCHES_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    request: _builtins.int
+    draft: _builtins.int
+    """Under which the database has it; the holder makes it visible."""
+    @_builtins.property
+    def batches(self) -> _containers.RepeatedCompositeFieldContainer[Global___CapturedBatch]: ...
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        request: _builtins.int = ...,
+        draft: _builtins.int = ...,
+        batches: _abc.Iterable[Global___CapturedBatch] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "draft", b"draft", "epoch", b"epoch", "request", b"request"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SnapshotTaken: _TypeAlias = SnapshotTaken  # noqa: Y015
+
+@_typing.final
+class CapturedBatch(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUERY_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    query: _builtins.str
+    number: _builtins.int
+    digest: _builtins.str
+    def __init__(
+        self,
+        *,
+        query: _builtins.str = ...,
+        number: _builtins.int = ...,
+        digest: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "number", b"number", "query", b"query"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CapturedBatch: _TypeAlias = CapturedBatch  # noqa: Y015
+
+@_typing.final
+class SnapshotFailed(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    REQUEST_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    request: _builtins.int
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        request: _builtins.int = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "reason", b"reason", "request", b"request"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SnapshotFailed: _TypeAlias = SnapshotFailed  # noqa: Y015
+
+@_typing.final
+class SnapshotLacking(_message.Message):
+    """There is none that the sender could begin from."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SnapshotLacking: _TypeAlias = SnapshotLacking  # noqa: Y015
 
 @_typing.final
 class BatchDigest(_message.Message):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ from ha_engine.core import inputs as on
 from ha_engine.core.role import LEGAL
 from ha_engine.metrics import NodeMetrics
 from ha_engine.sync import Report, Traffic
-from ha_engine.tally import Tally
-from ha_engine.types import Holder, LeaseRow, Role
+from ha_engine.tally import SnapshotTally, Tally
+from ha_engine.types import Holder, LeaseRow, Position, Revision, Role
 from tests.core.surroundings import IDENTITY
 from tests.core.world import World
 
@@ -44,6 +45,21 @@ class Links:
         return {"b": Traffic(connected=True, links=1, bytes_sent=5, bytes_received=7)}
 
 
+class Revisions:
+    """One snapshot, taken by another node."""
+
+    def __init__(self) -> None:
+        now = datetime.now(UTC)
+        self.counts = SnapshotTally()
+        self.revisions = [
+            Revision(7, "b", Position(1, 4), Position(1, 5), now, now, 2000, 500, 12.0)
+        ]
+
+    @property
+    def age_seconds(self) -> float | None:
+        return self.revisions[0].age_seconds
+
+
 @pytest.fixture
 def families() -> dict[str, Any]:
     """What an active with a member in sync exposes, by name."""
@@ -55,7 +71,9 @@ def families() -> dict[str, Any]:
     tally.role_changed(Role.STARTING, Role.JOINING, on.Tick(), stopping=False)
 
     def status() -> dict[str, Any]:
-        return status_of(world.core, "g", metrics.gate, (), {}, Links(), tally, 0.0, world.now)
+        return status_of(
+            world.core, "g", metrics.gate, (), {}, Links(), tally, Revisions(), 0.0, world.now
+        )
 
     metrics = NodeMetrics("g", "a", status)
     metrics.gate.rejected("flights", "invalid")

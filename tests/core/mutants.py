@@ -36,13 +36,16 @@ COPIED = (
     "digests",
     "querying",
     "own_journal",
+    "retention",
     "leading",
     "following",
     "forcing",
+    "snapshots",
     "tenure",
     "identity",
     "life",
     "invariants",
+    "answers",
     "core",
 )
 """In the order in which they import each other."""
@@ -247,7 +250,7 @@ MUTANTS = (
     Mutant("R25", "marks", "self.floor = max(self.floor, before_last)", "pass"),
     Mutant("R25", "marks", "self.recorded.get(sink, self.floor)", "0"),
     # -- marks -------------------------------------------------------------------------------------
-    Mutant("I5", "uncut", "if sequence > committed or full:", "if full:"),
+    Mutant("I5", "uncut", "if sequence > limit:", "if False:"),
     Mutant("I5", "marks", " or self._sequences[index] > committed:", ":"),
     Mutant("I5", "deployment", "self._skips_uncommitted[0][0] <= committed:", "True:"),
     Mutant("I6", "uncut", "total + events > self._batch", "total > self._batch"),
@@ -261,8 +264,8 @@ MUTANTS = (
     Mutant("R18", "deployment", "self.marks[name].initial, ", "self.marks[name].last, "),
     Mutant("I8", "marks", "self.wanted != self.last.number or self.unheard", "self.unheard"),
     Mutant("ticks", "marks", "rows == 0 and self._is_tick(number)", "rows == 0"),
-    Mutant("ticks", "marks", "            and not self._quiet\n", ""),
-    Mutant("ticks", "marks", "            and self._ticks < TICKS_IN_A_ROW_MAX\n", ""),
+    Mutant("ticks", "pace", "            not self.quiet\n            and ", "            "),
+    Mutant("ticks", "pace", "            and self._ticks < TICKS_IN_A_ROW_MAX\n", ""),
     Mutant("bounds", "marks", "        if self._outbox_full():\n", "        if False:\n"),
     Mutant("bounds", "marks", "if self.sinks else (0, 0)", ""),
     # -- batches and sinks -------------------------------------------------------------------------
@@ -336,7 +339,7 @@ MUTANTS = (
     Mutant(
         "R23",
         "deployment",
-        "if self.versions.application == self.digest and in_force:",
+        "if application == self.digest and in_force:",
         "if False:",
     ),
 )

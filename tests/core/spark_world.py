@@ -34,6 +34,8 @@ class SparkWorld:
     claimed: set[QuerySink]
     fenced: set[QuerySink]
     read_max: tuple[int, int]
+    # Whether the digest of a batch follows its admission by itself.
+    digests = False
 
     def feed(self, event: on.Input) -> None:
         raise NotImplementedError
@@ -173,6 +175,8 @@ class SparkWorld:
         outbox[number], self.disk.admitted[query] = content, number
         self.disk.outbox_rows[(query, number)] = rows
         self.feed(on.BatchAdmitted(query, number, rows, 100 * rows))
+        if self.digests:
+            self.feed(on.BatchDigested(query, number, str(content)))
         return True
 
     def _judge_batch(self, query: str, number: int, content: Content) -> None:

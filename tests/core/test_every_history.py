@@ -129,6 +129,7 @@ class EveryHistory(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.world = World(self.engine)
+        self.world.digests, self.world.snapshot_every = True, 5.0
         self.world.start()
 
     # -- time and the lease's replies --------------------------------------------------------------
@@ -212,8 +213,9 @@ class EveryHistory(RuleBasedStateMachine):
 
     @precondition(lambda self: self.world.alive)
     @rule()
-    def the_journal_is_trimmed(self) -> None:
-        self.world.trim()
+    def a_snapshot_is_asked_for(self) -> None:
+        self.world.feed(on.SnapshotAsked())
+        self.world.settle()
 
     @rule(sure=st.integers(0, 9))
     def stop(self, sure: int) -> None:

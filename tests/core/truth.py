@@ -158,7 +158,9 @@ class Truth:
         require(mark.through >= before.through, "I6", "a mark goes back")
         sequences = disk.content(plan.streams, before.through, mark.through)
         has = max((self.world.ledgers[(mark.query, sink)].batch for sink in plan.sinks), default=0)
-        require(not sequences or mark.number > has, "R26", f"a sink has a batch {mark.number}")
+        again = mark.through <= disk.base.position.sequence  # a snapshot stands on it
+        new = not sequences or again or mark.number > has
+        require(new, "R26", f"a sink has a batch {mark.number}")
         rows = [self._rows(position.sequence) for position in sequences]
         require(
             len(rows) <= 1 or sum(rows) <= self.world.limits.max_events_per_batch,

@@ -20,6 +20,7 @@ from ha_engine.core.inputs import Input
 from ha_engine.core.lease import LeaseTiming
 from ha_engine.core.marks import MarkLimits
 from ha_engine.types import Events, Holder, LeaseRow, Member, Record
+from tests.core.archive import Archive
 from tests.core.ghost import Ghost
 from tests.core.spark_world import SparkWorld
 from tests.core.surroundings import Disk, Surroundings
@@ -57,6 +58,7 @@ class World(SparkWorld):
     new_group_id = "group-1"
     others: tuple[str, ...] = ()
     peers = ALONE
+    snapshot_every = 0.0
 
     def __init__(
         self,
@@ -73,7 +75,7 @@ class World(SparkWorld):
         self.automatic = set(automatic)
         self.ghost = Ghost(self)
         self.now = 0.0
-        self.table, self.disk = around.table, Disk()
+        self.table, self.disk, self.archive = around.table, Disk(), Archive()
         self.core: Any = None
         self.processes = 0
         self.truth = Truth(self)
@@ -152,20 +154,21 @@ class World(SparkWorld):
         restarts = engine.RestartPolicy(attempts_per_batch=2, deaths_per_batch=5, backoff_max=8.0)
         deployment = engine.Deployment(digest, plans, self.limits, restarts)
         high_water = disk.high_water or engine.HighWater()
-        core = engine.Core(identity, self.timing, high_water, deployment, self.peers)
+        every = self.snapshot_every
+        core = engine.Core(identity, self.timing, high_water, deployment, self.peers, every)
         core.stand_on(disk.base)
         for record in records:
             if record.position > disk.base.position:
                 core.restore(record)
         return core
 
-    def trim(self) -> None:
-        """What no query needs leaves the journal, and the base says what it said."""
-        core = self.core
-        through = min(core.journal.committed, core.deployment.need())
-        if through > self.disk.base.position.sequence:
-            self.disk.base = self._core_of(self.disk.records[:through]).journal.as_base()
-            core.journal.trimmed(self.disk.base.position)
+    def trim(self, through: int) -> None:
+        """The records up to there leave the journal, and the base says what they said."""
+        base = self.disk.base.position.sequence
+        require(base < through <= self.core.journal.committed, "R29", f"trim to {through}, {base}")
+        require(through <= self.core.deployment.need(), "R29", f"a query needs what {through} has")
+        self.disk.base = self._core_of(self.disk.records[:through]).journal.as_base()
+        self.feed(on.JournalTrimmed(self.disk.base.position))
 
     def _restore_outboxes(self, core: Any) -> None:
         for query, marks in core.deployment.marks.items():
@@ -266,6 +269,12 @@ class World(SparkWorld):
                 self.disk.trimmed[query] = max(through, self.disk.trimmed.get(query, 0))
                 for number in [n for n in outbox if n <= through]:
                     del outbox[number]
+            case do.TakeSnapshot(cut):
+                self.feed(on.SnapshotTaken(cut, self.archive.take(cut)))
+            case do.ShowSnapshot(draft, epoch):
+                self.feed(on.RevisionsKept(self.archive.show(draft, epoch)))
+            case do.TrimJournal(position):
+                self.trim(position.sequence)
             case do.OpenReceivers() | do.CloseReceivers():
                 self.receiving = isinstance(action, do.OpenReceivers)
             case do.StartPublishing(epoch):

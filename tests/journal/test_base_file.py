@@ -30,6 +30,7 @@ BASE = Base(
             Mark("alerts", 9, 100),
             (("board", 8), ("archive", 2)),
             ("archive",),
+            (Mark("alerts", 9, 100),),
         ),
     ),
     (("alerts", 11),),

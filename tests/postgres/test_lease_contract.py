@@ -10,8 +10,8 @@ from typing import Protocol
 
 import pytest
 
-from ha_engine.driver import LeaseStore
 from ha_engine.errors import InvariantBroken
+from ha_engine.ports import LeaseStore
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.lease_store import PostgresLeaseStore
 from ha_engine.postgres.upgrade import upgrade

@@ -14,8 +14,9 @@ from ha_engine.core import Core, Deployment, HighWater, Identity, LeaseTiming, R
 from ha_engine.core import inputs as on
 from ha_engine.core.marks import MarkLimits
 from ha_engine.core.messages import Heartbeat, Message
-from ha_engine.driver import Driver, Ports
+from ha_engine.driver import Driver
 from ha_engine.errors import DatabaseUnreachable
+from ha_engine.ports import Ports
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.lease_store import PostgresLeaseStore
 from ha_engine.postgres.upgrade import upgrade
@@ -93,7 +94,7 @@ async def driver() -> AsyncIterator[Driver]:
 async def take_over(driver: Driver, store: PostgresLeaseStore, outages: Any) -> None:
     """b hears a once, then nothing; the row stands still, and b takes over."""
     edge = Edge(driver)
-    driver.connect(Ports(edge, store, outages, edge, edge, edge, edge, edge, lambda why: None))
+    driver.connect(Ports(*(edge, store, outages), *[edge] * 6, exit=lambda why: None))
     ticks = asyncio.create_task(driver.tick())
     await async_wait_until(lambda: driver.core.role is Role.PASSIVE)
     driver.handle(on.PeerConnected("a"))

@@ -167,7 +167,7 @@ class Facts:
             require(same, "I8", f"{node.node} commits another record at {shared}")
         for record in records[have:sequence]:
             self.committed.append(record.position)
-            self._note_committed(record)
+            self._note_committed(node, record)
         newest = self.newest
         assert newest is not None
         self.require_everywhere(newest)
@@ -190,7 +190,7 @@ class Facts:
             if record.position not in self.given_up:
                 break  # what was given up before, for another node's sake, may be back
             self.committed.append(record.position)
-            self._note_committed(record)
+            self._note_committed(node, record)
             content = self.contents.get(record.position)
             if isinstance(record.body, Mark) and content is not None:
                 batches[record.body.query][record.body.number] = content
@@ -206,7 +206,7 @@ class Facts:
                 return record.position
         return None
 
-    def _note_committed(self, record: Record) -> None:
+    def _note_committed(self, node: SimNode, record: Record) -> None:
         self.given_up.discard(record.position)
         match record.body:
             case Events() as events:
@@ -214,10 +214,19 @@ class Facts:
                     key = (one.producer, one.sequence)
                     twice = self.submitted.setdefault(key, record.position) != record.position
                     require(not twice, "I11", f"{key} is stored twice")
-            case Mark(query, number):
+            case Mark(query, number) as mark:
                 self.marks[(query, number)] = record.position
+                if mark.through <= node.disk.base.position.sequence:
+                    self._bring_back(mark)
             case _:
                 pass
+
+    def _bring_back(self, mark: Mark) -> None:
+        """A mark that a snapshot stands on is written again: its batch is what it was."""
+        for position, content in self.contents.items():
+            if content is not None and self._records[position][0].body == mark:
+                batches = self.group.around.batches.setdefault(mark.query, {})
+                batches.setdefault(mark.number, content)
 
     def require_everywhere(self, row: LeaseRow) -> None:
         """I3: every journal that the row lists as in sync has every committed record, durably."""

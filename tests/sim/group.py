@@ -9,6 +9,7 @@ from typing import Any
 import ha_engine.core
 from tests.core.surroundings import Surroundings
 from tests.sim.agenda import Agenda
+from tests.sim.archive import Archive
 from tests.sim.database import Database
 from tests.sim.facts import Facts
 from tests.sim.network import Network
@@ -40,6 +41,7 @@ class Group:
         self.counters: Counter[str] = Counter()
         self.facts = Facts(self)
         self.network, self.database = Network(self), Database(self)
+        self.archive = Archive(self)
         self.sinks_away: set[str] = set()
         self.sink_slow, self.batch_max = 0.0, 0.4
         self.restart_within = 3.0

@@ -59,7 +59,7 @@ HUNTED = (
     _hunted(2, "I8", "progress", "later[0] - 1 if later", "later[0] if later"),
     _hunted(1, "I8", "following", " or message.previous.sequence > last.sequence:", ":"),
     _hunted(3, "I8", "following", "if r.position.sequence > last.sequence)", ")"),
-    _hunted(2, "I8", "following", "if message.match != self._journal.last:", "if False:"),
+    _hunted(2, "I8", "following", "if message.match != self._journal.last or", "if"),
     _hunted(
         12, "R16", "lease", "+ self.timing.ttl, self._promised_until)", "+ self.timing.ttl, 0)"
     ),
@@ -219,8 +219,8 @@ TOLD = (
         schedules.an_operator_gives_up_what_the_other_has,
         "R26",
         "leading",
-        "journal.forced_behind(match), ",
-        "False, ",
+        "journal.forced_behind(match),",
+        "False,",
     ),
     _told(
         schedules.an_operator_gives_up_what_the_other_has,

@@ -18,6 +18,7 @@ from tests.core.surroundings import Content, Disk
 from tests.core.truth import require
 from tests.core.world import World, plan
 from tests.sim.agenda import Deed
+from tests.sim.archive import require_out_of_sync
 from tests.sim.delivery import Delivery
 from tests.sim.sim_truth import SimTruth
 from tests.sim.streams import Streams
@@ -49,6 +50,7 @@ class _Nobody:
 
 class SimNode(World):
     peers = PEERS
+    snapshot_every = 2.5
 
     def __init__(self, group: Group, name: str, rate: float, offset: float, engine: Any) -> None:
         self.group, self.random = group, group.random
@@ -196,6 +198,15 @@ class SimNode(World):
                 if set_aside:
                     self._give_up()
                 self._cut(match.sequence)
+            case do.TakeSnapshot(cut):
+                self.group.archive.take(self, cut)
+            case do.ShowSnapshot(draft, epoch):
+                self.group.archive.show(self, draft, epoch)
+            case do.Restore():
+                require(self.spark is None, "R20", "a query process lives on what is replaced")
+                self.group.archive.restore(self, action)
+            case do.TrimJournal(position):
+                self.later(self.random.uniform(0.01, 0.5), lambda: self._trim(position.sequence))
             case do.Exit():
                 self._exit(action)
             case do.ReadLease() | do.CreateLease() | do.WriteLease():
@@ -266,6 +277,18 @@ class SimNode(World):
         for kept in (self.disk.outbox, self.disk.admitted, self.disk.trimmed):
             kept.clear()
         self.disk.outbox_rows.clear()
+
+    def _trim(self, through: int) -> None:
+        self.trim(through)
+        self.group.count("journals trimmed")
+
+    def begin_from(self, disk: Disk) -> None:
+        """A snapshot takes the place of everything; then another process begins."""
+        dead = (self.node, self.me.process)
+        require_out_of_sync(self)
+        self.disk = disk
+        self._forget_process()
+        self._died(dead, released=False)
 
     def _exit(self, action: do.Exit) -> None:
         dead = (self.node, self.me.process)

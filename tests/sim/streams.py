@@ -57,6 +57,9 @@ class Streams:
             del self._streams[stream.peer]
             return
         at, records = stream.at, node.disk.records
+        if at < node.disk.base.position.sequence:
+            del self._streams[stream.peer]  # what it needs next is no longer there (R29)
+            return
         run = tuple(records[at : at + node.random.randint(1, RUN_MAX)])
         previous = records[at - 1].position if at else ORIGIN
         stream.at += len(run)

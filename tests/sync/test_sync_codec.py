@@ -21,7 +21,11 @@ from ha_engine.core.messages import (
     Promise,
     Records,
     Released,
+    SnapshotFailed,
+    SnapshotLacking,
+    SnapshotTaken,
     Standing,
+    TakeSnapshot,
 )
 from ha_engine.journal.record import _REST, _START, MAGIC, encode
 from ha_engine.receive.group import REQUEST_BYTES_MAX, SUBMISSIONS_MAX
@@ -32,6 +36,7 @@ from ha_engine.sync.wire import MESSAGE_BYTES_MAX
 from ha_engine.types import (
     ORIGIN,
     Application,
+    Cut,
     EpochStart,
     Events,
     Mark,
@@ -87,10 +92,19 @@ def record_messages(draw: st.DrawFn) -> Records:
 messages = st.one_of(
     st.builds(Probe, numbers),
     st.builds(Standing, numbers, texts, places, numbers, st.lists(places).map(tuple)),
-    st.builds(Follow, numbers, texts, places, places, st.booleans()),
+    st.builds(
+        Follow,
+        numbers,
+        texts,
+        places,
+        places,
+        st.booleans(),
+        places,
+        st.lists(places, max_size=3).map(tuple),
+    ),
     record_messages(),
     st.builds(Committed, numbers, numbers),
-    st.builds(Heartbeat, numbers, numbers, numbers),
+    st.builds(Heartbeat, numbers, numbers, numbers, numbers),
     st.builds(
         Ack,
         numbers,
@@ -103,6 +117,26 @@ messages = st.one_of(
     st.builds(Promise, numbers, numbers),
     st.builds(Released, numbers),
     st.builds(BatchDigest, numbers, texts, numbers, texts),
+    st.builds(
+        TakeSnapshot,
+        numbers,
+        st.builds(
+            Cut,
+            numbers,
+            places,
+            st.lists(st.tuples(texts, numbers), max_size=3).map(tuple),
+            places,
+        ),
+    ),
+    st.builds(
+        SnapshotTaken,
+        numbers,
+        numbers,
+        numbers,
+        st.lists(st.tuples(texts, numbers, texts), max_size=3).map(tuple),
+    ),
+    st.builds(SnapshotFailed, numbers, numbers, texts),
+    st.builds(SnapshotLacking, numbers, texts),
 )
 
 
@@ -120,7 +154,7 @@ def test_every_message_comes_back_as_it_was_sent(message: Message) -> None:
 def test_every_kind_of_message_is_among_those_that_are_tried(kind: type) -> None:
     found: list[Message] = []
 
-    @settings(max_examples=200, database=None)
+    @settings(max_examples=600, database=None)
     @given(messages)
     def collect(message: Message) -> None:
         found.append(message)

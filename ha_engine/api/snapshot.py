@@ -1,0 +1,76 @@
+"""The HTTP routes of snapshots: how they are going, and an operator's wish for one now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from ha_engine.core import Core
+from ha_engine.core import inputs as on
+from ha_engine.tally import SnapshotTally
+from ha_engine.types import Revision
+
+
+class Archive(Protocol):
+    """What is known of revisions, newest first, and what this process did for them."""
+
+    counts: SnapshotTally
+    revisions: list[Revision]
+
+    @property
+    def age_seconds(self) -> float | None: ...
+
+
+def snapshot_routes(
+    core: Core, archive: Archive, handle: Callable[[on.Input], None]
+) -> list[Route]:
+    """``GET /v1/snapshot`` tells, ``POST /v1/snapshot`` asks the active for one."""
+
+    async def tell(request: Request) -> JSONResponse:
+        return JSONResponse(snapshot_tree(core, archive))
+
+    async def ask(request: Request) -> JSONResponse:
+        if core.tenure is None:
+            refusal = {"error": "this node is not the active", "active": core.lease.active_url}
+            return JSONResponse(refusal, 409)
+        handle(on.SnapshotAsked())
+        return JSONResponse({"at_least": core.journal.committed}, 202)
+
+    return [
+        Route("/v1/snapshot", tell, methods=["GET"]),
+        Route("/v1/snapshot", ask, methods=["POST"]),
+    ]
+
+
+def snapshot_tree(core: Core, archive: Archive) -> dict[str, Any]:
+    """The body of GET /v1/snapshot; ``state`` and ``why_not`` are the active's alone."""
+    snapshots = core.tenure.snapshots if core.tenure else None
+    age, revisions, counts = archive.age_seconds, archive.revisions, archive.counts
+    return {
+        "state": snapshots.state if snapshots else None,
+        "why_not": snapshots.why_not if snapshots else None,
+        "revisions": len(revisions),
+        "age_seconds": None if age is None else round(age, 1),
+        "newest": revision_tree(revisions[0]) if revisions else None,
+        "taken": counts.taken,
+        "failed": counts.failed,
+        "seconds": round(counts.seconds, 3),
+    }
+
+
+def revision_tree(revision: Revision) -> dict[str, Any]:
+    """One revision, for the routes and the command line. Times are ISO 8601, sizes bytes."""
+    return {
+        "id": revision.id,
+        "epoch": revision.position.epoch,
+        "sequence": revision.position.sequence,
+        "taken_by": revision.taken_by,
+        "begun_at": revision.begun_at.isoformat(),
+        "visible_at": revision.visible_at.isoformat(),
+        "bytes_total": revision.bytes_total,
+        "bytes_new": revision.bytes_new,
+    }

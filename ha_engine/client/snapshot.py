@@ -1,0 +1,42 @@
+"""A snapshot from the outside: asked of the active, and awaited."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
+
+from ha_engine.client.admin import ask_snapshot, fetch_snapshot
+from ha_engine.errors import SnapshotFailed
+
+
+def await_snapshot(url: str, patience: float) -> dict[str, Any]:
+    """The first visible revision that has everything that was committed at the call.
+
+    Raises SnapshotFailed with the active's reason, or after ``patience`` seconds; NodeUnreachable,
+    EngineError.
+    """
+    asked, at_least = ask_snapshot(url)
+
+    def look() -> dict[str, Any] | None:
+        told = fetch_snapshot(asked)
+        newest: dict[str, Any] | None = told["newest"]
+        if newest is not None and newest["sequence"] >= at_least:
+            return newest
+        if told["state"] == "waiting" and told["why_not"]:
+            raise SnapshotFailed(f"no snapshot was taken: {told['why_not']}")
+        return None
+
+    ask = Retrying(
+        retry=retry_if_result(lambda found: found is None),
+        wait=wait_fixed(0.1),
+        stop=stop_after_delay(patience),
+        retry_error_callback=lambda state: None,
+    )
+    found: dict[str, Any] | None = ask(look)
+    if found is None:
+        raise SnapshotFailed(
+            f"no snapshot became visible within {patience:g} s; see: ha-engine status, and "
+            "ha-engine snapshot list"
+        )
+    return found

@@ -1,0 +1,317 @@
+"""What a node process is made of: the only place that sees every stage; builds, starts and stops
+them in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any
+
+import structlog
+
+from ha_engine.api.cluster import cluster_of
+from ha_engine.api.failover import failover_routes
+from ha_engine.api.http import NodeView, application
+from ha_engine.api.lease import lease_routes
+from ha_engine.api.server import WebServer, listen
+from ha_engine.api.snapshot import snapshot_routes
+from ha_engine.api.status import Progress, status_of
+from ha_engine.archive.restoring import finish
+from ha_engine.assembly import (
+    archive_of,
+    backlog_of,
+    core_of,
+    gate_of,
+    hello_of,
+    lease_listener_of,
+    lease_store_of,
+    places_of,
+    publisher_of,
+    sinks_of,
+)
+from ha_engine.config import Config
+from ha_engine.core import inputs as on
+from ha_engine.data_dir import DataDirectory
+from ha_engine.driver import Driver
+from ha_engine.errors import ConfigError
+from ha_engine.journal import Journal
+from ha_engine.journal.writer import JournalWriter
+from ha_engine.keeper import Keeper, restore
+from ha_engine.metrics import NodeMetrics
+from ha_engine.operator_requests import OperatorRequests
+from ha_engine.outbox import Outbox
+from ha_engine.ports import Ports
+from ha_engine.publish import Publisher, Sink
+from ha_engine.query.application import load_application
+from ha_engine.query.service import LocalService, serve
+from ha_engine.receive.backlog import Disk
+from ha_engine.receive.http import routes
+from ha_engine.runtime_dir import make_runtime_dir
+from ha_engine.sync import EventSync
+from ha_engine.sync_owner import SyncOwner
+from ha_engine.types import Extent, Position
+from ha_engine.v1 import local_pb2 as pb
+
+log = structlog.get_logger(__name__)
+
+
+def boottime() -> float:
+    """The node's one clock for leases: runs on while the host sleeps, never jumps (I2)."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Node:
+    """Everything of one node process, from the locked data directory to the open HTTP port."""
+
+    def __init__(self, config: Config, process_id: str, living: str | None) -> None:
+        self.config, self.started_at = config, time.monotonic()
+        self.application = load_application(config.application)
+        self.data = DataDirectory(config.node.data_dir)
+        self.journal, self.outbox = self._open(living)
+        self.progress: dict[str, Progress] = {}
+        self.core = core_of(
+            config, self.application, self.journal, process_id, self.data.high_water()
+        )
+        if living:
+            self.core.querying.process.adopt(living)
+        self.driver = Driver(self.core, boottime, config.lease.db_timeout)
+        self.writer = JournalWriter(
+            self.journal,
+            self.driver.durable,
+            self.driver.fail,
+            # The gate's own bound lies below: what the core has given a position always fits.
+            pending_bytes_max=2 * config.receive.max_pending + (64 << 20),
+        )
+        self.metrics = NodeMetrics(config.group, config.node.id, self.status)
+        self.disk = Disk(self.data.path, config.journal.min_free)
+        backlog = backlog_of(config, self.core, self.disk)
+        self.gate = gate_of(config, self.application, self.driver, backlog, self.metrics.gate)
+        restore(self.data.base, self.journal, self.outbox, self.core, self.gate)
+        self.sinks = sinks_of(config, self.application)
+        self.publisher = self._stopped_publisher()
+        self.local = LocalService(
+            self.driver, self, self.outbox, self._sinks_of, self.publisher.admitted, self
+        )
+        self.lease_store = lease_store_of(config)
+        hello = hello_of(config, self.application, self.journal, process_id)
+        self.archive = archive_of(
+            config,
+            self.application,
+            self.core,
+            self.journal,
+            self.writer,
+            self.outbox,
+            self.data.base,
+        )
+        owner = SyncOwner(self.driver, self.writer, hello)
+        self.peers = EventSync(config.event_sync, self.journal, owner)
+        # Only makes a change be read sooner: polling alone suffices.
+        self.listener = lease_listener_of(config, partial(self.driver.handle, on.LeaseChanged()))
+        # A connection of its own: no renewal waits for what an operator asks.
+        self.lease_admin = lease_store_of(config)
+
+    def _open(self, living: str | None) -> tuple[Journal, Outbox]:
+        config, data = self.config, self.data
+        if finish(places_of(config)):
+            log.info("a snapshot has taken the place of journal, outbox and checkpoints")
+        size, limits = config.journal.segment_size, config.outbox
+        return Journal.open(data.journal, group=config.group, segment_size=size), Outbox.open(
+            data.outbox,
+            max_batches=limits.max_batches,
+            max_bytes=limits.max_bytes,
+            living=living,
+        )
+
+    def _stopped_publisher(self) -> Publisher:
+        return publisher_of(
+            self.config,
+            self.core,
+            self.outbox,
+            self.sinks,
+            self,
+            on_published=self._published,
+            on_fenced=self._fenced,
+        )
+
+    # -- life --------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serves until it is asked to stop. Raises what broke it."""
+        self.publisher.failed.add_done_callback(self._publisher_died)
+        self.driver.connect(
+            Ports(
+                self.writer,
+                self.lease_store,
+                self.lease_admin,
+                self.gate,
+                self.publisher,
+                self.local,
+                Keeper(self.data, self.journal, self.writer, self.outbox),
+                self.peers,
+                self.archive,
+                self._exit,
+            )
+        )
+        web_socket = listen(self.config.http.listen)
+        runtime_dir = make_runtime_dir(self.config.socket_path.parent)
+        local_server = await serve(self.local, str(runtime_dir / self.config.socket_path.name))
+        web = self._web()
+        await self.peers.start()
+        if self.config.event_sync.peers:
+            self.listener.start()
+        tasks = [
+            self._watch(web.serve(sockets=[web_socket]), "http"),
+            self._watch(self._tick(), "tick"),
+            self._watch(self.archive.watch(self._revisions_seen), "revisions"),
+            # R30: the peer hears with the next ack that there is no room, and that there is again.
+            self._watch(self.disk.watch(self._room_changed), "disk"),
+        ]
+        try:
+            await self.driver.ended
+        finally:
+            await self._shut(web, local_server, tasks)
+
+    async def _shut(
+        self, web: WebServer, local_server: Any, tasks: list[asyncio.Task[None]]
+    ) -> None:
+        web.should_exit = True
+        await self.peers.stop()
+        await asyncio.to_thread(self.listener.stop)
+        await self.publisher.close()
+        await self.writer.close()
+        self.driver.close()
+        self.lease_admin.close()
+        self.archive.close()
+        await local_server.stop(grace=0.2)
+        for task in tasks[1:]:
+            task.cancel()
+        await asyncio.wait(tasks, timeout=5)
+        self.journal.close()
+        self.data.close()
+
+    def _exit(self, reason: str) -> None:
+        """The core ends the node: as it was asked to, or because going on is of no use."""
+        if self.core.stopping:
+            self.driver.end()
+        else:
+            self.driver.fail(ConfigError(reason))
+
+    def stop(self) -> None:
+        log.info("stopping")
+        self.driver.handle(on.StopAsked())
+
+    async def _tick(self) -> None:
+        """The supervisor says first what still runs, so that no second query process is started."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.local.supervised.wait(), 10)
+        await self.driver.tick()
+
+    def _watch(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """A background task that ends takes the node down, with its reason."""
+
+        async def run() -> None:
+            try:
+                await work
+            except Exception as error:
+                self.driver.fail(error)
+
+        return asyncio.create_task(run(), name=name)
+
+    def _web(self) -> WebServer:
+        operator = OperatorRequests(self.core, self.driver.handle)
+        view = NodeView(
+            self.status,
+            self.cluster,
+            self.metrics.exposition,
+            operator.skip,
+            operator.retry,
+            self._alive,
+            operator.switch_over,
+        )
+        others = [
+            *routes(self.gate, self.config.http.max_body),
+            *lease_routes(self.lease_admin, self.config.group),
+            *failover_routes(self.core, self.driver.handle),
+            *snapshot_routes(self.core, self.archive, self.driver.handle),
+        ]
+        return WebServer(application(view, others), self.config.http)
+
+    # -- what stages ask ---------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        return status_of(
+            self.core,
+            self.config.group,
+            self.metrics.gate,
+            self.publisher.status(),
+            self.progress,
+            self.peers,
+            self.driver.tally,
+            self.archive,
+            self.started_at,
+            boottime(),
+        )
+
+    def cluster(self) -> dict[str, Any]:
+        return cluster_of(self.core, self.config.group, self.peers)
+
+    def incarnation(self) -> str | None:
+        return self.core.querying.process.incarnation
+
+    def skipped(self, query: str, number: int) -> bool:
+        return (query, number) in self.core.deployment.skips
+
+    def was_made_by_other_code(self, query: str, number: int) -> bool:
+        return self.core.deployment.was_made_by_other_code(query, number)
+
+    def locate(self, first: int, last: int) -> list[Extent]:
+        return self.journal.locate(first, last)
+
+    def remaining_seconds(self) -> float:
+        """The publisher's authority (R17)."""
+        return self.core.authority_seconds(boottime())
+
+    def last_mark(self, query: str) -> float:
+        return self.core.deployment.marks[query].ledger_end_max
+
+    def _alive(self) -> bool:
+        return not self.driver.ended.done()
+
+    # -- what stages tell --------------------------------------------------------------------------
+
+    def progressed(self, query: str, progress: pb.QueryProgress) -> None:
+        self.progress[query] = Progress(
+            progress.number,
+            progress.input_rows,
+            progress.duration_ms,
+            progress.watermark,
+            progress.dropped_by_watermark,
+            progress.state_rows,
+            progress.state_bytes,
+        )
+        self.metrics.observe_batch(query, progress.duration_ms / 1000)
+
+    def _sinks_of(self, query: str) -> dict[str, Sink]:
+        return {sink: opened for (name, sink), opened in self.sinks.items() if name == query}
+
+    def _revisions_seen(self, places: tuple[tuple[Position, Position], ...]) -> None:
+        """R29: a holder that was started again learns what is kept."""
+        if self.core.acting:
+            self.driver.handle(on.RevisionsKept(places))
+
+    def _room_changed(self, room: bool) -> None:
+        self.driver.handle(on.RoomChanged(room))
+
+    def _published(self, query: str, sink: str, batch: int) -> None:
+        self.driver.handle(on.SinkPublished(query, sink, batch))
+
+    def _publisher_died(self, failed: asyncio.Future[None]) -> None:
+        error = None if failed.cancelled() else failed.exception()
+        if error is not None:
+            self.driver.fail(error)
+
+    def _fenced(self, epoch: int) -> None:
+        self.driver.handle(on.HigherEpochSeen(epoch, "a sink's ledger"))

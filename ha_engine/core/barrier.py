@@ -1,0 +1,34 @@
+"""A place at which every query ends a batch: can there be one, and are the queries past it."""
+
+from __future__ import annotations
+
+from ha_engine.core.deployment import Deployment
+from ha_engine.core.queries import QueryState
+
+Batches = tuple[tuple[str, int], ...]
+"""(query, number)"""
+
+
+def why_none(deployment: Deployment) -> str | None:
+    """Why not every query can end a batch at one place now; None when each can."""
+    for name, life in deployment.lives.items():
+        if life.state is not QueryState.RUNNING:
+            return f"query {name} is {life.state.value}"
+    return None
+
+
+def batches_at(deployment: Deployment, sequence: int) -> Batches | None:
+    """The batch of each query that ends there; None until every query has one."""
+    numbers = {name: marks.ending_at(sequence) for name, marks in deployment.marks.items()}
+    ended = tuple((name, number) for name, number in numbers.items() if number is not None)
+    return ended if len(ended) == len(numbers) else None
+
+
+def written(deployment: Deployment, batches: Batches) -> int:
+    """The newest record of the marks that end ``batches``."""
+    return max(deployment.marks[name].record_of(number) for name, number in batches)
+
+
+def are_finished(deployment: Deployment, batches: Batches) -> bool:
+    """Whether Spark has committed all of these."""
+    return all((deployment.marks[name].finished or 0) >= number for name, number in batches)

@@ -1,0 +1,49 @@
+"""Which records the journal may let go of (R29): those that no query here needs, and nobody who
+begins from the oldest revision."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from ha_engine.core import actions as do
+from ha_engine.core.deployment import Deployment
+from ha_engine.core.own_journal import OwnJournal
+from ha_engine.types import Position
+
+TRIM_EVERY_SECONDS = 10.0
+
+
+class Retention:
+    """``kept`` is the sequence that the oldest kept revision stands at, 0 while there is none."""
+
+    def __init__(self, journal: OwnJournal, deployment: Deployment) -> None:
+        self._journal, self._deployment = journal, deployment
+        self.kept = 0
+        self._again_at = -math.inf
+        self._trims = False
+
+    def revisions_are(self, places: tuple[tuple[Position, Position], ...]) -> None:
+        """One that stands on another history is of no use to anybody (R28)."""
+        has = self._journal.has
+        ours = [position.sequence for position, written in places if has(position) and has(written)]
+        self.kept = min(ours, default=0)
+
+    @property
+    def begins(self) -> Position:
+        """Where who has nothing begins: at the oldest revision, or where the journal does."""
+        return self._journal.position_at(max(self.kept, self._journal.base.sequence))
+
+    def trim(self, now: float, hold: float) -> Iterator[do.Action]:
+        """``hold``: who catches up with this node needs what lies behind that sequence."""
+        journal = self._journal
+        if self._trims or now < self._again_at or self.kept <= journal.base.sequence:
+            return
+        self._again_at = now + TRIM_EVERY_SECONDS
+        through = int(min(self.kept, journal.committed, self._deployment.need(), hold))
+        if through > journal.base.sequence:
+            self._trims = True
+            yield do.TrimJournal(journal.position_at(through))
+
+    def trimmed(self) -> None:
+        self._trims = False

@@ -1,0 +1,127 @@
+"""When the holder has a snapshot taken, where it stands, and by whom.
+
+A snapshot stands at a *barrier*: a committed sequence at which every query ends a batch. A query is
+not held up by it, and none waits for another; each cuts there once, on its way. So the state of
+each is as of exactly there, and no query needs an earlier record (R28).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ha_engine.core import actions as do
+from ha_engine.core import barrier as barriers
+from ha_engine.core import messages as say
+from ha_engine.core.leading import Leading
+from ha_engine.core.own_journal import OwnJournal
+from ha_engine.core.querying import Querying
+from ha_engine.types import Cut, Member
+
+ALIGN_SECONDS_MAX = 60.0
+"""A query that has not come to the barrier by then is too far behind; it is tried again later."""
+TAKE_SECONDS_MAX = 900.0
+"""Who was asked to take a snapshot and has not answered by then never will."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """``by`` is a member, None: this node itself. ``taken`` is what it answered."""
+
+    cut: Cut
+    by: str | None
+    since: float
+    taken: say.SnapshotTaken | None = None
+
+
+class Snapshots:
+    """Of one epoch. ``interval`` is in seconds; 0: only those that are asked for."""
+
+    def __init__(
+        self, journal: OwnJournal, querying: Querying, leading: Leading, interval: float, now: float
+    ) -> None:
+        self._journal, self._querying, self._leading = journal, querying, leading
+        self._deployment, self._interval = querying.deployment, interval
+        self._due_at = now + interval if interval else math.inf
+        self._requests = 0
+        # The sequence at which every query is to end a batch, and since when.
+        self.barrier: int | None = None
+        self._since = now
+        self._asked: _Asked | None = None
+        # The newest input that a snapshot of this epoch has.
+        self._newest_input = 0
+        self.why_not: str | None = None
+
+    @property
+    def state(self) -> str:
+        """In one word, for people."""
+        if self._asked is not None:
+            return "taking"
+        return "waiting" if self.barrier is None else "aligning"
+
+    def ask(self, now: float) -> None:
+        """An operator wants one, or a member needs a newer one than there is."""
+        self._due_at, self._newest_input = now, 0
+
+    def tick(self, now: float, in_sync: tuple[Member, ...]) -> Iterator[do.Action]:
+        if self._asked is not None:
+            yield from self._await(now, self._asked)
+        elif self.barrier is not None:
+            yield from self._align(now, self.barrier, in_sync)
+        elif now >= self._due_at:
+            self._begin(now)
+
+    def _begin(self, now: float) -> None:
+        self._due_at = now + self._interval if self._interval else math.inf
+        self.why_not = barriers.why_none(self._deployment)
+        if self.why_not is None and self._deployment.newest_input > self._newest_input:
+            self.barrier, self._since = self._journal.committed, now
+
+    def _align(self, now: float, barrier: int, in_sync: tuple[Member, ...]) -> Iterator[do.Action]:
+        batches = barriers.batches_at(self._deployment, barrier)
+        if batches is not None:
+            self._requests += 1
+            place, written = map(
+                self._journal.position_at, (barrier, barriers.written(self._deployment, batches))
+            )
+            cut = Cut(self._requests, place, batches, written)
+            # It spares this node the work, and has what it takes to go on with it.
+            by = self._leading.heir(in_sync, {})
+            self.barrier, self._asked = None, _Asked(cut, by, now)
+            if by is None:
+                self._querying.capture(cut)
+            else:
+                yield do.Tell(by, say.TakeSnapshot(self._leading.epoch, cut))
+        elif now - self._since > ALIGN_SECONDS_MAX:
+            self.barrier, self.why_not = None, "a query is too far behind"
+
+    def _await(self, now: float, asked: _Asked) -> Iterator[do.Action]:
+        if asked.taken is not None and self._is_ours(asked.taken):
+            self._asked, self._newest_input = None, asked.cut.position.sequence
+            yield do.ShowSnapshot(asked.taken.draft, self._leading.epoch)
+        elif now - asked.since > TAKE_SECONDS_MAX:
+            self._end("it took too long")
+        elif asked.by is not None and not self._leading.peers[asked.by].connected:
+            self._end(f"{asked.by} is no longer connected")
+
+    def _is_ours(self, taken: say.SnapshotTaken) -> bool:
+        """R28: what it stands on came out here as it did there; may have to be waited for."""
+        mine = self._querying.digests.mine
+        return all(mine(query, number) == digest for query, number, digest in taken.batches)
+
+    def taken(self, by: str | None, message: say.SnapshotTaken) -> None:
+        """What answers another holder's wish stands elsewhere."""
+        asked, stands_on = self._asked, tuple(one[:2] for one in message.batches)
+        if asked is None or (by, message.request) != (asked.by, asked.cut.request):
+            return
+        if stands_on == asked.cut.batches:
+            self._asked = replace(asked, taken=message)
+
+    def failed(self, by: str | None, message: say.SnapshotFailed) -> None:
+        asked = self._asked
+        if asked is not None and (by, message.request) == (asked.by, asked.cut.request):
+            self._end(message.reason)
+
+    def _end(self, why: str) -> None:
+        self._asked, self.why_not = None, why

@@ -1,0 +1,61 @@
+"""Whether a revision could be restored: every chunk that it names is there, and sound (I10)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+from ha_engine.errors import ChunkDamaged, SnapshotDamaged
+from ha_engine.snapshot.chunks import unpack
+from ha_engine.snapshot.files import CHUNKS_TOGETHER, Progress
+from ha_engine.snapshot.manifest import Manifest, decode
+from ha_engine.types import Chunk
+
+
+class RevisionReader(Protocol):
+    """What is asked of the store; see postgres.snapshot_store."""
+
+    def manifest(self, revision_id: int) -> tuple[bytes, bytes] | None: ...
+    def chunks(self, digests: Sequence[bytes]) -> Mapping[bytes, Chunk]: ...
+
+
+def manifest_of(store: RevisionReader, revision_id: int) -> Manifest:
+    """Raises SnapshotDamaged, also when the revision was forgotten meanwhile."""
+    found = store.manifest(revision_id)
+    if found is None:
+        raise SnapshotDamaged(f"revision {revision_id} is not there any more")
+    return decode(*found)
+
+
+def damage(store: RevisionReader, revision_id: int, progress: Progress) -> Iterator[str]:
+    """One sentence for each file that a restore would miss; none when it is whole.
+
+    ``progress`` is told of bytes as they are stored.
+    """
+    try:
+        manifest = manifest_of(store, revision_id)
+    except SnapshotDamaged as error:
+        yield str(error)
+        return
+    broken = dict(_broken(store, list(manifest.digests), progress))
+    for file in manifest.files:
+        for digest in file.chunks:
+            if digest in broken:
+                yield f"{file.path}: {broken[digest]}"
+                break
+
+
+def _broken(
+    store: RevisionReader, digests: Sequence[bytes], progress: Progress
+) -> Iterator[tuple[bytes, str]]:
+    for at in range(0, len(digests), CHUNKS_TOGETHER):
+        group = digests[at : at + CHUNKS_TOGETHER]
+        found = store.chunks(group)
+        for digest in group:
+            try:
+                unpack(found[digest])
+            except KeyError:
+                yield digest, f"chunk {digest.hex()[:16]} is not there"
+            except ChunkDamaged as error:
+                yield digest, f"chunk {digest.hex()[:16]} is damaged: {error.reason}"
+        progress(sum(len(chunk.stored) for chunk in found.values()))

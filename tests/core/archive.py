@@ -1,0 +1,27 @@
+"""The snapshots of the world: where they stand is all that a core is told of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ha_engine.types import Cut, Position
+
+KEPT = 2
+
+
+@dataclass
+class Archive:
+    """``cuts`` are drafts by number; ``visible`` the revisions that are kept, oldest first."""
+
+    cuts: dict[int, Cut] = field(default_factory=dict)
+    visible: list[Cut] = field(default_factory=list)
+    shown_under: list[int] = field(default_factory=list)
+
+    def take(self, cut: Cut) -> int:
+        self.cuts[len(self.cuts) + 1] = cut
+        return len(self.cuts)
+
+    def show(self, draft: int, epoch: int) -> tuple[tuple[Position, Position], ...]:
+        self.visible = [*self.visible, self.cuts[draft]][-KEPT:]
+        self.shown_under.append(epoch)
+        return tuple((cut.position, cut.written) for cut in self.visible)

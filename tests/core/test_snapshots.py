@@ -1,0 +1,142 @@
+"""Where a snapshot stands, when one is taken, and what its being kept lets go of."""
+
+from __future__ import annotations
+
+import pytest
+
+from ha_engine.core import inputs as on
+from ha_engine.core.snapshots import ALIGN_SECONDS_MAX
+from ha_engine.types import Cut
+from tests.core.world import LIMITS, World
+
+BATCH = LIMITS.max_events_per_batch
+
+
+@pytest.fixture
+def world() -> World:
+    """Two queries, of which one reads another stream too; snapshots only when asked for."""
+    world = World()
+    world.digests = True
+    world.start()
+    world.wait(1)
+    return world
+
+
+def ask(world: World) -> None:
+    world.feed(on.SnapshotAsked())
+    world.wait(1)
+
+
+def newest(world: World) -> Cut:
+    return world.archive.visible[-1]
+
+
+def require_aligned(world: World, cut: Cut) -> None:
+    marks = world.core.deployment.marks
+    assert dict(cut.batches).keys() == marks.keys()
+    for query, number in cut.batches:
+        assert marks[query].mark_at(number).through == cut.position.sequence
+
+
+def test_every_query_ends_a_batch_where_the_snapshot_stands(world: World) -> None:
+    world.offer("flights", 10)
+    world.offer("weather", 5)
+    committed = world.core.journal.committed
+    ask(world)
+    cut = newest(world)
+    require_aligned(world, cut)
+    assert cut.position.sequence >= committed
+    assert world.archive.shown_under == [world.core.epoch]
+
+
+def test_a_query_without_input_ends_an_empty_batch_there(world: World) -> None:
+    world.offer("weather", 5)  # delays does not read it
+    ask(world)
+    require_aligned(world, newest(world))
+
+
+def test_no_query_waits_for_another_at_the_barrier(world: World) -> None:
+    world.automatic -= {"batches"}
+    for _ in range(5):
+        world.offer("flights", BATCH)
+    world.feed(on.SnapshotAsked())
+    world.wait(0.5)
+    barrier = world.core.tenure.snapshots.barrier
+    for _ in range(8):
+        world.offer("flights", BATCH)
+        world.finish("delays")
+        world.wait(0.5)
+    delays, storms = (world.core.deployment.marks[name].last for name in ("delays", "storms"))
+    assert delays.through > barrier > storms.through
+    assert world.archive.cuts == {}
+    world.automatic |= {"batches"}
+    world.wait(1)
+    require_aligned(world, newest(world))
+    assert newest(world).position.sequence == barrier
+
+
+def test_a_failed_query_is_named_and_no_snapshot_is_taken(world: World) -> None:
+    world.offer("flights", 10)
+    for _ in range(2):
+        world.feed(on.QueryFailed("storms", 1, "a cast"))
+        world.settle()
+    ask(world)
+    assert world.archive.cuts == {}
+    assert world.core.tenure.snapshots.why_not == "query storms is failed"
+
+
+def test_a_query_that_does_not_come_to_the_barrier_is_given_up(world: World) -> None:
+    world.automatic -= {"batches"}
+    world.offer("flights", 10)
+    world.wait(1)
+    world.offer("flights", 10)
+    ask(world)
+    assert world.core.tenure.snapshots.state == "aligning"
+    world.wait(ALIGN_SECONDS_MAX + 1)
+    assert world.core.tenure.snapshots.state == "waiting"
+    assert world.core.tenure.snapshots.why_not == "a query is too far behind"
+
+
+def test_one_is_taken_at_each_interval_while_input_comes() -> None:
+    world = World()
+    world.digests, world.snapshot_every = True, 5.0
+    world.start()
+    world.wait(6)
+    taken = len(world.archive.cuts)  # the epoch and the application are new
+    world.wait(20)
+    assert len(world.archive.cuts) == taken
+    for _ in range(3):
+        world.offer("flights", 10)
+        world.wait(6)
+    assert len(world.archive.cuts) == taken + 3
+
+
+def test_the_journal_lets_go_of_what_neither_a_query_nor_the_oldest_revision_needs(
+    world: World,
+) -> None:
+    cuts = []
+    for _ in range(4):
+        world.offer("flights", 10)
+        ask(world)
+        cuts.append(newest(world).position.sequence)
+        world.wait(11)
+    kept = world.archive.visible[0].position.sequence
+    assert kept == cuts[-2]
+    assert world.disk.base.position.sequence == kept == world.core.journal.base.sequence
+    world.crash()
+    world.start()
+    world.offer("flights", 10)
+    world.wait(2)
+    assert world.truth.all_published()
+
+
+def test_a_revision_of_another_history_holds_nothing_and_frees_nothing(world: World) -> None:
+    world.offer("flights", 10)
+    ask(world)
+    stands, written = newest(world).position, newest(world).written
+    other = type(stands)(stands.epoch + 7, stands.sequence)
+    for strange in ((other, written), (stands, other)):
+        world.feed(on.RevisionsKept((strange,)))
+        assert world.core.retention.kept == 0
+    world.feed(on.RevisionsKept(((other, written), (stands, written))))
+    assert world.core.retention.kept == stands.sequence

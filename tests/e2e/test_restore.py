@@ -1,0 +1,75 @@
+"""A node that lost its disk comes back from a snapshot; the active goes on meanwhile."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ha_engine.demo.nodes import sample_application
+from tests.e2e.flights import Flights
+from tests.e2e.node_under_test import NodeUnderTest, command
+from tests.e2e.pair import Pair, running_pair
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+ON_DEMAND: dict[str, dict[str, Any]] = {
+    "snapshot": {"interval": "0s", "revisions_to_keep": 1},
+    "journal": {"segment_size": "64KiB"},
+}
+
+
+def snapshot_now(node: NodeUnderTest) -> dict[str, Any]:
+    ended = node.command("snapshot", "now", "-f", "json")
+    assert (ended.code, ended.err) == (0, "")
+    taken: dict[str, Any] = json.loads(ended.out)
+    return taken
+
+
+def base_of(node: NodeUnderTest) -> int:
+    status = node.status()
+    return 0 if status is None else int(status["journal"]["base_sequence"])
+
+
+def test_a_node_whose_disk_was_wiped_restores_and_takes_over(
+    node_database: str, tmp_path: Path
+) -> None:
+    pair = Pair(tmp_path, sample_application("flights.yaml"), node_database, **ON_DEMAND)
+    with running_pair(pair):
+        flights = Flights(pair, node_database)
+        active = pair.wait_protected()
+        passive = pair.other(active)
+        flights.send(6_000)
+        first = snapshot_now(active)
+        assert first["taken_by"] == passive.name  # it spares the active
+        flights.send(2_000)
+        second = snapshot_now(active)
+        assert second["sequence"] > first["sequence"]
+        config = str(passive.config_path)
+        listed = command("snapshot", "list", "-c", config, "-f", "json")
+        assert [one["id"] for one in json.loads(listed.out)["revisions"]] == [second["id"]]
+        verified = command("snapshot", "verify", "-c", config)
+        assert (verified.code, verified.out) == (0, f"revision {second['id']}: whole\n")
+
+        # R29: both let go of what that revision makes needless.
+        wait_until(lambda: 0 < base_of(active) <= second["sequence"], within=60, every=0.2)
+        wait_until(lambda: 0 < base_of(passive) <= second["sequence"], within=60, every=0.2)
+        passive.kill_everything()
+        shutil.rmtree(passive.data_dir)
+        flights.send(2_000)
+        passive.start()
+        assert pair.wait_protected() is active
+        assert "a snapshot has taken the place" in passive.log_text()
+        assert base_of(passive) == second["sequence"]
+        flights.send(2_000)
+
+        ended = active.command("switchover", "--to", passive.name, "--wait", "60")
+        assert (ended.code, ended.err) == (0, "")
+        assert pair.wait_protected() is passive
+        flights.send(2_000)
+        flights.require_equal()
+        assert "a batch differs" not in active.log_text() + passive.log_text()

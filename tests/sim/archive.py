@@ -1,0 +1,164 @@
+"""The snapshots of a simulated group: drafts, visible revisions, and who begins from one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ha_engine.core import actions as do
+from ha_engine.core import inputs as on
+from ha_engine.types import Base, Body, Cut, Mark, Member, Position, QueryBase, Record
+from tests.core.archive import KEPT
+from tests.core.surroundings import Checkpoint, Content, Disk
+from tests.core.truth import require
+
+if TYPE_CHECKING:
+    from tests.sim.group import Group
+    from tests.sim.node import SimNode
+
+
+@dataclass(frozen=True)
+class Revision:
+    """What a node is at ``cut``. ``lineages`` are without the journal's id; ``records`` are those
+    that the base stands for, which the tests still look at."""
+
+    cut: Cut
+    base: Base
+    records: tuple[Record, ...]
+    lineages: dict[str, str]
+    outbox: dict[str, dict[int, Content]]
+    rows: dict[tuple[str, int], int]
+    trimmed: dict[str, int]
+
+
+class Archive:
+    """In the group's database, so that it is away when that is."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.drafts: dict[int, Revision] = {}
+        self.visible: list[Revision] = []
+
+    def take(self, node: SimNode, cut: Cut) -> None:
+        """Takes a while, and sometimes it fails; the state is as of the cut all the same."""
+        draft = len(self.drafts) + 1
+        self.drafts[draft] = _captured(node, cut)
+
+        def done() -> None:
+            if not self._reached(node) or node.random.random() < 0.1:
+                node.feed(on.SnapshotFailed(cut, "the database is away"))
+            else:
+                self.group.count("snapshots taken")
+                node.feed(on.SnapshotTaken(cut, draft))
+
+        node.later(node.random.uniform(0.02, 0.6), done)
+
+    def show(self, node: SimNode, draft: int, epoch: int) -> None:
+        def done() -> None:
+            row = self.group.around.table.row
+            holds = row is not None and (row.holder, row.epoch) == (node.me, epoch)
+            if not self._reached(node) or not holds:
+                return
+            self.visible = [*self.visible, self.drafts[draft]][-KEPT:]
+            self.group.count("snapshots visible")
+            node.feed(on.RevisionsKept(self._places()))
+
+        node.later(node.random.uniform(0.01, 0.3), done)
+
+    def restore(self, node: SimNode, action: do.Restore) -> None:
+        def done() -> None:
+            found = self._usable(action) if self._reached(node) else None
+            if found is None or node.random.random() < 0.1:
+                self.group.count("restores failed")
+                node.feed(on.RestoreFailed("there is none"))
+            else:
+                self.group.count("restores")
+                if action.given_up is not None:
+                    self.group.count("journals set aside")
+                node.begin_from(_disk_of(node, found))
+
+        node.later(node.random.uniform(0.05, 2.0), done)
+
+    def _usable(self, action: do.Restore) -> Revision | None:
+        """The newest that stands in that history, and not before it begins."""
+        for revision in reversed(self.visible):
+            cut = revision.cut
+            ours = all(_stands_on(place, action.epochs) for place in (cut.position, cut.written))
+            if cut.position >= action.begins and ours:
+                return revision
+        return None
+
+    def _places(self) -> tuple[tuple[Position, Position], ...]:
+        return tuple((one.cut.position, one.cut.written) for one in self.visible)
+
+    def _reached(self, node: SimNode) -> bool:
+        database = self.group.database
+        return database.up and node.node not in database.unreachable
+
+
+def _stands_on(position: Position, epochs: tuple[Position, ...]) -> bool:
+    before = [start.epoch for start in epochs if start.sequence <= position.sequence]
+    return max(before, default=0) == position.epoch
+
+
+def _captured(node: SimNode, cut: Cut) -> Revision:
+    numbers, through, disk = dict(cut.batches), cut.position.sequence, node.disk
+    for query, number in numbers.items():
+        done = disk.checkpoints[query].done
+        require(done.number >= number, "R28", f"{query} is at {done}, not yet at {number}")
+    base = node._core_of(disk.records[:through]).journal.as_base()
+    behind = [record.body for record in disk.records[through:]]
+    queries = tuple(_standing(one, numbers, through, behind) for one in base.queries)
+    return Revision(
+        cut,
+        replace(base, queries=queries),
+        tuple(disk.records[:through]),
+        {query: disk.checkpoints[query].lineage.rpartition(":")[2] for query in numbers},
+        {query: _up_to(disk.outbox.get(query, {}), n) for query, n in numbers.items()},
+        dict(disk.outbox_rows),
+        {query: min(disk.trimmed.get(query, 0), n) for query, n in numbers.items()},
+    )
+
+
+def _standing(
+    base: QueryBase, numbers: dict[str, int], through: int, behind: list[Body]
+) -> QueryBase:
+    query, marks = base.version.query, [body for body in behind if isinstance(body, Mark)]
+    ahead = tuple(m for m in marks if m.query == query and m.number <= numbers[query])
+    return replace(base, last=Mark(query, numbers[query], through), ahead=ahead)
+
+
+def _up_to(batches: dict[int, Content], number: int) -> dict[int, Content]:
+    return {one: content for one, content in batches.items() if one <= number}
+
+
+def _disk_of(node: SimNode, revision: Revision) -> Disk:
+    """A journal of a new id that begins behind the base (R8)."""
+    node.disks += 1
+    numbers, through = dict(revision.cut.batches), revision.cut.position.sequence
+    journal_id = f"{node.node}-{node.disks}"
+    checkpoints = {
+        query: Checkpoint(f"{journal_id}:{revision.lineages[query]}", Mark(query, n, through))
+        for query, n in numbers.items()
+    }
+    return Disk(
+        journal_id,
+        node.group.around.table.row.group_id if node.group.around.table.row else None,
+        list(revision.records),
+        through,
+        revision.base,
+        {query: dict(batches) for query, batches in revision.outbox.items()},
+        numbers,
+        dict(revision.trimmed),
+        dict(revision.rows),
+        checkpoints,
+        node.disk.high_water,
+    )
+
+
+def require_out_of_sync(node: SimNode) -> None:
+    """R8: nobody counts on what is taken away here."""
+    newest = node.group.facts.newest
+    member = Member(node.node, node.disk.journal_id)
+    listed = newest.in_sync if newest is not None else ()
+    require(member not in listed, "R8", f"{node.node} begins anew while it is in sync")

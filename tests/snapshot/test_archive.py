@@ -1,0 +1,349 @@
+"""A node's snapshot into a real database and back: journal, outbox and checkpoint on real disks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from sqlalchemy import Engine, text
+
+from ha_engine import base_file
+from ha_engine.archive import Archive
+from ha_engine.archive.archive import Facts
+from ha_engine.archive.capture import Capture
+from ha_engine.archive.folding import Folding
+from ha_engine.archive.restoring import Places, Restoring, finish
+from ha_engine.core import Deployment, QueryPlan, RestartPolicy
+from ha_engine.core import actions as do
+from ha_engine.errors import CheckpointIncomplete, SnapshotDamaged, SnapshotFailed
+from ha_engine.journal import Journal
+from ha_engine.journal.writer import JournalWriter
+from ha_engine.outbox import Outbox
+from ha_engine.outbox.batch_file import read_batch_file, write_batch_file
+from ha_engine.postgres.engine import open_engine
+from ha_engine.postgres.lease_store import PostgresLeaseStore
+from ha_engine.postgres.snapshot_store import SnapshotStore
+from ha_engine.postgres.upgrade import upgrade
+from ha_engine.receive.producers import ProducerTable
+from ha_engine.snapshot.manifest import CapturedQuery
+from ha_engine.snapshot.verification import damage
+from ha_engine.types import (
+    Application,
+    Body,
+    Cut,
+    EpochStart,
+    Events,
+    Holder,
+    LeaseRow,
+    Mark,
+    Member,
+    Position,
+    QueryVersion,
+    Record,
+    Submission,
+)
+from tests.core.world import LIMITS
+
+QUERY, SINK = "delays", "board"
+ANYWHERE = do.Restore(Position(1, 1), (Position(1, 1),), "a test")
+ME = Holder("node-a", "process-1")
+BATCHES = 5
+
+
+def version() -> QueryVersion:
+    return QueryVersion(QUERY, "v1", Mark(QUERY, 0, 0))
+
+
+def bodies() -> Iterator[Body]:
+    """An epoch, an application, then events and the mark that ends a batch, again and again."""
+    yield EpochStart("node-a", "process-1")
+    yield Application("app", (version(),))
+    for number in range(1, BATCHES + 1):
+        sequence = 1 + 2 * number
+        yield Events("flights", 1, 0, (Submission("p", number, "ab" * 16, 1),))
+        yield Mark(QUERY, number, sequence)
+
+
+def cut_behind(number: int, request: int = 1) -> Cut:
+    place = Position(1, 1 + 2 * number)
+    return Cut(request, place, ((QUERY, number),), Position(1, 2 + 2 * number))
+
+
+@dataclass
+class Node:
+    """What of a node a snapshot has to do with."""
+
+    home: Path
+    journal: Journal
+    outbox: Outbox
+    archive: Archive
+    store: SnapshotStore
+    refuses: list[str]
+
+    @property
+    def places(self) -> Places:
+        return Places(self.home, self.home / "checkpoints")
+
+
+def write_checkpoint(root: Path) -> None:
+    checkpoint = root / QUERY
+    for directory in ("offsets", "commits", "state/0/0"):
+        (checkpoint / directory).mkdir(parents=True)
+    (checkpoint / "metadata").write_text('{"id":"one"}')
+    for batch in range(BATCHES):
+        offset = json.dumps({"mark": batch + 1, "sequence": 3 + 2 * batch})
+        (checkpoint / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{offset}")
+        (checkpoint / "commits" / str(batch)).write_text("v1\n{}")
+        (checkpoint / "state/0/0" / f"{batch + 1}.delta").write_bytes(bytes([batch]) * 2000)
+
+
+def write_outbox(home: Path) -> Outbox:
+    outbox = Outbox.open(home / "outbox", max_batches=100, max_bytes=1 << 30)
+    for number in range(1, BATCHES + 1):
+        file = home / "outbox" / QUERY / "pending" / f"{number}.i.arrow"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_batch_file(file, pa.table({"n": [number]}), query=QUERY, number=number)
+        name = f"{QUERY}/pending/{file.name}"
+        outbox.admit(QUERY, number, name, 1, file.stat().st_size)
+    return outbox
+
+
+def deployment() -> Deployment:
+    plan = QueryPlan(QUERY, "v1", frozenset({"flights"}), (SINK,))
+    return Deployment("app", (plan,), LIMITS, RestartPolicy())
+
+
+@pytest.fixture
+def engine(database_url: str) -> Engine:
+    engine = open_engine(database_url, statement_timeout=5)
+    upgrade(engine)
+    leases = PostgresLeaseStore(engine, "test", 5.0)
+    leases.create(LeaseRow("group-1", ME, 1, 1, (Member("node-a", "journal-a"),)))
+    leases.close()
+    return engine
+
+
+def node_at(home: Path, engine: Engine, *, empty: bool = False) -> Node:
+    home.mkdir()
+    journal = Journal.open(home / "journal", group="test", segment_size=1 << 10)
+    outbox = Outbox.open(home / "outbox", max_batches=100, max_bytes=1 << 30)
+    if not empty:
+        for sequence, body in enumerate(bodies(), 1):
+            journal.append([Record(Position(1, sequence), sequence - 1, body, b"x" * 300)])
+        journal.sync()
+        write_checkpoint(home / "checkpoints")
+        outbox = write_outbox(home)
+    store = SnapshotStore(engine, "test")
+    folding = Folding(
+        home / "journal" / "base.arrow", journal, deployment, lambda: ProducerTable(10, 8)
+    )
+    refuses: list[str] = []
+    places = Places(home, home / "checkpoints")
+    restoring = Restoring(
+        store, places, "test", lambda manifest: refuses[0] if refuses else None, lambda done: None
+    )
+    capture = Capture(home / "checkpoints", home, outbox)
+    writer = JournalWriter(journal, lambda sequence: None, lambda error: None)
+    archive = Archive(store, capture, folding, writer, ME, facts, restoring, keep=2)
+    return Node(home, journal, outbox, archive, store, refuses)
+
+
+def facts(cut: Cut) -> Facts:
+    queries = tuple(CapturedQuery(query, number, 2, "digest") for query, number in cut.batches)
+    return Facts("group-1", "app", {"spark": "4.3.0"}, queries)
+
+
+async def taken(node: Node, number: int) -> tuple[tuple[Position, Position], ...]:
+    draft = await node.archive.take(cut_behind(number))
+    return await node.archive.show(draft, 1)
+
+
+def require_restored(home: Path, number: int) -> None:
+    """The node is as of the end of that batch, and Spark goes on with the next one."""
+    cut = cut_behind(number)
+    journal = Journal.open(home / "journal", group="test")
+    assert (journal.first, journal.last) == (cut.position.sequence + 1, cut.position)
+    assert (journal.group_id, journal.epochs) == ("group-1", (Position(1, 1),))
+    found = base_file.load(home / "journal" / "base.arrow")
+    assert found is not None
+    base, producers = found
+    assert base.position == cut.position
+    assert base.queries[0].last == Mark(QUERY, number, cut.position.sequence)
+    assert producers.column("sequence").to_pylist() == list(range(1, number + 1))
+    checkpoint = home / "checkpoints" / QUERY
+    assert (checkpoint / "ha_engine.stamp").read_text().startswith(f"{journal.journal_id}:2\n")
+    assert max(int(one.name) for one in (checkpoint / "commits").iterdir()) == number - 1
+    assert (checkpoint / "state/0/0" / f"{number}.delta").read_bytes() == bytes([number - 1]) * 2000
+    assert not (checkpoint / "state/0/0" / f"{number + 1}.delta").exists()
+    outbox = Outbox.open(home / "outbox", max_batches=100, max_bytes=1 << 30)
+    assert outbox.last_admitted(QUERY) == number
+    kept = outbox.batch(QUERY, number)
+    assert kept is not None
+    assert read_batch_file(kept.path).to_pylist() == [{"n": number}]
+    journal.close()
+
+
+async def test_what_was_stored_comes_back_at_another_place(engine: Engine, tmp_path: Path) -> None:
+    old, new = node_at(tmp_path / "a", engine), node_at(tmp_path / "b", engine, empty=True)
+    assert await taken(old, 3) == ((cut_behind(3).position, cut_behind(3).written),)
+    former = new.journal.journal_id
+    revision = await new.archive.restore(ANYWHERE)
+    assert revision.position == cut_behind(3).position
+    new.journal.close()
+    assert finish(new.places)
+    require_restored(new.home, 3)
+    assert Journal.open(new.home / "journal", group="test").journal_id != former
+    assert not finish(new.places)
+
+
+async def test_nothing_of_a_capture_is_left_and_the_next_one_stores_only_what_is_new(
+    engine: Engine, tmp_path: Path
+) -> None:
+    node = node_at(tmp_path / "a", engine)
+    await taken(node, 3)
+    await taken(node, 4)
+    newest, older = node.store.revisions()
+    assert newest.bytes_new < older.bytes_new < newest.bytes_total
+    assert not (node.home / ".snapshot").exists()
+    assert not (node.home / "checkpoints" / ".snapshot").exists()
+    assert [list(damage(node.store, one.id, lambda _: None)) for one in (newest, older)] == [[], []]
+
+
+async def test_batches_that_every_sink_has_are_not_stored(engine: Engine, tmp_path: Path) -> None:
+    old, new = node_at(tmp_path / "a", engine), node_at(tmp_path / "b", engine, empty=True)
+    old.outbox.trim(QUERY, 2)
+    await taken(old, 3)
+    await new.archive.restore(ANYWHERE)
+    new.journal.close()
+    finish(new.places)
+    outbox = Outbox.open(new.home / "outbox", max_batches=100, max_bytes=1 << 30)
+    assert (outbox.floor(QUERY), outbox.last_admitted(QUERY)) == (2, 3)
+
+
+async def test_a_batch_that_spark_has_not_finished_fails_the_snapshot(
+    engine: Engine, tmp_path: Path
+) -> None:
+    node = node_at(tmp_path / "a", engine)
+    with pytest.raises(CheckpointIncomplete, match="no finished batch 6"):
+        await node.archive.take(Cut(1, Position(1, 11), ((QUERY, BATCHES + 1),), Position(1, 12)))
+    assert node.store.revisions() == []
+    assert await taken(node, 3)
+
+
+async def test_who_does_not_hold_the_lease_shows_nothing(engine: Engine, tmp_path: Path) -> None:
+    node = node_at(tmp_path / "a", engine)
+    draft = await node.archive.take(cut_behind(3))
+    with pytest.raises(SnapshotFailed, match="does not hold the lease"):
+        await node.archive.show(draft, 2)
+    assert node.store.revisions() == []
+
+
+DAMAGES = {
+    "corrupt": "UPDATE ha_engine.chunk SET stored = 'x' WHERE digest IN ({new})",
+    "missing": (
+        "ALTER TABLE ha_engine.revision_chunk DROP CONSTRAINT revision_chunk_digest_fkey;"
+        " DELETE FROM ha_engine.chunk WHERE digest IN ({new})"
+    ),
+    "swapped": (
+        "UPDATE ha_engine.chunk SET (stored, size) = (SELECT stored, size FROM ha_engine.chunk"
+        " WHERE digest NOT IN ({new}) LIMIT 1) WHERE digest IN ({new})"
+    ),
+    "manifest": "UPDATE ha_engine.revision SET manifest = 'x' WHERE id = {newest}",
+}
+NEW = (
+    "SELECT digest FROM ha_engine.revision_chunk WHERE revision_id = {newest} EXCEPT"
+    " SELECT digest FROM ha_engine.revision_chunk WHERE revision_id <> {newest}"
+)
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+async def test_a_damaged_revision_is_told_of_and_the_one_before_it_is_used(
+    engine: Engine, tmp_path: Path, kind: str
+) -> None:
+    """I10."""
+    old, new = node_at(tmp_path / "a", engine), node_at(tmp_path / "b", engine, empty=True)
+    await taken(old, 3)
+    await taken(old, 4)
+    newest, older = old.store.revisions()
+    statement = DAMAGES[kind].format(new=NEW, newest="{newest}").format(newest=newest.id)
+    with engine.begin() as connection:
+        connection.execute(text(statement))
+    assert list(damage(old.store, newest.id, lambda _: None)) != []
+    assert list(damage(old.store, older.id, lambda _: None)) == []
+    revision = await new.archive.restore(ANYWHERE)
+    assert revision.id == older.id
+    new.journal.close()
+    finish(new.places)
+    require_restored(new.home, 3)
+
+
+async def test_without_a_sound_revision_everything_stays_and_the_sentence_says_what_to_do(
+    engine: Engine, tmp_path: Path
+) -> None:
+    old, new = node_at(tmp_path / "a", engine), node_at(tmp_path / "b", engine, empty=True)
+    await taken(old, 3)
+    before = new.journal.journal_id
+    for begins, epochs in (
+        (Position(1, 8), (Position(1, 1),)),  # it stands before what the holder still has
+        (Position(1, 1), (Position(1, 1), Position(2, 5))),  # it stands on another history
+    ):
+        with pytest.raises(SnapshotDamaged, match=r"no revision stands at .* snapshot now"):
+            await new.archive.restore(do.Restore(begins, epochs, "a test"))
+    new.refuses.append("it was taken under another application")
+    with pytest.raises(SnapshotDamaged, match="another application"):
+        await new.archive.restore(ANYWHERE)
+    new.journal.close()
+    assert not finish(new.places)
+    assert Journal.open(new.home / "journal", group="test").journal_id == before
+
+
+@pytest.mark.parametrize("step", range(1, 12))
+async def test_a_kill_at_any_step_of_taking_the_place_is_mended_at_the_next_start(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    old, new = node_at(tmp_path / "a", engine), node_at(tmp_path / "b", engine)
+    await taken(old, 3)
+    await new.archive.restore(ANYWHERE)
+    new.journal.close()
+    _die_at(step, monkeypatch)
+    try:
+        finish(new.places)
+        died = False
+    except KeyboardInterrupt:
+        died = True
+    monkeypatch.undo()
+    assert finish(new.places) == died
+    require_restored(new.home, 3)
+
+
+def _die_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process ends before its ``step``-th change of a directory."""
+    steps = 0
+    for module, name in ((os, "rename"), (os, "rmdir"), (shutil, "rmtree")):
+        real = getattr(module, name)
+
+        def counted(*arguments: object, real: object = real, **options: object) -> object:
+            nonlocal steps
+            steps += 1
+            if steps == step:
+                raise KeyboardInterrupt
+            return real(*arguments, **options)  # type: ignore[operator]
+
+        monkeypatch.setattr(module, name, counted)
+
+
+async def test_a_trimmed_journal_says_the_same_from_its_base(
+    engine: Engine, tmp_path: Path
+) -> None:
+    node = node_at(tmp_path / "a", engine)
+    whole = node.archive._folding.through(9)
+    await node.archive.trim(Position(1, 7))
+    assert node.journal.first > 1
+    assert node.archive._folding.through(9) == whole
+    assert base_file.load(node.home / "journal" / "base.arrow") is not None

@@ -298,9 +298,7 @@ class Node:
         return {sink: opened for (name, sink), opened in self.sinks.items() if name == query}
 
     def _revisions_seen(self, places: tuple[tuple[Position, Position], ...]) -> None:
-        """R29: a holder that was started again learns what is kept."""
-        if self.core.acting:
-            self.driver.handle(on.RevisionsKept(places))
+        self.driver.handle(on.RevisionsKept(places))
 
     def _room_changed(self, room: bool) -> None:
         self.driver.handle(on.RoomChanged(room))

@@ -7,6 +7,7 @@ has one line here that names the port it goes to.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -156,6 +157,8 @@ class Driver:
                 self._spawn(self._take_snapshot(ports.archive, cut), "take a snapshot")
             case do.ShowSnapshot(draft, epoch):
                 self._spawn(self._show_snapshot(ports.archive, draft, epoch), "show a snapshot")
+            case do.FindRevisions():
+                self._spawn(self._find_revisions(ports.archive), "find revisions")
             case do.TrimJournal(position):
                 self._spawn(self._trim_journal(ports.archive, position), "trim the journal")
             case do.TrimOutbox(query, through):
@@ -245,6 +248,11 @@ class Driver:
             self.handle(on.RevisionsKept(await archive.show(draft, epoch)))
         except EngineError as error:
             log.warning("a snapshot was taken and cannot be made visible", reason=str(error))
+
+    async def _find_revisions(self, archive: Archive) -> None:
+        """The archive looks again and again; that one is missed does not matter."""
+        with contextlib.suppress(EngineError):
+            self.handle(on.RevisionsKept(await archive.look()))
 
     async def _restore(self, archive: Archive, restore: do.Restore) -> None:
         log.info("a snapshot is to take the place of the journal", why=restore.why)

@@ -83,6 +83,9 @@ class Archive(Protocol):
     async def show(self, draft: int, epoch: int) -> tuple[tuple[Position, Position], ...]:
         """Makes it visible; what RevisionsKept tells of those that are kept. Raises EngineError."""
 
+    async def look(self) -> tuple[tuple[Position, Position], ...]:
+        """The same, of those that are visible now. Raises EngineError."""
+
     async def restore(self, restore: do.Restore) -> Revision:
         """What is to take the place of all else at the next start. Raises EngineError."""
 

@@ -190,6 +190,11 @@ class ShowSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class FindRevisions:
+    """Look which revisions the database has. Answered by RevisionsKept, if it is reached."""
+
+
+@dataclass(frozen=True, slots=True)
 class Restore:
     """Begin anew from the newest snapshot that stands at ``begins`` or later, in this history.
 
@@ -276,6 +281,7 @@ Action = (
     | TrimOutbox
     | TakeSnapshot
     | ShowSnapshot
+    | FindRevisions
     | Restore
     | TrimJournal
     | StartQueryProcess

@@ -27,7 +27,7 @@ from ha_engine.core.querying import Querying
 from ha_engine.core.retention import Retention
 from ha_engine.core.tenure import Request, Tenure
 from ha_engine.core.verdicts import Outcome
-from ha_engine.types import ORIGIN, Base, Holder, Member, Record, Role
+from ha_engine.types import ORIGIN, Base, Holder, Member, Position, Record, Role
 
 ALONE = PeerTiming(heartbeat_every=0.2, sync_timeout=2.0)
 
@@ -116,7 +116,7 @@ class Core(Answers):
             case on.RestoreFailed(reason):
                 self.life.do_all(self.following.restore_failed(self.now, reason))
             case on.RevisionsKept(places):
-                self.retention.revisions_are(places)
+                self._on_revisions(places)
             case on.JournalTrimmed(position):
                 self.journal.trimmed(position)
                 self.retention.trimmed()
@@ -131,6 +131,13 @@ class Core(Answers):
                 broke = self.querying.hear(self.now, event)
                 if broke is not None and self.tenure is not None:
                     self.tenure.note_breakdown(broke.why, broke.in_flight)
+
+    def _on_revisions(self, places: tuple[tuple[Position, Position], ...]) -> None:
+        if self.tenure is None:
+            return
+        self.retention.revisions_are(places)
+        if self.retention.lacks_revision:
+            self.tenure.snapshots.need(self.now)
 
     def _on_request(self, event: Request) -> None:
         if self.tenure is not None:

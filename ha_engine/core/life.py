@@ -98,6 +98,7 @@ class Life:
         leading = Leading(me, epoch, timing, self.now, self.connected)
         snapshots = Snapshots(journal, querying, leading, self._snapshot_interval, self.now)
         retention = self.following.retention
+        retention.begin_epoch()
         self.tenure = Tenure(self.lessee, journal, querying, leading, snapshots, retention)
         start = EpochStart(self.identity.node, self.identity.process, forced)
         self.do(self.tenure.append(start))
@@ -105,6 +106,7 @@ class Life:
     def become_active(self, tenure: Tenure) -> None:
         self._become(Role.ACTIVE, f"the journal is committed through {self.journal.last}")
         self.do_all(tenure.begin())
+        self.do(do.FindRevisions())
         silent_since = self.following.silent_since(self.epoch - 1)
         if silent_since is not None:
             self.do(do.NoteOutage(self.epoch, self.now - silent_since))

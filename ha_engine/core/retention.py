@@ -19,15 +19,24 @@ class Retention:
 
     def __init__(self, journal: OwnJournal, deployment: Deployment) -> None:
         self._journal, self._deployment = journal, deployment
-        self.kept = 0
+        self.kept = self._newest = 0
         self._again_at = -math.inf
         self._trims = False
+
+    def begin_epoch(self) -> None:
+        """R29: what an earlier epoch knew of revisions, the database may have lost since."""
+        self.kept = self._newest = 0
 
     def revisions_are(self, places: tuple[tuple[Position, Position], ...]) -> None:
         """One that stands on another history is of no use to anybody (R28)."""
         has = self._journal.has
         ours = [position.sequence for position, written in places if has(position) and has(written)]
-        self.kept = min(ours, default=0)
+        self.kept, self._newest = min(ours, default=0), max(ours, default=0)
+
+    @property
+    def lacks_revision(self) -> bool:
+        """Whether nobody could begin from a snapshot and follow this journal from there."""
+        return self._newest < self._journal.base.sequence
 
     @property
     def begins(self) -> Position:

@@ -64,6 +64,11 @@ class Snapshots:
         """An operator wants one, or a member needs a newer one than there is."""
         self._due_at, self._newest_input = now, 0
 
+    def need(self, now: float) -> None:
+        """There is none that is of use; one that is under way will be."""
+        if self.state == "waiting":
+            self.ask(now)
+
     def tick(self, now: float, in_sync: tuple[Member, ...]) -> Iterator[do.Action]:
         if self._asked is not None:
             yield from self._await(now, self._asked)

@@ -24,4 +24,7 @@ class Archive:
     def show(self, draft: int, epoch: int) -> tuple[tuple[Position, Position], ...]:
         self.visible = [*self.visible, self.cuts[draft]][-KEPT:]
         self.shown_under.append(epoch)
+        return self.places()
+
+    def places(self) -> tuple[tuple[Position, Position], ...]:
         return tuple((cut.position, cut.written) for cut in self.visible)

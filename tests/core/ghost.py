@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.core import messages as say
-from ha_engine.types import ORIGIN, Member, Position
+from ha_engine.types import ORIGIN, Cut, Member, Position
 
 if TYPE_CHECKING:
     from tests.core.world import World
@@ -20,6 +20,7 @@ class Ghost:
 
     def __init__(self, world: World) -> None:
         self.world, self.linked, self.room = world, False, True
+        self.warm, self.digest_of_snapshots = False, ""
         # None: its queries are level with the holder's.
         self._batches: tuple[tuple[str, int], ...] | None = None
 
@@ -47,6 +48,8 @@ class Ghost:
                 self._say(say.Standing(epoch, MEMBER.journal_id, self._last(), 0, self._epochs()))
             case do.Tell(_, say.Heartbeat(epoch)) | do.StreamRecords(_, epoch):
                 self._ack(epoch)
+            case do.Tell(_, say.TakeSnapshot(epoch, cut)):
+                self._take(epoch, cut)
             case do.AppendRecords(records):
                 self._ack(records[-1].position.epoch)
             case _:
@@ -55,7 +58,14 @@ class Ghost:
     def _ack(self, epoch: int) -> None:
         last = self._last().sequence
         batches = self._level() if self._batches is None else self._batches
-        self._say(say.Ack(epoch, MEMBER.journal_id, last, self.room, False, batches))
+        self._say(say.Ack(epoch, MEMBER.journal_id, last, self.room, self.warm, batches))
+
+    def _take(self, epoch: int, cut: Cut) -> None:
+        """Its batches came to the same as the holder's, or to ``digest_of_snapshots``."""
+        mine = self.world.core.querying.digests.mine
+        batches = tuple((*one, self.digest_of_snapshots or mine(*one)) for one in cut.batches)
+        draft = self.world.archive.take(cut)
+        self._say(say.SnapshotTaken(epoch, cut.request, draft, batches))
 
     def _say(self, message: say.Message) -> None:
         self.world.feed(on.PeerSaid(MEMBER.node, message))

@@ -33,6 +33,7 @@ COPIED = (
     "versions",
     "deployment",
     "base",
+    "barrier",
     "digests",
     "querying",
     "own_journal",

@@ -300,7 +300,7 @@ def tell(action: do.Action) -> str:
             return "renews the lease"
         case do.WriteLease(_, wanted, why):
             return f"writes the lease ({why}): {_row(wanted)}"
-        case do.KeepHighWater() | do.Tell() | do.StreamRecords():
+        case do.KeepHighWater() | do.Tell() | do.StreamRecords() | do.FindRevisions():
             return ""
         case do.BindGroup(group_id):
             return f"binds the journal to {group_id}"

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
+import ha_engine.core
 from ha_engine.core import inputs as on
 from ha_engine.core.snapshots import ALIGN_SECONDS_MAX
-from ha_engine.types import Cut
+from ha_engine.errors import InvariantBroken
+from ha_engine.types import Cut, DatabaseIdentity
+from tests.core.mutants import Mutant, load
 from tests.core.world import LIMITS, World
 
 BATCH = LIMITS.max_events_per_batch
 
 
-@pytest.fixture
-def world() -> World:
+def new_world(engine: Any = ha_engine.core) -> World:
     """Two queries, of which one reads another stream too; snapshots only when asked for."""
-    world = World()
+    world = World(engine)
     world.digests = True
     world.start()
     world.wait(1)
     return world
+
+
+@pytest.fixture
+def world() -> World:
+    return new_world()
 
 
 def ask(world: World) -> None:
@@ -67,6 +77,7 @@ def test_no_query_waits_for_another_at_the_barrier(world: World) -> None:
         world.finish("delays")
         world.wait(0.5)
     delays, storms = (world.core.deployment.marks[name].last for name in ("delays", "storms"))
+    assert barrier is not None
     assert delays.through > barrier > storms.through
     assert world.archive.cuts == {}
     world.automatic |= {"batches"}
@@ -140,3 +151,107 @@ def test_a_revision_of_another_history_holds_nothing_and_frees_nothing(world: Wo
         assert world.core.retention.kept == 0
     world.feed(on.RevisionsKept(((other, written), (stands, written))))
     assert world.core.retention.kept == stands.sequence
+
+
+def with_a_warm_member(world: World) -> World:
+    world.ghost.warm = True
+    world.ghost.link()
+    world.wait(3)
+    assert len(world.table.row.in_sync) == 2
+    return world
+
+
+def test_a_warm_member_takes_it_and_the_holder_shows_it(world: World) -> None:
+    with_a_warm_member(world)
+    world.offer("flights", 10)
+    ask(world)
+    assert len(world.archive.visible) == 1
+
+
+def test_a_snapshot_whose_batches_came_to_something_else_is_never_shown(world: World) -> None:
+    with_a_warm_member(world)
+    world.ghost.digest_of_snapshots = "another"
+    world.offer("flights", 10)
+    ask(world)
+    assert len(world.archive.cuts) == 1
+    assert world.archive.visible == []
+
+
+def test_an_epoch_that_the_database_lost_writes_before_trims_by_what_is_there_now(
+    world: World,
+) -> None:
+    for _ in range(3):
+        world.offer("flights", 10)
+        ask(world)
+    base, first = world.core.journal.base, world.archive.cuts[1]
+    world.archive.visible[:] = [first]
+    lose_the_row(world)
+    world.wait(12)
+    assert world.core.journal.base == base == first.position
+
+
+def test_a_snapshot_is_taken_at_once_when_there_is_none_that_the_journal_goes_on_from(
+    world: World,
+) -> None:
+    for _ in range(3):
+        world.offer("flights", 10)
+        ask(world)
+        world.wait(11)
+    base = world.core.journal.base.sequence
+    assert base > 0
+    world.archive.visible.clear()
+    lose_the_row(world)
+    world.wait(2)
+    assert newest(world).position.sequence >= base
+
+
+def lose_the_row(world: World) -> None:
+    """The database fails over, and the new one has never heard of the holder's last writes."""
+    before = world.core.epoch
+    world.table.identity = DatabaseIdentity("7000000000000000001", "00000002")
+    world.set_row(next(row for row in world.table.history if row.epoch))
+    world.wait(2)
+    assert world.core.epoch > before
+
+
+BROKEN: tuple[tuple[Callable[[World], None], Mutant], ...] = (
+    (
+        test_every_query_ends_a_batch_where_the_snapshot_stands,
+        Mutant("R28", "uncut", "return through if barrier is None else barrier", "return through"),
+    ),
+    (
+        test_no_query_waits_for_another_at_the_barrier,
+        Mutant("R28", "barrier", "if len(ended) == len(numbers)", "if ended"),
+    ),
+    (
+        test_the_journal_lets_go_of_what_neither_a_query_nor_the_oldest_revision_needs,
+        Mutant("R29", "retention", "min(ours, default=0), max", "max(ours, default=0), max"),
+    ),
+    (
+        test_a_revision_of_another_history_holds_nothing_and_frees_nothing,
+        Mutant("R28", "retention", " and has(written)", ""),
+    ),
+    (
+        test_a_revision_of_another_history_holds_nothing_and_frees_nothing,
+        Mutant("R28", "retention", "has(position) and ", ""),
+    ),
+    (
+        test_a_snapshot_whose_batches_came_to_something_else_is_never_shown,
+        Mutant("R28", "snapshots", "(query, number) == digest for", "(query, number) for"),
+    ),
+    (
+        test_an_epoch_that_the_database_lost_writes_before_trims_by_what_is_there_now,
+        Mutant("R29", "life", "        retention.begin_epoch()\n", ""),
+    ),
+    (
+        test_a_snapshot_is_taken_at_once_when_there_is_none_that_the_journal_goes_on_from,
+        Mutant("R29", "core", "if self.retention.lacks_revision:", "if False:"),
+    ),
+)
+
+
+@pytest.mark.parametrize(("test", "mutant"), BROKEN, ids=lambda one: getattr(one, "name", ""))
+def test_a_broken_core_is_found_out(test: Callable[[World], None], mutant: Mutant) -> None:
+    world = new_world(load(mutant))
+    with pytest.raises((AssertionError, InvariantBroken, LookupError)):
+        test(world)

@@ -273,6 +273,8 @@ class World(SparkWorld):
                 self.feed(on.SnapshotTaken(cut, self.archive.take(cut)))
             case do.ShowSnapshot(draft, epoch):
                 self.feed(on.RevisionsKept(self.archive.show(draft, epoch)))
+            case do.FindRevisions():
+                self.feed(on.RevisionsKept(self.archive.places()))
             case do.TrimJournal(position):
                 self.trim(position.sequence)
             case do.OpenReceivers() | do.CloseReceivers():

@@ -37,7 +37,36 @@ class Archive:
     def __init__(self, group: Group) -> None:
         self.group = group
         self.drafts: dict[int, Revision] = {}
-        self.visible: list[Revision] = []
+        # What was visible after each change; a database that fails over may have lost the newest.
+        self._past: list[list[Revision]] = [[]]
+        self._lost_before = self._epoch_of_loss = 0
+
+    @property
+    def visible(self) -> list[Revision]:
+        return self._past[-1]
+
+    def lose(self, changes: int) -> None:
+        """So many of the newest, and whatever draft there was."""
+        del self._past[max(1, len(self._past) - changes) :]
+        self._lost_before = len(self.drafts)
+        self._epoch_of_loss = self.group.around.table.highest[0]
+
+    def require_kept(self, node: SimNode, through: Position) -> None:
+        """R29: a holder lets go only of what a revision has that is there; one that held the lease
+        when the database lost something has not heard of that yet."""
+        if node.core.tenure is None or node.core.epoch <= self._epoch_of_loss:
+            return
+        stands = [
+            one.cut.position for one in self.visible if node.core.journal.has(one.cut.position)
+        ]
+        require(any(place >= through for place in stands), "R29", f"trims to {through} of {stands}")
+
+    def find(self, node: SimNode) -> None:
+        def done() -> None:
+            if self._reached(node):
+                node.feed(on.RevisionsKept(self._places()))
+
+        node.later(node.random.uniform(0.01, 0.3), done)
 
     def take(self, node: SimNode, cut: Cut) -> None:
         """Takes a while, and sometimes it fails; the state is as of the cut all the same."""
@@ -57,9 +86,9 @@ class Archive:
         def done() -> None:
             row = self.group.around.table.row
             holds = row is not None and (row.holder, row.epoch) == (node.me, epoch)
-            if not self._reached(node) or not holds:
+            if not self._reached(node) or not holds or draft <= self._lost_before:
                 return
-            self.visible = [*self.visible, self.drafts[draft]][-KEPT:]
+            self._past.append([*self.visible, self.drafts[draft]][-KEPT:])
             self.group.count("snapshots visible")
             node.feed(on.RevisionsKept(self._places()))
 

@@ -110,6 +110,7 @@ class Database:
         self.table.identity = DatabaseIdentity(system, f"{int(timeline, 16) + 1:08X}")
         branch = self.group.facts.branch
         del branch[max(1, len(branch) - writes_lost) :]
+        self.group.archive.lose(min(writes_lost, 2))
         if branch:
             self.table.row, self.table.changed_at = branch[-1], self.group.now
         self.group.facts.failed_over()

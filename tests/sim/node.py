@@ -202,10 +202,13 @@ class SimNode(World):
                 self.group.archive.take(self, cut)
             case do.ShowSnapshot(draft, epoch):
                 self.group.archive.show(self, draft, epoch)
+            case do.FindRevisions():
+                self.group.archive.find(self)
             case do.Restore():
                 require(self.spark is None, "R20", "a query process lives on what is replaced")
                 self.group.archive.restore(self, action)
             case do.TrimJournal(position):
+                self.group.archive.require_kept(self, position)
                 self.later(self.random.uniform(0.01, 0.5), lambda: self._trim(position.sequence))
             case do.Exit():
                 self._exit(action)

@@ -202,7 +202,6 @@ def archive_of(
         places_of(config),
         config.group,
         lambda manifest: _objection(application, manifest),
-        lambda done: None,
     )
     return Archive(
         store,

@@ -106,7 +106,7 @@ class Node:
             self.outbox,
             self.data.base,
         )
-        owner = SyncOwner(self.driver, self.writer, hello)
+        owner = SyncOwner(self.driver, self.writer, self.archive.transfer, hello)
         self.peers = EventSync(config.event_sync, self.journal, owner)
         # Only makes a change be read sooner: polling alone suffices.
         self.listener = lease_listener_of(config, partial(self.driver.handle, on.LeaseChanged()))
@@ -256,7 +256,7 @@ class Node:
         )
 
     def cluster(self) -> dict[str, Any]:
-        return cluster_of(self.core, self.config.group, self.peers)
+        return cluster_of(self.core, self.config.group, self.peers, self.archive.transfer.to_go)
 
     def incarnation(self) -> str | None:
         return self.core.querying.process.incarnation

@@ -7,7 +7,6 @@ has one line here that names the port it goes to.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import heapq
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -17,20 +16,19 @@ from typing import Any
 
 import structlog
 
+from ha_engine.archivist import Archivist
 from ha_engine.core import Core
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.errors import (
-    DatabaseUnreachable,
     EngineError,
     InvariantBroken,
     JournalCut,
     NotActive,
-    SnapshotDamaged,
 )
-from ha_engine.ports import Archive, Outages, Ports
+from ha_engine.ports import Outages, Ports
 from ha_engine.tally import Tally
-from ha_engine.types import Cut, Events, Position, Record, Role
+from ha_engine.types import Events, Position, Record, Role
 
 log = structlog.get_logger(__name__)
 
@@ -153,14 +151,8 @@ class Driver:
                 self._answer_commits(sequence)
             case do.AnswerMark(mark):
                 ports.process_link.answer_mark(mark)
-            case do.TakeSnapshot(cut):
-                self._spawn(self._take_snapshot(ports.archive, cut), "take a snapshot")
-            case do.ShowSnapshot(draft, epoch):
-                self._spawn(self._show_snapshot(ports.archive, draft, epoch), "show a snapshot")
-            case do.FindRevisions():
-                self._spawn(self._find_revisions(ports.archive), "find revisions")
-            case do.TrimJournal(position):
-                self._spawn(self._trim_journal(ports.archive, position), "trim the journal")
+            case do.TakeSnapshot() | do.ShowSnapshot() | do.FindRevisions() | do.TrimJournal():
+                self._spawn(self._archivist(ports).perform(action), type(action).__name__)
             case do.TrimOutbox(query, through):
                 self._on_disk(ports.keeper.trim_outbox, query, through)
             case do.ReadLease() | do.CreateLease() | do.WriteLease():
@@ -199,10 +191,12 @@ class Driver:
                 ports.process_link.start_process(incarnation)
             case do.StopQueryProcess(incarnation, reason):
                 ports.process_link.stop_process(incarnation, reason)
+            case do.RunQuery() if action.must_resume:
+                self._spawn(self._resume_query(ports, action), "resume a query")
             case do.RunQuery():
                 ports.process_link.run_query(action)
             case do.Restore():
-                self._spawn(self._restore(ports.archive, action), "restore a snapshot")
+                self._spawn(self._archivist(ports).perform(action), "restore a snapshot")
             case do.CutJournal():
                 self._spawn(self._cut_journal(ports, action), "cut the journal")
             case do.ReportDifference(query, number):
@@ -224,52 +218,19 @@ class Driver:
         await ports.keeper.cut_journal(cut.match.sequence, set_aside=cut.set_aside)
         raise JournalCut(f"the journal was cut behind {cut.match}, since {cut.why}; it starts anew")
 
+    async def _resume_query(self, ports: Ports, run: do.RunQuery) -> None:
+        if await self._archivist(ports).bring_state(run, self.core.journal.history):
+            ports.process_link.run_query(run)
+
+    def _archivist(self, ports: Ports) -> Archivist:
+        return Archivist(ports.archive, self.handle)
+
     async def _note_outage(self, outages: Outages, epoch: int, seconds: float) -> None:
         """For people who read the history; not worth a second try."""
         try:
             await asyncio.to_thread(outages.note_outage, epoch, seconds)
         except EngineError as error:
             log.warning("the outage is not in the history", seconds=seconds, reason=str(error))
-
-    # -- snapshots ---------------------------------------------------------------------------------
-
-    async def _take_snapshot(self, archive: Archive, cut: Cut) -> None:
-        try:
-            draft = await archive.take(cut)
-        except EngineError as error:
-            log.warning("no snapshot was taken", reason=str(error))
-            self.handle(on.SnapshotFailed(cut, str(error)))
-        else:
-            self.handle(on.SnapshotTaken(cut, draft))
-
-    async def _show_snapshot(self, archive: Archive, draft: int, epoch: int) -> None:
-        """A draft that cannot be shown is left to the next one's beginning."""
-        try:
-            self.handle(on.RevisionsKept(await archive.show(draft, epoch)))
-        except EngineError as error:
-            log.warning("a snapshot was taken and cannot be made visible", reason=str(error))
-
-    async def _find_revisions(self, archive: Archive) -> None:
-        """The archive looks again and again; that one is missed does not matter."""
-        with contextlib.suppress(EngineError):
-            self.handle(on.RevisionsKept(await archive.look()))
-
-    async def _restore(self, archive: Archive, restore: do.Restore) -> None:
-        log.info("a snapshot is to take the place of the journal", why=restore.why)
-        try:
-            revision = await archive.restore(restore)
-        except (SnapshotDamaged, DatabaseUnreachable) as error:
-            log.error("no snapshot was restored", reason=str(error))
-            self.handle(on.RestoreFailed(str(error)))
-        else:
-            raise JournalCut(
-                f"the snapshot at {revision.position} takes the place of the journal, since "
-                f"{restore.why}; it starts anew"
-            )
-
-    async def _trim_journal(self, archive: Archive, position: Position) -> None:
-        await archive.trim(position)
-        self.handle(on.JournalTrimmed(position))
 
     # -- lease -------------------------------------------------------------------------------------
 

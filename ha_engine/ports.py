@@ -9,7 +9,16 @@ from typing import Protocol
 from ha_engine.core import HighWater
 from ha_engine.core import actions as do
 from ha_engine.core.messages import Message
-from ha_engine.types import Cut, DatabaseIdentity, LeaseRow, Mark, Position, Record, Revision
+from ha_engine.types import (
+    Cut,
+    DatabaseIdentity,
+    History,
+    LeaseRow,
+    Mark,
+    Position,
+    Record,
+    Revision,
+)
 
 
 class LeaseStore(Protocol):
@@ -88,6 +97,10 @@ class Archive(Protocol):
 
     async def restore(self, restore: do.Restore) -> Revision:
         """What is to take the place of all else at the next start. Raises EngineError."""
+
+    async def bring_state(self, query: str, stamp: str, history: History) -> Revision | None:
+        """The state of ``query`` as of a snapshot in ``history``; None if it has it. Raises
+        EngineError."""
 
     async def trim(self, position: Position) -> None:
         """A base stands for the records up to there. Raises DiskFailed."""

@@ -9,6 +9,7 @@ from ha_engine.core import inputs as on
 from ha_engine.driver import Driver
 from ha_engine.journal.writer import JournalWriter
 from ha_engine.sync import Hello, Report
+from ha_engine.tally import Transfer
 
 PENDING_BYTES_MAX = 32 << 20
 """Beyond what the disk has still to write, a link is not read on: the peer's window fills (R30)."""
@@ -17,14 +18,17 @@ PENDING_BYTES_MAX = 32 << 20
 class SyncOwner:
     """Joins the stage to the driver and the journal's writer."""
 
-    def __init__(self, driver: Driver, writer: JournalWriter, hello: Hello) -> None:
-        self._driver, self._writer, self._hello = driver, writer, hello
+    def __init__(
+        self, driver: Driver, writer: JournalWriter, transfer: Transfer, hello: Hello
+    ) -> None:
+        self._driver, self._writer, self._transfer = driver, writer, transfer
+        self._hello = hello
 
     def hello(self) -> Hello:
         return replace(self._hello, group_id=self._driver.core.group_id or "")
 
     def report(self) -> Report:
-        return report_of(self._driver.core)
+        return report_of(self._driver.core, self._transfer.to_go)
 
     def committed(self) -> int:
         return self._driver.core.journal.committed

@@ -63,3 +63,24 @@ class SnapshotTally:
     taken: int = 0
     failed: int = 0
     seconds: float = 0.0
+
+
+@dataclass
+class Transfer:
+    """Bytes of the snapshot that is being restored; ``total`` is 0 while none is."""
+
+    total: int = 0
+    done: int = 0
+
+    @property
+    def to_go(self) -> int:
+        return max(0, self.total - self.done)
+
+    def begin(self, total: int) -> None:
+        self.total, self.done = total, 0
+
+    def advance(self, count: int) -> None:
+        self.done += count
+
+    def end(self) -> None:
+        self.begin(0)

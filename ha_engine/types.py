@@ -225,6 +225,24 @@ class Revision:
 
 
 @dataclass(frozen=True, slots=True)
+class History:
+    """The positions from ``begins`` to ``ends`` (None: open) of a journal with these epochs."""
+
+    begins: Position
+    epochs: tuple[Position, ...]
+    ends: Position | None = None
+
+    def has(self, position: Position) -> bool:
+        if position < self.begins or (self.ends is not None and position > self.ends):
+            return False
+        before = [start.epoch for start in self.epochs if start.sequence <= position.sequence]
+        return max(before, default=0) == position.epoch
+
+    def has_all(self, *positions: Position) -> bool:
+        return all(map(self.has, positions))
+
+
+@dataclass(frozen=True, slots=True)
 class Cut:
     """Where a snapshot stands: each of ``batches``, (query, number), ends at ``position``.
 

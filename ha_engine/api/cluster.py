@@ -24,8 +24,8 @@ class Neighbours(Protocol):
     def unreachable(self) -> Mapping[str, str]: ...
 
 
-def report_of(core: Core) -> Report:
-    """What this node says of itself."""
+def report_of(core: Core, to_restore: int) -> Report:
+    """What this node says of itself; ``to_restore`` is what a snapshot has yet to bring."""
     return Report(
         role=core.role.value,
         why=core.why,
@@ -51,10 +51,11 @@ def report_of(core: Core) -> Report:
             )
             for name, marks in core.deployment.marks.items()
         ),
+        to_restore=to_restore,
     )
 
 
-def cluster_of(core: Core, group: str, links: Neighbours) -> dict[str, Any]:
+def cluster_of(core: Core, group: str, links: Neighbours, to_restore: int = 0) -> dict[str, Any]:
     """The body of GET /v1/cluster.
 
     ``node`` is who answers, ``active`` the name of the active or null, ``protected`` whether a
@@ -71,11 +72,12 @@ def cluster_of(core: Core, group: str, links: Neighbours) -> dict[str, Any]:
     - ``queries`` by name: ``state``, ``mark``, ``batch`` (newest in its outbox), ``published``
       (through every sink), ``differs`` (first batch unlike the active's, or null);
     - ``rejoin``: null, or what it still lacks before it may take over: ``stage`` (comparing,
-      journal, starting Spark, batches, rebuild), ``records`` and ``batches`` to go.
+      snapshot, journal, starting Spark, batches, rebuild), ``records`` and ``batches`` to go, and
+      ``bytes`` of a snapshot that is being restored.
 
     ``strangers`` are nodes that call and are none of the peers, each with why it is refused.
     """
-    row, said = core.lease.row, _said(core, links)
+    row, said = core.lease.row, _said(core, links, to_restore)
     active = _active(said)
     holds = said[active][1] if active else None
     names = sorted([core.identity.node, *links.names()])
@@ -99,14 +101,14 @@ def strangers(links: Neighbours) -> dict[str, str]:
     return {name: why for name, why in links.refusals().items() if name not in links.names()}
 
 
-def _said(core: Core, links: Neighbours) -> dict[str, tuple[float, Report]]:
+def _said(core: Core, links: Neighbours, to_restore: int) -> dict[str, tuple[float, Report]]:
     """The reports that count, with their age; of a peer's disk the holder knows more."""
     fresh = {
         name: (age, _as_the_holder_knows(core, name, report))
         for name, (age, report) in links.reports().items()
         if age < SILENT_SECONDS
     }
-    return {**fresh, core.identity.node: (0.0, report_of(core))}
+    return {**fresh, core.identity.node: (0.0, report_of(core, to_restore))}
 
 
 def _as_the_holder_knows(core: Core, name: str, report: Report) -> Report:
@@ -179,10 +181,13 @@ def _rejoin(report: Report, in_sync: bool, holds: Report | None) -> dict[str, An
         "stage": _stage(report, in_sync),
         "records": _lag(report, holds),
         "batches": _batches_to_go(report, holds),
+        "bytes": report.to_restore,
     }
 
 
 def _stage(report: Report, in_sync: bool) -> str:
+    if report.to_restore:
+        return "snapshot"
     if not in_sync:
         return "journal" if report.follows else "comparing"
     if not report.attended:

@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from ha_engine.core import Core
 from ha_engine.core import inputs as on
-from ha_engine.tally import SnapshotTally
+from ha_engine.tally import SnapshotTally, Transfer
 from ha_engine.types import Revision
 
 
@@ -20,6 +20,8 @@ class Archive(Protocol):
 
     counts: SnapshotTally
     revisions: list[Revision]
+
+    transfer: Transfer
 
     @property
     def age_seconds(self) -> float | None: ...
@@ -59,7 +61,14 @@ def snapshot_tree(core: Core, archive: Archive) -> dict[str, Any]:
         "taken": counts.taken,
         "failed": counts.failed,
         "seconds": round(counts.seconds, 3),
+        "restoring": _restoring(archive.transfer),
     }
+
+
+def _restoring(transfer: Transfer) -> dict[str, int] | None:
+    if not transfer.total:
+        return None
+    return {"bytes_total": transfer.total, "bytes_done": transfer.done}
 
 
 def revision_tree(revision: Revision) -> dict[str, Any]:

@@ -31,10 +31,11 @@ from ha_engine.errors import (
 from ha_engine.journal import Journal
 from ha_engine.journal.writer import JournalWriter
 from ha_engine.postgres.snapshot_store import SnapshotStore
+from ha_engine.query.checkpoints import is_whole
 from ha_engine.snapshot.files import Names, upload
 from ha_engine.snapshot.manifest import CapturedQuery, Manifest, encode
 from ha_engine.tally import SnapshotTally
-from ha_engine.types import Cut, Holder, Position, Revision
+from ha_engine.types import Cut, History, Holder, Position, Revision
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -72,7 +73,7 @@ class Archive:
         self._store, self._capture, self._folding = store, capture, folding
         self._restoring = restoring
         self._writer, self._me, self._facts, self._keep = writer, me, facts, keep
-        self._names = Names()
+        self._names, self.transfer = Names(), restoring.transfer
         self.counts = SnapshotTally()
         self.revisions: list[Revision] = []
         self._looked_at = time.monotonic()
@@ -122,6 +123,16 @@ class Archive:
         seconds = round(time.monotonic() - began, 3)
         log.info("snapshot restored", at=str(revision.position), seconds=seconds)
         return revision
+
+    async def bring_state(self, query: str, stamp: str, history: History) -> Revision | None:
+        """The checkpoint of ``query`` as of a snapshot in ``history``; None if it is whole here.
+
+        Raises SnapshotDamaged, DatabaseUnreachable, DiskFailed.
+        """
+        root = self._restoring.places.checkpoints
+        if await asyncio.to_thread(is_whole, root, query, stamp):
+            return None
+        return await self._in_thread(lambda: self._restoring.restore_state(query, stamp, history))
 
     async def trim(self, position: Position) -> None:
         """Raises DiskFailed, JournalDamaged."""
@@ -185,7 +196,7 @@ class Archive:
                 path = journal.set_aside_after(behind, directory)
                 log.warning("committed records were given up", kept_in=path.name)
 
-        return self._restoring.restore(restore.begins, restore.epochs, keep)
+        return self._restoring.restore(restore.history, keep)
 
     def _store_base(self, position: Position) -> None:
         path = self._folding.path

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
@@ -22,10 +22,11 @@ from ha_engine.journal import Journal
 from ha_engine.journal.set_aside import SUFFIX as GIVEN_UP_SUFFIX
 from ha_engine.postgres.snapshot_store import SnapshotStore
 from ha_engine.query.checkpoints import stamp_restored
-from ha_engine.snapshot.files import Progress, download
+from ha_engine.snapshot.files import download
 from ha_engine.snapshot.manifest import Manifest
 from ha_engine.snapshot.verification import manifest_of
-from ha_engine.types import Position, Revision
+from ha_engine.tally import Transfer
+from ha_engine.types import History, Revision
 
 log = structlog.get_logger(__name__)
 
@@ -62,26 +63,27 @@ class Restoring:
     places: Places
     group: str
     objection: Callable[[Manifest], str | None]
-    progress: Progress
+    transfer: Transfer = field(default_factory=Transfer)
 
-    def restore(
-        self,
-        begins: Position,
-        epochs: tuple[Position, ...],
-        keep: Callable[[Path], None] = lambda directory: None,
-    ) -> Revision:
-        """Brings the newest revision that stands at ``begins`` or later in the history of
-        ``epochs``, and is whole; ``keep`` adds to the directory of its journal.
+    def restore(self, history: History, keep: Callable[[Path], None] = lambda _: None) -> Revision:
+        """Brings the newest revision that stands in ``history`` and is whole; ``keep`` adds to the
+        directory of its journal.
 
         Raises SnapshotDamaged when there is none, DatabaseUnreachable, DiskFailed.
         """
-        why = f"no revision stands at {begins} or later"
+        return self._newest(history, lambda manifest: self._bring(manifest, keep))
+
+    def restore_state(self, query: str, stamp: str, history: History) -> Revision:
+        """Brings the checkpoint of ``query`` alone, as of the same; all else stays as it is."""
+        return self._newest(history, lambda manifest: self._bring_state(manifest, query, stamp))
+
+    def _newest(self, history: History, bring: Callable[[Manifest], None]) -> Revision:
+        why = f"no revision stands at {history.begins} or later in this history"
         for revision in self.store.revisions():
-            places = revision.position, revision.written
-            if revision.position < begins or not all(_stands_on(p, epochs) for p in places):
+            if not history.has_all(revision.position, revision.written):
                 continue
             try:
-                self._bring(revision, keep)
+                self._bring_with(bring, self._manifest(revision))
             except (ChunkDamaged, SnapshotDamaged) as error:
                 why = f"revision {revision.id}: {error}"
                 log.error("a revision cannot be restored", revision=revision.id, why=str(error))
@@ -89,19 +91,43 @@ class Restoring:
                 return revision
         raise SnapshotDamaged(f"{why}; take one on the active: ha-engine snapshot now")
 
-    def _bring(self, revision: Revision, keep: Callable[[Path], None]) -> None:
+    def _manifest(self, revision: Revision) -> Manifest:
         manifest = manifest_of(self.store, revision.id)
         if why := self.objection(manifest):
             raise SnapshotDamaged(why)
+        return manifest
+
+    def _bring_with(self, bring: Callable[[Manifest], None], manifest: Manifest) -> None:
         try:
             self._clear()
-            self._download(manifest)
-            self._make_journal(manifest)
-            keep(self.places.coming / JOURNAL)
-            os.sync()
-            self.places.coming.rename(self.places.whole)
+            bring(manifest)
         except OSError as error:
             raise DiskFailed(f"{self.places.home} cannot be written: {error.strerror}") from error
+        finally:
+            self.transfer.end()
+
+    def _bring(self, manifest: Manifest, keep: Callable[[Path], None]) -> None:
+        self.transfer.begin(manifest.size)
+        self._download(manifest)
+        self._make_journal(manifest)
+        keep(self.places.coming / JOURNAL)
+        os.sync()
+        self.places.coming.rename(self.places.whole)
+
+    def _bring_state(self, manifest: Manifest, query: str, stamp: str) -> None:
+        """R23: under a lineage that began elsewhere, it is the state of something else."""
+        lineages = {one.query: str(one.lineage) for one in manifest.queries}
+        if lineages.get(query) != stamp.rpartition(":")[2]:
+            raise SnapshotDamaged(f"it has no state of query {query} as the journal knows it")
+        name = f"{CHECKPOINTS}/{query}"
+        files = [file for file in manifest.files if file.path.startswith(f"{name}/")]
+        self.transfer.begin(sum(file.size for file in files))
+        download(self.store, files, self.places.staged_checkpoints, self.transfer.advance)
+        fresh = self.places.staged_checkpoints / name
+        stamp_restored(fresh, stamp)
+        os.sync()
+        _replace(fresh, self.places.checkpoints / query)
+        shutil.rmtree(self.places.staged_checkpoints)
 
     def _clear(self) -> None:
         for place in (self.places.coming, self.places.staged_checkpoints):
@@ -113,8 +139,8 @@ class Restoring:
         mine = [file for file in manifest.files if file.path.startswith(f"{CHECKPOINTS}/")]
         rest = [file for file in manifest.files if file not in mine]
         staged = self.places.staged_checkpoints
-        download(self.store, mine, staged, self.progress)
-        download(self.store, rest, self.places.coming, self.progress)
+        download(self.store, mine, staged, self.transfer.advance)
+        download(self.store, rest, self.places.coming, self.transfer.advance)
 
     def _make_journal(self, manifest: Manifest) -> None:
         """Of a new id, since no word on the old one holds (R8); it begins behind the base."""
@@ -132,11 +158,6 @@ class Restoring:
         for one in manifest.queries:
             checkpoint = self.places.staged_checkpoints / CHECKPOINTS / one.query
             stamp_restored(checkpoint, f"{journal_id}:{one.lineage}")
-
-
-def _stands_on(position: Position, epochs: tuple[Position, ...]) -> bool:
-    before = [start.epoch for start in epochs if start.sequence <= position.sequence]
-    return max(before, default=0) == position.epoch
 
 
 def finish(places: Places) -> bool:

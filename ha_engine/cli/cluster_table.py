@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rich.console import Group
+from rich.filesize import decimal
 from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
@@ -70,13 +71,17 @@ def _why(node: dict[str, Any]) -> str:
     return "; ".join(_reasons(node))
 
 
+def _to_go(rejoin: dict[str, Any]) -> str:
+    if rejoin["bytes"]:
+        return decimal(rejoin["bytes"])
+    return f"{rejoin['records']} records and {rejoin['batches']} batches"
+
+
 def _reasons(node: dict[str, Any]) -> list[str]:
     """Why it is what it is, what it still lacks, and what is wrong with it."""
     reasons = [node["why"]]
     if rejoin := node["rejoin"]:
-        reasons.append(
-            f"{rejoin['stage']}, {rejoin['records']} records and {rejoin['batches']} batches to go"
-        )
+        reasons.append(f"{rejoin['stage']}, {_to_go(rejoin)} to go")
     reasons += [
         f"batch {query['differs']} of {name} differs from the active's"
         for name, query in node["queries"].items()

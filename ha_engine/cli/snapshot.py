@@ -117,6 +117,6 @@ def _place(revision: dict[str, Any]) -> str:
 
 
 def _size(count: int) -> str:
-    from ha_engine.config.quantities import format_size
+    from rich.filesize import decimal
 
-    return format_size(count)
+    return decimal(count)

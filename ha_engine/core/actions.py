@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ha_engine.core.lease import HighWater
 from ha_engine.core.messages import Message
-from ha_engine.types import Cut, LeaseRow, Mark, Position, Record, Role
+from ha_engine.types import Cut, History, LeaseRow, Mark, Position, Record, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,15 +196,14 @@ class FindRevisions:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Begin anew from the newest snapshot that stands at ``begins`` or later, in this history.
+    """Begin anew from the newest snapshot that stands in ``history``.
 
     It takes the place of the journal, the outbox and the checkpoints; then the node process starts
     anew. Answered by RestoreFailed when there is none that can be used. ``given_up``: a forced
     failover gave up the records behind it, which are kept beside the new journal (R26).
     """
 
-    begins: Position
-    epochs: tuple[Position, ...]
+    history: History
     why: str
     given_up: Position | None = None
 

@@ -18,7 +18,7 @@ from ha_engine.core.own_journal import OwnJournal
 from ha_engine.core.querying import Querying
 from ha_engine.core.retention import Retention
 from ha_engine.core.verdicts import Foreign, Outcome
-from ha_engine.types import ORIGIN, EpochStart, Position, Record
+from ha_engine.types import ORIGIN, EpochStart, History, Position, Record
 
 RESTORE_AGAIN_SECONDS = 5.0
 """From a restore that failed to the next try; a snapshot takes about as long."""
@@ -138,7 +138,7 @@ class Following:
                 why = f"the records behind {match} are no longer kept"
                 given_up = match if message.forced else None
                 self.giving_up = True
-                restore = do.Restore(message.begins, message.epochs, why, given_up)
+                restore = do.Restore(History(message.begins, message.epochs), why, given_up)
                 yield from self._alone(restore, why)
         elif match < self._journal.last:
             why = f"{leader} became active with a journal up to {match}"

@@ -57,7 +57,7 @@ class QueryMarks:
         self.wanted: int | None = None
         # The highest batch that Spark has behind it, by the word of the process that runs now.
         self.passed: int | None = None
-        # The highest batch that Spark has committed, by its word since this node process runs.
+        # The highest batch that Spark has committed, by the word of the same.
         self.finished: int | None = None
         self._pace = Pace(limits.min_batch_interval, limits.tick_after)
         # R26: whose ledger has yet to tell how far the history went that was given up, and how far
@@ -247,7 +247,7 @@ class QueryMarks:
 
     def ended(self) -> None:
         """Nobody waits for a mark, and how far the next process is, it will tell."""
-        self.wanted = self.passed = None
+        self.wanted = self.passed = self.finished = None
 
     def saw_admitted(self, number: int, rows: int, size: int) -> None:
         self.passed = max(self.passed or 0, number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ha_engine.core import actions as do
 from ha_engine.core.base import base_of
 from ha_engine.core.deployment import Deployment
-from ha_engine.types import ORIGIN, Base, Body, EpochStart, Position, Record
+from ha_engine.types import ORIGIN, Base, Body, EpochStart, History, Position, Record
 
 
 class OwnJournal:
@@ -62,6 +62,11 @@ class OwnJournal:
     def has(self, position: Position) -> bool:
         """Whether it is, or was before it was trimmed, a position of this journal."""
         return position <= self.last and self.position_at(position.sequence) == position
+
+    @property
+    def history(self) -> History:
+        """What is here, from the base to the end."""
+        return History(self.base, self.epochs, self.last)
 
     def is_forced(self, epoch: int) -> bool:
         return any(start.epoch == epoch for start in self._forced)

@@ -44,7 +44,7 @@ def open_checkpoint(
     """
     directory, wanted = root / query, _Stamp(stamp, boot or boot_id())
     with disk(root):
-        usable = _is_whole(directory, wanted)
+        usable = is_whole(root, query, stamp, boot=boot)
         if must_resume and not usable:
             usable = _may_be_whole(directory, wanted)
             if not usable:
@@ -55,6 +55,14 @@ def open_checkpoint(
         _stamp(directory, wanted)
         _delete_set_aside(root, query)
     return directory
+
+
+def is_whole(root: Path, query: str, stamp: str, *, boot: str | None = None) -> bool:
+    """Of this lineage, and written in this boot or clean since the boot in which it was."""
+    found = _Stamp.read(root / query)
+    if found is None or found.lineage != stamp:
+        return False
+    return found.boot in (boot or boot_id(), _text(root / query / CLEAN_FILE).strip())
 
 
 def stamp_restored(checkpoint: Path, stamp: str) -> None:
@@ -93,14 +101,6 @@ class _Stamp:
 
     def __str__(self) -> str:
         return f"{self.lineage}\n{self.boot}\n"
-
-
-def _is_whole(directory: Path, wanted: _Stamp) -> bool:
-    """Of this lineage, and written in this boot or clean since the boot in which it was."""
-    found = _Stamp.read(directory)
-    if found is None or found.lineage != wanted.lineage:
-        return False
-    return found.boot in (wanted.boot, _text(directory / CLEAN_FILE).strip())
 
 
 def _may_be_whole(directory: Path, wanted: _Stamp) -> bool:

@@ -30,7 +30,8 @@ class Report:
     """A node's status in short; ``last``, ``durable`` and ``committed`` are sequences.
 
     ``url`` is that of its HTTP interface, ``follows`` says that it takes records of the holder,
-    ``attended`` that its Spark runs, ``room`` that its disk has space for events.
+    ``attended`` that its Spark runs, ``room`` that its disk has space for events, and
+    ``to_restore`` how many bytes of a snapshot have yet to come.
     """
 
     role: str
@@ -47,6 +48,7 @@ class Report:
     follows: bool
     attended: bool
     queries: tuple[QueryReport, ...] = ()
+    to_restore: int = 0
 
 
 def to_frame(report: Report) -> pb.SyncFrame:
@@ -65,6 +67,7 @@ def to_frame(report: Report) -> pb.SyncFrame:
         follows=report.follows,
         attended=report.attended,
         queries=map(_from_query, report.queries[:QUERIES_MAX]),
+        to_restore=report.to_restore,
     )
     return pb.SyncFrame(report=said)
 
@@ -90,6 +93,7 @@ def from_frame(said: pb.Report) -> Report:
         said.follows,
         said.attended,
         tuple(map(_to_query, said.queries)),
+        said.to_restore,
     )
 
 

@@ -48,8 +48,8 @@ def seen(world: World, report: Report | None, age: float = 0.5) -> dict[str, Any
     return found
 
 
-def lacks(stage: str, records: int, batches: int) -> dict[str, Any]:
-    return {"stage": stage, "records": records, "batches": batches}
+def lacks(stage: str, records: int, batches: int, size: int = 0) -> dict[str, Any]:
+    return {"stage": stage, "records": records, "batches": batches, "bytes": size}
 
 
 def delays(world: World, behind: int = 0, differs: int = 0) -> tuple[QueryReport, ...]:
@@ -64,6 +64,8 @@ def test_a_member_out_of_sync_compares_journals_and_then_takes_records(world: Wo
     node = seen(world, follows)
     assert node["rejoin"] == lacks("journal", 3, 1)
     assert (node["in_sync"], node["lag_records"]) == (False, 3)
+    restores = replace(JOINS, to_restore=7_000_000)
+    assert seen(world, restores)["rejoin"] == lacks("snapshot", last, batches, size=7_000_000)
 
 
 def test_a_member_in_sync_starts_spark_and_then_works_off_its_batches(world: World) -> None:

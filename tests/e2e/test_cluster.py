@@ -64,7 +64,7 @@ def test_each_node_tells_of_both(pair: Pair) -> None:
         assert (theirs["role"], theirs["in_sync"], theirs["lag_records"]) == ("passive", True, 0)
         # Its journal is in sync, and no Spark has started.
         assert theirs["warm"] is False
-        assert theirs["rejoin"] == {"stage": "starting Spark", "records": 0, "batches": 0}
+        assert theirs["rejoin"]["stage"] == "starting Spark"
         assert theirs["queries"]["copies"]["batch"] == 0
     shown = {node: node.http.get("/metrics").text for node in (active, passive)}
     for node, text in shown.items():

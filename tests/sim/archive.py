@@ -112,8 +112,7 @@ class Archive:
         """The newest that stands in that history, and not before it begins."""
         for revision in reversed(self.visible):
             cut = revision.cut
-            ours = all(_stands_on(place, action.epochs) for place in (cut.position, cut.written))
-            if cut.position >= action.begins and ours:
+            if action.history.has_all(cut.position, cut.written):
                 return revision
         return None
 
@@ -123,11 +122,6 @@ class Archive:
     def _reached(self, node: SimNode) -> bool:
         database = self.group.database
         return database.up and node.node not in database.unreachable
-
-
-def _stands_on(position: Position, epochs: tuple[Position, ...]) -> bool:
-    before = [start.epoch for start in epochs if start.sequence <= position.sequence]
-    return max(before, default=0) == position.epoch
 
 
 def _captured(node: SimNode, cut: Cut) -> Revision:

@@ -39,6 +39,7 @@ from ha_engine.types import (
     Cut,
     EpochStart,
     Events,
+    History,
     Holder,
     LeaseRow,
     Mark,
@@ -51,7 +52,8 @@ from ha_engine.types import (
 from tests.core.world import LIMITS
 
 QUERY, SINK = "delays", "board"
-ANYWHERE = do.Restore(Position(1, 1), (Position(1, 1),), "a test")
+HISTORY = History(Position(1, 1), (Position(1, 1),))
+ANYWHERE = do.Restore(HISTORY, "a test")
 ME = Holder("node-a", "process-1")
 BATCHES = 5
 
@@ -145,9 +147,7 @@ def node_at(home: Path, engine: Engine, *, empty: bool = False) -> Node:
     )
     refuses: list[str] = []
     places = Places(home, home / "checkpoints")
-    restoring = Restoring(
-        store, places, "test", lambda manifest: refuses[0] if refuses else None, lambda done: None
-    )
+    restoring = Restoring(store, places, "test", lambda manifest: refuses[0] if refuses else None)
     capture = Capture(home / "checkpoints", home, outbox)
     writer = JournalWriter(journal, lambda sequence: None, lambda error: None)
     archive = Archive(store, capture, folding, writer, ME, facts, restoring, keep=2)
@@ -283,6 +283,43 @@ async def test_a_damaged_revision_is_told_of_and_the_one_before_it_is_used(
     require_restored(new.home, 3)
 
 
+async def test_a_lost_state_comes_back_and_the_journal_stays(
+    engine: Engine, tmp_path: Path
+) -> None:
+    node = node_at(tmp_path / "a", engine)
+    await taken(node, 3)
+    stamp = f"{node.journal.journal_id}:2"
+    checkpoint = node.places.checkpoints / QUERY
+    (checkpoint / "state/0/0/5.delta").write_bytes(b"")  # power was lost before it was written
+    revision = await node.archive.bring_state(QUERY, stamp, HISTORY)
+    assert revision is not None
+    assert revision.position == cut_behind(3).position
+    assert max(int(one.name) for one in (checkpoint / "commits").iterdir()) == 2
+    assert not (checkpoint / "state/0/0/5.delta").exists()
+    assert node.journal.last.sequence == 2 + 2 * BATCHES
+    assert node.outbox.last_admitted(QUERY) == BATCHES
+    assert await node.archive.bring_state(QUERY, stamp, HISTORY) is None  # it is whole now
+
+
+@pytest.mark.parametrize(
+    ("stamp", "history", "why"),
+    [
+        ("j:7", HISTORY, "no state of query delays as the journal knows it"),
+        ("j:2", History(Position(1, 1), (Position(1, 1),), Position(1, 6)), "no revision stands"),
+        ("j:2", History(Position(1, 8), (Position(1, 1),)), "no revision stands"),
+    ],
+    ids=["another lineage", "not in the journal yet", "trimmed in the journal"],
+)
+async def test_a_state_that_does_not_fit_the_journal_is_not_brought(
+    engine: Engine, tmp_path: Path, stamp: str, history: History, why: str
+) -> None:
+    node = node_at(tmp_path / "a", engine)
+    await taken(node, 3)
+    with pytest.raises(SnapshotDamaged, match=why):
+        await node.archive.bring_state(QUERY, stamp, history)
+    assert (node.places.checkpoints / QUERY / "commits" / str(BATCHES - 1)).exists()
+
+
 async def test_without_a_sound_revision_everything_stays_and_the_sentence_says_what_to_do(
     engine: Engine, tmp_path: Path
 ) -> None:
@@ -294,7 +331,7 @@ async def test_without_a_sound_revision_everything_stays_and_the_sentence_says_w
         (Position(1, 1), (Position(1, 1), Position(2, 5))),  # it stands on another history
     ):
         with pytest.raises(SnapshotDamaged, match=r"no revision stands at .* snapshot now"):
-            await new.archive.restore(do.Restore(begins, epochs, "a test"))
+            await new.archive.restore(do.Restore(History(begins, epochs), "a test"))
     new.refuses.append("it was taken under another application")
     with pytest.raises(SnapshotDamaged, match="another application"):
         await new.archive.restore(ANYWHERE)

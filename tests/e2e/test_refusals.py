@@ -21,9 +21,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 PATIENCE = 60
 OF_A_LATER_ENGINE = """
-import dataclasses, sys, ha_engine.node as node
-own = node.hello_of
-node.hello_of = lambda *given: dataclasses.replace(own(*given), protocol_min=2, protocol_max=3)
+import dataclasses, sys, ha_engine.composition as composition, ha_engine.node as node
+own = composition.hello_of
+composition.hello_of = lambda *given: dataclasses.replace(
+    own(*given), protocol_min=2, protocol_max=3
+)
 sys.exit(node.main())
 """
 

@@ -197,12 +197,6 @@ def archive_of(
         lambda: _deployment(config, application),
         lambda: ProducerTable(receive.producers_max, receive.sequences_kept),
     )
-    restoring = Restoring(
-        store,
-        places_of(config),
-        config.group,
-        lambda manifest: _objection(application, manifest),
-    )
     return Archive(
         store,
         Capture(config.checkpoint_dir, home, outbox),
@@ -210,8 +204,18 @@ def archive_of(
         writer,
         Holder(core.identity.node, core.identity.process),
         lambda cut: _facts(core, application, cut),
-        restoring,
+        restoring_of(config, application, store),
         config.snapshot.revisions_to_keep,
+    )
+
+
+def restoring_of(config: Config, application: StreamApplication, store: SnapshotStore) -> Restoring:
+    """What brings a snapshot to this node."""
+    return Restoring(
+        store,
+        places_of(config),
+        config.group,
+        lambda manifest: _objection(application, manifest),
     )
 
 

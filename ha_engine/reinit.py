@@ -105,6 +105,16 @@ def require_another_copy(config: Config, row: LeaseRow | None) -> None:
         )
 
 
+def require_no_journal(config: Config) -> None:
+    """Raises OnlyCopy when the data directory holds one, or what cannot be told from one."""
+    directory = config.node.data_dir / "journal"
+    if directory.is_dir() and any(directory.iterdir()):
+        raise OnlyCopy(
+            f"{directory} holds a journal, which may have more than any snapshot: start the node; "
+            f"if it is worth nothing, run 'ha-engine reinit {config.node.id}' first"
+        )
+
+
 def empty(part: Part) -> None:
     """Deletes the content of a part; durable when it returns. Raises DiskFailed."""
     try:

@@ -65,9 +65,11 @@ class Restoring:
     objection: Callable[[Manifest], str | None]
     transfer: Transfer = field(default_factory=Transfer)
 
-    def restore(self, history: History, keep: Callable[[Path], None] = lambda _: None) -> Revision:
-        """Brings the newest revision that stands in ``history`` and is whole; ``keep`` adds to the
-        directory of its journal.
+    def restore(
+        self, history: History | None, keep: Callable[[Path], None] = lambda _: None
+    ) -> Revision:
+        """Brings the newest revision that stands in ``history``, None: in any, and is whole;
+        ``keep`` adds to the directory of its journal.
 
         Raises SnapshotDamaged when there is none, DatabaseUnreachable, DiskFailed.
         """
@@ -77,10 +79,11 @@ class Restoring:
         """Brings the checkpoint of ``query`` alone, as of the same; all else stays as it is."""
         return self._newest(history, lambda manifest: self._bring_state(manifest, query, stamp))
 
-    def _newest(self, history: History, bring: Callable[[Manifest], None]) -> Revision:
-        why = f"no revision stands at {history.begins} or later in this history"
+    def _newest(self, history: History | None, bring: Callable[[Manifest], None]) -> Revision:
+        why = "there is no snapshot"
         for revision in self.store.revisions():
-            if not history.has_all(revision.position, revision.written):
+            if history is not None and not history.has_all(revision.position, revision.written):
+                why = f"no revision stands at {history.begins} or later in this history"
                 continue
             try:
                 self._bring_with(bring, self._manifest(revision))

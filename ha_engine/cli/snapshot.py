@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -67,21 +68,68 @@ def verify(path: ConfigPath = None, output: FormatOption = "pretty") -> None:
     Ends with code 1 when one could not. Example: ha-engine snapshot verify -c engine.yaml
     """
     from ha_engine.cli.database import opened_snapshots
+    from ha_engine.cli.transfers import shown_bytes
     from ha_engine.config.load import load_config
     from ha_engine.snapshot.verification import damage
 
     config = load_config(path, os.environ)
     with opened_snapshots(config) as store:
-        found = [
-            {"id": revision.id, "damage": list(damage(store, revision.id, lambda done: None))}
-            for revision in store.revisions()
-        ]
+        found = []
+        for revision in store.revisions():
+            with shown_bytes(f"revision {revision.id}", revision.bytes_total) as advance:
+                broken = list(damage(store, revision.id, advance))
+            found.append({"id": revision.id, "damage": broken})
     if output != "pretty":
         print_tree({"group": config.group, "revisions": found}, output)
     else:
         _tell_of_damage(found)
     if any(one["damage"] for one in found):
         raise typer.Exit(1)
+
+
+_AFTERWARDS = (
+    "{node} is as of {place} now, as {taken_by} stored it {age} ago. What was committed behind "
+    "{place} is gone, acked events among it; batches that were published from it stay in the "
+    "sinks. Start the node. No lease row lists its new journal, so decide then that it goes on: "
+    "ha-engine failover --force --confirm-off OTHER-NODE"
+)
+
+
+@app.command()
+def restore(
+    node: Annotated[str, typer.Argument(help="The node.id of this host's configuration.")],
+    path: ConfigPath = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Fill this host's stopped, empty node from the newest sound snapshot.
+
+    For when the journals of all nodes are lost. While one in-sync node is left, do not use it: an
+    empty node that is started gets its snapshot by itself, and every record behind it.
+
+    Example: ha-engine snapshot restore node-a -c engine.yaml
+    """
+    from ha_engine.archive.restoring import finish
+    from ha_engine.assembly import places_of, restoring_of
+    from ha_engine.cli.database import opened_snapshots
+    from ha_engine.cli.transfers import shown_transfer
+    from ha_engine.config.load import load_config
+    from ha_engine.query.application import load_application
+    from ha_engine.reinit import require_no_journal, require_this_host, stopped
+
+    config = load_config(path, os.environ)
+    require_this_host(config, node)
+    application = load_application(config.application)
+    config.node.data_dir.mkdir(parents=True, exist_ok=True)
+    with stopped(config), opened_snapshots(config) as store:
+        require_no_journal(config)
+        if not yes:
+            typer.confirm("Are the journals of all nodes of the group lost?", abort=True)
+        with shown_transfer("restoring") as transfer:
+            restoring = replace(restoring_of(config, application, store), transfer=transfer)
+            revision = restoring.restore(None)
+        finish(places_of(config))
+    told = {"taken_by": revision.taken_by, "age": f"{revision.age_seconds:.0f} s"}
+    typer.echo(_AFTERWARDS.format(node=node, place=revision.position, **told))
 
 
 def _tell_of_damage(found: list[dict[str, Any]]) -> None:

@@ -190,7 +190,8 @@ def _why_not(lease: Lease, now: float) -> str:
     if lease.member not in row.in_sync:
         return (
             f"the lease row does not list journal {lease.member.journal_id} of "
-            f"{lease.member.node} as in sync; bring back the data directory that it lists"
+            f"{lease.member.node} as in sync; bring back the data directory that it lists, or "
+            "where all are lost, run: ha-engine snapshot restore"
         )
     if row.paused:
         return "automatic failover is paused"

@@ -30,7 +30,7 @@ def manifest_of(store: RevisionReader, revision_id: int) -> Manifest:
 def damage(store: RevisionReader, revision_id: int, progress: Progress) -> Iterator[str]:
     """One sentence for each file that a restore would miss; none when it is whole.
 
-    ``progress`` is told of bytes as they are stored.
+    ``progress`` is told of bytes as they are in the files.
     """
     try:
         manifest = manifest_of(store, revision_id)
@@ -58,4 +58,4 @@ def _broken(
                 yield digest, f"chunk {digest.hex()[:16]} is not there"
             except ChunkDamaged as error:
                 yield digest, f"chunk {digest.hex()[:16]} is damaged: {error.reason}"
-        progress(sum(len(chunk.stored) for chunk in found.values()))
+        progress(sum(chunk.size for chunk in found.values()))

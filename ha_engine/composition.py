@@ -86,7 +86,8 @@ class Node:
             pending_bytes_max=2 * config.receive.max_pending + (64 << 20),
         )
         self.metrics = NodeMetrics(config.group, config.node.id, self.status)
-        self.disk = Disk(self.data.path, config.journal.min_free)
+        limits, size = config.journal, lambda: self.journal.size_bytes
+        self.disk = Disk(self.data.path, limits.min_free, size, limits.max_size)
         backlog = backlog_of(config, self.core, self.disk)
         self.gate = gate_of(config, self.application, self.driver, backlog, self.metrics.gate)
         restore(self.data.base, self.journal, self.outbox, self.core, self.gate)

@@ -36,7 +36,7 @@ _FLAGS = {
     "in_sync": "1 while the lease row, as it was read last, lists this node's journal.",
     "warm": "1 while the queries run, are caught up, and no batch has differed.",
     "protected": "1 while a second member is in sync.",
-    "room": "1 while the disk has journal.min_free left for events.",
+    "room": "1 while the disk has journal.min_free left and the journal is below its max_size.",
 }
 _NODE_GAUGES = {
     "journal_last_sequence": ("journal", "last_sequence", "Newest record in the journal."),

@@ -191,6 +191,11 @@ class JournalConfig(Section):
         "by the active while this node is in sync, so that what is accepted can still be worked "
         "off.",
     )
+    max_size: Size = Field(
+        default=0,
+        description="Size of all segments from which events are refused likewise, until a snapshot "
+        "lets go of the oldest; 0B sets no limit but min_free.",
+    )
 
 
 class QueryConfig(Section):

@@ -23,30 +23,44 @@ DISK_RETRY_SECONDS = 5.0
 @dataclass
 class Disk:
     """The disk below ``directory``, of which the last ``min_free`` bytes are for marks, batches and
-    what follows from events that are accepted already (R30)."""
+    what follows from events that are accepted already (R30). So is all that the journal takes
+    beyond ``journal_max`` bytes; 0: it may take what there is."""
 
     directory: Path
     min_free: int
+    journal_size: Callable[[], int] = lambda: 0
+    journal_max: int = 0
     _looked_at: float = field(default=float("-inf"), init=False)
     _free: int = field(default=0, init=False)
 
     @property
     def has_room(self) -> bool:
         """Whether events may come."""
-        return self._free_bytes() >= self.min_free
+        return self.lack is None
+
+    @property
+    def lack(self) -> str | None:
+        """What there is not enough of, None when events may come."""
+        if self._free_bytes() < self.min_free:
+            least = format_size(self.min_free)
+            return f"the disk of {self.directory} has less than {least} left"
+        if 0 < self.journal_max <= self.journal_size():
+            most = format_size(self.journal_max)
+            return f"the journal has taken {most}, which is its max_size; a snapshot makes room"
+        return None
 
     async def watch(self, changed: Callable[[bool], None]) -> None:
         """Calls ``changed`` with whether there is room, each time that this is new."""
         had_room = True
         while True:
-            has_room = self.has_room
+            lack = self.lack
+            has_room = lack is None
             if has_room != had_room:
                 had_room = has_room
-                log.warning(
-                    "the disk has room for events" if has_room else "the disk is nearly full",
-                    directory=str(self.directory),
-                    min_free=self.min_free,
-                )
+                if has_room:
+                    log.info("the disk has room for events")
+                else:
+                    log.warning("there is no room for events", why=lack)
                 changed(has_room)
             await asyncio.sleep(LOOK_EVERY_SECONDS)
 
@@ -73,12 +87,10 @@ class NodeBacklog:
         waiting = self.waiting()
         if waiting >= self.waiting_max:
             return Backpressure(f"{waiting} events wait for their batch, {self.waiting_max} may")
-        if not self.disk.has_room:
-            least = format_size(self.disk.min_free)
-            reason = f"the disk of {self.disk.directory} has less than {least} left"
-            return Backpressure(reason, DISK_RETRY_SECONDS)
+        if (lack := self.disk.lack) is not None:
+            return Backpressure(lack, DISK_RETRY_SECONDS)
         member = self.full_member()
         if member is not None:
-            reason = f"the disk of {member}, which is in sync, has less than its min_free left"
+            reason = f"the disk of {member}, which is in sync, has no room for events"
             return Backpressure(reason, DISK_RETRY_SECONDS)
         return None

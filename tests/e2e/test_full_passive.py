@@ -47,11 +47,11 @@ def test_the_active_answers_429_while_its_passive_is_full_and_keeps_it_in_sync(
         assert _protected(pair.a)
         shown = pair.a.command("status", environ={"COLUMNS": "160"}).out
         assert "node-b: " in shown
-        assert "its disk is nearly full" in shown
+        assert "its disk has no room for events" in shown
         big.unlink()
         wait_until(lambda: send(pair.a).status_code == 200, within=PATIENCE, every=0.1)
         assert _protected(pair.a)
-    assert "the disk is nearly full" in pair.b.log_text()
+    assert "there is no room for events" in pair.b.log_text()
 
 
 @contextlib.contextmanager

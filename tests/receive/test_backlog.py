@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from ha_engine.receive.backlog import DISK_RETRY_SECONDS, Disk, NodeBacklog
 
 
@@ -26,6 +28,16 @@ def test_a_disk_without_its_reserve_is_back_pressure_that_names_the_directory(
 ) -> None:
     more_than_there_is = shutil.disk_usage(tmp_path).total + 1
     assert str(tmp_path) in refusal(0, tmp_path, more_than_there_is)
+
+
+@pytest.mark.parametrize(("size", "refused"), [(99, False), (100, True), (101, True)])
+def test_a_journal_at_its_limit_is_back_pressure_until_a_snapshot_makes_room(
+    tmp_path: Path, size: int, refused: bool
+) -> None:
+    disk = Disk(tmp_path, 1, lambda: size, 100)
+    found = NodeBacklog(lambda: 0, 100, disk, lambda: None).refusal()
+    assert disk.has_room is not refused
+    assert ("max_size; a snapshot makes room" in str(found)) is refused
 
 
 def test_a_full_member_is_back_pressure_that_names_it(tmp_path: Path) -> None:

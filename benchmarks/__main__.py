@@ -20,6 +20,7 @@ from benchmarks.phases import event_log, show_phases
 from benchmarks.plain_side import PlainSide, plain_side
 from benchmarks.price import both_sides, measure
 from benchmarks.report import Result
+from benchmarks.snapshots import state_of
 from benchmarks.throughput import Throughput, measure_all
 from benchmarks.timeline import show_timeline, taken
 from benchmarks.workload import BATCH_EVENTS, WORKLOADS
@@ -114,6 +115,23 @@ def price(rounds: int = 5, passive_disk: PassiveDisk = None, keep: Keep = None) 
             stack.enter_context(tempfile.TemporaryDirectory(dir=passive_disk))
         )
         measure(stack.enter_context(both_sides(directory, db, place)), rounds, result, console)
+    _finish(result)
+
+
+@app.command()
+def snapshots(
+    keys: int = 1_000_000, provider: str = "hdfs", rounds: int = 3, keep: Keep = None
+) -> None:
+    """What snapshots cost, and how a node comes back from an empty disk."""
+    result = Result(f"snapshots {provider}")
+    with (
+        _place(keep) as (directory, db),
+        state_of(directory, db, keys, provider, console) as measure,
+    ):
+        measure.cost(result)
+        measure.restore(result)
+        measure.acks(result)
+        measure.throughput(rounds, result)
     _finish(result)
 
 

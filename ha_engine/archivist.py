@@ -80,6 +80,7 @@ class Archivist:
             self.handle(on.RevisionsKept(await self.archive.show(draft, epoch)))
         except EngineError as error:
             log.warning("a snapshot was taken and cannot be made visible", reason=str(error))
+            self.handle(on.SnapshotNotShown(str(error)))
 
     async def _restore(self, restore: do.Restore) -> None:
         log.info("a snapshot is to take the place of the journal", why=restore.why)

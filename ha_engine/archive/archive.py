@@ -121,7 +121,8 @@ class Archive:
         began = time.monotonic()
         revision = await self._in_thread(lambda: self._restore(restore))
         seconds = round(time.monotonic() - began, 3)
-        log.info("snapshot restored", at=str(revision.position), seconds=seconds)
+        size = revision.bytes_total
+        log.info("snapshot restored", at=str(revision.position), bytes=size, seconds=seconds)
         return revision
 
     async def bring_state(self, query: str, stamp: str, history: History) -> Revision | None:

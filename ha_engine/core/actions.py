@@ -182,7 +182,7 @@ class TakeSnapshot:
 class ShowSnapshot:
     """Make a draft visible under ``epoch``, and forget the oldest revisions (I9, R28).
 
-    Answered by RevisionsKept.
+    Answered by RevisionsKept or SnapshotNotShown.
     """
 
     draft: int

@@ -117,6 +117,9 @@ class Core(Answers):
                 self.life.do_all(self.following.restore_failed(self.now, reason))
             case on.RevisionsKept(places):
                 self._on_revisions(places)
+            case on.SnapshotNotShown(reason):
+                if self.tenure is not None:
+                    self.tenure.snapshots.not_shown(reason)
             case on.JournalTrimmed(position):
                 self.journal.trimmed(position)
                 self.retention.trimmed()
@@ -126,7 +129,7 @@ class Core(Answers):
                 if self.why_no_forced_failover(confirmed_off) is None:
                     self.forcing.ask(self.now, event)
             case on.StopAsked():
-                self.life.stop()
+                self._on_stop()
             case _:
                 broke = self.querying.hear(self.now, event)
                 if broke is not None and self.tenure is not None:
@@ -136,8 +139,17 @@ class Core(Answers):
         if self.tenure is None:
             return
         self.retention.revisions_are(places)
+        self.tenure.snapshots.shown()
         if self.retention.lacks_revision:
             self.tenure.snapshots.need(self.now)
+
+    def _on_stop(self) -> None:
+        """Who is asked again waits for nothing."""
+        if self.tenure is None or self.life.asked_to_stop:
+            self.life.stop()
+        else:
+            self.life.asked_to_stop = True
+            self.life.do_all(self.tenure.part(self.now))
 
     def _on_request(self, event: Request) -> None:
         if self.tenure is not None:
@@ -149,6 +161,8 @@ class Core(Answers):
 
     def _advance(self) -> None:
         """What any step may have made possible."""
+        if self.life.asked_to_stop and (self.tenure is None or self.tenure.may_leave(self.now)):
+            self.life.stop()
         leads = None if self.stopping else self.tenure
         self._commit()
         self.deployment.revive_skipped(self.journal.committed)

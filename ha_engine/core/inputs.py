@@ -196,6 +196,13 @@ class RevisionsKept:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotNotShown:
+    """A draft was complete, and did not become visible."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class JournalTrimmed:
     """A base stands for the records up to ``position``."""
 
@@ -285,6 +292,7 @@ Input = (
     | SnapshotFailed
     | RestoreFailed
     | RevisionsKept
+    | SnapshotNotShown
     | JournalTrimmed
     | QueryFailed
     | QueryRefused

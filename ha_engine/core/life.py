@@ -43,7 +43,7 @@ class Life:
         self.tenure: Tenure | None = None
         self.role, self.why = Role.STARTING, "the process has just started"
         self.epoch = 0
-        self.stopping = False
+        self.asked_to_stop = self.stopping = False
         self.connected: set[str] = set()
         self.now = -math.inf
         self.out: list[do.Action] = []

@@ -49,6 +49,8 @@ class Snapshots:
         self.barrier: int | None = None
         self._since = now
         self._asked: _Asked | None = None
+        # A draft is complete, and whether it became visible is not known yet.
+        self._showing = False
         # The newest input that a snapshot of this epoch has.
         self._newest_input = 0
         self.why_not: str | None = None
@@ -56,13 +58,24 @@ class Snapshots:
     @property
     def state(self) -> str:
         """In one word, for people."""
-        if self._asked is not None:
+        if self._asked is not None or self._showing:
             return "taking"
         return "waiting" if self.barrier is None else "aligning"
 
+    def idle(self, now: float) -> bool:
+        """Whether none is under way, or due."""
+        return self.state == "waiting" and now < self._due_at
+
     def ask(self, now: float) -> None:
         """An operator wants one, or a member needs a newer one than there is."""
-        self._due_at, self._newest_input = now, 0
+        self._due_at, self._newest_input, self.why_not = now, 0, None
+
+    def hurry(self, now: float) -> bool:
+        """The next one is due now; False where there is nothing new, or no interval."""
+        wanted = self._interval > 0 and self._deployment.newest_input > self._newest_input
+        if wanted:
+            self._due_at = now
+        return wanted
 
     def need(self, now: float) -> None:
         """There is none that is of use; one that is under way will be."""
@@ -72,6 +85,8 @@ class Snapshots:
     def tick(self, now: float, in_sync: tuple[Member, ...]) -> Iterator[do.Action]:
         if self._asked is not None:
             yield from self._await(now, self._asked)
+        elif self._showing:
+            return
         elif self.barrier is not None:
             yield from self._align(now, self.barrier, in_sync)
         elif now >= self._due_at:
@@ -104,6 +119,7 @@ class Snapshots:
     def _await(self, now: float, asked: _Asked) -> Iterator[do.Action]:
         if asked.taken is not None and self._is_ours(asked.taken):
             self._asked, self._newest_input = None, asked.cut.position.sequence
+            self._showing = True
             yield do.ShowSnapshot(asked.taken.draft, self._leading.epoch)
         elif now - asked.since > TAKE_SECONDS_MAX:
             self._end("it took too long")
@@ -127,6 +143,15 @@ class Snapshots:
         asked = self._asked
         if asked is not None and (by, message.request) == (asked.by, asked.cut.request):
             self._end(message.reason)
+
+    def shown(self) -> None:
+        """The database has told which revisions are visible."""
+        self._showing = False
+
+    def not_shown(self, reason: str) -> None:
+        if self._showing:
+            self._showing, self._newest_input = False, 0
+            self.why_not = reason
 
     def _end(self, why: str) -> None:
         self._asked, self.why_not = None, why

@@ -35,6 +35,8 @@ Request = (
 )
 """What only a holder deals with."""
 
+LAST_SNAPSHOT_SECONDS_MAX = 10.0
+"""A node that is asked to stop does so by then; the snapshot before that one has to do."""
 HANDOVER_SECONDS_MAX = 2.0
 """A switchover that is not ready to release the lease by then is given up."""
 
@@ -77,6 +79,8 @@ class Tenure:
         self.handover: Handover | None = None
         self._breakdown: Breakdown | None = None
         self._ticked_at = -math.inf
+        # Since when this node is about to stop, and waits for a last snapshot.
+        self._parting_since: float | None = None
 
     # -- authority ---------------------------------------------------------------------------------
 
@@ -116,7 +120,9 @@ class Tenure:
     def suspend_or_resume(self, now: float) -> Iterator[Outcome]:
         """R15: past safe_until, events that nobody may ack are refused, not kept waiting; after a
         renewal the same process goes on under the same epoch."""
-        if not self.active or self.handover is not None or self.receiving == self.may_act(now):
+        if not self.active or self.handover is not None or self._parting_since is not None:
+            return
+        if self.receiving == self.may_act(now):
             return
         self.receiving = not self.receiving
         if self.receiving:
@@ -249,6 +255,19 @@ class Tenure:
         if not free or not holds or row is None:
             return False
         return self.wanted_in_sync(now) != row.in_sync
+
+    # -- the end of the node -----------------------------------------------------------------------
+
+    def part(self, now: float) -> Iterator[do.Action]:
+        """What only this node has goes into a last snapshot before it stops."""
+        if self._lease.alone and self.receiving and self.snapshots.hurry(now):
+            self._parting_since, self.receiving = now, False
+            yield do.CloseReceivers("the node is stopping", None)
+
+    def may_leave(self, now: float) -> bool:
+        if self._parting_since is None or self.snapshots.idle(now) or not self.may_act(now):
+            return True
+        return now - self._parting_since > LAST_SNAPSHOT_SECONDS_MAX
 
     # -- giving the lease to another ---------------------------------------------------------------
 

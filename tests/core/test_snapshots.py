@@ -10,6 +10,7 @@ import pytest
 import ha_engine.core
 from ha_engine.core import inputs as on
 from ha_engine.core.snapshots import ALIGN_SECONDS_MAX
+from ha_engine.core.tenure import LAST_SNAPSHOT_SECONDS_MAX
 from ha_engine.errors import InvariantBroken
 from ha_engine.types import Cut, DatabaseIdentity
 from tests.core.mutants import Mutant, load
@@ -203,6 +204,54 @@ def test_a_snapshot_is_taken_at_once_when_there_is_none_that_the_journal_goes_on
     lose_the_row(world)
     world.wait(2)
     assert newest(world).position.sequence >= base
+
+
+def by_the_clock() -> World:
+    world = World()
+    world.digests, world.snapshot_every = True, 60.0
+    world.start()
+    world.wait(1)
+    return world
+
+
+def test_who_is_alone_takes_a_last_snapshot_before_it_stops() -> None:
+    world = by_the_clock()
+    world.offer("flights", 10)
+    last = world.core.journal.last.sequence
+    world.stop()
+    assert (world.receiving, world.alive) == (False, True)
+    world.wait(2)
+    assert newest(world).position.sequence >= last
+    assert world.table.row.holder is None
+    assert not world.alive
+
+
+def test_a_last_snapshot_is_not_waited_for_long() -> None:
+    world = by_the_clock()
+    world.automatic -= {"batches"}
+    world.offer("flights", 10)
+    world.stop()
+    world.wait(LAST_SNAPSHOT_SECONDS_MAX - 1)
+    assert world.alive
+    world.wait(2)
+    assert not world.alive
+
+
+def test_who_is_asked_to_stop_again_waits_for_nothing() -> None:
+    world = by_the_clock()
+    world.automatic -= {"batches"}
+    world.offer("flights", 10)
+    world.stop()
+    assert world.alive
+    world.stop()
+    assert not world.alive
+
+
+def test_who_leaves_a_member_that_is_in_sync_stops_at_once() -> None:
+    world = with_a_warm_member(by_the_clock())
+    world.offer("flights", 10)
+    world.stop()
+    assert not world.alive
 
 
 def lose_the_row(world: World) -> None:

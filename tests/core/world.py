@@ -162,11 +162,14 @@ class World(SparkWorld):
                 core.restore(record)
         return core
 
+    def require_needless(self, through: int) -> None:
+        """When it is decided; a query process that dies later knows less, and needs no more."""
+        require(through <= self.core.deployment.need(), "R29", f"a query needs what {through} has")
+
     def trim(self, through: int) -> None:
         """The records up to there leave the journal, and the base says what they said."""
         base = self.disk.base.position.sequence
         require(base < through <= self.core.journal.committed, "R29", f"trim to {through}, {base}")
-        require(through <= self.core.deployment.need(), "R29", f"a query needs what {through} has")
         self.disk.base = self._core_of(self.disk.records[:through]).journal.as_base()
         self.feed(on.JournalTrimmed(self.disk.base.position))
 
@@ -276,6 +279,7 @@ class World(SparkWorld):
             case do.FindRevisions():
                 self.feed(on.RevisionsKept(self.archive.places()))
             case do.TrimJournal(position):
+                self.require_needless(position.sequence)
                 self.trim(position.sequence)
             case do.OpenReceivers() | do.CloseReceivers():
                 self.receiving = isinstance(action, do.OpenReceivers)

@@ -87,6 +87,7 @@ class Archive:
             row = self.group.around.table.row
             holds = row is not None and (row.holder, row.epoch) == (node.me, epoch)
             if not self._reached(node) or not holds or draft <= self._lost_before:
+                node.feed(on.SnapshotNotShown("the lease is another's, or the draft is gone"))
                 return
             self._past.append([*self.visible, self.drafts[draft]][-KEPT:])
             self.group.count("snapshots visible")

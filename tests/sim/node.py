@@ -208,6 +208,7 @@ class SimNode(World):
                 require(self.spark is None, "R20", "a query process lives on what is replaced")
                 self.group.archive.restore(self, action)
             case do.TrimJournal(position):
+                self.require_needless(position.sequence)
                 self.group.archive.require_kept(self, position)
                 self.later(self.random.uniform(0.01, 0.5), lambda: self._trim(position.sequence))
             case do.Exit():

@@ -25,7 +25,7 @@ from ha_engine.errors import CheckpointIncomplete
 _VERSIONED = re.compile(r"(\d+)\.(delta|changelog|snapshot|zip)")
 _WHOLE = ("snapshot", "zip")
 _LOGS = ("offsets", "commits")
-_ROCKSDB_FILES = (("sstFiles", "dfsSstName", "SSTs"), ("logFiles", "dfsLogName", "logs"))
+_ROCKSDB_FILES = (("sstFiles", "dfsSstFileName", "SSTs"), ("logFiles", "dfsLogFileName", "logs"))
 _DEAR = 2
 """A chain may be so many times as long as the shortest one, if more of it is stored already."""
 _DEAR_BYTES = 4 << 20
@@ -107,10 +107,13 @@ def _chains(directory: Path, names: list[str], version: int) -> Iterator[_Chain]
 def _with_parts(whole: Path) -> Iterator[Path]:
     """A zip of RocksDB names files beside it, which several of them share."""
     if whole.suffix == ".zip":
-        with zipfile.ZipFile(whole) as archive:
-            named = json.loads(archive.read("metadata").decode().partition("\n")[2])
-        for key, name, folder in _ROCKSDB_FILES:
-            yield from (whole.parent / folder / one[name] for one in named.get(key, ()))
+        try:
+            with zipfile.ZipFile(whole) as archive:
+                named = json.loads(archive.read("metadata").decode().partition("\n")[2])
+            for key, name, folder in _ROCKSDB_FILES:
+                yield from (whole.parent / folder / one[name] for one in named.get(key, ()))
+        except (zipfile.BadZipFile, KeyError, ValueError) as error:
+            raise CheckpointIncomplete(f"{whole} does not tell which files it needs") from error
     yield whole
 
 

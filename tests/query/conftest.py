@@ -22,6 +22,10 @@ from tests.query.local_node import LocalNode
 READ_PARALLELISM = 3
 """Not the number of Spark's threads: what a batch comes out as must not depend on that."""
 
+_STORE = "spark.sql.streaming.stateStore"
+TIDIES_UP_OFTEN = {f"{_STORE}.maintenanceInterval": "500ms", f"{_STORE}.minDeltasForSnapshot": "2"}
+"""So that checkpoints have whole states too, and not only what each batch changed."""
+
 APPLICATION = """
 name: test
 streams:
@@ -39,7 +43,10 @@ queries:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     scratch = tmp_path_factory.mktemp("spark") / "scratch"
-    session = start_spark(SparkSettings(master="local[2]", heap=1 << 30, scratch=scratch))
+    settings = SparkSettings(
+        master="local[2]", heap=1 << 30, scratch=scratch, spark=TIDIES_UP_OFTEN
+    )
+    session = start_spark(settings)
     yield session
     session.stop()
 

@@ -108,8 +108,8 @@ def test_of_rocksdb_only_the_shared_files_that_the_zip_names_are_copied(tmp_path
         f"{STATE}/5.changelog",
     )
     named = {
-        "sstFiles": [{"localSstName": "a.sst", "dfsSstName": "a-1.sst", "sstSize": 10}],
-        "logFiles": [{"localLogName": "l.log", "dfsLogName": "l-1.log", "logSize": 10}],
+        "sstFiles": [{"localSstName": "a.sst", "dfsSstFileName": "a-1.sst", "sstSize": 10}],
+        "logFiles": [{"localLogName": "l.log", "dfsLogFileName": "l-1.log", "logSize": 10}],
         "numKeys": 1,
     }
     with zipfile.ZipFile(root / STATE / "3.zip", "w") as archive:

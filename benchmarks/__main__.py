@@ -120,18 +120,23 @@ def price(rounds: int = 5, passive_disk: PassiveDisk = None, keep: Keep = None) 
 
 @app.command()
 def snapshots(
-    keys: int = 1_000_000, provider: str = "hdfs", rounds: int = 3, keep: Keep = None
+    keys: int = 1_000_000,
+    width: int = 0,
+    provider: str = "hdfs",
+    rounds: int = 3,
+    keep: Keep = None,
 ) -> None:
     """What snapshots cost, and how a node comes back from an empty disk."""
-    result = Result(f"snapshots {provider}")
+    result = Result(f"snapshots {provider} {keys} keys of {width}")
     with (
         _place(keep) as (directory, db),
-        state_of(directory, db, keys, provider, console) as measure,
+        state_of(directory, db, keys, width, provider, console) as measure,
     ):
         measure.cost(result)
         measure.restore(result)
-        measure.acks(result)
-        measure.throughput(rounds, result)
+        if rounds:
+            measure.acks(result)
+            measure.throughput(rounds, result)
     _finish(result)
 
 

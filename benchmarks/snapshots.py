@@ -8,6 +8,7 @@ of what is measured.
 from __future__ import annotations
 
 import re
+import secrets
 import shutil
 import statistics
 import threading
@@ -40,31 +41,36 @@ QUERY, STREAM, TABLE = "totals", "events", "totals"
 SHOWN_FROM = 3
 """A key is put out from so many events on."""
 CHANGES = (0.01, 0.1, 1.0)
-REQUEST_ROWS = 20_000
+REQUEST_ROWS, REQUEST_BYTES = 20_000, 4 << 20
 SECONDS_MAX = 600.0
 MIB = 1 << 20
+ONE_EVENT = b'{"key":-1,"amount":0,"text":""}\n'
 RESTORED_MIB_MAX = 500.0
 RESTORED = re.compile(r"snapshot restored.* bytes=(\d+).* seconds=([0-9.]+)")
 
 
 def application() -> str:
-    schema = {"key": "bigint not null", "amount": "bigint not null"}
+    schema = {"key": "bigint not null", "amount": "bigint not null", "text": "string not null"}
     sink = {"name": "table", "type": "postgres", "table": TABLE, "mode": "upsert", "key": ["key"]}
     sql = (
-        f"SELECT key, count(*) AS n, sum(amount) AS total FROM {STREAM} GROUP BY key "
-        f"HAVING count(*) >= {SHOWN_FROM}"
+        "SELECT key, count(*) AS n, sum(amount) AS total, length(max(text)) AS size "
+        f"FROM {STREAM} GROUP BY key HAVING count(*) >= {SHOWN_FROM}"
     )
     query = {"sql": sql, "output_mode": "update", "sinks": [{**sink, "auto_create": True}]}
     tree = {"name": "keys", "streams": {STREAM: {"schema": schema}}, "queries": {QUERY: query}}
     return yaml.safe_dump(tree, sort_keys=False)
 
 
-def bodies(keys: int) -> Iterator[bytes]:
-    """One event of each of the first ``keys`` keys, as NDJSON; its amount is the key."""
-    for first in range(0, keys, REQUEST_ROWS):
-        key = pa.array(np.arange(first, min(first + REQUEST_ROWS, keys))).cast(pa.string())
-        lines = pc.binary_join_element_wise('{"key":', key, ',"amount":', key, "}\n", "")
-        yield lines.buffers()[2].to_pybytes()
+def bodies(keys: int, width: int) -> Iterator[bytes]:
+    """One event of each of the first ``keys`` keys, as NDJSON; its amount is the key, its text
+    ``width`` characters that no codec makes much smaller."""
+    rows = min(REQUEST_ROWS, max(1, REQUEST_BYTES // (width + 50)))
+    for first in range(0, keys, rows):
+        numbers = np.arange(first, min(first + rows, keys))
+        key = pa.array(numbers).cast(pa.string())
+        texts = pa.array([secrets.token_hex(width // 2) for _ in numbers], pa.string())
+        parts = ('{"key":', key, ',"amount":', key, ',"text":"', texts, '"}\n', "")
+        yield pc.binary_join_element_wise(*parts).buffers()[2].to_pybytes()
 
 
 @dataclass
@@ -86,10 +92,12 @@ class Counted:
 
 
 class Snapshots:
-    """``keys`` of state on a pair that is warm."""
+    """``keys`` of state, each with a text of ``width`` characters, on a pair that is warm."""
 
-    def __init__(self, pair: Pair, database: Database, keys: int, console: Console) -> None:
-        self.pair, self.keys, self.console = pair, keys, console
+    def __init__(
+        self, pair: Pair, database: Database, keys: int, width: int, console: Console
+    ) -> None:
+        self.pair, self.keys, self.width, self.console = pair, keys, width, console
         self._engine, self._sent = open_engine(database.url), Counted(keys)
 
     # -- steps -------------------------------------------------------------------------------------
@@ -102,7 +110,7 @@ class Snapshots:
     def send(self, keys: int) -> None:
         """Each of the first ``keys`` keys once; returns when both nodes have worked that off."""
         address = self.active().url.removeprefix("http://")
-        Feeder(address, STREAM).feed(bodies(keys))
+        Feeder(address, STREAM).feed(bodies(keys, self.width))
         self._sent.sent(keys)
         wait_until(self._is_level, within=SECONDS_MAX, every=0.2)
 
@@ -167,7 +175,7 @@ class Snapshots:
             while not done.is_set() and len(found) * every < seconds:
                 due = began + len(found) * every
                 time.sleep(max(0.0, due - time.monotonic()))
-                answer = client.post(url, content=b'{"key":-1,"amount":0}\n', headers=headers)
+                answer = client.post(url, content=ONE_EVENT, headers=headers)
                 assert answer.status_code == httpx.codes.OK, answer.text
                 found.append(time.monotonic() - due)
         return found
@@ -202,7 +210,7 @@ class Snapshots:
         self.pair.wait_protected()
 
     def send_to_one(self, node: NodeUnderTest, keys: int) -> None:
-        Feeder(node.url.removeprefix("http://"), STREAM).feed(bodies(keys))
+        Feeder(node.url.removeprefix("http://"), STREAM).feed(bodies(keys, self.width))
         self._sent.sent(keys)
         wait_until(node.settled, within=SECONDS_MAX, every=0.2)
 
@@ -268,7 +276,7 @@ def _peak_memory(node: NodeUnderTest) -> Iterator[list[float]]:
 
 @contextmanager
 def state_of(
-    directory: Path, database: Database, keys: int, provider: str, console: Console
+    directory: Path, database: Database, keys: int, width: int, provider: str, console: Console
 ) -> Iterator[Snapshots]:
     """A pair that takes a snapshot when it is asked to."""
     settings: dict[str, dict[str, Any]] = {
@@ -279,4 +287,4 @@ def state_of(
     pair = Pair(directory, application(), database.url, **settings)
     with running_pair(pair):
         pair.wait_protected()
-        yield Snapshots(pair, database, keys, console)
+        yield Snapshots(pair, database, keys, width, console)

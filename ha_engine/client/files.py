@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
@@ -142,7 +142,7 @@ def _send(plan: Plan, sending: Sending, on_progress: Callable[[Sending, int], No
         deadline=plan.deadline,
         on_ack=sending.note_ack,
     )
-    with _opened(plan) as file, producer:
+    with _opened(plan, form) as file, producer:
         lines = _ndjson(file) if form == "ndjson" else _csv(file, producer.columns(plan.stream))
         sent, started = 0, time.monotonic()
         while batch := list(islice(lines, plan.batch_rows)):
@@ -169,11 +169,19 @@ def _form(plan: Plan) -> str:
     return found
 
 
-def _opened(plan: Plan) -> IO[bytes]:
+def _opened(plan: Plan, form: str) -> IO[bytes]:
+    if plan.path is None:
+        return open(0, "rb", closefd=False)
     try:
-        return open(0, "rb", closefd=False) if plan.path is None else plan.path.open("rb")
+        opened = plan.path.open("rb")
     except OSError as error:
         raise ConfigError(f"{plan.path} cannot be read: {error.strerror}") from error
+    if form != "csv":
+        return opened
+    # Arrow reads ahead in a thread of its own. One that still reads a file of Python's when the
+    # interpreter ends aborts the process.
+    opened.close()
+    return cast(IO[bytes], pa.OSFile(str(plan.path)))
 
 
 def _ndjson(file: IO[bytes]) -> Iterator[Line]:

@@ -160,7 +160,7 @@ def test_a_bad_line_of_csv_is_named(node: Node, csv: Path, line: str, reason: st
 
 
 def test_ctrl_c_tells_how_many_rows_were_acked(node: Node, ndjson: Path) -> None:
-    options = ("flights", str(ndjson), "--rate", "500", "--batch-rows", "10")
+    options = ("flights", str(ndjson), "--rate", "100", "--batch-rows", "10")
     running = subprocess.Popen(
         command(node, *options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -1,0 +1,19 @@
+"""A writer of snapshots that is killed, or its database; ``python -m tests.faults.snapshot_kills``
+does more."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_no_damaged_revision_is_ever_visible() -> None:
+    """I9. In a process of its own: this one has threads, and a fork would copy their locks."""
+    command = [sys.executable, "-m", "tests.faults.snapshot_kills", "--kills", "12", "--seed", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "every visible revision is whole, and nothing is left over" in done.stdout

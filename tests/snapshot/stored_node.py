@@ -1,0 +1,174 @@
+"""A node's journal, outbox and checkpoint on a real disk, as far as a snapshot has to do with them.
+
+Its checkpoint is made, not Spark's: one query, whose batch n left n as its state.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from sqlalchemy import Engine
+
+from ha_engine.archive import Archive
+from ha_engine.archive.archive import Facts
+from ha_engine.archive.capture import Capture
+from ha_engine.archive.folding import Folding
+from ha_engine.archive.restoring import Places, Restoring
+from ha_engine.core import Deployment, QueryPlan, RestartPolicy
+from ha_engine.journal import Journal
+from ha_engine.journal.writer import JournalWriter
+from ha_engine.outbox import Outbox
+from ha_engine.outbox.batch_file import write_batch_file
+from ha_engine.postgres.lease_store import PostgresLeaseStore
+from ha_engine.postgres.snapshot_store import SnapshotStore
+from ha_engine.postgres.upgrade import upgrade
+from ha_engine.receive.producers import ProducerTable
+from ha_engine.snapshot.manifest import CapturedQuery
+from ha_engine.types import (
+    Application,
+    Body,
+    Cut,
+    EpochStart,
+    Events,
+    Holder,
+    LeaseRow,
+    Mark,
+    Member,
+    Position,
+    QueryVersion,
+    Record,
+    Submission,
+)
+from tests.core.world import LIMITS
+
+QUERY, SINK = "delays", "board"
+ME = Holder("node-a", "process-1")
+BATCHES = 5
+
+
+def version() -> QueryVersion:
+    return QueryVersion(QUERY, "v1", Mark(QUERY, 0, 0))
+
+
+def bodies() -> Iterator[Body]:
+    """An epoch, an application, then events and the mark that ends a batch, again and again."""
+    yield EpochStart("node-a", "process-1")
+    yield Application("app", (version(),))
+    for number in range(1, BATCHES + 1):
+        yield from batch_of(number)
+
+
+def batch_of(number: int) -> Iterator[Body]:
+    yield Events("flights", 1, 0, (Submission("p", number, "ab" * 16, 1),))
+    yield Mark(QUERY, number, 1 + 2 * number)
+
+
+def cut_behind(number: int, request: int = 1) -> Cut:
+    place = Position(1, 1 + 2 * number)
+    return Cut(request, place, ((QUERY, number),), Position(1, 2 + 2 * number))
+
+
+@dataclass
+class Node:
+    """What of a node a snapshot has to do with."""
+
+    home: Path
+    journal: Journal
+    outbox: Outbox
+    archive: Archive
+    store: SnapshotStore
+    refuses: list[str]
+
+    @property
+    def places(self) -> Places:
+        return Places(self.home, self.home / "checkpoints")
+
+    def grow(self, number: int, state: bytes) -> None:
+        """One more batch; ``state`` is all that Spark holds behind it, and no sink lacks it."""
+        for sequence, body in enumerate(batch_of(number), 1 + 2 * number):
+            self.journal.append([Record(Position(1, sequence), sequence - 1, body)])
+        self.journal.sync()
+        write_batch(self.places.checkpoints / QUERY, number - 1, "snapshot", state)
+        admit(self.home, self.outbox, number)
+        self.outbox.trim(QUERY, number)
+
+
+def write_checkpoint(root: Path) -> None:
+    checkpoint = root / QUERY
+    for directory in ("offsets", "commits", "state/0/0"):
+        (checkpoint / directory).mkdir(parents=True)
+    (checkpoint / "metadata").write_text('{"id":"one"}')
+    for batch in range(BATCHES):
+        write_batch(checkpoint, batch, "delta", bytes([batch]) * 2000)
+
+
+def write_batch(checkpoint: Path, batch: int, kind: str, state: bytes) -> None:
+    """What Spark writes for its ``batch``, which the mark after it ends."""
+    offset = json.dumps({"mark": batch + 1, "sequence": 3 + 2 * batch})
+    (checkpoint / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{offset}")
+    (checkpoint / "state/0/0" / f"{batch + 1}.{kind}").write_bytes(state)
+    (checkpoint / "commits" / str(batch)).write_text("v1\n{}")
+
+
+def write_outbox(home: Path) -> Outbox:
+    outbox = Outbox.open(home / "outbox", max_batches=100, max_bytes=1 << 30)
+    for number in range(1, BATCHES + 1):
+        admit(home, outbox, number)
+    return outbox
+
+
+def admit(home: Path, outbox: Outbox, number: int) -> None:
+    file = home / "outbox" / QUERY / "pending" / f"{number}.i.arrow"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_batch_file(file, pa.table({"n": [number]}), query=QUERY, number=number)
+    outbox.admit(QUERY, number, f"{QUERY}/pending/{file.name}", 1, file.stat().st_size)
+
+
+def deployment() -> Deployment:
+    plan = QueryPlan(QUERY, "v1", frozenset({"flights"}), (SINK,))
+    return Deployment("app", (plan,), LIMITS, RestartPolicy())
+
+
+def prepare(engine: Engine) -> None:
+    """The schema, and a lease that ME holds under epoch 1."""
+    upgrade(engine)
+    leases = PostgresLeaseStore(engine, "test", 5.0)
+    leases.create(LeaseRow("group-1", ME, 1, 1, (Member("node-a", "journal-a"),)))
+    leases.close()
+
+
+def node_at(home: Path, engine: Engine, *, empty: bool = False) -> Node:
+    home.mkdir()
+    journal = Journal.open(home / "journal", group="test", segment_size=1 << 10)
+    outbox = Outbox.open(home / "outbox", max_batches=100, max_bytes=1 << 30)
+    if not empty:
+        for sequence, body in enumerate(bodies(), 1):
+            journal.append([Record(Position(1, sequence), sequence - 1, body, b"x" * 300)])
+        journal.sync()
+        write_checkpoint(home / "checkpoints")
+        outbox = write_outbox(home)
+    store = SnapshotStore(engine, "test")
+    folding = Folding(
+        home / "journal" / "base.arrow", journal, deployment, lambda: ProducerTable(10, 8)
+    )
+    refuses: list[str] = []
+    places = Places(home, home / "checkpoints")
+    restoring = Restoring(store, places, "test", lambda manifest: refuses[0] if refuses else None)
+    capture = Capture(home / "checkpoints", home, outbox)
+    writer = JournalWriter(journal, lambda sequence: None, lambda error: None)
+    archive = Archive(store, capture, folding, writer, ME, facts, restoring, keep=2)
+    return Node(home, journal, outbox, archive, store, refuses)
+
+
+def facts(cut: Cut) -> Facts:
+    queries = tuple(CapturedQuery(query, number, 2, "digest") for query, number in cut.batches)
+    return Facts("group-1", "app", {"spark": "4.3.0"}, queries)
+
+
+async def taken(node: Node, number: int) -> tuple[tuple[Position, Position], ...]:
+    draft = await node.archive.take(cut_behind(number))
+    return await node.archive.show(draft, 1)

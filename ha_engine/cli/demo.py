@@ -15,7 +15,7 @@ def demo(
 ) -> None:
     r"""Send a year of flights through two nodes, lose one on the way, compare the sink with pandas.
 
-    Needs the extra: pip install 'ha-engine\\[demo]'.
+    Needs the extra: pip install 'ha-engine\[demo]'.
     """
     from rich.console import Console
 

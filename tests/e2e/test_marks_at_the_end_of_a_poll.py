@@ -32,7 +32,7 @@ queries:
     sinks:
       - {name: table, type: postgres, table: pairs, auto_create: true}
 """
-MOMENTS = [offset / 1000 for offset in range(-105, 106, 15)]
+MOMENTS = [offset / 1000 for offset in range(-105, 106, 30)]
 """Seconds from the end of a poll's slice to that of the events, and with them of a mark."""
 
 

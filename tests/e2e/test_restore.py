@@ -43,6 +43,8 @@ def test_a_node_whose_disk_was_wiped_restores_and_takes_over(
         flights = Flights(pair, node_database)
         active = pair.wait_protected()
         passive = pair.other(active)
+        refused = passive.send("departures", [{}])
+        assert (refused.status_code, refused.json()["active"]) == (503, active.url)
         flights.send(6_000)
         first = snapshot_now(active)
         assert first["taken_by"] == passive.name  # it spares the active
@@ -101,7 +103,7 @@ def test_when_both_disks_are_lost_an_operator_goes_on_from_the_snapshot(
         active = pair.wait_protected()
         other = pair.other(active)
         flights.send(6_000)
-        flights.require_equal()
+        active.wait_settled()
         taken = snapshot_now(active)
         place = f"{taken['epoch']}.{taken['sequence']}"
         config = str(active.config_path)
@@ -123,5 +125,5 @@ def test_when_both_disks_are_lost_an_operator_goes_on_from_the_snapshot(
         wait_until(lambda: active.command(*off).code == 0, within=60, every=1.0)
         other.start()
         assert pair.wait_protected() is active
-        flights.send(2_000)
+        flights.send(6_000)
         flights.require_equal()

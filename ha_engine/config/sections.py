@@ -207,6 +207,13 @@ class QueryConfig(Section):
         description="Spark master that runs the queries. Group-wide.",
     )
     heap: Size = Field(default=1 << 30, ge=256 << 20, description="Heap of the Spark driver's JVM.")
+    nice: int = Field(
+        default=5,
+        ge=0,
+        le=19,
+        description="How far Spark steps back where the host is short of CPU, so that acks and the "
+        "lease do not wait for a micro-batch.",
+    )
     shuffle_partitions: int = Field(
         default=1,
         ge=1,

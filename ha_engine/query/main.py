@@ -7,6 +7,7 @@ it. It knows no lease, peer, database or sink.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import os
@@ -60,6 +61,7 @@ class Settings:
     directories: Directories
     read_parallelism: int
     start_seconds_max: float
+    nice: int
 
     @classmethod
     def parse(cls, arguments: list[str]) -> Settings:
@@ -76,6 +78,7 @@ class Settings:
             Directories(Path(config["checkpoint_dir"]), Path(config["outbox_dir"])),
             config["query"]["read_parallelism"],
             config["query"]["start_timeout"],
+            config["query"]["nice"],
         )
 
 
@@ -237,6 +240,14 @@ def _exit_at_the_latest(code: int) -> None:
     timer.start()
 
 
+def _give_way(nice: int) -> None:
+    """Of this process and all that it starts."""
+    os.nice(nice)
+    # Where the kernel groups processes by session, that counts within a session only.
+    with contextlib.suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(nice), encoding="ascii")
+
+
 def main(arguments: list[str]) -> int:
     """Exit code 0 when the node wanted the end, else that of the error, told in one sentence."""
     end_without(_parent(arguments))
@@ -244,6 +255,7 @@ def main(arguments: list[str]) -> int:
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
     try:
         settings = Settings.parse(arguments)
+        _give_way(settings.nice)
         check_java()
         return QueryProcess(settings).serve()
     except EngineError as error:

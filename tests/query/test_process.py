@@ -61,6 +61,9 @@ def fresh_node() -> Iterator[LocalNode]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
+NICE = 3
+
+
 def command_line(node: LocalNode, start_timeout: float = 120.0) -> list[str]:
     config = {
         "query": {
@@ -68,6 +71,7 @@ def command_line(node: LocalNode, start_timeout: float = 120.0) -> list[str]:
             "heap": 768 << 20,
             "read_parallelism": 3,
             "start_timeout": start_timeout,
+            "nice": NICE,
             "tick": 1,
         },
         "checkpoint_dir": str(node.checkpoints),
@@ -170,6 +174,7 @@ def test_the_process_outlives_its_node_but_not_its_parent() -> None:
         parent = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
         node.admitted("sums", 1)
         jvm = jvm_of(parent)
+        assert jvm.nice() == psutil.Process().nice() + NICE
         node.stop()
         put_batches(node, 2, 2)
         node.start()

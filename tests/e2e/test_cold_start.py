@@ -1,0 +1,87 @@
+"""Both nodes are killed at once and start again in every order, with and without the disk of one.
+
+Nothing acked is lost where the disk of one in-sync node survives. Without Spark: what is acked is
+in the journals, and who may go on is the journals' and the lease's affair alone.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.node_under_test import NodeUnderTest
+from tests.e2e.pair import Pair, running_pair, same_journal, stored_events
+from tests.e2e.without_spark import APPLICATION, NodeWithoutSpark
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+PATIENCE = 60
+REQUESTS, ROWS = 10, 5
+
+CASES = {
+    "both at once": (None, None),
+    "the former passive first": (None, "passive"),
+    "the active's disk is lost, and it comes first": ("active", "active"),
+    "the active's disk is lost, and it comes last": ("active", "passive"),
+    "the passive's disk is lost, and it comes first": ("passive", "passive"),
+    "the passive's disk is lost, and it comes last": ("passive", "active"),
+}
+"""Whose disk is lost, and who is started first."""
+
+
+@pytest.mark.parametrize(("lost", "first"), CASES.values(), ids=CASES)
+def test_nothing_acked_is_lost(
+    node_database: str, tmp_path: Path, lost: str | None, first: str | None
+) -> None:
+    pair = Pair(tmp_path, APPLICATION, node_database, NodeWithoutSpark)
+    with running_pair(pair):
+        wait_until(pair.is_protected, within=PATIENCE, every=0.1)
+        active = pair.active()
+        assert active is not None
+        nodes = {"active": active, "passive": pair.other(active)}
+        for number in range(REQUESTS):
+            _send(active, number)
+        for node in nodes.values():
+            node.kill_everything()
+        if lost is not None:
+            shutil.rmtree(nodes[lost].data_dir)
+        _start(nodes, first, lost)
+        wait_until(pair.is_protected, within=PATIENCE, every=0.1)
+        heir = pair.active()
+        assert heir is not None
+        assert lost is None or heir is not nodes[lost]
+        _send(heir, REQUESTS)
+        assert same_journal(pair)
+        for node in nodes.values():
+            node.stop()
+    for node in nodes.values():
+        assert sum(events.rows for events in stored_events(node)) == (REQUESTS + 1) * ROWS
+
+
+def _send(node: NodeUnderTest, number: int) -> None:
+    rows = [{"id": ROWS * number + n, "text": "x"} for n in range(ROWS)]
+    assert node.send("events", rows, identity=("p", number)).status_code == 200
+
+
+def _start(nodes: dict[str, NodeUnderTest], first: str | None, lost: str | None) -> None:
+    """The second one once the first is what it can be alone."""
+    order = [*nodes] if first is None else [first, *(name for name in nodes if name != first)]
+    for name in order:
+        nodes[name].start()
+        if name == first:
+            wait_until(
+                lambda: _stands(nodes[first], has_its_disk=first != lost),
+                within=PATIENCE,
+                every=0.1,
+            )
+
+
+def _stands(node: NodeUnderTest, *, has_its_disk: bool) -> bool:
+    """Active; a node without its disk waits instead, and says what for."""
+    if has_its_disk:
+        return node.is_active()
+    status = node.status()
+    return status is not None and "bring back the data directory that it lists" in status["why"]

@@ -91,7 +91,7 @@ def run_failovers(
         active = pair.wait_protected()
         audit(url)
         fade = max(FADE_SECONDS, FADE_SECONDS_A_FAULT * len(faults))
-        flights = _years_of_flights(1 + len(faults) // FAULTS_A_YEAR)
+        flights = years_of_flights(1 + len(faults) // FAULTS_A_YEAR)
         traffic = Traffic(pair.urls, "departures", flights, fade)
         traffic.start()
         try:
@@ -111,7 +111,7 @@ def run_failovers(
     return report
 
 
-def _years_of_flights(years: int) -> pa.Table:
+def years_of_flights(years: int) -> pa.Table:
     """The same year again and again, each time a year later."""
     year = departures()
     column = year.schema.get_field_index("event_time")

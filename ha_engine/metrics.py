@@ -154,6 +154,11 @@ class NodeMetrics:
         for name, (key, text) in _SNAPSHOT_GAUGES.items():
             value = told.get(key)
             yield self._gauge(f"snapshot_{name}", text, math.nan if value is None else value)
+        restored = seen["restored"] or {"seconds": math.nan, "passed_over": ()}
+        text = "What the restore took that this node's data began with; NaN if it began with none."
+        yield self._gauge("snapshot_restore_seconds", text, restored["seconds"])
+        text = "Newer snapshots that the same restore could not use."
+        yield self._gauge("snapshot_restore_passed_over", text, len(restored["passed_over"]))
         for key, text in _SNAPSHOT_COUNTERS.items():
             yield self._counter(f"snapshots_{key}", text, seen[key])
 

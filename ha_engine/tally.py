@@ -84,3 +84,15 @@ class Transfer:
 
     def end(self) -> None:
         self.begin(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """The restore that a node's data began with. ``position`` is text, ``passed_over`` the newer
+    revisions that could not be used."""
+
+    revision: int
+    position: str
+    bytes: int
+    seconds: float
+    passed_over: tuple[int, ...] = ()

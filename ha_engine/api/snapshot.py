@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any, Protocol
 
 from starlette.requests import Request
@@ -11,7 +12,7 @@ from starlette.routing import Route
 
 from ha_engine.core import Core
 from ha_engine.core import inputs as on
-from ha_engine.tally import SnapshotTally, Transfer
+from ha_engine.tally import Restored, SnapshotTally, Transfer
 from ha_engine.types import Revision
 
 
@@ -22,6 +23,8 @@ class Archive(Protocol):
     revisions: list[Revision]
 
     transfer: Transfer
+    upload: Transfer
+    restored: Restored | None
 
     @property
     def age_seconds(self) -> float | None: ...
@@ -49,7 +52,8 @@ def snapshot_routes(
 
 
 def snapshot_tree(core: Core, archive: Archive) -> dict[str, Any]:
-    """The body of GET /v1/snapshot; ``state`` and ``why_not`` are the active's alone."""
+    """The body of GET /v1/snapshot; ``state`` and ``why_not`` are the active's alone, ``taking``
+    and ``restoring`` the bytes that this node moves now, ``restored`` what its data began from."""
     snapshots = core.tenure.snapshots if core.tenure else None
     age, revisions, counts = archive.age_seconds, archive.revisions, archive.counts
     return {
@@ -61,11 +65,13 @@ def snapshot_tree(core: Core, archive: Archive) -> dict[str, Any]:
         "taken": counts.taken,
         "failed": counts.failed,
         "seconds": round(counts.seconds, 3),
-        "restoring": _restoring(archive.transfer),
+        "taking": _bytes_of(archive.upload),
+        "restoring": _bytes_of(archive.transfer),
+        "restored": asdict(archive.restored) if archive.restored else None,
     }
 
 
-def _restoring(transfer: Transfer) -> dict[str, int] | None:
+def _bytes_of(transfer: Transfer) -> dict[str, int] | None:
     if not transfer.total:
         return None
     return {"bytes_total": transfer.total, "bytes_done": transfer.done}

@@ -17,15 +17,17 @@ from typing import TypeVar
 import structlog
 
 from ha_engine import base_file
+from ha_engine.archive import restored
 from ha_engine.archive.capture import Capture
 from ha_engine.archive.folding import Folding
-from ha_engine.archive.restoring import BASE, Restoring
+from ha_engine.archive.restoring import BASE, JOURNAL, Restoring
 from ha_engine.core import actions as do
 from ha_engine.errors import (
     DatabaseNotReady,
     DatabaseUnreachable,
     DiskFailed,
     EngineError,
+    SnapshotDamaged,
     SnapshotFailed,
 )
 from ha_engine.journal import Journal
@@ -34,7 +36,7 @@ from ha_engine.postgres.snapshot_store import SnapshotStore
 from ha_engine.query.checkpoints import is_whole
 from ha_engine.snapshot.files import Names, upload
 from ha_engine.snapshot.manifest import CapturedQuery, Manifest, encode
-from ha_engine.tally import SnapshotTally
+from ha_engine.tally import SnapshotTally, Transfer
 from ha_engine.types import Cut, History, Holder, Position, Revision
 
 log = structlog.get_logger(__name__)
@@ -73,7 +75,8 @@ class Archive:
         self._store, self._capture, self._folding = store, capture, folding
         self._restoring = restoring
         self._writer, self._me, self._facts, self._keep = writer, me, facts, keep
-        self._names, self.transfer = Names(), restoring.transfer
+        self._names, self.transfer, self.upload = Names(), restoring.transfer, Transfer()
+        self.restored = restored.load(restoring.places.home / JOURNAL)
         self.counts = SnapshotTally()
         self.revisions: list[Revision] = []
         self._looked_at = time.monotonic()
@@ -119,7 +122,11 @@ class Archive:
     async def restore(self, restore: do.Restore) -> Revision:
         """Raises SnapshotDamaged, DatabaseUnreachable, DiskFailed."""
         began = time.monotonic()
-        revision = await self._in_thread(lambda: self._restore(restore))
+        try:
+            revision = await self._in_thread(lambda: self._restore(restore))
+        except SnapshotDamaged as error:
+            advice = "take one on the active: ha-engine snapshot now"
+            raise SnapshotDamaged(f"{error}; {advice}") from error
         seconds = round(time.monotonic() - began, 3)
         size = revision.bytes_total
         log.info("snapshot restored", at=str(revision.position), bytes=size, seconds=seconds)
@@ -157,13 +164,15 @@ class Archive:
         except OSError as error:
             raise SnapshotFailed(f"its files cannot be read: {error}") from error
         finally:
+            self.upload.end()
             self._capture.clear()
         log.info("snapshot taken", at=str(cut.position), bytes=size, new=new)
         return draft
 
     def _store_draft(self, cut: Cut, facts: Facts, files: dict[str, Path]) -> tuple[int, int, int]:
         draft = self._store.begin(self._me.node)
-        stored, new = upload(self._store, draft, files, self._names, lambda done: None)
+        self.upload.begin(sum(path.stat().st_size for path in files.values()))
+        stored, new = upload(self._store, draft, files, self._names, self.upload.advance)
         manifest = Manifest(
             facts.group_id,
             self._folding.journal.journal_id,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from pathlib import Path
 import structlog
 
 from ha_engine import base_file
+from ha_engine.archive import restored
 from ha_engine.errors import ChunkDamaged, DiskFailed, SnapshotDamaged
 from ha_engine.journal import Journal
 from ha_engine.journal.set_aside import SUFFIX as GIVEN_UP_SUFFIX
@@ -25,7 +27,7 @@ from ha_engine.query.checkpoints import stamp_restored
 from ha_engine.snapshot.files import download
 from ha_engine.snapshot.manifest import Manifest
 from ha_engine.snapshot.verification import manifest_of
-from ha_engine.tally import Transfer
+from ha_engine.tally import Restored, Transfer
 from ha_engine.types import History, Revision
 
 log = structlog.get_logger(__name__)
@@ -73,26 +75,45 @@ class Restoring:
 
         Raises SnapshotDamaged when there is none, DatabaseUnreachable, DiskFailed.
         """
-        return self._newest(history, lambda manifest: self._bring(manifest, keep))
+        began, passed_over = time.monotonic(), list[int]()
+
+        def bring(revision: Revision, manifest: Manifest) -> None:
+            self._bring(manifest)
+            seconds = round(time.monotonic() - began, 3)
+            place, size = str(revision.position), manifest.size
+            told = Restored(revision.id, place, size, seconds, tuple(passed_over))
+            restored.store(self.places.coming / JOURNAL, told)
+            keep(self.places.coming / JOURNAL)
+            os.sync()
+            self.places.coming.rename(self.places.whole)
+
+        return self._newest(history, bring, passed_over)
 
     def restore_state(self, query: str, stamp: str, history: History) -> Revision:
         """Brings the checkpoint of ``query`` alone, as of the same; all else stays as it is."""
-        return self._newest(history, lambda manifest: self._bring_state(manifest, query, stamp))
+        return self._newest(history, lambda _, manifest: self._bring_state(manifest, query, stamp))
 
-    def _newest(self, history: History | None, bring: Callable[[Manifest], None]) -> Revision:
+    def _newest(
+        self,
+        history: History | None,
+        bring: Callable[[Revision, Manifest], None],
+        passed_over: list[int] | None = None,
+    ) -> Revision:
         why = "there is no snapshot"
         for revision in self.store.revisions():
             if history is not None and not history.has_all(revision.position, revision.written):
                 why = f"no revision stands at {history.begins} or later in this history"
                 continue
             try:
-                self._bring_with(bring, self._manifest(revision))
+                self._bring_with(bring, revision)
             except (ChunkDamaged, SnapshotDamaged) as error:
                 why = f"revision {revision.id}: {error}"
+                if passed_over is not None:
+                    passed_over.append(revision.id)
                 log.error("a revision cannot be restored", revision=revision.id, why=str(error))
             else:
                 return revision
-        raise SnapshotDamaged(f"{why}; take one on the active: ha-engine snapshot now")
+        raise SnapshotDamaged(why)
 
     def _manifest(self, revision: Revision) -> Manifest:
         manifest = manifest_of(self.store, revision.id)
@@ -100,22 +121,20 @@ class Restoring:
             raise SnapshotDamaged(why)
         return manifest
 
-    def _bring_with(self, bring: Callable[[Manifest], None], manifest: Manifest) -> None:
+    def _bring_with(self, bring: Callable[[Revision, Manifest], None], revision: Revision) -> None:
+        manifest = self._manifest(revision)
         try:
             self._clear()
-            bring(manifest)
+            bring(revision, manifest)
         except OSError as error:
             raise DiskFailed(f"{self.places.home} cannot be written: {error.strerror}") from error
         finally:
             self.transfer.end()
 
-    def _bring(self, manifest: Manifest, keep: Callable[[Path], None]) -> None:
+    def _bring(self, manifest: Manifest) -> None:
         self.transfer.begin(manifest.size)
         self._download(manifest)
         self._make_journal(manifest)
-        keep(self.places.coming / JOURNAL)
-        os.sync()
-        self.places.coming.rename(self.places.whole)
 
     def _bring_state(self, manifest: Manifest, query: str, stamp: str) -> None:
         """R23: under a lineage that began elsewhere, it is the state of something else."""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ha_engine.cli.config import ConfigPath
 from ha_engine.cli.formats import FormatOption, print_tree
 from ha_engine.cli.status import LOCAL, UrlOption
+
+if TYPE_CHECKING:
+    from ha_engine.archive.restoring import Restoring
+    from ha_engine.types import Revision
 
 app = typer.Typer(no_args_is_help=True, help="Snapshots of the group in the database.")
 
@@ -126,10 +130,23 @@ def restore(
             typer.confirm("Are the journals of all nodes of the group lost?", abort=True)
         with shown_transfer("restoring") as transfer:
             restoring = replace(restoring_of(config, application, store), transfer=transfer)
-            revision = restoring.restore(None)
+            revision = _newest(restoring)
         finish(places_of(config))
     told = {"taken_by": revision.taken_by, "age": f"{revision.age_seconds:.0f} s"}
     typer.echo(_AFTERWARDS.format(node=node, place=revision.position, **told))
+
+
+def _newest(restoring: Restoring) -> Revision:
+    """Raises SnapshotDamaged with what can be done when there is none."""
+    from ha_engine.errors import SnapshotDamaged
+
+    try:
+        return restoring.restore(None)
+    except SnapshotDamaged as error:
+        raise SnapshotDamaged(
+            f"{error}; no other snapshot can be used. If every journal is lost as well, the group "
+            "can only begin anew: start a node and run 'ha-engine failover --force'"
+        ) from error
 
 
 def _tell_of_damage(found: list[dict[str, Any]]) -> None:

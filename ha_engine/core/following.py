@@ -17,7 +17,7 @@ from ha_engine.core.lessee import Lessee
 from ha_engine.core.own_journal import OwnJournal
 from ha_engine.core.querying import Querying
 from ha_engine.core.retention import Retention
-from ha_engine.core.verdicts import Foreign, Outcome
+from ha_engine.core.verdicts import Foreign, Outcome, Waits
 from ha_engine.types import ORIGIN, EpochStart, History, Position, Record
 
 RESTORE_AGAIN_SECONDS = 5.0
@@ -155,9 +155,10 @@ class Following:
         self.cutting = True
         yield change
 
-    def restore_failed(self, now: float, reason: str) -> Iterator[do.Action]:
+    def restore_failed(self, now: float, reason: str) -> Iterator[Outcome]:
         """Everything is as it was; the holder can take a snapshot that is of more use."""
         self.cutting = self.giving_up = False
+        yield Waits(f"no snapshot was restored: {reason}")
         self._restore_again_at = now + RESTORE_AGAIN_SECONDS
         if self.leader is not None:
             epoch = self._lease.high_water.epoch

@@ -17,7 +17,7 @@ from ha_engine.core import inputs as on
 from ha_engine.core.role import LEGAL
 from ha_engine.metrics import NodeMetrics
 from ha_engine.sync import Report, Traffic
-from ha_engine.tally import SnapshotTally, Tally, Transfer
+from ha_engine.tally import Restored, SnapshotTally, Tally, Transfer
 from ha_engine.types import Holder, LeaseRow, Position, Revision, Role
 from tests.core.surroundings import IDENTITY
 from tests.core.world import World
@@ -50,7 +50,8 @@ class Revisions:
 
     def __init__(self) -> None:
         now = datetime.now(UTC)
-        self.counts, self.transfer = SnapshotTally(), Transfer()
+        self.counts, self.transfer, self.upload = SnapshotTally(), Transfer(), Transfer()
+        self.restored: Restored | None = None
         self.revisions = [
             Revision(7, "b", Position(1, 4), Position(1, 5), now, now, 2000, 500, 12.0)
         ]

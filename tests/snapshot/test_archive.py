@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from ha_engine import base_file
+from ha_engine.archive import restored
 from ha_engine.archive.restoring import finish
 from ha_engine.core import actions as do
 from ha_engine.errors import CheckpointIncomplete, SnapshotDamaged, SnapshotFailed
@@ -154,6 +155,10 @@ async def test_a_damaged_revision_is_told_of_and_the_one_before_it_is_used(
     new.journal.close()
     finish(new.places)
     require_restored(new.home, 3)
+    told = restored.load(new.places.home / "journal")
+    assert told is not None
+    assert (told.revision, told.passed_over) == (older.id, (newest.id,))
+    assert (told.position, told.bytes) == (str(older.position), older.bytes_total)
 
 
 async def test_a_lost_state_comes_back_and_the_journal_stays(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rich.filesize import decimal
 from rich.markup import escape
 from rich.table import Table
 
@@ -29,11 +30,28 @@ def node_table(status: dict[str, Any]) -> Table:
         f"{receive['backlog_events']} waiting for a batch",
         **{f"peer {name}": _peer(peer) for name, peer in status["peers"].items()},
         "query process": _process(status["query_process"]),
+        "snapshot": escape(snapshot_line(status["snapshot"])),
         "uptime": f"{status['uptime_seconds']:.0f} s",
     }
     for name, value in rows.items():
         table.add_row(name, str(value))
     return table
+
+
+def snapshot_line(seen: dict[str, Any]) -> str:
+    """The newest, what is under way, and why there is no newer one."""
+    newest, moving = seen["newest"], seen["taking"] or seen["restoring"]
+    told = ["none yet"]
+    if newest is not None:
+        place, size = f"{newest['epoch']}.{newest['sequence']}", decimal(newest["bytes_total"])
+        told = [f"at {place}, {seen['age_seconds']:.0f} s old, {size}"]
+    if moving is not None:
+        what = "storing" if seen["taking"] else "restoring"
+        done, total = (decimal(moving[key]) for key in ("bytes_done", "bytes_total"))
+        told.append(f"{what} {done} of {total}")
+    if seen["why_not"]:
+        told.append(f"no newer one, since {seen['why_not']}")
+    return "; ".join(told)
 
 
 def _peer(peer: dict[str, Any]) -> str:

@@ -37,12 +37,12 @@ def restore(base: Path, journal: Journal, outbox: Outbox, core: Core, gate: Gate
         if isinstance(record.body, Events):
             gate.replay(record)
     for name, marks in deployment.marks.items():
-        outbox.restore_floor(name, marks.restore_floor(outbox.first(name)))
+        floor = marks.restore_floor(outbox.first(name), outbox.left(name))
+        outbox.restore_floor(name, floor)
         for number in range(outbox.floor(name) + 1, outbox.last_admitted(name) + 1):
             batch = outbox.batch(name, number)
             if batch is not None:
                 deployment.restore_admitted(name, number, batch.rows, batch.bytes)
-    deployment.restore_done()
     if journal.torn:
         log.warning("a torn tail was cut from the journal", what=journal.torn)
     seconds = round(time.monotonic() - began, 3)

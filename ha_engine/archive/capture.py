@@ -44,8 +44,8 @@ class Capture:
 
     def add(self, name: str, content: bytes) -> Path:
         """A file that is made for the snapshot alone. Raises OSError."""
-        self._staged_here.mkdir(parents=True, exist_ok=True)
         path = self._staged_here / name
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
         return path
 
@@ -78,8 +78,11 @@ class Capture:
         )(link)
 
     def _link_outbox(self, query: str, number: int) -> dict[str, Path]:
-        """The batches up to ``number`` that some sink may lack; no sink lacks one that goes now."""
-        found: dict[str, Path] = {}
+        """The batches up to ``number`` that some sink may lack; no sink lacks one that goes now.
+
+        Beside them it says which had left before, or who restores would wait for these.
+        """
+        found, left = dict[str, Path](), number
         for batch in range(number, self.outbox.floor(query), -1):
             kept = self.outbox.batch(query, batch)
             if kept is None:
@@ -91,8 +94,9 @@ class Capture:
                 staged.hardlink_to(kept.path)
             except FileNotFoundError:
                 break
-            found[name] = staged
-        return found
+            found[name], left = staged, batch - 1
+        name = f"outbox/{query}/{left}.left"
+        return found | {name: self.add(name, b"")}
 
 
 @dataclass(frozen=True, slots=True)

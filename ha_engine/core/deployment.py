@@ -112,12 +112,6 @@ class Deployment:
         if query in self.marks:
             self.marks[query].restore_admitted(number, rows, size)
 
-    def restore_done(self) -> None:
-        """What is published was admitted, though its output has left the outbox."""
-        for marks in self.marks.values():
-            published = max(marks.published.values(), default=marks.published_through)
-            marks.admitted = max(marks.admitted, published)
-
     # -- records that are no longer there ----------------------------------------------------------
 
     def stand_on(self, base: Base) -> None:

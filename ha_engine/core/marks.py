@@ -205,30 +205,17 @@ class QueryMarks:
 
     # -- batches -----------------------------------------------------------------------------------
 
-    def restore_floor(self, first_kept: int | None) -> int:
-        """The batch behind which the outbox goes on; ``first_kept`` is the lowest that it has.
+    def restore_floor(self, first_kept: int | None, left: int) -> int:
+        """The batch behind which the outbox goes on: ``first_kept`` is the lowest that it has, and
+        ``left`` the highest that has left it.
 
-        What is not above it is gone, so a sink that no record names begins there.
+        Nothing is concluded from what the journal calls published: a member may have yet to run
+        it. A sink that no record names begins at the floor.
         """
-        if first_kept is None:
-            # Spark asked for the last mark, so the batch before it came out.
-            before_last = max(self.before.number, self.last.number - 1)
-            self.floor = max(self.recorded.values(), default=0)
-            self.floor = max(self.floor, before_last)
-        else:
-            self.floor = max(first_kept - 1, self.published_through)
+        self.floor = max(left, self.initial.number) if first_kept is None else first_kept - 1
+        self.admitted = max(self.admitted, self.floor)
         self._begin_new_sinks()
         return self.floor
-
-    def restore_trimmed(self, through: int) -> None:
-        """The same where the outbox remembers what has left it; nothing is concluded then.
-
-        A member may be behind with its batches, so that no record tells what it has made; and a
-        record that tells of it may not be committed, and be cut.
-        """
-        self.floor = through
-        self.admitted = max(self.admitted, through)
-        self._begin_new_sinks()
 
     def _begin_new_sinks(self) -> None:
         for sink in self.published.keys() - self.recorded.keys():

@@ -106,6 +106,10 @@ class Outbox:
         """The lowest batch that is kept; None while there is none."""
         return min(self._shelf(query).batches, default=None)
 
+    def left(self, query: str) -> int:
+        """The highest batch that ever left, 0 for none, as far as this disk remembers."""
+        return self._shelf(query).left
+
     def batch(self, query: str, number: int) -> OutboxBatch | None:
         """An admitted batch; None when it is not admitted yet or trimmed."""
         return self._shelf(query).batches.get(number)

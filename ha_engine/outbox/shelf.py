@@ -18,6 +18,7 @@ DIGESTS_KEPT = 1024
 """Digests of so many trimmed batches stay, to judge a late second attempt."""
 
 _BATCH, _DIGEST = re.compile(r"(\d+)\.arrow"), re.compile(r"(\d+)\.digest")
+_LEFT = re.compile(r"(\d+)\.left")
 _DIGEST_TEXT = re.compile(r"[0-9a-f]{32,}|uncompared")
 
 
@@ -39,6 +40,8 @@ class Shelf:
         self.digests: dict[int, str] = {}
         self.floor = 0
         self.last = 0
+        # The highest batch that ever left, by a file of no bytes named for it.
+        self.left = 0
         self.bytes = 0
 
     @classmethod
@@ -50,7 +53,9 @@ class Shelf:
             for number, path in _numbered(place, _BATCH):
                 shelf._put(number, OutboxBatch(path, _rows(path), path.stat().st_size))
             shelf.digests = dict(_whole_digests(place))
-        shelf.floor = min(shelf.batches, default=1) - 1
+            shelf.left = max((number for number, _ in _numbered(place, _LEFT)), default=0)
+        shelf.last = max(shelf.last, shelf.left)
+        shelf.floor = min(shelf.batches, default=shelf.left + 1) - 1
         shelf.require_no_gap()
         return shelf
 
@@ -96,6 +101,7 @@ class Shelf:
         if through <= self.floor:
             return
         with _disk(self._place):
+            self._note_left(through)
             for number in range(self.floor + 1, min(through, self.last) + 1):
                 self._take(number)
             for number in [n for n in self.digests if n <= through - DIGESTS_KEPT]:
@@ -121,6 +127,13 @@ class Shelf:
         self.bytes += batch.bytes
         self.last = max(self.last, number)
 
+    def _note_left(self, through: int) -> None:
+        """Not fsynced: what is lost with the power, the journal tells of in most cases."""
+        if through > self.left and self._place.is_dir():
+            left_file(self._place, through).touch()
+            left_file(self._place, self.left).unlink(missing_ok=True)
+            self.left = through
+
     def _take(self, number: int) -> None:
         batch = self.batches.pop(number, None)
         if batch is not None:
@@ -131,6 +144,11 @@ class Shelf:
         for path in (self._place / "pending").glob("*"):
             if living is None or f".{living}." not in path.name:
                 path.unlink(missing_ok=True)
+
+
+def left_file(place: Path, through: int) -> Path:
+    """Says that the batches of a query up to ``through`` are there no more."""
+    return place / f"{through}.left"
 
 
 def _numbered(place: Path, pattern: re.Pattern[str]) -> list[tuple[int, Path]]:

@@ -247,8 +247,9 @@ MUTANTS = (
     Mutant("R15", "tenure", "self.receiving == self.may_act(now):", "self.receiving:"),
     Mutant("R15", "tenure", "            yield do.OpenReceivers()\n        else", "        else"),
     # -- sinks that come and go --------------------------------------------------------------------
-    Mutant("R25", "marks", "max(first_kept - 1, self.published_through)", "self.published_through"),
-    Mutant("R25", "marks", "self.floor = max(self.floor, before_last)", "pass"),
+    Mutant("R25", "marks", "else first_kept - 1", "else self.published_through"),
+    Mutant("R25", "marks", "max(left, self.initial.number) if", "self.initial.number if"),
+    Mutant("R25", "marks", "max(left, self.initial.number) if", "self.published_through if"),
     Mutant("R25", "marks", "self.recorded.get(sink, self.floor)", "0"),
     # -- marks -------------------------------------------------------------------------------------
     Mutant("I5", "uncut", "if sequence > limit:", "if False:"),

@@ -176,13 +176,14 @@ class World(SparkWorld):
     def _restore_outboxes(self, core: Any) -> None:
         for query, marks in core.deployment.marks.items():
             first_kept = min(self.disk.outbox.get(query, {}), default=None)
-            self._restore_outbox(core, query, marks.restore_floor(first_kept))
-        core.deployment.restore_done()
+            floor = marks.restore_floor(first_kept, self.disk.trimmed.get(query, 0))
+            self._restore_outbox(core, query, floor)
 
     def _restore_outbox(self, core: Any, query: str, floor: int) -> None:
         outbox = self.disk.outbox.setdefault(query, {})
         for number in [n for n in outbox if n <= floor]:
             del outbox[number]
+        self.disk.trimmed[query] = max(floor, self.disk.trimmed.get(query, 0))
         last = max(outbox, default=floor)
         self.disk.admitted[query] = max(last, self.disk.admitted.get(query, 0))
         require(sorted(outbox) == list(range(floor + 1, last + 1)), "R25", f"{query} has a gap")
@@ -219,6 +220,7 @@ class World(SparkWorld):
             disk,
             outbox={query: dict(batches) for query, batches in outbox.items()},
             admitted=dict(disk.admitted),
+            trimmed=dict(disk.trimmed),
         )
         try:
             return self.new_core()

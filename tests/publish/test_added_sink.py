@@ -28,7 +28,8 @@ class RestartedNode:
             self.marks.saw_mark(number, Mark(QUERY, number, number))
         for sink, batch in published.items():
             self.marks.saw_published(last + 1, Published(QUERY, sink, batch))
-        self.outbox.restore_floor(QUERY, self.marks.restore_floor(self.outbox.first(QUERY)))
+        floor = self.marks.restore_floor(self.outbox.first(QUERY), self.outbox.left(QUERY))
+        self.outbox.restore_floor(QUERY, floor)
         self.publisher = Publisher(
             self.outbox,
             {(QUERY, SINK): open_sink(url, Target("delays", auto_create=True))},
@@ -58,6 +59,25 @@ async def test_an_added_sink_gets_what_the_outbox_has_and_what_follows(
     await async_wait_until(lambda: node.publisher.status()[0].published_through == 5)
     assert rows_of(database_url, "SELECT n FROM delays ORDER BY n") == [(3,), (4,), (5,)]
     await node.publisher.close()
+
+
+async def test_a_member_that_restarts_before_its_first_batch_makes_what_the_sink_lacks(
+    tmp_path: Path, database_url: str
+) -> None:
+    """Its journal tells of batches that it has yet to run; they have not left its outbox."""
+    outbox_with(tmp_path / "active", last=2, trimmed=0)
+    active = RestartedNode(tmp_path / "active", database_url, last=5, published={})
+    active.publisher.start(1)
+    await async_wait_until(lambda: active.publisher.status()[0].published_through == 2)
+    await active.publisher.close()
+    there = {SINK: 2, "another": 4}
+    member = RestartedNode(tmp_path / "member", database_url, last=5, published=there)
+    for number in range(1, 5):
+        admit(member.outbox, tmp_path / "member", number, pa.table({"n": [number]}))
+    member.publisher.start(2)
+    await async_wait_until(lambda: member.publisher.status()[0].published_through == 4)
+    assert rows_of(database_url, "SELECT n FROM delays ORDER BY n") == [(1,), (2,), (3,), (4,)]
+    await member.publisher.close()
 
 
 async def test_an_added_sink_of_a_query_whose_batches_all_left_begins_with_the_next(

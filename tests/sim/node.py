@@ -134,13 +134,6 @@ class SimNode(World):
         self.later(self.random.uniform(0.05, TICK_SECONDS), self._tick)
         self._attend_soon()
 
-    def _restore_outboxes(self, core: Any) -> None:
-        """The outbox itself remembers what has left it."""
-        for query, marks in core.deployment.marks.items():
-            trimmed = self.disk.trimmed.get(query, 0)
-            marks.restore_trimmed(trimmed)
-            self._restore_outbox(core, query, trimmed)
-
     def _tick(self) -> None:
         self.later(TICK_SECONDS / self.rate, self._tick)
         self.feed(on.Tick())

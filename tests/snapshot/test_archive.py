@@ -19,13 +19,8 @@ from ha_engine.outbox import Outbox
 from ha_engine.outbox.batch_file import read_batch_file
 from ha_engine.postgres.engine import open_engine
 from ha_engine.snapshot.verification import damage
-from ha_engine.types import (
-    Cut,
-    History,
-    Mark,
-    Position,
-)
-from tests.snapshot.stored_node import BATCHES, QUERY, cut_behind, node_at, prepare, taken
+from ha_engine.types import Cut, History, Mark, Position
+from tests.snapshot.stored_node import BATCHES, QUERY, admit, cut_behind, node_at, prepare, taken
 
 HISTORY = History(Position(1, 1), (Position(1, 1),))
 ANYWHERE = do.Restore(HISTORY, "a test")
@@ -98,6 +93,22 @@ async def test_batches_that_every_sink_has_are_not_stored(engine: Engine, tmp_pa
     finish(new.places)
     outbox = Outbox.open(new.home / "outbox", max_batches=100, max_bytes=1 << 30)
     assert (outbox.floor(QUERY), outbox.last_admitted(QUERY)) == (2, 3)
+
+
+async def test_batches_that_had_left_before_are_known_to_have_left(
+    engine: Engine, tmp_path: Path
+) -> None:
+    """Spark goes on behind the snapshot's batch, whether a sink still lacked that or not."""
+    old, new = node_at(tmp_path / "a", engine), node_at(tmp_path / "b", engine, empty=True)
+    old.outbox.trim(QUERY, 4)
+    await taken(old, 3)
+    await new.archive.restore(ANYWHERE)
+    new.journal.close()
+    finish(new.places)
+    outbox = Outbox.open(new.home / "outbox", max_batches=100, max_bytes=1 << 30)
+    assert (outbox.first(QUERY), outbox.left(QUERY), outbox.last_admitted(QUERY)) == (None, 3, 3)
+    admit(new.home, outbox, 4)
+    assert outbox.last_admitted(QUERY) == 4
 
 
 async def test_a_batch_that_spark_has_not_finished_fails_the_snapshot(

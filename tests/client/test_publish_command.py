@@ -161,9 +161,9 @@ def test_a_bad_line_of_csv_is_named(node: Node, csv: Path, line: str, reason: st
 
 def test_ctrl_c_tells_how_many_rows_were_acked(node: Node, ndjson: Path) -> None:
     options = ("flights", str(ndjson), "--rate", "100", "--batch-rows", "10")
-    running = subprocess.Popen(
-        command(node, *options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    # A shell lets what it starts in the background, these tests perhaps, ignore Ctrl-C.
+    words = ["env", "--default-signal=INT", *command(node, *options)]
+    running = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_until(lambda: len(node.flights()) > 100, within=30)
     running.send_signal(signal.SIGINT)
     said, complaint = running.communicate(timeout=30)

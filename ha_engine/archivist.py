@@ -49,11 +49,11 @@ class Archivist:
             case do.Restore():
                 await self._restore(wish)
 
-    async def bring_state(self, run: do.RunQuery, history: History) -> bool:
+    async def bring_state(self, run: do.RunQuery, history: History, admitted: int) -> bool:
         """What the journal cannot rebuild has to be there before Spark looks for it; False when
         the query is to be tried again later."""
         try:
-            revision = await self.archive.bring_state(run.query, run.lineage, history)
+            revision = await self.archive.bring_state(run.query, run.lineage, history, admitted)
         except (DatabaseUnreachable, DatabaseNotReady) as error:
             reason = f"its checkpoint is lost, and no snapshot of it is reached: {error}"
             self.handle(on.QueryFailed(run.query, 0, reason, environment=True))

@@ -219,7 +219,8 @@ class Driver:
         raise JournalCut(f"the journal was cut behind {cut.match}, since {cut.why}; it starts anew")
 
     async def _resume_query(self, ports: Ports, run: do.RunQuery) -> None:
-        if await self._archivist(ports).bring_state(run, self.core.journal.history):
+        history, marks = self.core.journal.history, self.core.deployment.marks[run.query]
+        if await self._archivist(ports).bring_state(run, history, marks.admitted):
             ports.process_link.run_query(run)
 
     def _archivist(self, ports: Ports) -> Archivist:

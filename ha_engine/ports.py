@@ -98,9 +98,11 @@ class Archive(Protocol):
     async def restore(self, restore: do.Restore) -> Revision:
         """What is to take the place of all else at the next start. Raises EngineError."""
 
-    async def bring_state(self, query: str, stamp: str, history: History) -> Revision | None:
-        """The state of ``query`` as of a snapshot in ``history``; None if it has it. Raises
-        EngineError."""
+    async def bring_state(
+        self, query: str, stamp: str, history: History, admitted: int
+    ) -> Revision | None:
+        """The state of ``query`` behind a batch up to ``admitted``, as of a snapshot in
+        ``history``; None if it has it. Raises EngineError."""
 
     async def trim(self, position: Position) -> None:
         """A base stands for the records up to there. Raises DiskFailed."""

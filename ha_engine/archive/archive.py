@@ -132,15 +132,25 @@ class Archive:
         log.info("snapshot restored", at=str(revision.position), bytes=size, seconds=seconds)
         return revision
 
-    async def bring_state(self, query: str, stamp: str, history: History) -> Revision | None:
+    async def bring_state(
+        self, query: str, stamp: str, history: History, admitted: int
+    ) -> Revision | None:
         """The checkpoint of ``query`` as of a snapshot in ``history``; None if it is whole here.
 
+        ``admitted`` is the newest batch that the outbox had: Spark must go on behind none later.
         Raises SnapshotDamaged, DatabaseUnreachable, DiskFailed.
         """
         root = self._restoring.places.checkpoints
         if await asyncio.to_thread(is_whole, root, query, stamp):
             return None
-        return await self._in_thread(lambda: self._restoring.restore_state(query, stamp, history))
+
+        def bring() -> Revision | None:
+            # It may have been asked for twice, and Spark run on what came first.
+            if is_whole(root, query, stamp):
+                return None
+            return self._restoring.restore_state(query, stamp, history, admitted)
+
+        return await self._in_thread(bring)
 
     async def trim(self, position: Position) -> None:
         """Raises DiskFailed, JournalDamaged."""

@@ -24,9 +24,9 @@ from ha_engine.journal import Journal
 from ha_engine.journal.set_aside import SUFFIX as GIVEN_UP_SUFFIX
 from ha_engine.postgres.snapshot_store import SnapshotStore
 from ha_engine.query.checkpoints import stamp_restored
-from ha_engine.snapshot.files import download
+from ha_engine.snapshot.files import Progress, download
 from ha_engine.snapshot.manifest import Manifest
-from ha_engine.snapshot.verification import manifest_of
+from ha_engine.snapshot.verification import broken, manifest_of
 from ha_engine.tally import Restored, Transfer
 from ha_engine.types import History, Revision
 
@@ -34,6 +34,10 @@ log = structlog.get_logger(__name__)
 
 CHECKPOINTS, OUTBOX, JOURNAL, BASE = "checkpoints", "outbox", "journal", "base.arrow"
 _COMING, _WHOLE = ".restoring", ".restored"
+PIN_SECONDS = 60.0
+"""A restore says again and again that it needs its revision; one that has died lets go of it."""
+
+Bring = Callable[[Revision, Manifest, Progress], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +81,8 @@ class Restoring:
         """
         began, passed_over = time.monotonic(), list[int]()
 
-        def bring(revision: Revision, manifest: Manifest) -> None:
-            self._bring(manifest)
+        def bring(revision: Revision, manifest: Manifest, progress: Progress) -> None:
+            self._bring(manifest, progress)
             seconds = round(time.monotonic() - began, 3)
             place, size = str(revision.position), manifest.size
             told = Restored(revision.id, place, size, seconds, tuple(passed_over))
@@ -89,14 +93,21 @@ class Restoring:
 
         return self._newest(history, bring, passed_over)
 
-    def restore_state(self, query: str, stamp: str, history: History) -> Revision:
-        """Brings the checkpoint of ``query`` alone, as of the same; all else stays as it is."""
-        return self._newest(history, lambda _, manifest: self._bring_state(manifest, query, stamp))
+    def restore_state(self, query: str, stamp: str, history: History, admitted: int) -> Revision:
+        """Brings the checkpoint of ``query`` alone, as of the same; all else stays as it is.
+
+        It stands behind no later batch than ``admitted``, which the outbox has or had.
+        """
+
+        def bring(_: Revision, manifest: Manifest, progress: Progress) -> None:
+            self._bring_state(manifest, query, stamp, admitted, progress)
+
+        return self._newest(history, bring)
 
     def _newest(
         self,
         history: History | None,
-        bring: Callable[[Revision, Manifest], None],
+        bring: Bring,
         passed_over: list[int] | None = None,
     ) -> Revision:
         why = "there is no snapshot"
@@ -108,6 +119,8 @@ class Restoring:
                 self._bring_with(bring, revision)
             except (ChunkDamaged, SnapshotDamaged) as error:
                 why = f"revision {revision.id}: {error}"
+                if isinstance(error, ChunkDamaged):
+                    self._distrust_chunks(revision)
                 if passed_over is not None:
                     passed_over.append(revision.id)
                 log.error("a revision cannot be restored", revision=revision.id, why=str(error))
@@ -115,36 +128,63 @@ class Restoring:
                 return revision
         raise SnapshotDamaged(why)
 
+    def _distrust_chunks(self, revision: Revision) -> None:
+        """All of its damaged ones, or each attempt would find but one more of them."""
+        digests = list(manifest_of(self.store, revision.id).digests)
+        for digest, _ in broken(self.store, digests, lambda _: None):
+            self.store.distrust(digest)
+
     def _manifest(self, revision: Revision) -> Manifest:
         manifest = manifest_of(self.store, revision.id)
         if why := self.objection(manifest):
             raise SnapshotDamaged(why)
         return manifest
 
-    def _bring_with(self, bring: Callable[[Revision, Manifest], None], revision: Revision) -> None:
+    def _bring_with(self, bring: Bring, revision: Revision) -> None:
+        self.store.pin(revision.id, PIN_SECONDS)
         manifest = self._manifest(revision)
         try:
             self._clear()
-            bring(revision, manifest)
+            bring(revision, manifest, self._pinning(revision.id))
         except OSError as error:
             raise DiskFailed(f"{self.places.home} cannot be written: {error.strerror}") from error
         finally:
             self.transfer.end()
 
-    def _bring(self, manifest: Manifest) -> None:
+    def _pinning(self, revision_id: int) -> Progress:
+        """However long it takes, what is being restored is not forgotten meanwhile."""
+        pinned_at = time.monotonic()
+
+        def progress(count: int) -> None:
+            nonlocal pinned_at
+            self.transfer.advance(count)
+            if time.monotonic() > pinned_at + PIN_SECONDS / 3:
+                self.store.pin(revision_id, PIN_SECONDS)
+                pinned_at = time.monotonic()
+
+        return progress
+
+    def _bring(self, manifest: Manifest, progress: Progress) -> None:
         self.transfer.begin(manifest.size)
-        self._download(manifest)
+        self._download(manifest, progress)
         self._make_journal(manifest)
 
-    def _bring_state(self, manifest: Manifest, query: str, stamp: str) -> None:
+    def _bring_state(
+        self, manifest: Manifest, query: str, stamp: str, admitted: int, progress: Progress
+    ) -> None:
         """R23: under a lineage that began elsewhere, it is the state of something else."""
-        lineages = {one.query: str(one.lineage) for one in manifest.queries}
-        if lineages.get(query) != stamp.rpartition(":")[2]:
+        captured = {one.query: one for one in manifest.queries}.get(query)
+        if captured is None or str(captured.lineage) != stamp.rpartition(":")[2]:
             raise SnapshotDamaged(f"it has no state of query {query} as the journal knows it")
+        if captured.number > admitted:
+            raise SnapshotDamaged(
+                f"its state of query {query} is behind batch {captured.number}, and this node's "
+                f"outbox ends at {admitted}"
+            )
         name = f"{CHECKPOINTS}/{query}"
         files = [file for file in manifest.files if file.path.startswith(f"{name}/")]
         self.transfer.begin(sum(file.size for file in files))
-        download(self.store, files, self.places.staged_checkpoints, self.transfer.advance)
+        download(self.store, files, self.places.staged_checkpoints, progress)
         fresh = self.places.staged_checkpoints / name
         stamp_restored(fresh, stamp)
         os.sync()
@@ -156,18 +196,21 @@ class Restoring:
             if place.exists():
                 shutil.rmtree(place)
 
-    def _download(self, manifest: Manifest) -> None:
+    def _download(self, manifest: Manifest, progress: Progress) -> None:
         """Checkpoints go to their own root, whose file system they are to be renamed on."""
         mine = [file for file in manifest.files if file.path.startswith(f"{CHECKPOINTS}/")]
         rest = [file for file in manifest.files if file not in mine]
         staged = self.places.staged_checkpoints
-        download(self.store, mine, staged, self.transfer.advance)
-        download(self.store, rest, self.places.coming, self.transfer.advance)
+        download(self.store, mine, staged, progress)
+        download(self.store, rest, self.places.coming, progress)
 
     def _make_journal(self, manifest: Manifest) -> None:
         """Of a new id, since no word on the old one holds (R8); it begins behind the base."""
         coming = self.places.coming
-        base, _ = base_file.decode((coming / BASE).read_bytes())
+        try:
+            base, _ = base_file.decode((coming / BASE).read_bytes())
+        except ValueError as error:
+            raise SnapshotDamaged(f"what its journal said cannot be read: {error}") from error
         journal_id = Journal.create_behind(
             coming / JOURNAL,
             base.position,

@@ -197,6 +197,15 @@ class JournalConfig(Section):
         "lets go of the oldest; 0B sets no limit but min_free.",
     )
 
+    @model_validator(mode="after")
+    def _holds_two_segments(self) -> JournalConfig:
+        if 0 < self.max_size < 2 * self.segment_size:
+            raise ValueError(
+                "max_size is less than two segments, and the newest one is never let go of; "
+                "raise it, or lower segment_size"
+            )
+        return self
+
 
 class QueryConfig(Section):
     """The Spark process."""

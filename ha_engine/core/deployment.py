@@ -68,6 +68,8 @@ class Deployment:
         self.marks_of_others: dict[str, Mark] = {}
         # The newest record that is no consequence of others.
         self.newest_input = 0
+        # The record that said last which definitions are in force.
+        self.changed_at = 0
         # Up to there no record is in the journal any more.
         self._stands_on = 0
         self._reported: dict[tuple[str, str], int] = {}
@@ -101,6 +103,7 @@ class Deployment:
                 pass
 
     def _take_application(self, sequence: int, application: Application) -> None:
+        self.changed_at = sequence
         for version in self.versions.take(sequence, application, self._last_mark):
             if version.query in self.marks:
                 self.marks[version.query].restart_at(version.first)

@@ -78,7 +78,11 @@ class QueryMarks:
 
         Marks that were planned after it stand: the new version runs the same batches.
         """
-        kept = max(0, initial.number - self.before.number)
+        if initial.number < self.before.number:
+            # Those that the new version would run are trimmed here: its state cannot be made.
+            self.initial = initial
+            return
+        kept = initial.number - self.before.number
         self.initial = self.before = initial
         self._throughs, self._sequences = self._throughs[kept:], self._sequences[kept:]
         self.admitted = initial.number

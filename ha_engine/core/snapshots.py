@@ -82,7 +82,8 @@ class Snapshots:
         if self.state == "waiting":
             self.ask(now)
 
-    def tick(self, now: float, in_sync: tuple[Member, ...]) -> Iterator[do.Action]:
+    def tick(self, now: float, in_sync: tuple[Member, ...], kept: int) -> Iterator[do.Action]:
+        """``kept`` is where the oldest revision stands."""
         if self._asked is not None:
             yield from self._await(now, self._asked)
         elif self._showing:
@@ -90,12 +91,16 @@ class Snapshots:
         elif self.barrier is not None:
             yield from self._align(now, self.barrier, in_sync)
         elif now >= self._due_at:
-            self._begin(now)
+            self._begin(now, kept)
 
-    def _begin(self, now: float) -> None:
+    def _begin(self, now: float, kept: int) -> None:
+        if self._deployment.changed_at > self._journal.committed:
+            return  # what stands below that change would be told of as if it stood above
         self._due_at = now + self._interval if self._interval else math.inf
         self.why_not = barriers.why_none(self._deployment)
-        if self.why_not is None and self._deployment.newest_input > self._newest_input:
+        # What only the newest revision has, the journal keeps for who begins from an older one.
+        stored = min(self._newest_input, kept)
+        if self.why_not is None and self._deployment.newest_input > stored:
             self.barrier, self._since = self._journal.committed, now
 
     def _align(self, now: float, barrier: int, in_sync: tuple[Member, ...]) -> Iterator[do.Action]:

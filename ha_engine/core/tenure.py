@@ -210,7 +210,7 @@ class Tenure:
         yield from leading.tick(now, journal.last.sequence, journal.committed, kept, asks)
         leading.admit(now)
         if self.may_act(now) and self._lease.row is not None:
-            yield from self.snapshots.tick(now, self._lease.row.in_sync)
+            yield from self.snapshots.tick(now, self._lease.row.in_sync, kept)
 
     def hear(self, now: float, peer: str, message: say.Answer) -> Iterator[do.Action]:
         if message.epoch != self.epoch:

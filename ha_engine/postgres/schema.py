@@ -76,6 +76,7 @@ revision = Table(
     Column("taken_by", Text, nullable=False),
     Column("begun_at", DateTime(timezone=True), nullable=False),
     Column("visible_at", DateTime(timezone=True)),
+    Column("pinned_until", DateTime(timezone=True)),
     Column("epoch", BigInteger),
     Column("sequence", BigInteger),
     Column("written_epoch", BigInteger),

@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TypeVar
 
 from sqlalchemy import (
@@ -26,12 +27,13 @@ from sqlalchemy import (
     insert,
     literal,
     select,
+    true,
     update,
 )
 from sqlalchemy.dialects.postgresql import insert as postgres_insert
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random
 
-from ha_engine.errors import DraftLost
+from ha_engine.errors import DraftLost, SnapshotFailed
 from ha_engine.postgres.engine import database_error, sqlstate
 from ha_engine.postgres.schema import SCHEMA, chunk, lease, revision, revision_chunk
 from ha_engine.postgres.session import Session
@@ -42,6 +44,9 @@ T = TypeVar("T")
 CALL_SECONDS = 30.0
 COLLECTED_AT_ONCE = 256
 _ATTEMPTS = 5
+_PAUSE_SECONDS_MAX = 0.2
+DISTRUSTED = b""
+"""Stands for what a damaged chunk held. No chunk is stored as nothing."""
 _BROKEN_REFERENCE = "23503"
 
 
@@ -109,7 +114,13 @@ class SnapshotStore:
         digests = list({c.digest for c in chunks})
 
         def work(connection: Connection) -> None:
-            connection.execute(postgres_insert(chunk).on_conflict_do_nothing(), rows)
+            fresh = postgres_insert(chunk)
+            mended = fresh.on_conflict_do_update(
+                index_elements=[chunk.c.digest],
+                set_={"stored": fresh.excluded.stored, "size": fresh.excluded.size},
+                where=chunk.c.stored == DISTRUSTED,
+            )
+            connection.execute(mended, rows)
             if len(_refer(connection, draft, digests)) < len(digests):
                 raise _ReferenceBroken("what was there already was collected before we referred")
 
@@ -169,14 +180,27 @@ class SnapshotStore:
     # -- letting go --------------------------------------------------------------------------------
 
     def forget(self, keep: int) -> Collected:
-        """Removes the visible revisions but the newest ``keep``, and chunks that none needs."""
+        """Removes the visible revisions but the newest ``keep`` and those that are pinned, and
+        chunks that none needs."""
         return Collected(self._call(lambda c: self._forget(c, keep)), self._collect())
+
+    def pin(self, revision_id: int, seconds: float) -> None:
+        """Keeps a revision from being forgotten for so long. Without effect if it is gone."""
+        until = func.clock_timestamp() + timedelta(seconds=seconds)
+        pinned = update(revision).where(revision.c.id == revision_id).values(pinned_until=until)
+        self._call(lambda connection: connection.execute(pinned))
+
+    def distrust(self, digest: bytes) -> None:
+        """Says that a chunk is damaged: whoever has what it names stores it anew (I10)."""
+        emptied = update(chunk).where(chunk.c.digest == digest).values(stored=DISTRUSTED)
+        self._call(lambda connection: connection.execute(emptied))
 
     def _forget(self, connection: Connection, keep: int) -> int:
         kept = (
             select(revision.c.id).where(*self._visible).order_by(revision.c.id.desc()).limit(keep)
         )
-        old = delete(revision).where(*self._visible, revision.c.id.not_in(kept))
+        free = func.coalesce(revision.c.pinned_until <= func.clock_timestamp(), true())
+        old = delete(revision).where(*self._visible, revision.c.id.not_in(kept), free)
         return int(connection.execute(old).rowcount)
 
     def _collect(self) -> int:
@@ -259,15 +283,23 @@ class SnapshotStore:
                 raise _lost(draft)
             return work(connection)
 
-        again = retry_if_exception_type(_ReferenceBroken)
-        retrying = Retrying(retry=again, stop=stop_after_attempt(_ATTEMPTS), reraise=True)
-        outcome: T = retrying(self._call, of_a_draft)
+        retrying = Retrying(
+            retry=retry_if_exception_type(_ReferenceBroken),
+            stop=stop_after_attempt(_ATTEMPTS),
+            wait=wait_random(0, _PAUSE_SECONDS_MAX),
+            reraise=True,
+        )
+        try:
+            outcome: T = retrying(self._call, of_a_draft)
+        except _ReferenceBroken as error:
+            raise SnapshotFailed(f"what it needs was collected again and again: {error}") from error
         return outcome
 
 
 def _refer(connection: Connection, draft: int, digests: Sequence[bytes]) -> set[bytes]:
     """Refers the draft to those of ``digests`` that are there, and answers them."""
-    there = select(literal(draft), chunk.c.digest).where(chunk.c.digest.in_(digests))
+    sound = chunk.c.digest.in_(digests), chunk.c.stored != DISTRUSTED
+    there = select(literal(draft), chunk.c.digest).where(*sound)
     connection.execute(
         postgres_insert(revision_chunk)
         .from_select(["revision_id", "digest"], there)

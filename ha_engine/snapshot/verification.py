@@ -37,17 +37,18 @@ def damage(store: RevisionReader, revision_id: int, progress: Progress) -> Itera
     except SnapshotDamaged as error:
         yield str(error)
         return
-    broken = dict(_broken(store, list(manifest.digests), progress))
+    found = dict(broken(store, list(manifest.digests), progress))
     for file in manifest.files:
         for digest in file.chunks:
-            if digest in broken:
-                yield f"{file.path}: {broken[digest]}"
+            if digest in found:
+                yield f"{file.path}: {found[digest]}"
                 break
 
 
-def _broken(
+def broken(
     store: RevisionReader, digests: Sequence[bytes], progress: Progress
 ) -> Iterator[tuple[bytes, str]]:
+    """The chunks that are not there or not sound, each with what is wrong."""
     for at in range(0, len(digests), CHUNKS_TOGETHER):
         group = digests[at : at + CHUNKS_TOGETHER]
         found = store.chunks(group)

@@ -123,6 +123,21 @@ def test_one_is_taken_at_each_interval_while_input_comes() -> None:
     assert len(world.archive.cuts) == taken + 3
 
 
+def test_after_a_burst_snapshots_go_on_until_none_kept_is_from_before_it() -> None:
+    """The journal keeps what the oldest one lacks: all of the burst, which may fill the disk."""
+    world = by_the_clock()
+    world.wait(61)
+    for _ in range(20):
+        world.offer("flights", BATCH)
+    burst = world.core.journal.last.sequence
+    world.wait(300)
+    assert world.archive.visible[0].position.sequence >= burst
+    assert world.core.journal.base.sequence >= burst
+    taken = len(world.archive.cuts)
+    world.wait(300)
+    assert len(world.archive.cuts) == taken
+
+
 def test_the_journal_lets_go_of_what_neither_a_query_nor_the_oldest_revision_needs(
     world: World,
 ) -> None:

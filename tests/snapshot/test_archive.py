@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from pathlib import Path
@@ -180,33 +181,82 @@ async def test_a_lost_state_comes_back_and_the_journal_stays(
     stamp = f"{node.journal.journal_id}:2"
     checkpoint = node.places.checkpoints / QUERY
     (checkpoint / "state/0/0/5.delta").write_bytes(b"")  # power was lost before it was written
-    revision = await node.archive.bring_state(QUERY, stamp, HISTORY)
+    revision = await node.archive.bring_state(QUERY, stamp, HISTORY, BATCHES)
     assert revision is not None
     assert revision.position == cut_behind(3).position
     assert max(int(one.name) for one in (checkpoint / "commits").iterdir()) == 2
     assert not (checkpoint / "state/0/0/5.delta").exists()
     assert node.journal.last.sequence == 2 + 2 * BATCHES
     assert node.outbox.last_admitted(QUERY) == BATCHES
-    assert await node.archive.bring_state(QUERY, stamp, HISTORY) is None  # it is whole now
+    assert await node.archive.bring_state(QUERY, stamp, HISTORY, BATCHES) is None  # it is whole now
 
 
 @pytest.mark.parametrize(
-    ("stamp", "history", "why"),
+    ("stamp", "history", "admitted", "why"),
     [
-        ("j:7", HISTORY, "no state of query delays as the journal knows it"),
-        ("j:2", History(Position(1, 1), (Position(1, 1),), Position(1, 6)), "no revision stands"),
-        ("j:2", History(Position(1, 8), (Position(1, 1),)), "no revision stands"),
+        ("j:7", HISTORY, 5, "no state of query delays as the journal knows it"),
+        ("j:2", HISTORY, 2, "behind batch 3, and this node's outbox ends at 2"),
+        ("j:2", History(Position(1, 1), (Position(1, 1),), Position(1, 6)), 5, "no revision"),
+        ("j:2", History(Position(1, 8), (Position(1, 1),)), 5, "no revision stands"),
     ],
-    ids=["another lineage", "not in the journal yet", "trimmed in the journal"],
+    ids=["another lineage", "ahead of the outbox", "not in the journal yet", "trimmed there"],
 )
 async def test_a_state_that_does_not_fit_the_journal_is_not_brought(
-    engine: Engine, tmp_path: Path, stamp: str, history: History, why: str
+    engine: Engine, tmp_path: Path, stamp: str, history: History, admitted: int, why: str
 ) -> None:
     node = node_at(tmp_path / "a", engine)
     await taken(node, 3)
     with pytest.raises(SnapshotDamaged, match=why):
-        await node.archive.bring_state(QUERY, stamp, history)
+        await node.archive.bring_state(QUERY, stamp, history, admitted)
     assert (node.places.checkpoints / QUERY / "commits" / str(BATCHES - 1)).exists()
+
+
+async def test_a_state_that_is_asked_for_twice_is_brought_once(
+    engine: Engine, tmp_path: Path
+) -> None:
+    """Spark runs on the first one when the second comes to its turn."""
+    node = node_at(tmp_path / "a", engine)
+    await taken(node, 3)
+    stamp = f"{node.journal.journal_id}:2"
+    asked = [node.archive.bring_state(QUERY, stamp, HISTORY, BATCHES) for _ in range(2)]
+    assert sorted(found is None for found in await asyncio.gather(*asked)) == [False, True]
+
+
+async def test_what_somebody_restores_is_not_forgotten(engine: Engine, tmp_path: Path) -> None:
+    node = node_at(tmp_path / "a", engine)
+    await taken(node, 1)
+    first = node.store.revisions()[0].id
+    node.store.pin(first, 3600)
+    for number in (2, 3, 4):
+        await taken(node, number)
+    assert [one.id for one in node.store.revisions()][2:] == [first]
+    assert (Position(1, 3), Position(1, 4)) in await node.archive.look()  # so nobody trims it
+    node.store.pin(first, 0)
+    await taken(node, 5)
+    assert first not in [one.id for one in node.store.revisions()]
+
+
+async def test_a_damaged_chunk_is_stored_anew_with_the_next_snapshot(
+    engine: Engine, tmp_path: Path
+) -> None:
+    """I10: revisions share it, so a new one would be as damaged as those before."""
+    old, new = node_at(tmp_path / "a", engine), node_at(tmp_path / "b", engine, empty=True)
+    await taken(old, 3)
+    await taken(old, 4)
+    with engine.begin() as connection:
+        connection.execute(
+            text(
+                "UPDATE ha_engine.chunk SET stored = 'x' WHERE digest IN (SELECT"
+                " digest FROM ha_engine.revision_chunk GROUP BY digest HAVING count(*) > 1)"
+            )
+        )
+    with pytest.raises(SnapshotDamaged):
+        await new.archive.restore(ANYWHERE)
+    await taken(old, 5)
+    await new.archive.restore(ANYWHERE)
+    new.journal.close()
+    finish(new.places)
+    require_restored(new.home, 5)
 
 
 async def test_without_a_sound_revision_everything_stays_and_the_sentence_says_what_to_do(

@@ -39,6 +39,8 @@ def _create_revision(schema: str) -> None:
         sa.Column("taken_by", sa.Text, nullable=False),
         sa.Column("begun_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("visible_at", sa.DateTime(timezone=True)),
+        # Somebody restores it and needs it until then.
+        sa.Column("pinned_until", sa.DateTime(timezone=True)),
         sa.Column("epoch", sa.BigInteger),
         sa.Column("sequence", sa.BigInteger),
         sa.Column("written_epoch", sa.BigInteger),

@@ -60,6 +60,9 @@ class Edge:
     def trim_outbox(self, query: str, through: int) -> None: ...
     async def cut_journal(self, after: int) -> None: ...
 
+    async def look(self) -> tuple[Any, ...]:
+        return ()
+
 
 class UnreachableHistory:
     def note_outage(self, epoch: int, seconds: float) -> None:

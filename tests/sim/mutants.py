@@ -65,13 +65,13 @@ HUNTED = (
     ),
     _hunted(28, "R16", "leading", "return asked_at + ttl - margin", "return asked_at + 2 * ttl"),
     _hunted(
-        82,
+        252,
         "R15",
         "lease",
         "self.held is not None and self.possible == {self.member}",
         "self.row.in_sync == (self.member,)",
     ),
-    _hunted(128, "R5", "lease", "(self.moved and not self._is_as_written)", "False"),
+    _hunted(497, "R5", "lease", "(self.moved and not self._is_as_written)", "False"),
     _hunted(24, "R5", "lease", "return self.high_water.above(row) or", "return"),
     _hunted(
         7,

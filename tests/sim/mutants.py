@@ -91,7 +91,7 @@ HUNTED = (
         5,
         "R25",
         "marks",
-        "        self.admitted = max(self.admitted, through)\n        self._begin",
+        "        self.admitted = max(self.admitted, self.floor)\n        self._begin",
         "        self._begin",
     ),
 )

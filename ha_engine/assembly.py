@@ -246,13 +246,10 @@ def _facts(core: Core, application: StreamApplication, cut: Cut) -> Facts:
     return Facts(core.group_id or "", application.digest, package_versions(), queries)
 
 
-def snapshot_store_of(config: Config, url: str | None = None) -> SnapshotStore:
-    """The revisions of the group, in the database of the config unless ``url`` names another."""
-    return SnapshotStore(
-        database_engine(config, url, CALL_SECONDS),
-        config.group,
-        schema=config.database.schema_name,
-    )
+def snapshot_store_of(config: Config) -> SnapshotStore:
+    """The revisions of the group."""
+    engine = database_engine(config, None, CALL_SECONDS)
+    return SnapshotStore(engine, config.group, schema=config.database.schema_name)
 
 
 def backlog_of(config: Config, core: Core, disk: Disk) -> NodeBacklog:

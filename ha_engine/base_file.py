@@ -19,6 +19,8 @@ from ha_engine.errors import JournalDamaged
 from ha_engine.journal.identity import fsync_directory
 from ha_engine.types import Base, Mark, Position, QueryBase, QueryVersion
 
+NAME = "base.arrow"
+"""In the directory of the journal, since it goes where that goes."""
 VERSION = 1
 DIGEST_BYTES = 32
 _KEY = b"ha_engine.base"

@@ -8,6 +8,7 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
+from ha_engine import base_file
 from ha_engine.core import HighWater
 from ha_engine.errors import DataDirectoryLocked, DiskFailed
 from ha_engine.types import DatabaseIdentity
@@ -47,8 +48,8 @@ class DataDirectory:
 
     @property
     def base(self) -> Path:
-        """What stands for the records that were trimmed; it goes where the journal goes."""
-        return self.journal / "base.arrow"
+        """What stands for the records that were trimmed."""
+        return self.journal / base_file.NAME
 
     def close(self) -> None:
         os.close(self._lock)

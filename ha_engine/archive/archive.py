@@ -20,7 +20,7 @@ from ha_engine import base_file
 from ha_engine.archive import restored
 from ha_engine.archive.capture import Capture
 from ha_engine.archive.folding import Folding
-from ha_engine.archive.restoring import BASE, JOURNAL, Restoring
+from ha_engine.archive.restoring import JOURNAL, Restoring
 from ha_engine.core import actions as do
 from ha_engine.errors import (
     DatabaseNotReady,
@@ -169,8 +169,8 @@ class Archive:
     def _take(self, cut: Cut, facts: Facts) -> int:
         try:
             files = self._capture.files(cut, self._names)
-            base = self._capture.add(BASE, self._folding.at(cut))
-            draft, size, new = self._store_draft(cut, facts, {BASE: base, **files})
+            base = self._capture.add(base_file.NAME, self._folding.at(cut))
+            draft, size, new = self._store_draft(cut, facts, {base_file.NAME: base, **files})
         except OSError as error:
             raise SnapshotFailed(f"its files cannot be read: {error}") from error
         finally:

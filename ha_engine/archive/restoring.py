@@ -32,7 +32,7 @@ from ha_engine.types import History, Revision
 
 log = structlog.get_logger(__name__)
 
-CHECKPOINTS, OUTBOX, JOURNAL, BASE = "checkpoints", "outbox", "journal", "base.arrow"
+CHECKPOINTS, OUTBOX, JOURNAL = "checkpoints", "outbox", "journal"
 _COMING, _WHOLE = ".restoring", ".restored"
 PIN_SECONDS = 60.0
 """A restore says again and again that it needs its revision; one that has died lets go of it."""
@@ -102,14 +102,10 @@ class Restoring:
         def bring(_: Revision, manifest: Manifest, progress: Progress) -> None:
             self._bring_state(manifest, query, stamp, admitted, progress)
 
-        return self._newest(history, bring)
+        return self._newest(history, bring, [])
 
-    def _newest(
-        self,
-        history: History | None,
-        bring: Bring,
-        passed_over: list[int] | None = None,
-    ) -> Revision:
+    def _newest(self, history: History | None, bring: Bring, passed_over: list[int]) -> Revision:
+        """Adds to ``passed_over`` those that were tried and are damaged."""
         why = "there is no snapshot"
         for revision in self.store.revisions():
             if history is not None and not history.has_all(revision.position, revision.written):
@@ -121,8 +117,7 @@ class Restoring:
                 why = f"revision {revision.id}: {error}"
                 if isinstance(error, ChunkDamaged):
                     self._distrust_chunks(revision)
-                if passed_over is not None:
-                    passed_over.append(revision.id)
+                passed_over.append(revision.id)
                 log.error("a revision cannot be restored", revision=revision.id, why=str(error))
             else:
                 return revision
@@ -208,7 +203,7 @@ class Restoring:
         """Of a new id, since no word on the old one holds (R8); it begins behind the base."""
         coming = self.places.coming
         try:
-            base, _ = base_file.decode((coming / BASE).read_bytes())
+            base, _ = base_file.decode((coming / base_file.NAME).read_bytes())
         except ValueError as error:
             raise SnapshotDamaged(f"what its journal said cannot be read: {error}") from error
         journal_id = Journal.create_behind(
@@ -218,7 +213,7 @@ class Restoring:
             group_id=manifest.group_id,
             epochs=base.epochs,
         )
-        (coming / BASE).rename(coming / JOURNAL / BASE)
+        (coming / base_file.NAME).rename(coming / JOURNAL / base_file.NAME)
         (coming / OUTBOX).mkdir(exist_ok=True)
         for one in manifest.queries:
             checkpoint = self.places.staged_checkpoints / CHECKPOINTS / one.query

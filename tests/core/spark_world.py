@@ -78,7 +78,7 @@ class SparkWorld:
         assert self.spark is not None
         self.spark.attended = True
         self.feed(on.QueryProcessAttended(self.spark.incarnation))
-        for query in list(self.spark.running):
+        for query in list(self.spark.running) if self.spark is not None else ():
             self.poll(query)
 
     def kill_spark(self, reason: str = "killed by SIGKILL") -> None:

@@ -43,9 +43,9 @@ def _one(seed: int, *, whole: bool, forces: bool) -> int:
     return 0
 
 
-def _progress(done: int, of: int, failed: int) -> None:
+def _progress(done: int, of: int, failed: list[int]) -> None:
     end = "\n" if done == of else ""
-    sys.stderr.write(f"\r{done} of {of} seeds, {failed} failed{end}")
+    sys.stderr.write(f"\r{done} of {of} seeds, failed: {failed or 'none'}{end}")
     sys.stderr.flush()
 
 

@@ -83,6 +83,8 @@ class Facts:
     ) -> None:
         self.branch.append(row)
         older = self.newest is not None and stamp(row) < stamp(self.newest)
+        # Where only an operator's flag was lost, the holder's next row is the newest none the less.
+        older = older and not (node is not None and self._says_what_newest_does(before))
         # A supervisor or an operator who changes a lost branch does not know that it is one.
         lost = older or (self.lost and node is None)
         holder_before = before.holder if before is not None else None
@@ -99,6 +101,15 @@ class Facts:
         if before is not None and row.epoch == before.epoch:
             self.group.count("in-sync joins", len(set(row.in_sync) - set(before.in_sync)))
             self.group.count("in-sync removals", len(set(before.in_sync) - set(row.in_sync)))
+
+    def _says_what_newest_does(self, row: LeaseRow | None) -> bool:
+        newest = self.newest
+        return (
+            row is not None
+            and newest is not None
+            and (row.epoch, row.holder, row.in_sync)
+            == (newest.epoch, newest.holder, newest.in_sync)
+        )
 
     def _acquire(self, before: LeaseRow | None, row: LeaseRow) -> None:
         """``before`` is None where nothing follows from it: the first row, or a forced one."""

@@ -43,7 +43,7 @@ class Result:
 def play_all(
     seeds: Iterable[int],
     workers: int = 1,
-    progress: Callable[[int, int, int], None] | None = None,
+    progress: Callable[[int, int, list[int]], None] | None = None,
     *,
     forces: bool = False,
 ) -> Result:
@@ -55,7 +55,7 @@ def play_all(
             result.failed.append(seed)
             result.stories.append(story)
         if progress and (result.played % PROGRESS_EVERY == 0 or result.played == len(seeds)):
-            progress(result.played, len(seeds), len(result.failed))
+            progress(result.played, len(seeds), result.failed)
     result.seconds = time.monotonic() - began
     return result
 

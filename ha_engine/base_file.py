@@ -15,8 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from ha_engine.durable import fsync_directory
 from ha_engine.errors import JournalDamaged
-from ha_engine.journal.identity import fsync_directory
 from ha_engine.types import Base, Mark, Position, QueryBase, QueryVersion
 
 NAME = "base.arrow"

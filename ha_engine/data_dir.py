@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ha_engine import base_file
 from ha_engine.core import HighWater
+from ha_engine.durable import fsync_directory
 from ha_engine.errors import DataDirectoryLocked, DiskFailed
 from ha_engine.types import DatabaseIdentity
 
@@ -74,14 +75,7 @@ class DataDirectory:
                 file.flush()
                 os.fsync(file.fileno())
             draft.replace(target)
-            self._fsync_directory()
+            # Else a loss of power may bring back the file before: R5 would forget an epoch.
+            fsync_directory(self.path)
         except OSError as error:
             raise DiskFailed(f"{target} cannot be written: {error.strerror}") from error
-
-    def _fsync_directory(self) -> None:
-        """Without it a loss of power may bring back the file before: R5 would forget an epoch."""
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from ha_engine.config import Config
 from ha_engine.data_dir import lock_directory
+from ha_engine.durable import fsync_directory
 from ha_engine.errors import (
     ConfigError,
     DataDirectoryLocked,
@@ -27,7 +28,7 @@ from ha_engine.errors import (
     UnknownJournalVersion,
 )
 from ha_engine.journal import identity as identities
-from ha_engine.journal.identity import Identity, fsync_directory
+from ha_engine.journal.identity import Identity
 from ha_engine.sessions import members
 from ha_engine.types import LeaseRow
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ha_engine.durable import fsync_directory
 from ha_engine.errors import JournalDamaged, UnknownJournalVersion
 from ha_engine.types import Position
 
@@ -61,15 +62,6 @@ def store(directory: Path, identity: Identity) -> None:
         os.fsync(descriptor)
     os.replace(fresh, path)
     fsync_directory(directory)
-
-
-def fsync_directory(directory: Path) -> None:
-    """Make created, renamed and removed entries of ``directory`` durable. Raises OSError."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _to_tree(identity: Identity) -> dict[str, Any]:

@@ -14,10 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
+from ha_engine.durable import fsync_directory
 from ha_engine.errors import DiskFailed, ForeignJournal
 from ha_engine.journal import identity as identities
 from ha_engine.journal import set_aside as given_up
-from ha_engine.journal.identity import Identity, fsync_directory
+from ha_engine.journal.identity import Identity
 from ha_engine.journal.opening import Found, epochs_before, look, read_identity
 from ha_engine.journal.reading import read_records
 from ha_engine.journal.record import Frame, to_frame

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from ha_engine.durable import fsync_directory
 from ha_engine.errors import DiskFailed, OutboxDamaged
 
 DIGESTS_KEPT = 1024
@@ -79,7 +79,7 @@ class Shelf:
                 raise OutboxDamaged(
                     f"{pending.path} is not there; the query must write batch {number} again"
                 ) from None
-            _fsync_directory(self._place)
+            fsync_directory(self._place)
         self._put(number, replace(pending, path=path))
         if digest is not None:
             self.keep_digest(number, digest)
@@ -120,7 +120,7 @@ class Shelf:
         with _disk(self._place):
             if self._place.exists():
                 shutil.rmtree(self._place)
-                _fsync_directory(self._place.parent)
+                fsync_directory(self._place.parent)
 
     def _put(self, number: int, batch: OutboxBatch) -> None:
         self.batches[number] = batch
@@ -176,14 +176,6 @@ def _rows(path: Path) -> int:
             f"{path} cannot be read ({error}); "
             "stop the node and restore it from its peer or a snapshot"
         ) from error
-
-
-def _fsync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -19,7 +18,6 @@ from ha_engine.archive.folding import Folding
 from ha_engine.archive.restoring import Places, Restoring
 from ha_engine.config import Config
 from ha_engine.config.group import group_digest
-from ha_engine.config.load import dereferenced
 from ha_engine.core import (
     Core,
     Deployment,
@@ -31,22 +29,20 @@ from ha_engine.core import (
     QueryPlan,
     RestartPolicy,
 )
-from ha_engine.errors import ConfigError
 from ha_engine.journal import Journal
 from ha_engine.journal.writer import JournalWriter
 from ha_engine.outbox import Outbox
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.lease_listener import LeaseListener
 from ha_engine.postgres.lease_store import PostgresLeaseStore
-from ha_engine.postgres.ledger import LedgerKey
-from ha_engine.postgres.sink_store import PostgresSinkStore
-from ha_engine.postgres.sink_table import Target
 from ha_engine.postgres.snapshot_store import CALL_SECONDS, SnapshotStore
 from ha_engine.publish import Publisher, Sink
-from ha_engine.publish.delivery import Authority, Timing
+from ha_engine.publish.delivery import Timing
 from ha_engine.publish.publisher import QuerySink
-from ha_engine.publish.sinks.postgres import PostgresSink
-from ha_engine.query.application import PostgresSinkSpec, StreamApplication
+from ha_engine.publish.sink import Authority
+from ha_engine.query.application import (
+    StreamApplication,
+)
 from ha_engine.query.runtime import package_versions, runtime_versions
 from ha_engine.receive.backlog import Disk, NodeBacklog
 from ha_engine.receive.gate import Backlog, Counters, Gate, Log
@@ -124,27 +120,6 @@ def _plans(application: StreamApplication) -> tuple[QueryPlan, ...]:
         )
         for query in application.queries.values()
     )
-
-
-def sinks_of(config: Config, application: StreamApplication) -> dict[tuple[str, str], Sink]:
-    """Every sink by (query, name); connects only when it is used. Raises ConfigError."""
-    return {
-        (query.name, spec.name): _sink(config, query.name, spec, application.directory)
-        for query in application.queries.values()
-        for spec in query.sinks
-    }
-
-
-def _sink(config: Config, query: str, spec: PostgresSinkSpec, base: Path) -> Sink:
-    url = None if spec.url is None else dereferenced(spec.url, base, os.environ)
-    if url is None and spec.url is not None:
-        raise ConfigError(
-            f"query {query}: the url of sink {spec.name} is {spec.url}, which is not set"
-        )
-    key = LedgerKey(config.group, query, spec.name)
-    target = Target(spec.table, spec.mode, spec.key, spec.auto_create)
-    engine = database_engine(config, url, config.publish.timeout)
-    return PostgresSink(spec.name, PostgresSinkStore(engine, key, target), spec.key)
 
 
 def lease_store_of(config: Config, url: str | None = None) -> PostgresLeaseStore:

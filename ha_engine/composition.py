@@ -30,7 +30,6 @@ from ha_engine.assembly import (
     lease_store_of,
     places_of,
     publisher_of,
-    sinks_of,
 )
 from ha_engine.config import Config
 from ha_engine.core import inputs as on
@@ -50,6 +49,7 @@ from ha_engine.query.service import LocalService, serve
 from ha_engine.receive.backlog import Disk
 from ha_engine.receive.http import routes
 from ha_engine.runtime_dir import make_runtime_dir
+from ha_engine.sink_assembly import sinks_of
 from ha_engine.sync import EventSync
 from ha_engine.sync_owner import SyncOwner
 from ha_engine.types import Extent, Position

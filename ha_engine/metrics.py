@@ -212,20 +212,31 @@ class NodeMetrics:
             counter.add_metric([*self._labels.values(), reason], count)
         return counter
 
+    def _sinks(self, queries: dict[str, Any]) -> Iterator[Metric]:
+        labels = [*self._labels, "query", "sink"]
+        published = GaugeMetricFamily(
+            "ha_engine_published_batch", "Newest batch in the sink.", labels=labels
+        )
+        put_aside = CounterMetricFamily(
+            "ha_engine_dead_letters", "Rows that the sink will never take.", labels=labels
+        )
+        for query, seen in queries.items():
+            own = [*self._labels.values(), query]
+            for sink, batch in seen["published"].items():
+                published.add_metric([*own, sink], batch)
+            for sink, status in seen["sinks"].items():
+                put_aside.add_metric([*own, sink], status["dead_letters"])
+        yield from (published, put_aside)
+
     def _queries(self, queries: dict[str, Any]) -> Iterator[Metric]:
         labels = [*self._labels, "query"]
         state = GaugeMetricFamily(
             "ha_engine_query_state", "0 waiting, 1 running, 2 failed.", labels=labels
         )
-        published = GaugeMetricFamily(
-            "ha_engine_published_batch", "Newest batch in the sink.", labels=[*labels, "sink"]
-        )
         for query, seen in queries.items():
-            own = [*self._labels.values(), query]
-            state.add_metric(own, STATE_CODES[seen["state"]])
-            for sink, batch in seen["published"].items():
-                published.add_metric([*own, sink], batch)
-        yield from (state, published)
+            state.add_metric([*self._labels.values(), query], STATE_CODES[seen["state"]])
+        yield state
+        yield from self._sinks(queries)
         for name, (key, text) in _QUERY_GAUGES.items():
             gauge = GaugeMetricFamily(f"ha_engine_{name}", text, labels=labels)
             for query, seen in queries.items():

@@ -197,4 +197,5 @@ def _sink(sink: SinkStatus) -> dict[str, Any]:
         "backlog": sink.backlog,
         "error": sink.error,
         "since": sink.since,
+        "dead_letters": sink.dead_letters,
     }

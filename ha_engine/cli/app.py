@@ -77,7 +77,7 @@ def _print_query(console: Console, query: QueryReport) -> None:
     for name, kind in query.columns:
         console.print(f"  {name:<24} {escape(kind)}")
     for sink in query.sinks:
-        console.print(f"  -> {sink.name}: {sink.mode} into {sink.table}, {sink.guarantee}")
+        console.print(f"  -> {sink.name}: {sink.shown}, {sink.guarantee}")
     for note in query.notes:
         console.print(f"  note: {note}")
 

@@ -265,6 +265,11 @@ def dereferenced(written: str, base: Path, environ: Mapping[str, str]) -> str | 
             return written
 
 
+def is_reference(written: object) -> bool:
+    """Whether it names where a value is to be found, and is no value itself."""
+    return isinstance(written, str) and written.startswith(("env:", "file:"))
+
+
 def _blame_reference(draft: _Draft, key: Key, scheme: str, target: str) -> None:
     what = "environment variable" if scheme == "env" else "file"
     draft.blame(key, f"refers to the {what} {target}, which is missing or empty; provide it")

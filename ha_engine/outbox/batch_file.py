@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ha_engine.errors import DiskFailed, OutboxDamaged
 from ha_engine.outbox.canonical import canonical_columns
@@ -72,15 +73,30 @@ def digest_of_file(path: Path) -> str:
 
 def digest_of_table(table: pa.Table) -> str:
     """Hex digest of the rows as a multiset: BLAKE2b over the sorted rows in Arrow IPC (I6)."""
-    columns = canonical_columns(table)
-    rows = columns
-    if columns.num_columns and columns.num_rows:
-        rows = columns.sort_by([(name, "ascending") for name in columns.column_names])
+    rows = _sorted(canonical_columns(table))
     hasher = hashlib.blake2b(digest_size=DIGEST_BYTES)
     hasher.update(_heading(table))
     with pa.ipc.new_stream(pa.PythonFile(_Hashing(hasher), mode="w"), rows.schema) as writer:
         writer.write_table(rows.combine_chunks())
     return hasher.hexdigest()
+
+
+def in_canonical_order(table: pa.Table) -> pa.Table:
+    """The same rows in the order that each node finds, whatever order Spark gave them here."""
+    columns = canonical_columns(table)
+    if not columns.num_columns:
+        return table
+    return table.take(pc.sort_indices(columns, sort_keys=_all_of(columns)))
+
+
+def _sorted(columns: pa.Table) -> pa.Table:
+    return (
+        columns.sort_by(_all_of(columns)) if columns.num_columns and columns.num_rows else columns
+    )
+
+
+def _all_of(columns: pa.Table) -> list[tuple[str, str]]:
+    return [(name, "ascending") for name in columns.column_names]
 
 
 def _heading(table: pa.Table) -> bytes:

@@ -1,31 +1,21 @@
 """One sink's work in its database: check, claim, and publish a batch with its ledger row.
 
-Each method is one transaction on one connection that stays open between batches, and ends, one way
-or the other, when ``remaining()`` seconds are over (R17). Not for turning Arrow into text: that is
-``publish.sinks.copy_text``.
+Not for turning Arrow into text: that is ``publish.sinks.copy_text``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 import pyarrow as pa
 from sqlalchemy import Connection, Engine
 
-from ha_engine.errors import DatabaseUnreachable, SinkRefused, SinkUnavailable
-from ha_engine.postgres.engine import first_line, place, sqlstate
-from ha_engine.postgres.ledger import Ledger, LedgerKey
-from ha_engine.postgres.session import Session
-from ha_engine.postgres.sink_table import Target, prepare, prepare_ledger, quoted
-
-T = TypeVar("T")
-
-Remaining = Callable[[], float]
+from ha_engine.errors import SinkRefused, SinkUnavailable
+from ha_engine.postgres.ledger import LedgerKey
+from ha_engine.postgres.ledger_store import LedgerStore, Remaining
+from ha_engine.postgres.sink_table import Target, prepare, quoted
 
 _STAGE = "ha_engine_stage"
-_FOR_EVER = ("0A", "22", "23", "28", "3D", "3F", "42", "44", "P0")
-"""SQLSTATE classes that a retry of the same rows meets again: value, constraint, right, schema."""
 
 
 class PostgresSinkStore:
@@ -36,31 +26,21 @@ class PostgresSinkStore:
     """
 
     def __init__(self, engine: Engine, key: LedgerKey, target: Target) -> None:
-        self._session = Session(
-            engine, name=f"sink {key.query}/{key.sink}", translation=_sink_error
-        )
-        self._ledger, self._target = Ledger(key, target.schema), target
+        self._ledgers = LedgerStore(engine, key, target.schema, create_schema=target.auto_create)
+        self._target = target
 
     def prepare(self, schema: pa.Schema, remaining: Remaining) -> None:
         """Make or check the table for rows of ``schema``, and make the ledger."""
 
         def work(connection: Connection) -> None:
-            prepare_ledger(connection, self._target, self._ledger.table)
+            self._ledgers.prepare(connection)
             prepare(connection, self._target, schema)
 
-        self._transact(work, remaining)
+        self._ledgers.transact(work, remaining)
 
     def claim(self, epoch: int, start_after: int, group_id: str, remaining: Remaining) -> int:
         """Raise the ledger's epoch, commit, and answer the last batch that is published."""
-
-        def work(connection: Connection) -> int:
-            return self._ledger.claim(connection, epoch, start_after, group_id)
-
-        def prepared(connection: Connection) -> None:
-            prepare_ledger(connection, self._target, self._ledger.table)
-
-        self._transact(prepared, remaining)
-        return self._transact(work, remaining)
+        return self._ledgers.claim(epoch, start_after, group_id, remaining)
 
     def publish(
         self,
@@ -78,7 +58,8 @@ class PostgresSinkStore:
 
         def work(connection: Connection) -> None:
             # The ledger first: who is fenced learns it before it sends a row.
-            if not self._ledger.advance(connection, epoch, batch) or csv is None:
+            moved = self._ledgers.ledger.advance(connection, epoch, batch)
+            if not moved or csv is None:
                 return
             if self._target.mode == "insert":
                 self._copy(connection, self._target.quoted, columns, rows, csv)
@@ -87,27 +68,17 @@ class PostgresSinkStore:
             if remaining() <= 0:
                 raise SinkUnavailable(f"batch {batch} was not written in time; it is tried again")
 
-        self._transact(work, remaining)
+        self._ledgers.transact(work, remaining)
 
     def close(self) -> None:
         """End the connection; a later call opens another."""
-        self._session.close()
+        self._ledgers.close()
 
     def shut(self) -> None:
         """Close for good."""
-        self._session.shut()
+        self._ledgers.shut()
 
     # ------------------------------------------------------------------------------------------
-
-    def _transact(self, work: Callable[[Connection], T], remaining: Remaining) -> T:
-        def transaction(connection: Connection) -> T:
-            with connection.begin():
-                return work(connection)
-
-        try:
-            return self._session.call(transaction, remaining)
-        except DatabaseUnreachable as error:
-            raise SinkUnavailable(str(error)) from error
 
     def _upsert(
         self, connection: Connection, columns: tuple[str, ...], rows: int, csv: IO[bytes]
@@ -164,20 +135,3 @@ def _execute(connection: Connection, statement: str) -> None:
 
 def _driver(connection: Connection) -> Any:
     return connection.connection.driver_connection
-
-
-def _sink_error(engine: Engine, error: BaseException) -> Exception:
-    where, state = place(engine), sqlstate(error)
-    words = first_line(error) + _row_of(error)
-    if state.startswith(_FOR_EVER):
-        return SinkRefused(f"the sink database {where} refuses: {words}; mend it, then it goes on")
-    return SinkUnavailable(
-        f"the sink database {where} is not available: {words}; it is tried again"
-    )
-
-
-def _row_of(error: BaseException) -> str:
-    """Where in the batch: the server tells the line of a COPY."""
-    context = getattr(getattr(error, "diag", None), "context", None) or ""
-    found = context.split(", line ", 1)
-    return f" (row {found[1].split(':')[0].split(',')[0]} of the batch)" if len(found) == 2 else ""

@@ -73,11 +73,11 @@ def prepare(connection: Connection, target: Target, schema: pa.Schema) -> None:
         _check_key(connection, target)
 
 
-def prepare_ledger(connection: Connection, target: Target, ledger: Table) -> None:
+def prepare_ledger(connection: Connection, ledger: Table, *, create_schema: bool) -> None:
     """Make the ledger's table; it needs no schema of the rows, and is there for every sink."""
     _lock(connection, "ledger")
-    if target.auto_create:
-        _create_schema(connection, target)
+    if create_schema:
+        _create_schema(connection, ledger.schema)
     ledger.create(connection, checkfirst=True)
 
 
@@ -107,7 +107,7 @@ def _check_names(target: Target, schema: pa.Schema) -> None:
 
 
 def _create(connection: Connection, target: Target, schema: pa.Schema) -> None:
-    _create_schema(connection, target)
+    _create_schema(connection, target.schema)
     columns = [
         Column(field.name, column_type(field).created, primary_key=field.name in target.key)
         for field in schema
@@ -118,14 +118,12 @@ def _create(connection: Connection, target: Target, schema: pa.Schema) -> None:
     table.create(connection, checkfirst=True)
 
 
-def _create_schema(connection: Connection, target: Target) -> None:
+def _create_schema(connection: Connection, schema: str | None) -> None:
     if (
-        target.schema is not None
-        and connection.execute(
-            select(func.to_regnamespace(quoted(target.schema)).is_(None))
-        ).scalar_one()
+        schema is not None
+        and connection.execute(select(func.to_regnamespace(quoted(schema)).is_(None))).scalar_one()
     ):
-        connection.execute(CreateSchema(target.schema, if_not_exists=True))
+        connection.execute(CreateSchema(schema, if_not_exists=True))
 
 
 _COLUMNS = text("""

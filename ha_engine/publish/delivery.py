@@ -14,19 +14,17 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol, TypeVar
 
-import pyarrow as pa
 import structlog
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 from tenacity.wait import wait_base
 
 from ha_engine.errors import Fenced, SinkRefused, SinkUnavailable
 from ha_engine.outbox.outbox import OutboxBatch
+from ha_engine.publish.sink import Authority, Deadline, Sink
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-
-Remaining = Callable[[], float]
 
 LEAST_SECONDS = 0.05
 """No call begins with less time than this: it waits for the next renewal."""
@@ -51,7 +49,8 @@ _FAILED = frozenset({SinkState.UNAVAILABLE, SinkState.REFUSED})
 
 @dataclass(frozen=True, slots=True)
 class SinkStatus:
-    """``backlog`` counts admitted batches that the sink lacks; ``since`` is a Unix time."""
+    """``backlog`` counts admitted batches that the sink lacks; ``since`` is a Unix time;
+    ``dead_letters`` counts rows that were put aside since the process began."""
 
     query: str
     sink: str
@@ -60,54 +59,7 @@ class SinkStatus:
     backlog: int
     error: str | None
     since: float
-
-
-class Authority(Protocol):
-    """What lets this node publish."""
-
-    def remaining_seconds(self) -> float:
-        """Until safe_until; zero or less when suspended. Grows with each renewal."""
-        ...
-
-    def last_mark(self, query: str) -> float:
-        """The highest batch that a ledger of this journal's history can have.
-
-        The newest that is planned, though it may not have come out here; more, while nobody knows
-        how far a history went that an operator gave up (R26).
-        """
-        ...
-
-
-class Sink(Protocol):
-    """A place that takes batches once each. Methods block, in one thread but for ``prepare``.
-
-    They raise SinkUnavailable (come again, or outcome unknown), SinkRefused (an operator must act)
-    and Fenced (a higher epoch owns the ledger), and end when the deadline does (R17).
-    """
-
-    name: str
-
-    def prepare(self, schema: pa.Schema) -> None:
-        """Make or check the place for rows of ``schema``."""
-        ...
-
-    def claim(self, epoch: int, start_after: int, group_id: str, deadline: Deadline) -> int:
-        """Raise the ledger's epoch durably, then answer the last batch published.
-
-        A ledger that another group made, under the same name, is refused.
-
-        A sink without a ledger row starts one at ``start_after``: one that is added to a query
-        later gets the batches from then on.
-        """
-        ...
-
-    def publish(self, number: int, batch: OutboxBatch, epoch: int, deadline: Deadline) -> None:
-        """Deliver batch ``number`` and move the ledger to it, together; done before is done."""
-        ...
-
-    def close(self) -> None:
-        """Hold no connection any more; a later call opens another."""
-        ...
+    dead_letters: int
 
 
 class Admitted(Protocol):
@@ -116,24 +68,6 @@ class Admitted(Protocol):
     def last_admitted(self, query: str) -> int: ...
     def floor(self, query: str) -> int: ...
     def batch(self, query: str, number: int) -> OutboxBatch | None: ...
-
-
-class Deadline:
-    """The end of one call: after ``timeout`` seconds, at safe_until, or when cancelled."""
-
-    def __init__(self, authority: Authority, timeout: float) -> None:
-        self._authority, self._until = authority, time.monotonic() + timeout
-        self._cancelled = False
-
-    def remaining_seconds(self) -> float:
-        """Asked again and again: a renewal during the call gives it more time (R17)."""
-        if self._cancelled:
-            return 0.0
-        return min(self._until - time.monotonic(), self._authority.remaining_seconds())
-
-    def cancel(self) -> None:
-        """The call is to end now."""
-        self._cancelled = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +117,7 @@ class Delivery:
             backlog,
             self._error or None,
             self._since,
+            self.sink.dead_letters,
         )
 
     async def run(self, epoch: int, published: Callable[[int], None]) -> None:

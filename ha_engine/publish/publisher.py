@@ -14,7 +14,8 @@ from typing import Any
 import structlog
 
 from ha_engine.errors import Fenced
-from ha_engine.publish.delivery import Admitted, Authority, Delivery, Sink, SinkStatus, Timing
+from ha_engine.publish.delivery import Admitted, Delivery, SinkStatus, Timing
+from ha_engine.publish.sink import Authority, Sink
 
 log = structlog.get_logger(__name__)
 

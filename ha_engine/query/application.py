@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -91,14 +91,46 @@ class PostgresSinkSpec:
     url: str | None = field(default=None, repr=False)
 
     @property
+    def type(self) -> str:
+        return "postgres"
+
+    @property
     def guarantee(self) -> str:
         return "exactly once: the rows and the ledger move in one transaction"
+
+    @property
+    def shown(self) -> str:
+        """Where the rows go, for people."""
+        return f"{self.mode} into {self.table}"
 
     @property
     def digest(self) -> str:
         return _digest(
             "postgres", self.name, self.table, self.mode, *self.key, str(self.auto_create)
         )
+
+
+@dataclass(frozen=True, slots=True)
+class PluginSinkSpec:
+    """A sink of a plug-in. ``options`` are as written; a value may refer to a secret."""
+
+    name: str
+    type: str
+    guarantee: str
+    options: MappingProxyType[str, Any] = field(repr=False)
+
+    @property
+    def shown(self) -> str:
+        return self.type
+
+    @property
+    def digest(self) -> str:
+        return _digest(
+            self.type, self.name, json.dumps(dict(self.options), sort_keys=True, default=str)
+        )
+
+
+SinkSpec = PostgresSinkSpec | PluginSinkSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +172,7 @@ class QuerySpec:
     output_mode: OutputMode = OutputMode.APPEND
     on_change: OnChange | None = None
     deterministic: bool = True
-    sinks: tuple[PostgresSinkSpec, ...] = ()
+    sinks: tuple[SinkSpec, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

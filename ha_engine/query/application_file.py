@@ -8,20 +8,18 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from ha_engine.errors import ApplicationError
 from ha_engine.query.application import (
     SYSTEM_COLUMNS,
     OnChange,
     OutputMode,
-    PostgresSinkSpec,
     PythonFunction,
     QuerySpec,
     SqlText,
@@ -32,21 +30,13 @@ from ha_engine.query.application import (
     source_digest,
 )
 from ha_engine.query.columns import Column, parse_column
+from ha_engine.query.file_words import Name, Section, found, keys_of, nearest, sentence
+from ha_engine.query.sink_sections import SinkSection, sinks_of
 from ha_engine.query.sql_words import names_in, watermarked_in
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
-_TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62})?")
 _SHORT_DELAY = re.compile(r"(\d+)\s*(ms|s|m|h|d)")
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _DELAY = re.compile(r"\d+ (millisecond|second|minute|hour|day|week)s?")
-
-
-def _name(value: str) -> str:
-    if not _NAME.fullmatch(value):
-        raise ValueError(
-            f"{value!r} is not a name; use letters, digits and _, at most 63, no digit first"
-        )
-    return value
 
 
 def _delay(value: str) -> str:
@@ -57,51 +47,28 @@ def _delay(value: str) -> str:
     return value
 
 
-def _table(value: str) -> str:
-    if not _TABLE.fullmatch(value):
-        raise ValueError(f"{value!r} is not a table; write table or schema.table")
-    return value
-
-
-Name = Annotated[str, AfterValidator(_name)]
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class _Watermark(_Section):
+class _Watermark(Section):
     column: str
     delay: Annotated[str, AfterValidator(_delay)]
 
 
-class _Stream(_Section):
+class _Stream(Section):
     columns: dict[Name, str] = Field(alias="schema", min_length=1)
     watermark: _Watermark | None = None
-    system_columns: list[Literal["_received_at", "_event_id"]] = []
+    system_columns: list[Literal["_received_at", "_event_id"]] = Field(default_factory=list)
 
 
-class _Sink(_Section):
-    name: Name
-    type: Literal["postgres"]
-    table: Annotated[str, AfterValidator(_table)]
-    mode: Literal["insert", "upsert"] = "insert"
-    key: list[Name] = []
-    auto_create: bool = False
-    url: str | None = None
-
-
-class _Query(_Section):
+class _Query(Section):
     sql: str | None = None
     function: str | None = Field(None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
     streams: list[str] | None = None
     output_mode: Literal["append", "update", "complete"] = "append"
     on_change: Literal["keep", "reset"] | None = None
     deterministic: bool = True
-    sinks: list[_Sink] = []
+    sinks: list[SinkSection] = Field(default_factory=list)
 
 
-class _Application(_Section):
+class _Application(Section):
     name: Name
     streams: dict[Name, _Stream] = Field(min_length=1)
     queries: dict[Name, _Query] = Field(min_length=1)
@@ -116,7 +83,7 @@ def read_application(path: Path) -> StreamApplication:
         streams = {name: _stream(name, raw) for name, raw in parsed.streams.items()}
         queries = {name: _query(name, raw, streams, path) for name, raw in parsed.queries.items()}
     except ValidationError as error:
-        raise ApplicationError(f"{path}: {_sentence(error)}") from None
+        raise ApplicationError(f"{path}: {sentence(found(error), _keys_at)}") from None
     except ApplicationError as error:
         raise ApplicationError(f"{path}: {error}") from None
     return StreamApplication(
@@ -195,7 +162,7 @@ def _query(name: str, raw: _Query, streams: Mapping[str, StreamSpec], path: Path
         output_mode=mode,
         on_change=OnChange(raw.on_change) if raw.on_change else None,
         deterministic=raw.deterministic,
-        sinks=_sinks(where, raw, mode),
+        sinks=sinks_of(where, raw.sinks, mode),
     )
 
 
@@ -241,7 +208,7 @@ def _streams_read(
     for name in read:
         if name not in streams:
             raise ApplicationError(
-                f"{where}.streams: there is no stream {name!r}{_nearest(name, streams)}"
+                f"{where}.streams: there is no stream {name!r}{nearest(name, streams)}"
             )
     if not read:
         raise ApplicationError(f"{where} reads no stream of this application: {', '.join(streams)}")
@@ -259,56 +226,6 @@ def _refuse_two_watermarks(
             )
 
 
-def _sinks(where: str, raw: _Query, mode: OutputMode) -> tuple[PostgresSinkSpec, ...]:
-    names = [sink.name for sink in raw.sinks]
-    if len(set(names)) < len(names):
-        raise ApplicationError(
-            f"{where}.sinks: two sinks have the same name; the ledger tells them apart by it"
-        )
-    return tuple(_sink(f"{where}.sinks.{sink.name}", sink, mode) for sink in raw.sinks)
-
-
-def _sink(where: str, raw: _Sink, mode: OutputMode) -> PostgresSinkSpec:
-    if raw.mode == "upsert" and not raw.key:
-        raise ApplicationError(f"{where}: mode upsert needs key, the columns that tell rows apart")
-    if raw.mode == "insert" and raw.key:
-        raise ApplicationError(
-            f"{where}: key is only for mode upsert; remove it or set mode: upsert"
-        )
-    if raw.mode == "insert" and mode is OutputMode.COMPLETE:
-        raise ApplicationError(
-            f"{where}: output_mode complete repeats the whole result in each batch; "
-            "use mode: upsert with key"
-        )
-    return PostgresSinkSpec(raw.name, raw.table, raw.mode, tuple(raw.key), raw.auto_create, raw.url)
-
-
-# -- messages --------------------------------------------------------------------------------------
-
-
-def _nearest(word: str, known: Mapping[str, object] | list[str]) -> str:
-    near = get_close_matches(word, list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(known)}"
-
-
-def _sentence(error: ValidationError) -> str:
-    """The first thing that pydantic found, in words of the file."""
-    first = error.errors(include_url=False, include_context=False)[0]
-    place = [str(part) for part in first["loc"]]
-    where = ".".join(place) or "the file"
-    match first["type"]:
-        case "extra_forbidden":
-            return f"{where} is not a known key{_nearest(place[-1], _keys_at(place[:-1]))}"
-        case "missing":
-            return f"{where} is missing"
-        case "model_type" | "dict_type" | "model_attributes_type":
-            return f"{where} must be a mapping of keys to values"
-        case "value_error":
-            return f"{where}: {first['msg'].removeprefix('Value error, ')}"
-        case _:
-            return f"{where}: {first['msg']}, not {first['input']!r}"
-
-
 def _keys_at(place: list[str]) -> list[str]:
     model: type[BaseModel]
     match place:
@@ -318,8 +235,6 @@ def _keys_at(place: list[str]) -> list[str]:
             model = _Stream
         case ["streams", _, "watermark"]:
             model = _Watermark
-        case ["queries", _]:
-            model = _Query
         case _:
-            model = _Sink
-    return [spec.alias or name for name, spec in model.model_fields.items()]
+            model = _Query
+    return keys_of(model)

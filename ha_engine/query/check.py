@@ -12,6 +12,7 @@ from ha_engine.query.application import (
     PostgresSinkSpec,
     PythonFunction,
     QuerySpec,
+    SinkSpec,
     StreamApplication,
     StreamSpec,
 )
@@ -38,8 +39,7 @@ class SinkReport:
 
     name: str
     type: str
-    table: str
-    mode: str
+    shown: str
     guarantee: str
 
 
@@ -95,7 +95,7 @@ def _options(spec: QuerySpec, stream: StreamSpec) -> SourceOptions:
 
 def _check_sinks(spec: QuerySpec, schema: pa.Schema) -> None:
     for sink in spec.sinks:
-        for column in sink.key:
+        for column in sink.key if isinstance(sink, PostgresSinkSpec) else ():
             if column not in schema.names:
                 raise ApplicationError(
                     f"query {spec.name}: sink {sink.name} has the key {column!r}, but the query "
@@ -128,5 +128,5 @@ def _report(
     return QueryReport(spec.name, mode, spec.streams, fields, sinks, notes, error)
 
 
-def _sink_report(sink: PostgresSinkSpec) -> SinkReport:
-    return SinkReport(sink.name, "postgres", sink.table, sink.mode, sink.guarantee)
+def _sink_report(sink: SinkSpec) -> SinkReport:
+    return SinkReport(sink.name, sink.type, sink.shown, sink.guarantee)

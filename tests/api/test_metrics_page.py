@@ -16,6 +16,7 @@ from ha_engine.api.status import status_of
 from ha_engine.core import inputs as on
 from ha_engine.core.role import LEGAL
 from ha_engine.metrics import NodeMetrics
+from ha_engine.publish import SinkState, SinkStatus
 from ha_engine.sync import Report, Traffic
 from ha_engine.tally import Restored, SnapshotTally, Tally, Transfer
 from ha_engine.types import Holder, LeaseRow, Position, Revision, Role
@@ -71,9 +72,11 @@ def families() -> dict[str, Any]:
     world.wait(1)
     tally.role_changed(Role.STARTING, Role.JOINING, on.Tick(), stopping=False)
 
+    sink = SinkStatus("delays", "board", SinkState.PUBLISHING, 1, 0, None, 0.0, dead_letters=3)
+
     def status() -> dict[str, Any]:
         return status_of(
-            world.core, "g", metrics.gate, (), {}, Links(), tally, Revisions(), 0.0, world.now
+            world.core, "g", metrics.gate, (sink,), {}, Links(), tally, Revisions(), 0.0, world.now
         )
 
     metrics = NodeMetrics("g", "a", status)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -57,15 +58,26 @@ class Flights:
 @pytest.fixture(scope="module")
 def flights(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flights]:
     """A running node with the sample application; the tests of this module share it."""
+    home = tmp_path_factory.mktemp("one-node")
     node = NodeUnderTest(
-        tmp_path_factory.mktemp("one-node"),
-        sample_application("flights.yaml"),
+        home,
+        _with_files(sample_application("flights.yaml"), home),
         module_database,
         lease={"ttl": f"{LEASE_TTL_SECONDS}s"},
     )
     with running(node):
         node.wait_running()
         yield Flights(node, module_database)
+
+
+def _with_files(application: Path, home: Path) -> Path:
+    """The same, with a sink of files beside the table of alerts."""
+    tree = yaml.safe_load(application.read_text())
+    files = {"name": "files", "type": "files", "directory": str(home / "files")}
+    tree["queries"]["alerts"]["sinks"].append(files)
+    path = home / "application.yaml"
+    path.write_text(yaml.safe_dump(tree, sort_keys=False))
+    return path
 
 
 @pytest.fixture
@@ -76,6 +88,19 @@ def node(flights: Flights) -> NodeUnderTest:
 def test_the_flights_arrive_in_postgresql_as_the_reference_has_them(flights: Flights) -> None:
     flights.send(20_000)
     flights.require_equal()
+
+
+def test_the_files_have_what_the_table_has(flights: Flights) -> None:
+    flights.require_equal()
+    files = sorted((flights.node.directory / "files" / "alerts").iterdir())
+    lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    found = sorted((line["origin"], datetime.fromisoformat(line["hour"])) for line in lines)
+    assert found == sorted(rows(flights.database_url, "SELECT origin, hour FROM alerts"))
+    assert found
+    ledgers = rows(flights.database_url, "SELECT sink, batch FROM ha_engine.ha_engine_ledger")
+    status = flights.node.status()
+    assert status is not None
+    assert dict(ledgers) == {"files": status["queries"]["alerts"]["published"]["table"]}
 
 
 def test_a_window_closes_by_a_tick_when_input_pauses(flights: Flights) -> None:

@@ -336,7 +336,7 @@ from tests.publish.batches import GROUP, open_sink, soon
 url, path, mode = sys.argv[1:]
 sink = open_sink(url, Target("delays", mode, ("k",)))
 sink.claim(2, 0, GROUP, soon())
-engine = sink._store._session.engine
+engine = sink._store._ledgers._session.engine
 sqlalchemy.event.listen(engine, "commit", lambda connection: os.kill(os.getpid(), signal.SIGKILL))
 sink.publish(2, OutboxBatch(Path(path), 2, 1), 2, soon())
 """

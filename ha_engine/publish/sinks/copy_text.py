@@ -6,11 +6,8 @@ first: bytes as hex, structs, lists and maps as JSON.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
-from decimal import Decimal
 from typing import IO, Any
 
 import pyarrow as pa
@@ -18,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from ha_engine.errors import SinkRefused
+from ha_engine.publish.sinks.json_lines import strict_json
 
 _ROW = "\0row"
 """Name of a column of our own; PostgreSQL allows no such name, so it never meets another."""
@@ -100,23 +98,9 @@ def _by_value(column: pa.ChunkedArray, written: Callable[[Any], str]) -> pa.Chun
 
 def _as_json(column: str, value: Any) -> str:
     try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_json_text)
+        return strict_json(value)
     except (TypeError, ValueError) as error:
         raise SinkRefused(
             f"a value of column {column} has no form in JSON ({error}); "
             "select its fields as columns of their own"
         ) from error
-
-
-def _json_text(value: Any) -> str:
-    match value:
-        case datetime() if value.tzinfo is not None:
-            return value.astimezone(UTC).isoformat()
-        case date() | time():
-            return value.isoformat()
-        case Decimal():
-            return str(value)
-        case bytes():
-            return value.hex()
-        case _:
-            raise TypeError(f"{type(value).__name__} is not supported")

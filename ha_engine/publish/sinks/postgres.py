@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from ha_engine.outbox.batch_file import read_batch_file
 from ha_engine.outbox.outbox import OutboxBatch
-from ha_engine.publish.delivery import Deadline, Remaining
+from ha_engine.publish.sink import Deadline, Remaining
 from ha_engine.publish.sinks.copy_text import copy_text
 
 
@@ -35,6 +35,8 @@ class SinkStore(Protocol):
 
 class PostgresSink:
     """Implements ``publish.Sink``. ``key``: its columns, when rows replace older ones."""
+
+    dead_letters = 0
 
     def __init__(
         self,

@@ -1,0 +1,93 @@
+"""A sink's ledger row, behind deadlines: each call is one transaction on a connection that stays
+open between batches, and ends, one way or the other, when ``remaining()`` seconds are over (R17).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from sqlalchemy import Connection, Engine
+
+from ha_engine.errors import DatabaseUnreachable, SinkRefused, SinkUnavailable
+from ha_engine.postgres.engine import first_line, place, sqlstate
+from ha_engine.postgres.ledger import Ledger, LedgerKey
+from ha_engine.postgres.session import Session
+from ha_engine.postgres.sink_table import prepare_ledger
+
+T = TypeVar("T")
+
+Remaining = Callable[[], float]
+
+_FOR_EVER = ("0A", "22", "23", "28", "3D", "3F", "42", "44", "P0")
+"""SQLSTATE classes that a retry of the same rows meets again: value, constraint, right, schema."""
+
+
+class LedgerStore:
+    """The row of one sink, in ``schema`` (None: where the search path points).
+
+    Every method raises SinkUnavailable when a retry may help or the outcome is unknown, SinkRefused
+    when an operator must act, and Fenced when the ledger carries a higher epoch.
+    """
+
+    def __init__(
+        self, engine: Engine, key: LedgerKey, schema: str | None, *, create_schema: bool = False
+    ) -> None:
+        self._session = Session(
+            engine, name=f"sink {key.query}/{key.sink}", translation=_sink_error
+        )
+        self.ledger, self._create_schema = Ledger(key, schema), create_schema
+
+    def prepare(self, connection: Connection) -> None:
+        """Make the ledger's table, in a transaction of the caller."""
+        prepare_ledger(connection, self.ledger.table, create_schema=self._create_schema)
+
+    def claim(self, epoch: int, start_after: int, group_id: str, remaining: Remaining) -> int:
+        """Raise the ledger's epoch, commit, and answer the last batch that is published."""
+
+        def work(connection: Connection) -> int:
+            return self.ledger.claim(connection, epoch, start_after, group_id)
+
+        self.transact(self.prepare, remaining)
+        return self.transact(work, remaining)
+
+    def advance(self, batch: int, epoch: int, remaining: Remaining) -> None:
+        """Move the ledger to ``batch``, or find it there already."""
+        self.transact(lambda connection: self.ledger.advance(connection, epoch, batch), remaining)
+
+    def transact(self, work: Callable[[Connection], T], remaining: Remaining) -> T:
+        """``work`` in a transaction of its own."""
+
+        def transaction(connection: Connection) -> T:
+            with connection.begin():
+                return work(connection)
+
+        try:
+            return self._session.call(transaction, remaining)
+        except DatabaseUnreachable as error:
+            raise SinkUnavailable(str(error)) from error
+
+    def close(self) -> None:
+        """End the connection; a later call opens another."""
+        self._session.close()
+
+    def shut(self) -> None:
+        """Close for good."""
+        self._session.shut()
+
+
+def _sink_error(engine: Engine, error: BaseException) -> Exception:
+    where, state = place(engine), sqlstate(error)
+    words = first_line(error) + _row_of(error)
+    if state.startswith(_FOR_EVER):
+        return SinkRefused(f"the sink database {where} refuses: {words}; mend it, then it goes on")
+    return SinkUnavailable(
+        f"the sink database {where} is not available: {words}; it is tried again"
+    )
+
+
+def _row_of(error: BaseException) -> str:
+    """Where in the batch: the server tells the line of a COPY."""
+    context = getattr(getattr(error, "diag", None), "context", None) or ""
+    found = context.split(", line ", 1)
+    return f" (row {found[1].split(':')[0].split(',')[0]} of the batch)" if len(found) == 2 else ""

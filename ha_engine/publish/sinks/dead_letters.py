@@ -1,0 +1,60 @@
+"""Rows that a sink will never take: put aside in files, counted, for a person to read.
+
+    <data_dir>/dead_letters/<query>/<sink>/<batch>-<digest>.jsonl
+
+Each line has the reason and the row. The same rows put aside again are the same file. They lie on
+the node that was the active then, and are part of no snapshot.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import structlog
+
+from ha_engine.errors import SinkUnavailable
+from ha_engine.plugins import OutputBatch
+from ha_engine.publish.sinks.json_lines import json_text, rows_of
+
+log = structlog.get_logger(__name__)
+
+DIRECTORY = "dead_letters"
+
+
+class DeadLetters:
+    """Of one sink of one query; ``rows`` counts since the process began."""
+
+    def __init__(self, data_dir: Path, query: str, sink: str) -> None:
+        self._directory = data_dir / DIRECTORY / query / sink
+        self._query, self._sink = query, sink
+        self.rows = 0
+
+    def put_aside(self, batch: OutputBatch, reason: str, rows: pa.Table) -> None:
+        """Durable when it returns. Raises SinkUnavailable when the disk does not take them."""
+        lines = [json_text({"reason": reason, "row": row}) + "\n" for row in rows_of(rows)]
+        content = "".join(lines).encode()
+        digest = hashlib.blake2b(content, digest_size=8).hexdigest()
+        path = self._directory / f"{batch.number}-{digest}.jsonl"
+        if path.exists():
+            return
+        try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with path.open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise SinkUnavailable(f"{path} cannot be written: {error.strerror}") from error
+        self.rows += rows.num_rows
+        log.error(
+            "rows put aside",
+            query=self._query,
+            sink=self._sink,
+            batch=batch.number,
+            rows=rows.num_rows,
+            reason=reason,
+            file=str(path),
+        )

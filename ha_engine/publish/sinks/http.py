@@ -1,0 +1,112 @@
+"""The ``http`` sink: rows as NDJSON to a URL, some at a time, each request with a key.
+
+``Idempotency-Key`` is group/query/sink/batch/first row: the same when a request is repeated, by
+this node or the next active, so that a receiver that remembers keys takes each row once. What the
+receiver refuses again and again is put aside, since no retry mends a bad request.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Annotated, ClassVar
+
+import httpx
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field
+
+from ha_engine.config.quantities import Duration
+from ha_engine.errors import SinkRefused, SinkUnavailable
+from ha_engine.plugins import OutputBatch, SinkPlace
+from ha_engine.publish.sinks.json_lines import MEDIA_TYPE, json_lines
+
+_PASSES = frozenset(
+    {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
+)
+"""Answers of the 4xx that say nothing about the rows."""
+_OPERATOR = frozenset(
+    {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND, HTTPStatus.GONE}
+)
+"""Answers that every request would get: the rows are not to blame."""
+_BODY_SHOWN = 200
+
+
+class HttpOptions(BaseModel):
+    """``attempts`` is how often a request is refused before its rows are put aside."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    url: Annotated[str, Field(pattern=r"^https?://[^/]")]
+    headers: dict[str, str] = {}
+    timeout: Duration = 5.0
+    rows_per_request: Annotated[int, Field(ge=1, le=100_000)] = 500
+    attempts: Annotated[int, Field(ge=1)] = 5
+
+
+class HttpSink:
+    """Implements ``plugins.SinkPlugin``."""
+
+    Options: ClassVar[type[BaseModel]] = HttpOptions
+    guarantee: ClassVar[str] = (
+        "at least once: each request has an Idempotency-Key that is the same when it is repeated"
+    )
+
+    def __init__(self, options: HttpOptions, place: SinkPlace) -> None:
+        self._options, self._place = options, place
+        # What messages name: without a password, or a token among the parameters.
+        self._where = str(httpx.URL(options.url).copy_with(userinfo=b"", query=None))
+        self._client: httpx.Client | None = None
+        # How far this process came with a batch that is tried again: (batch, rows).
+        self._done = (0, 0)
+        self._refusals = 0
+
+    def prepare(self, schema: pa.Schema) -> None:
+        json_lines(schema.empty_table())
+
+    def deliver(self, batch: OutputBatch) -> None:
+        rows = batch.read()
+        number, done = self._done
+        for first in range(done if number == batch.number else 0, len(rows), self._size):
+            self._send(batch, first, rows.slice(first, self._size))
+            self._done, self._refusals = (batch.number, first + self._size), 0
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    @property
+    def _size(self) -> int:
+        return self._options.rows_per_request
+
+    def _send(self, batch: OutputBatch, first: int, rows: pa.Table) -> None:
+        answer = self._post(f"{batch.key}/{first}", json_lines(rows), batch.remaining_seconds())
+        if answer.is_success:
+            return
+        told = f"{self._where} answers {answer.status_code}: {_shown(answer)}"
+        if answer.is_server_error or answer.status_code in _PASSES:
+            raise SinkUnavailable(told)
+        if answer.is_redirect or answer.status_code in _OPERATOR:
+            raise SinkRefused(told)
+        self._refusals += 1
+        if self._refusals < self._options.attempts:
+            raise SinkUnavailable(f"{told}; it is tried again before these rows are put aside")
+        self._place.put_aside(batch, told, rows)
+
+    def _post(self, key: str, body: bytes, remaining: float) -> httpx.Response:
+        if self._client is None:
+            self._client = httpx.Client(headers=self._options.headers)
+        headers = {"Content-Type": MEDIA_TYPE, "Idempotency-Key": key}
+        timeout = max(0.001, min(self._options.timeout, remaining))
+        try:
+            return self._client.post(
+                self._options.url, content=body, headers=headers, timeout=timeout
+            )
+        except httpx.HTTPError as error:
+            raise SinkUnavailable(
+                f"{self._where} is not available: {error or type(error).__name__}"
+            ) from error
+
+
+def _shown(answer: httpx.Response) -> str:
+    words = " ".join(answer.text.split())
+    return words[:_BODY_SHOWN] or answer.reason_phrase

@@ -1,0 +1,71 @@
+"""Rows as JSON, one object a line; pure. Times are in ISO 8601, decimals and bytes are texts."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+MEDIA_TYPE = "application/x-ndjson"
+
+
+def json_lines(table: pa.Table) -> bytes:
+    """Each row as an object with all its columns, null or not, and a line feed behind it.
+
+    Raises TypeError for a value without a form.
+    """
+    return "".join(f"{json_text(row)}\n" for row in rows_of(table)).encode()
+
+
+def rows_of(table: pa.Table) -> list[dict[str, Any]]:
+    """Each row by column; maps too are dictionaries."""
+    rows: list[dict[str, Any]] = table.to_pylist(maps_as_pydicts="lossy")
+    return rows
+
+
+def json_text(value: Any) -> str:
+    """JSON has no word for NaN and the infinities: they become the texts that Spark writes."""
+    try:
+        return strict_json(value)
+    except ValueError:
+        return strict_json(_named(value))
+
+
+def strict_json(value: Any) -> str:
+    """Raises ValueError for a number that JSON does not have, TypeError for an unknown type."""
+    return json.dumps(
+        value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_form
+    )
+
+
+def _form(value: Any) -> str:
+    match value:
+        case datetime() if value.tzinfo is not None:
+            return value.astimezone(UTC).isoformat()
+        case date() | time():
+            return value.isoformat()
+        case Decimal():
+            return str(value)
+        case bytes():
+            return value.hex()
+        case _:
+            raise TypeError(f"{type(value).__name__} is not supported")
+
+
+def _named(value: Any) -> Any:
+    """The same with texts for what is no finite number."""
+    match value:
+        case float() if math.isnan(value):
+            return "NaN"
+        case float() if math.isinf(value):
+            return "Infinity" if value > 0 else "-Infinity"
+        case dict():
+            return {key: _named(part) for key, part in value.items()}
+        case list():
+            return [_named(part) for part in value]
+        case _:
+            return value

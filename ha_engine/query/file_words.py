@@ -1,0 +1,66 @@
+"""What the parts of an application file share: sections, names, and the words of a refusal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+
+
+def _name(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise ValueError(
+            f"{value!r} is not a name; use letters, digits and _, at most 63, no digit first"
+        )
+    return value
+
+
+Name = Annotated[str, AfterValidator(_name)]
+"""Of a stream, column, query, sink or application."""
+
+
+class Section(BaseModel):
+    """No key but those that are named."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+def nearest(word: str, known: Mapping[str, object] | list[str]) -> str:
+    """The end of a sentence about a word that is not known."""
+    near = get_close_matches(word, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(known)}"
+
+
+def found(error: ValidationError) -> list[ErrorDetails]:
+    """All that pydantic complains of."""
+    return error.errors(include_url=False, include_context=False)
+
+
+def sentence(found: list[ErrorDetails], keys_at: Callable[[list[str]], list[str]]) -> str:
+    """The first thing that pydantic found, a wrong key before all, in words of the file."""
+    # A word that is misspelt is missing too; the spelling is what to tell.
+    first = min(found, key=lambda one: one["type"] != "extra_forbidden")
+    place = [str(part) for part in first["loc"]]
+    where = ".".join(place) or "the file"
+    match first["type"]:
+        case "extra_forbidden":
+            return f"{where} is not a known key{nearest(place[-1], keys_at(place[:-1]))}"
+        case "missing":
+            return f"{where} is missing"
+        case "model_type" | "dict_type" | "model_attributes_type":
+            return f"{where} must be a mapping of keys to values"
+        case "value_error":
+            return f"{where}: {first['msg'].removeprefix('Value error, ')}"
+        case _:
+            return f"{where}: {first['msg']}, not {first['input']!r}"
+
+
+def keys_of(model: type[BaseModel]) -> list[str]:
+    """As the file writes them."""
+    return [spec.alias or name for name, spec in model.model_fields.items()]

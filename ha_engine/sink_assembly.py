@@ -1,0 +1,96 @@
+"""From the sinks of an application to what publishes to them; connects to nothing by itself."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from ha_engine.assembly import database_engine
+from ha_engine.config import Config
+from ha_engine.config.load import dereferenced
+from ha_engine.errors import ConfigError
+from ha_engine.plugins import SinkPlace, sink_kind
+from ha_engine.postgres.ledger import LedgerKey
+from ha_engine.postgres.ledger_store import LedgerStore
+from ha_engine.postgres.sink_store import PostgresSinkStore
+from ha_engine.postgres.sink_table import Target
+from ha_engine.publish import Sink
+from ha_engine.publish.sinks.dead_letters import DeadLetters
+from ha_engine.publish.sinks.plugin import PluginSink
+from ha_engine.publish.sinks.postgres import PostgresSink
+from ha_engine.query.application import (
+    PluginSinkSpec,
+    PostgresSinkSpec,
+    SinkSpec,
+    StreamApplication,
+)
+
+
+def sinks_of(config: Config, application: StreamApplication) -> dict[tuple[str, str], Sink]:
+    """Every sink by (query, name); connects only when it is used. Raises ConfigError."""
+    return {
+        (query.name, spec.name): _sink(config, query.name, spec, application.directory)
+        for query in application.queries.values()
+        for spec in query.sinks
+    }
+
+
+def _sink(config: Config, query: str, spec: SinkSpec, base: Path) -> Sink:
+    match spec:
+        case PostgresSinkSpec():
+            return _postgres_sink(config, query, spec, base)
+        case PluginSinkSpec():
+            return _plugin_sink(config, query, spec, base)
+
+
+def _plugin_sink(config: Config, query: str, spec: PluginSinkSpec, base: Path) -> Sink:
+    kind, options = sink_kind(spec.type), plugin_options(query, spec, base)
+    letters = DeadLetters(config.node.data_dir, query, spec.name)
+    place = SinkPlace(config.group, query, spec.name, letters.put_aside)
+    engine = database_engine(config, None, config.publish.timeout)
+    key = LedgerKey(config.group, query, spec.name)
+    ledger = LedgerStore(engine, key, config.database.schema_name)
+    return PluginSink(spec.type, place, lambda: kind(options, place), ledger, letters)
+
+
+def plugin_options(query: str, spec: PluginSinkSpec, base: Path) -> BaseModel:
+    """As the plug-in wants them, with what they refer to. Raises ConfigError, without a value."""
+    where = f"query {query}: sink {spec.name}"
+    options = _resolved(dict(spec.options), base, where)
+    try:
+        return sink_kind(spec.type).Options.model_validate(options)
+    except ValidationError as error:
+        # Without the values: one may be a secret.
+        found = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        key = ".".join(map(str, found["loc"]))
+        raise ConfigError(f"{where}: {key}: {found['msg']}") from None
+
+
+def _resolved(value: Any, base: Path, where: str) -> Any:
+    match value:
+        case dict():
+            return {key: _resolved(part, base, where) for key, part in value.items()}
+        case list():
+            return [_resolved(part, base, where) for part in value]
+        case str():
+            found = dereferenced(value, base, os.environ)
+            if found is None:
+                raise ConfigError(f"{where} refers to {value}, which is not set")
+            return found
+        case _:
+            return value
+
+
+def _postgres_sink(config: Config, query: str, spec: PostgresSinkSpec, base: Path) -> Sink:
+    url = None if spec.url is None else dereferenced(spec.url, base, os.environ)
+    if url is None and spec.url is not None:
+        raise ConfigError(
+            f"query {query}: the url of sink {spec.name} is {spec.url}, which is not set"
+        )
+    key = LedgerKey(config.group, query, spec.name)
+    target = Target(spec.table, spec.mode, spec.key, spec.auto_create)
+    engine = database_engine(config, url, config.publish.timeout)
+    return PostgresSink(spec.name, PostgresSinkStore(engine, key, target), spec.key)

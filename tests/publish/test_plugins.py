@@ -1,0 +1,210 @@
+"""A plug-in of another package: installed, found, and never trusted."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+
+from ha_engine.errors import ApplicationError, ConfigError, SinkRefused
+from ha_engine.outbox import Outbox
+from ha_engine.plugins import SinkPlace, sink_kind
+from ha_engine.postgres.engine import open_engine
+from ha_engine.postgres.ledger import LedgerKey
+from ha_engine.postgres.ledger_store import LedgerStore
+from ha_engine.publish import Publisher, Sink, SinkState, SinkStatus
+from ha_engine.publish.delivery import Timing
+from ha_engine.publish.sinks.dead_letters import DeadLetters
+from ha_engine.publish.sinks.plugin import PluginSink
+from ha_engine.query.application import load_application
+from ha_engine.sink_assembly import plugin_options
+from ha_engine.testing import SinkContract
+from tests.publish.batches import GROUP, QUERY, Granted, admit
+from tests.waiting import async_wait_until
+
+EXAMPLE = Path(__file__).parents[1] / "plugin_example"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The example as pip installs it."""
+    target = tmp_path_factory.mktemp("installed")
+    flags = ["--no-deps", "--no-index", "--no-build-isolation", "--quiet", "--target", str(target)]
+    subprocess.run([sys.executable, "-m", "pip", "install", *flags, str(EXAMPLE)], check=True)
+    sys.path.insert(0, str(target))
+    yield
+    sys.path.remove(str(target))
+    for name in [name for name in sys.modules if name.startswith("example_sink")]:
+        del sys.modules[name]
+
+
+class TestTheExample(SinkContract):
+    @pytest.fixture(autouse=True)
+    def _place(self, tmp_path: Path) -> None:
+        self.home = tmp_path
+        type(self).kind = sink_kind("lines")
+
+    def options(self) -> dict[str, Any]:
+        return {"directory": str(self.home / "out")}
+
+    def delivered(self) -> list[dict[str, Any]]:
+        lines = [file.read_text().splitlines() for file in (self.home / "out").iterdir()]
+        return [yaml.safe_load(line) for part in lines for line in part]
+
+
+# -- in an application -----------------------------------------------------------------------------
+
+
+def application(home: Path, **sink: Any) -> Path:
+    tree = {
+        "name": "plugins",
+        "streams": {"events": {"schema": {"n": "bigint"}}},
+        "queries": {"all": {"sql": "SELECT n FROM events", "sinks": [{"name": "out", **sink}]}},
+    }
+    path = home / "application.yaml"
+    path.write_text(yaml.safe_dump(tree))
+    return path
+
+
+def test_an_application_names_its_guarantee(tmp_path: Path) -> None:
+    loaded = load_application(application(tmp_path, type="lines", directory="/somewhere"))
+    [sink] = loaded.queries["all"].sinks
+    assert (sink.type, sink.guarantee) == ("lines", sink_kind("lines").guarantee)
+    other = load_application(application(tmp_path, type="lines", directory="/elsewhere"))
+    assert other.digest != loaded.digest
+
+
+@pytest.mark.parametrize(
+    ("sink", "told"),
+    [
+        ({"type": "line"}, r"queries.all.sinks.out.type: .*did you mean 'lines'"),
+        ({"type": "lines", "directry": "/x"}, r"out.directry is not a known key; did you mean 'di"),
+        ({"type": "lines"}, r"sinks.out.directory is missing"),
+        ({"type": "unloadable"}, r"package ha-engine-example-sink, which cannot be used: ModuleN"),
+        ({"type": "http", "url": "nowhere"}, r"sinks.out.url"),
+    ],
+)
+def test_a_bad_sink_is_named(tmp_path: Path, sink: dict[str, Any], told: str) -> None:
+    with pytest.raises(ApplicationError, match=told):
+        load_application(application(tmp_path, **sink))
+
+
+def test_a_secret_is_looked_up_where_the_node_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headers = {"Authorization": "env:SINK_TOKEN"}
+    loaded = load_application(
+        application(tmp_path, type="http", url="env:SINK_URL", headers=headers)
+    )
+    [spec] = loaded.queries["all"].sinks
+    with pytest.raises(ConfigError, match=r"env:SINK_\w+, which is not set"):
+        plugin_options("all", spec, tmp_path)
+    monkeypatch.setenv("SINK_URL", "http://localhost/rows")
+    monkeypatch.setenv("SINK_TOKEN", "Bearer x")
+    options = plugin_options("all", spec, tmp_path)
+    assert options.model_dump()["headers"] == {"Authorization": "Bearer x"}
+    monkeypatch.setenv("SINK_URL", "hunter2")
+    with pytest.raises(ConfigError, match="url: ") as refused:
+        plugin_options("all", spec, tmp_path)
+    assert "hunter2" not in str(refused.value)
+
+
+# -- beside others ---------------------------------------------------------------------------------
+
+
+class Node:
+    """One query with a sink that is broken and one that is sound."""
+
+    def __init__(self, directory: Path, url: str, how: str) -> None:
+        self.directory, self.url = directory, url
+        self.outbox = Outbox.open(directory / "outbox", max_batches=100, max_bytes=1 << 30)
+        self.ended: list[BaseException] = []
+        sinks: dict[tuple[str, str], Sink] = {
+            (QUERY, "broken"): self.sink("broken", {"how": how}),
+            (QUERY, "lines"): self.sink("lines", {"directory": str(directory / "out")}),
+        }
+        self.publisher = Publisher(
+            self.outbox,
+            sinks,
+            Granted(),
+            on_published=lambda query, sink, batch: None,
+            on_fenced=lambda epoch: None,
+            group_id=lambda: GROUP,
+            timing=Timing(call_timeout=0.5, backoff_max=0.1),
+        )
+
+    def sink(self, kind: str, options: dict[str, Any]) -> PluginSink:
+        found = sink_kind(kind)
+        letters = DeadLetters(self.directory, QUERY, kind)
+        place = SinkPlace("default", QUERY, kind, letters.put_aside)
+        ledger = LedgerStore(open_engine(self.url), LedgerKey("default", QUERY, kind), None)
+        parsed = found.Options.model_validate(options)
+        return PluginSink(kind, place, lambda: found(parsed, place), ledger, letters)
+
+    def admit(self, number: int) -> None:
+        admit(self.outbox, self.directory / "outbox", number, pa.table({"n": [number]}))
+        self.publisher.admitted(QUERY, number)
+
+    def status(self, sink: str) -> SinkStatus:
+        [found] = [status for status in self.publisher.status() if status.sink == sink]
+        return found
+
+
+@pytest.fixture
+async def open_node(database_url: str, tmp_path: Path) -> AsyncIterator[Any]:
+    nodes: list[Node] = []
+
+    def opened(how: str) -> Node:
+        nodes.append(Node(tmp_path, database_url, how))
+        return nodes[-1]
+
+    yield opened
+    for node in nodes:
+        await node.publisher.close()
+
+
+@pytest.mark.parametrize(
+    ("how", "state", "told"),
+    [
+        ("raises", SinkState.REFUSED, "failed in deliver of batch 1: RuntimeError: out of luck"),
+        ("hangs", SinkState.UNAVAILABLE, "hangs in deliver of batch 1; restart the node"),
+    ],
+)
+async def test_a_broken_sink_is_named_and_the_others_go_on(
+    open_node: Any, how: str, state: SinkState, told: str
+) -> None:
+    node = open_node(how)
+    node.publisher.start(1)
+    for number in (1, 2, 3):
+        node.admit(number)
+    await async_wait_until(lambda: node.status("lines").published_through == 3, within=20)
+    await async_wait_until(lambda: told in (node.status("broken").error or ""), within=20)
+    broken = node.status("broken")
+    assert "sink broken of query delays, of type broken," in (broken.error or "")
+    assert (broken.state, broken.published_through, broken.backlog) == (state, 0, 3)
+    assert not node.publisher.failed.done()
+
+
+async def test_a_sink_that_hangs_holds_up_no_demotion(open_node: Any) -> None:
+    node = open_node("hangs")
+    node.publisher.start(1)
+    node.admit(1)
+    await async_wait_until(lambda: node.status("lines").published_through == 1, within=20)
+    await node.publisher.stop()
+    assert node.status("broken").state is SinkState.STOPPED
+
+
+async def test_a_schema_that_makes_it_raise_refuses_its_query_alone(
+    database_url: str, tmp_path: Path
+) -> None:
+    sink = Node(tmp_path, database_url, "refuses the schema").sink(
+        "broken", {"how": "refuses the schema"}
+    )
+    with pytest.raises(SinkRefused, match="failed in prepare: KeyError: 'no such column'"):
+        sink.prepare(pa.schema({"n": pa.int64()}))

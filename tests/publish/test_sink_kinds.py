@@ -1,0 +1,235 @@
+"""Each kind of sink that comes with the engine passes the contract, and keeps its own word."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ha_engine.errors import ApplicationError, SinkRefused, SinkUnavailable
+from ha_engine.plugins import SinkPlace, sink_kind
+from ha_engine.publish.sinks.files import FilesSink
+from ha_engine.publish.sinks.http import HttpSink
+from ha_engine.publish.sinks.json_lines import json_lines
+from ha_engine.publish.sinks.stdout import StdoutSink
+from ha_engine.testing import SinkContract
+from ha_engine.testing.sink_contract import batch_of, numbered
+from tests.publish.http_receiver import Receiver, listening
+
+PLACE = SinkPlace("group", "query", "sink", lambda batch, reason, rows: None)
+
+
+class TestJsonFiles(SinkContract):
+    kind = FilesSink
+
+    @pytest.fixture(autouse=True)
+    def _place(self, tmp_path: Path) -> None:
+        self.home = tmp_path
+
+    def options(self) -> dict[str, Any]:
+        return {"directory": str(self.home / "out")}
+
+    def delivered(self) -> list[dict[str, Any]]:
+        files = sorted((self.home / "out" / "query").iterdir())
+        return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+    def test_the_names_are_the_batches(self) -> None:
+        self.opened().deliver(batch_of(7, numbered(7)))
+        [file] = (self.home / "out" / "query").iterdir()
+        assert file.name == "000000000007.jsonl"
+
+    def test_a_directory_that_cannot_be_made_may_be_mended(self) -> None:
+        (self.home / "out").write_text("in the way")
+        sink = self.opened()
+        with pytest.raises(SinkUnavailable, match="cannot be written"):
+            sink.deliver(batch_of(1, numbered(1)))
+        (self.home / "out").unlink()
+        sink.deliver(batch_of(1, numbered(1)))
+        assert len(self.delivered()) == 3
+
+    def test_a_draft_that_a_crash_left_is_written_anew(self) -> None:
+        place = self.home / "out" / "query"
+        place.mkdir(parents=True)
+        (place / "000000000001.jsonl.part").write_text('{"id": 1')
+        self.opened().deliver(batch_of(1, numbered(1)))
+        assert [file.name for file in place.iterdir()] == ["000000000001.jsonl"]
+
+    def test_a_relative_directory_is_refused_before_the_query_runs(self) -> None:
+        options = FilesSink.Options.model_validate(self.options() | {"directory": "out"})
+        with pytest.raises(SinkRefused, match="absolute"):
+            FilesSink(options, PLACE).prepare(numbered(1).schema)
+
+
+class TestParquetFiles(TestJsonFiles):
+    def options(self) -> dict[str, Any]:
+        return super().options() | {"format": "parquet"}
+
+    def delivered(self) -> list[dict[str, Any]]:
+        files = sorted((self.home / "out" / "query").iterdir())
+        return [row for file in files for row in pq.read_table(file).to_pylist()]
+
+    def test_the_names_are_the_batches(self) -> None:
+        self.opened().deliver(batch_of(7, numbered(7)))
+        [file] = (self.home / "out" / "query").iterdir()
+        assert file.name == "000000000007.parquet"
+
+    def test_a_draft_that_a_crash_left_is_written_anew(self) -> None:
+        place = self.home / "out" / "query"
+        place.mkdir(parents=True)
+        (place / "000000000001.parquet.part").write_text("PAR1")
+        self.opened().deliver(batch_of(1, numbered(1)))
+        assert [file.name for file in place.iterdir()] == ["000000000001.parquet"]
+
+
+class TestStdout(SinkContract):
+    kind = StdoutSink
+
+    @pytest.fixture(autouse=True)
+    def _printed(self, capfd: pytest.CaptureFixture[str]) -> None:
+        self.printed, self.capfd = "", capfd
+
+    def options(self) -> dict[str, Any]:
+        return {}
+
+    def delivered(self) -> list[dict[str, Any]]:
+        self.printed += self.capfd.readouterr().out
+        return [json.loads(line)["row"] for line in self.printed.splitlines()]
+
+    def test_each_line_says_whose_it_is(self) -> None:
+        self.opened().deliver(batch_of(4, numbered(4, 1)))
+        line = json.loads(self.capfd.readouterr().out)
+        assert (line["query"], line["batch"]) == ("query", 4)
+
+
+class TestHttp(SinkContract):
+    kind = HttpSink
+
+    @pytest.fixture(autouse=True)
+    def _receiver(self) -> Iterator[None]:
+        self.receiver = Receiver()
+        with listening(self.receiver) as self.url:
+            yield
+
+    def options(self) -> dict[str, Any]:
+        return {"url": self.url, "rows_per_request": 1000, "attempts": 3}
+
+    def delivered(self) -> list[dict[str, Any]]:
+        return self.receiver.rows
+
+    def test_a_repeated_request_has_the_same_key(self) -> None:
+        for _ in range(2):
+            self.opened().deliver(batch_of(1, numbered(1)))
+        assert self.receiver.requests == [("group/query/sink/1/0", 200)] * 2
+        assert len(self.receiver.rows) == 3
+
+    def test_a_batch_goes_on_at_the_request_that_failed(self) -> None:
+        answers = iter([200, 503, 200, 200])
+        self.receiver.answer = lambda rows: next(answers)
+        sink, rows = self.opened(), numbered(1, 2_500)
+        with pytest.raises(SinkUnavailable, match="answers 503: too odd"):
+            sink.deliver(batch_of(1, rows))
+        sink.deliver(batch_of(1, rows))
+        keys = [key.rpartition("/")[2] for key, _ in self.receiver.requests]
+        assert keys == ["0", "1000", "1000", "2000"]
+        assert len(self.receiver.rows) == 2_500
+
+    def test_rows_that_are_refused_again_and_again_are_put_aside_and_the_rest_goes_on(
+        self,
+    ) -> None:
+        self.receiver.answer = lambda rows: 422 if rows[0]["id"] == 2000 else 200
+        sink, rows = self.opened(), numbered(1, 2_500)
+        for _ in range(2):
+            with pytest.raises(SinkUnavailable, match="answers 422"):
+                sink.deliver(batch_of(1, rows))
+        sink.deliver(batch_of(1, rows))
+        [(batch, reason, count)] = self.aside
+        assert (batch, count) == (1, 1000)
+        assert "422" in reason
+        assert len(self.receiver.rows) == 1_500
+
+    @pytest.mark.parametrize("status", [401, 403, 404, 301])
+    def test_what_every_request_would_get_puts_no_row_aside(self, status: int) -> None:
+        self.receiver.answer = lambda rows: status
+        sink = self.opened()
+        for _ in range(4):
+            with pytest.raises(SinkRefused, match=f"answers {status}"):
+                sink.deliver(batch_of(1, numbered(1)))
+        assert not self.aside
+
+    @pytest.mark.parametrize("status", [408, 425, 429, 500, 503])
+    def test_what_passes_is_tried_for_as_long_as_it_takes(self, status: int) -> None:
+        self.receiver.answer = lambda rows: status
+        sink = self.opened()
+        for _ in range(5):
+            with pytest.raises(SinkUnavailable, match=f"answers {status}"):
+                sink.deliver(batch_of(1, numbered(1)))
+        assert not self.aside
+
+    def test_a_message_names_no_password_and_no_token(self) -> None:
+        url = self.url.replace("http://", "http://me:hunter2@") + "?token=hunter3"
+        options = HttpSink.Options.model_validate({"url": url})
+        self.receiver.answer = lambda rows: 500
+        with pytest.raises(SinkUnavailable) as refused:
+            HttpSink(options, PLACE).deliver(batch_of(1, numbered(1)))
+        assert "hunter" not in str(refused.value)
+        assert "127.0.0.1" in str(refused.value)
+
+    def test_nobody_there_may_pass(self) -> None:
+        options = HttpSink.Options.model_validate({"url": "http://127.0.0.1:1/rows"})
+        with pytest.raises(SinkUnavailable, match="not available"):
+            HttpSink(options, PLACE).deliver(batch_of(1, numbered(1)))
+
+    def test_it_sends_the_headers_that_it_is_given(self) -> None:
+        options = self.options() | {"headers": {"Authorization": "Bearer x"}}
+        HttpSink(HttpSink.Options.model_validate(options), PLACE).deliver(batch_of(1, numbered(1)))
+        assert self.receiver.headers[0]["Authorization"] == "Bearer x"
+
+
+def test_json_has_a_form_for_every_type_that_a_query_gives() -> None:
+    moment = datetime(2013, 1, 31, 23, 59, 59, 123456, UTC)
+    table = pa.table(
+        {
+            "n": [1, None],
+            "x": [math.nan, -math.inf],
+            "d": pa.array([Decimal("1.20"), None], pa.decimal128(10, 2)),
+            "t": pa.array([moment, None], pa.timestamp("us", "UTC")),
+            "day": pa.array([date(2013, 1, 31), None]),
+            "b": pa.array([b"\x00\xff", None]),
+            "s": pa.array([{"from": moment, "x": math.nan}, None]),
+            "m": pa.array([[("k", 1.5)], None], pa.map_(pa.string(), pa.float64())),
+            "l": [[1, None], None],
+        }
+    )
+    first, second = (json.loads(line) for line in json_lines(table).splitlines())
+    time = "2013-01-31T23:59:59.123456+00:00"
+    assert first == {
+        "n": 1,
+        "x": "NaN",
+        "d": "1.20",
+        "t": time,
+        "day": "2013-01-31",
+        "b": "00ff",
+        "s": {"from": time, "x": "NaN"},
+        "m": {"k": 1.5},
+        "l": [1, None],
+    }
+    assert second.pop("x") == "-Infinity"
+    assert set(second.values()) == {None}
+
+
+def test_the_engines_own_kinds_are_found_as_those_of_others_are() -> None:
+    assert [sink_kind(name) for name in ("files", "http", "stdout")] == [
+        FilesSink,
+        HttpSink,
+        StdoutSink,
+    ]
+    with pytest.raises(ApplicationError, match="did you mean 'files'"):
+        sink_kind("file")

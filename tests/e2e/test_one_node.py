@@ -70,14 +70,12 @@ def flights(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> I
         yield Flights(node, module_database)
 
 
-def _with_files(application: Path, home: Path) -> Path:
+def _with_files(application: str, home: Path) -> str:
     """The same, with a sink of files beside the table of alerts."""
-    tree = yaml.safe_load(application.read_text())
+    tree = yaml.safe_load(application)
     files = {"name": "files", "type": "files", "directory": str(home / "files")}
     tree["queries"]["alerts"]["sinks"].append(files)
-    path = home / "application.yaml"
-    path.write_text(yaml.safe_dump(tree, sort_keys=False))
-    return path
+    return yaml.safe_dump(tree, sort_keys=False)
 
 
 @pytest.fixture

@@ -265,8 +265,8 @@ class Node:
         return cluster_of(self.core, self.config.group, self.peers, self.archive.transfer.to_go)
 
     def _condition(self) -> Condition:
-        core = self.core
-        return Condition(core.role, core.why, core.epoch, core.lease.protected)
+        core, lease = self.core, self.core.lease
+        return Condition(core.role, core.why, core.epoch, lease.protected, not lease.failing)
 
     def incarnation(self) -> str | None:
         return self.core.querying.process.incarnation

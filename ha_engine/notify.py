@@ -38,18 +38,20 @@ class Condition:
     why: str
     epoch: int = 0
     protected: bool = False
+    has_database: bool = True
 
     @property
     def lines(self) -> list[str]:
         """Ready is who acts or stands by to: a start that returns says that the other node may be
         stopped. So who joins is not ready, however long it waits for its peer."""
         ready = ["READY=1"] if self.role in (Role.ACTIVE, Role.PASSIVE) else []
-        return [f"STATUS={self._sentence}", *ready]
+        database = "" if self.has_database else "; the database does not answer"
+        return [f"STATUS={self._sentence}{database}", *ready]
 
     @property
     def _sentence(self) -> str:
         if self.role is not Role.ACTIVE:
-            # What a database said may have many lines, and one that no line here may begin with.
+            # A reason of many lines must not end this one: what follows it would be believed.
             return " ".join(f"{self.role.value}: {self.why}".split())
         return f"active, epoch {self.epoch}, {'' if self.protected else 'not '}protected"
 

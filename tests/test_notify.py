@@ -86,7 +86,12 @@ async def test_the_watchdog_is_fed_while_a_node_process_starts(
     assert "READY=1" not in manager.told
 
 
-def test_a_reason_of_many_lines_is_one_line(manager: real.ServiceManager) -> None:
+def test_a_database_that_does_not_answer_is_told() -> None:
+    condition = Condition(Role.JOINING, "the journal is read", has_database=False)
+    assert condition.lines == ["STATUS=joining: the journal is read; the database does not answer"]
+
+
+def test_a_reason_of_many_lines_is_one_line() -> None:
     lines = Condition(Role.JOINING, "the server said:\nREADY=1").lines
     assert lines == ["STATUS=joining: the server said: READY=1"]
 

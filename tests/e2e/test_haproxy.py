@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from tests.e2e.balancer import CONFIG, Balancer, balancing, program
+from tests.e2e.node_under_test import NodeUnderTest
 from tests.e2e.pair import Pair, running_pair, stored_events
 from tests.e2e.without_spark import APPLICATION, NodeWithoutSpark
 from tests.waiting import wait_until
@@ -104,31 +105,20 @@ def test_the_configuration_is_valid_without_a_warning() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_graceful_stop_of_the_active_under_load(pair: Pair, balancer: Balancer) -> None:
+@pytest.mark.parametrize("end", [NodeUnderTest.stop, NodeUnderTest.kill_everything])
+def test_the_active_goes_under_load(
+    pair: Pair, balancer: Balancer, end: Callable[[NodeUnderTest], object]
+) -> None:
     before = pair.active()
     assert before is not None
     with sending(balancer.events) as sender:
         sender.passes_on()
-        before.stop()
+        end(before)
         wait_until(lambda: pair.active() is pair.other(before), within=PATIENCE)
         sender.passes_on()
         before.start()
         wait_until(pair.is_protected, within=PATIENCE, every=0.1)
         sender.passes_on()
-    assert len(set(sender.acked.values())) == 2
-    all_is_stored_once(pair, sender)
-
-
-def test_a_kill_of_the_active_under_load(pair: Pair, balancer: Balancer) -> None:
-    before = pair.active()
-    assert before is not None
-    with sending(balancer.events) as sender:
-        sender.passes_on()
-        before.kill_everything()
-        wait_until(lambda: pair.active() is pair.other(before), within=PATIENCE)
-        sender.passes_on()
-        before.start()
-        wait_until(pair.is_protected, within=PATIENCE, every=0.1)
     assert len(set(sender.acked.values())) == 2
     all_is_stored_once(pair, sender)
 

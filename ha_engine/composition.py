@@ -40,6 +40,7 @@ from ha_engine.journal import Journal
 from ha_engine.journal.writer import JournalWriter
 from ha_engine.keeper import Keeper, restore
 from ha_engine.metrics import NodeMetrics
+from ha_engine.notify import Condition, ServiceManager
 from ha_engine.operator_requests import OperatorRequests
 from ha_engine.outbox import Outbox
 from ha_engine.ports import Ports
@@ -66,8 +67,10 @@ def boottime() -> float:
 class Node:
     """Everything of one node process, from the locked data directory to the open HTTP port."""
 
-    def __init__(self, config: Config, process_id: str, living: str | None) -> None:
-        self.config, self.started_at = config, time.monotonic()
+    def __init__(
+        self, config: Config, process_id: str, living: str | None, service: ServiceManager
+    ) -> None:
+        self.config, self.service, self.started_at = config, service, time.monotonic()
         self.application = load_application(config.application)
         self.data = DataDirectory(config.node.data_dir)
         self.journal, self.outbox = self._open(living)
@@ -169,6 +172,7 @@ class Node:
             self._watch(self.archive.watch(self._revisions_seen), "revisions"),
             # R30: the peer hears with the next ack that there is no room, and that there is again.
             self._watch(self.disk.watch(self._room_changed), "disk"),
+            self._watch(self.service.attend(self._condition), "service manager"),
         ]
         try:
             await self.driver.ended
@@ -202,6 +206,7 @@ class Node:
 
     def stop(self) -> None:
         log.info("stopping")
+        self.service.stopping()
         self.driver.handle(on.StopAsked())
 
     async def _tick(self) -> None:
@@ -258,6 +263,10 @@ class Node:
 
     def cluster(self) -> dict[str, Any]:
         return cluster_of(self.core, self.config.group, self.peers, self.archive.transfer.to_go)
+
+    def _condition(self) -> Condition:
+        core, lease = self.core, self.core.lease
+        return Condition(core.role, core.why, core.epoch, lease.protected, not lease.failing)
 
     def incarnation(self) -> str | None:
         return self.core.querying.process.incarnation

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import structlog
 
-from ha_engine import logs
+from ha_engine import logs, notify
 from ha_engine.api.server import listen
 from ha_engine.assembly import database_engine, lease_store_of
 from ha_engine.config import Config
@@ -71,7 +71,8 @@ def _supervise(config: Config, config_path: Path | None, url: str) -> int:
     except DatabaseUnreachable as error:
         log.warning("the database does not answer yet; the node waits for it", reason=str(error))
     store = lease_store_of(config, url)
-    return asyncio.run(_until_stopped(Supervisor(config, config_path, store)))
+    supervisor = Supervisor(config, config_path, store, notify.take(os.environ))
+    return asyncio.run(_until_stopped(supervisor))
 
 
 async def _until_stopped(supervisor: Supervisor) -> int:

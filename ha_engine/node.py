@@ -23,13 +23,14 @@ from ha_engine.composition import Node
 from ha_engine.config import Config
 from ha_engine.config.load import load_config
 from ha_engine.errors import EngineError
+from ha_engine.notify import ServiceManager
 from ha_engine.sessions import die_with_parent
 
 log = structlog.get_logger(__name__)
 
 
 async def _main(config: Config, process_id: str, living: str | None) -> None:
-    node = Node(config, process_id, living)
+    node = Node(config, process_id, living, ServiceManager(os.environ))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, node.stop)

@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -25,6 +25,7 @@ import structlog
 
 from ha_engine.config import Config
 from ha_engine.errors import EngineError, QueryProcessFailed
+from ha_engine.notify import ServiceManager
 from ha_engine.query.lifeline import ProcessId
 from ha_engine.sessions import MARKER, kill_session, members
 from ha_engine.types import DatabaseIdentity, Holder, LeaseRow
@@ -70,8 +71,16 @@ class Child:
 class Supervisor:
     """Runs until it is told to stop, or until restarting the node process is of no use."""
 
-    def __init__(self, config: Config, config_path: Path | None, store: LeaseStore) -> None:
+    def __init__(
+        self,
+        config: Config,
+        config_path: Path | None,
+        store: LeaseStore,
+        service: Mapping[str, str],
+    ) -> None:
+        """``service`` is what the node process is to know of the service manager."""
         self._config, self._config_path, self._store = config, config_path, store
+        self._service = service
         self._home = str(config.node.data_dir.resolve())
         self._query: Child | None = None
         self._query_incarnation = ""
@@ -109,12 +118,14 @@ class Supervisor:
         served = asyncio.Event()
         link = asyncio.create_task(self._attend_node(served), name="node link")
         stopper = asyncio.create_task(self._stop_when_asked(node), name="stopper")
+        bridge = asyncio.create_task(ServiceManager(self._service).bridge(served), name="bridge")
+        tasks = (link, stopper, bridge)
         try:
             code = await node.process.wait()
         finally:
-            for task in (link, stopper):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(link, stopper, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
         if code != 0:
             await asyncio.to_thread(self._release, process_id)
         return code, time.monotonic() - node.started_at, served.is_set()
@@ -132,6 +143,7 @@ class Supervisor:
             self._query_incarnation,
             "--parent",
             str(os.getpid()),
+            env={**os.environ, **self._service},
             start_new_session=True,
         )
         log.debug("node process started", pid=process.pid)

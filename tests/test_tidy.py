@@ -49,6 +49,10 @@ PURE = {
 """What the core may import: no clock, no random, no socket, thread, file or Spark among it."""
 
 
+_PROMPT = re.compile(r"^(\$ |# )?(sudo -u ha-engine )?")
+"""Of a user, and of root who runs a command as the service's user."""
+
+
 def sources(*directories: str) -> list[Path]:
     found = [file for name in directories for file in sorted((ROOT / name).rglob("*.py"))]
     return [file for file in found if GENERATED not in file.parents]
@@ -86,7 +90,7 @@ def tracked() -> list[Path]:
 def commands_in(text: str) -> list[list[str]]:
     """Commands in the code of a Markdown page: console lines and inline code."""
     blocks = re.findall(r"```\w*\n(.*?)```", text, flags=re.DOTALL)
-    lines = [line.removeprefix("$ ") for block in blocks for line in block.splitlines()]
+    lines = [_PROMPT.sub("", line) for block in blocks for line in block.splitlines()]
     lines += re.findall(r"(?<!`)`([^`\n]+)`(?!`)", text)
     return [line.split("#")[0].split() for line in lines]
 

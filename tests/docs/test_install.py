@@ -1,0 +1,68 @@
+"""What the install guide has people type and write is carried out, as far as one machine can."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ha_engine.config.load import load_config
+
+ROOT = Path(__file__).parents[2]
+GUIDE = (ROOT / "docs" / "INSTALL.md").read_text()
+NODES = ("node-a", "node-b")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", GUIDE, flags=re.DOTALL)
+
+
+def openssl(*words: str, cwd: Path) -> str:
+    done = subprocess.run(["openssl", *words], cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_the_config_is_valid_on_either_node(node: str, tmp_path: Path) -> None:
+    (config,) = blocks("yaml")
+    (url,) = re.findall(r"^postgresql://.*$", GUIDE, flags=re.MULTILINE)
+    if node == "node-b":
+        config = swapped(swapped(config, *NODES), "10.0.0.1", "10.0.0.2")
+    path = tmp_path / "ha-engine.yaml"
+    path.write_text(config)
+    loaded = load_config(path, {"HA_ENGINE_DATABASE_URL": url})
+    assert {loaded.node.id, *loaded.event_sync.peers} == set(NODES)
+    assert loaded.event_sync.tls.certificate == tmp_path / f"{node}.pem"
+
+
+def swapped(text: str, one: str, other: str) -> str:
+    return text.replace(one, "\0").replace(other, one).replace("\0", other)
+
+
+def test_the_certificates_are_what_nodes_show_each_other(tmp_path: Path) -> None:
+    commands = re.findall(r"^\$ openssl (.*)$", GUIDE, flags=re.MULTILINE)
+    assert len(commands) == 5
+    for command in commands:
+        openssl(*shlex.split(command), cwd=tmp_path)
+    for node in NODES:
+        openssl("verify", "-CAfile", "ca.pem", f"{node}.pem", cwd=tmp_path)
+        names = openssl(
+            "x509", "-in", f"{node}.pem", "-noout", "-ext", "subjectAltName", cwd=tmp_path
+        )
+        assert names.split()[-1] == f"DNS:{node}"
+
+
+def test_the_files_that_it_installs_exist() -> None:
+    names = re.findall(r"\bconf/[\w./-]+\w", GUIDE)
+    assert len(names) > 5
+    assert [name for name in names if not (ROOT / name).exists()] == []
+
+
+def test_its_table_of_ports_has_the_ports_of_the_config() -> None:
+    (config,) = blocks("yaml")
+    for port in set(re.findall(r":(\d{4})\b", config)):
+        assert f"| {port} |" in GUIDE

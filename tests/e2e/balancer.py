@@ -1,0 +1,53 @@
+"""A real HAProxy with the configuration that the project ships, in front of a pair."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from tests.e2e.node_under_test import free_port
+from tests.e2e.pair import Pair
+from tests.waiting import wait_until
+
+CONFIG = Path(__file__).parents[2] / "conf" / "haproxy" / "haproxy.cfg"
+
+
+def program() -> str:
+    """Debian keeps it where only root looks."""
+    found = shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin")
+    assert found, "these tests need HAProxy; apt-get install haproxy"
+    return found
+
+
+class Balancer:
+    """``events`` and ``status`` are the URLs of its two frontends."""
+
+    def __init__(self, pair: Pair) -> None:
+        listens = {name: f"127.0.0.1:{free_port()}" for name in ("EVENTS", "STATUS")}
+        nodes = {"NODE_A": pair.a, "NODE_B": pair.b}
+        places = {name: node.url.removeprefix("http://") for name, node in nodes.items()}
+        self.environ = {**os.environ, **listens, **places}
+        self.events, self.status = (f"http://{listen}" for listen in listens.values())
+
+    def answers(self) -> bool:
+        try:
+            return httpx.get(f"{self.status}/v1/status", timeout=2).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+
+@contextmanager
+def balancing(pair: Pair) -> Iterator[Balancer]:
+    balancer = Balancer(pair)
+    with subprocess.Popen([program(), "-db", "-f", CONFIG], env=balancer.environ) as process:
+        try:
+            wait_until(balancer.answers, within=10, every=0.1)
+            yield balancer
+        finally:
+            process.terminate()

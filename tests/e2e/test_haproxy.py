@@ -1,0 +1,149 @@
+"""Producers who know HAProxy alone lose nothing when the active changes. Without Spark."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.e2e.balancer import CONFIG, Balancer, balancing, program
+from tests.e2e.node_under_test import NodeUnderTest
+from tests.e2e.pair import Pair, running_pair, stored_events
+from tests.e2e.without_spark import APPLICATION, NodeWithoutSpark
+from tests.waiting import wait_until
+
+PATIENCE = 60
+ROWS = 3
+SOME = 20
+"""Requests that must have passed for a sentence about them to be worth anything."""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+class Sender:
+    """Sends one request after the other, and each again until it is acked."""
+
+    def __init__(self, url: str) -> None:
+        self._path = f"{url}/v1/streams/events/events"
+        self._ending = threading.Event()
+        self.acked: dict[int, int] = {}
+        """The epoch in which each sequence was acked."""
+
+    def run(self) -> None:
+        with httpx.Client(timeout=5) as client:
+            while not self._ending.is_set():
+                self._send(client, len(self.acked))
+
+    def _send(self, client: httpx.Client, sequence: int) -> None:
+        rows = [{"id": ROWS * sequence + n, "text": "x"} for n in range(ROWS)]
+        headers = {"X-Producer-Id": "p", "X-Sequence": str(sequence)}
+        try:
+            answer = client.post(self._path, json=rows, headers=headers)
+        except httpx.TransportError:
+            return
+        assert answer.status_code in (200, 502, 503, 504), answer.text
+        if answer.status_code == 200:
+            self.acked[sequence] = answer.json()["position"]["epoch"]
+        self._ending.wait(0.01)
+
+    def end(self) -> None:
+        self._ending.set()
+
+    def passes_on(self) -> None:
+        """Returns when many more were acked."""
+        wanted = len(self.acked) + SOME
+        wait_until(lambda: len(self.acked) >= wanted, within=PATIENCE)
+
+
+@contextmanager
+def sending(url: str) -> Iterator[Sender]:
+    sender = Sender(url)
+    thread = threading.Thread(target=sender.run, daemon=True)
+    thread.start()
+    yield sender
+    sender.end()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+@pytest.fixture
+def pair(node_database: str, tmp_path: Path) -> Iterator[Pair]:
+    with running_pair(Pair(tmp_path, APPLICATION, node_database, NodeWithoutSpark)) as pair:
+        wait_until(pair.is_protected, within=PATIENCE, every=0.1)
+        yield pair
+
+
+@pytest.fixture
+def balancer(pair: Pair) -> Iterator[Balancer]:
+    with balancing(pair) as balancer:
+        yield balancer
+
+
+def all_is_stored_once(pair: Pair, sender: Sender) -> None:
+    """In the journal of each node that has ended by itself, once both have."""
+    for node in pair.nodes.values():
+        node.stop()
+    for node in pair.nodes.values():
+        bodies = stored_events(node)
+        stored = [found.sequence for body in bodies for found in body.submissions]
+        assert sorted(stored) == sorted(set(stored))
+        # The last request may have been stored while its ack was still to come.
+        assert set(stored) - set(sender.acked) <= {len(sender.acked)}
+        assert set(sender.acked) <= set(stored)
+        assert sum(body.rows for body in bodies) == ROWS * len(stored)
+
+
+def test_the_configuration_is_valid_without_a_warning() -> None:
+    done = subprocess.run(
+        [program(), "-c", "-dW", "-f", CONFIG], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("end", [NodeUnderTest.stop, NodeUnderTest.kill_everything])
+def test_the_active_goes_under_load(
+    pair: Pair, balancer: Balancer, end: Callable[[NodeUnderTest], object]
+) -> None:
+    before = pair.active()
+    assert before is not None
+    with sending(balancer.events) as sender:
+        sender.passes_on()
+        end(before)
+        wait_until(lambda: pair.active() is pair.other(before), within=PATIENCE)
+        sender.passes_on()
+        before.start()
+        wait_until(pair.is_protected, within=PATIENCE, every=0.1)
+        sender.passes_on()
+    assert len(set(sender.acked.values())) == 2
+    all_is_stored_once(pair, sender)
+
+
+def test_what_the_balancer_lets_through(pair: Pair, balancer: Balancer) -> None:
+    active = pair.active()
+    assert active is not None
+    shown = httpx.get(f"{balancer.status}/v1/status").json()
+    assert (shown["node"], shown["role"]) == (active.name, "active")
+    assert httpx.get(f"{balancer.events}/v1/streams/events").json()["name"] == "events"
+    assert httpx.post(f"{balancer.events}/v1/switchover").status_code == 404
+    assert httpx.post(f"{balancer.status}/v1/status").status_code == 405
+    assert httpx.get(f"{balancer.status}/metrics").status_code == 404
+
+
+def test_while_no_node_lives_producers_are_told_to_come_again(
+    pair: Pair, balancer: Balancer
+) -> None:
+    for node in pair.nodes.values():
+        node.kill_everything()
+
+    def refused() -> httpx.Response:
+        return httpx.post(f"{balancer.events}/v1/streams/events/events", json=[{"id": 1}])
+
+    wait_until(lambda: "no node is active" in refused().text, within=PATIENCE, every=0.1)
+    answer = refused()
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+    assert "error" in answer.json()

@@ -1,0 +1,48 @@
+"""The containers' files: what can be held without an engine that runs them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ha_engine.config.load import load_config
+
+ROOT = Path(__file__).parents[1]
+COMPOSE = ROOT / "compose"
+SERVICES: dict[str, Any] = yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]
+
+
+@pytest.mark.parametrize("name", ["node-a", "node-b"])
+def test_the_config_of_each_node_is_valid_and_names_the_other(name: str) -> None:
+    config = load_config(COMPOSE / "ha-engine.yaml", SERVICES[name]["environment"])
+    (peer,) = config.event_sync.peers
+    assert (config.node.id, {name, peer}) == (name, {"node-a", "node-b"})
+    address = SERVICES[name]["networks"]["default"]["ipv4_address"]
+    balancer = SERVICES["haproxy"]["environment"]
+    assert f"{address}:8080" in balancer.values()
+
+
+def test_every_port_is_open_on_loopback_alone() -> None:
+    ports = [port for service in SERVICES.values() for port in service.get("ports", ())]
+    assert ports
+    assert [port for port in ports if not port.startswith("127.0.0.1:")] == []
+
+
+def test_every_file_that_is_mounted_is_there() -> None:
+    volumes = [volume for service in SERVICES.values() for volume in service.get("volumes", ())]
+    mounted = [volume.split(":")[0] for volume in volumes if volume.startswith(".")]
+    assert mounted
+    assert [name for name in mounted if not (COMPOSE / name).exists()] == []
+
+
+def test_the_dashboard_shows_metrics_that_a_node_exposes() -> None:
+    board = (COMPOSE / "grafana" / "dashboards" / "ha-engine.json").read_text()
+    assert json.loads(board)["panels"]
+    shown = {name.removesuffix("_bucket") for name in re.findall(r"ha_engine_\w+", board)}
+    documented = set(re.findall(r"`(ha_engine_\w+)`", (ROOT / "docs" / "METRICS.md").read_text()))
+    assert shown - {"ha_engine"} <= documented

@@ -13,8 +13,7 @@ PROTOS := $(wildcard proto/ha_engine/v1/*.proto)
 ARGS ?=
 SEEDS ?= 2000
 
-.PHONY: help setup demo test sim diagram check proto proto-check bench constraints clean distclean java python \
-	programs
+.PHONY: help setup demo test sim diagram check proto proto-check bench constraints clean distclean java python
 
 help: ## Print this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -24,7 +23,7 @@ setup: $(PROJECT) ## Build .venv with everything that the other commands need.
 demo: java $(PROJECT) ## Send a year of real flights through one node and compare with a reference.
 	$(BIN)/ha-engine demo $(ARGS)
 
-test: java programs $(PROJECT) ## Run the tests; ARGS='-k journal' picks some.
+test: java $(PROJECT) ## Run the tests; ARGS='-k journal' picks some.
 	$(BIN)/pytest $(ARGS)
 
 sim: $(PROJECT) ## Play histories of faults over simulated nodes; SEEDS=100000 says how many.
@@ -71,11 +70,6 @@ java:
 	version=$$("$$java" -version 2>&1 | sed -nE 's/.*version "([0-9]+).*/\1/p' | head -n 1) || true; \
 	[ "$${version:-0}" -ge 17 ] || { echo "Spark needs Java 17 or newer and found $${version:-none};" \
 		"install it (apt-get install openjdk-17-jre-headless) or set JAVA_HOME."; exit 1; }
-
-programs:
-	@for name in haproxy openssl systemd-analyze; do \
-		PATH="$$PATH:/usr/sbin" command -v $$name >/dev/null \
-			|| { echo "The tests need $$name; run apt-get install haproxy openssl systemd."; exit 1; }; done
 
 $(PACKAGES): constraints.txt | python
 	@echo "Installing the pinned packages into $(VENV). The first time this downloads about 600 MB:"

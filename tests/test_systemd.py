@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 
 from ha_engine import supervisor
+from tests.programs import needs
 
 CONF = Path(__file__).parents[1] / "conf"
 EXPOSURE_MAX = 20
 """Of ``systemd-analyze security``, in tenths."""
+
+
+pytestmark = needs("systemd-analyze", "systemd-sysusers")
 
 
 def run(*command: str) -> str:

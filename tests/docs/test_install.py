@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ha_engine.config.load import load_config
+from tests.programs import needs
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "INSTALL.md").read_text()
@@ -43,6 +44,7 @@ def swapped(text: str, one: str, other: str) -> str:
     return text.replace(one, "\0").replace(other, one).replace("\0", other)
 
 
+@needs("openssl")
 def test_the_certificates_are_what_nodes_show_each_other(tmp_path: Path) -> None:
     commands = re.findall(r"^\$ openssl (.*)$", GUIDE, flags=re.MULTILINE)
     assert len(commands) == 5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,16 +12,16 @@ import httpx
 
 from tests.e2e.node_under_test import free_port
 from tests.e2e.pair import Pair
+from tests.programs import found
 from tests.waiting import wait_until
 
 CONFIG = Path(__file__).parents[2] / "conf" / "haproxy" / "haproxy.cfg"
 
 
 def program() -> str:
-    """Debian keeps it where only root looks."""
-    found = shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin")
-    assert found, "these tests need HAProxy; apt-get install haproxy"
-    return found
+    path = found("haproxy")
+    assert path, "these tests need HAProxy; apt-get install haproxy"
+    return path
 
 
 class Balancer:

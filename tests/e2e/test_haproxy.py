@@ -15,6 +15,7 @@ from tests.e2e.balancer import CONFIG, Balancer, balancing, program
 from tests.e2e.node_under_test import NodeUnderTest
 from tests.e2e.pair import Pair, running_pair, stored_events
 from tests.e2e.without_spark import APPLICATION, NodeWithoutSpark
+from tests.programs import needs
 from tests.waiting import wait_until
 
 PATIENCE = 60
@@ -22,7 +23,7 @@ ROWS = 3
 SOME = 20
 """Requests that must have passed for a sentence about them to be worth anything."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [needs("haproxy"), pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 class Sender:

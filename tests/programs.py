@@ -1,0 +1,24 @@
+"""Programs of the system that some tests need, besides Python and Java."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+ALL = "HA_ENGINE_TEST_PROGRAMS"
+"""Where it is ``all``, a test whose program is missing fails: nothing is skipped unseen."""
+
+
+def found(program: str) -> str | None:
+    """Its path. Debian keeps some where only root looks."""
+    return shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin")
+
+
+def needs(*programs: str) -> pytest.MarkDecorator:
+    missing = [program for program in programs if found(program) is None]
+    return pytest.mark.skipif(
+        bool(missing) and os.environ.get(ALL) != "all",
+        reason=f"needs {', '.join(missing)}; apt-get install haproxy openssl systemd",
+    )

@@ -25,6 +25,7 @@ from tenacity import (
     wait_random,
 )
 
+from ha_engine.client.payload import Payload
 from ha_engine.errors import (
     DeliveryFailed,
     InvalidEvents,
@@ -102,16 +103,16 @@ class Endpoints:
             limits=httpx.Limits(max_connections=width, max_keepalive_connections=width),
         )
 
-    def post(self, stream: str, sequence: int, body: bytes) -> Outcome:
+    def post(self, stream: str, sequence: int, payload: Payload) -> Outcome:
         """One request, repeated unchanged until it is answered for good or the deadline passes."""
         headers = {
-            "Content-Type": "application/x-ndjson",
+            "Content-Type": payload.form.value,
             "X-Producer-Id": self._producer_id,
             "X-Sequence": str(sequence),
         }
         path = f"/v1/streams/{quote(stream, safe='')}/events"
         try:
-            answer = self._until_answered("POST", path, headers, body)
+            answer = self._until_answered("POST", path, headers, payload.body)
         except DeliveryFailed as failed:
             return failed
         return self._outcome(answer)

@@ -10,20 +10,17 @@ request is repeated unchanged until it is answered. Threads, not asyncio.
 
 from __future__ import annotations
 
-import base64
-import json
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import date
-from decimal import Decimal
 from typing import Any, Self
 from uuid import uuid4
 
 import pyarrow as pa
 
 from ha_engine.client.endpoints import Endpoints, Outcome, RemoteColumn, Stored
+from ha_engine.client.payload import Payload, as_line, of_batch, of_lines
 from ha_engine.errors import InvalidEvents
 from ha_engine.types import Position
 
@@ -127,9 +124,22 @@ class Producer:
 
     def send_lines(self, stream: str, lines: Sequence[bytes]) -> None:
         """Send rows that are NDJSON already as one request, after what was gathered before."""
+        self.send_payload(stream, of_lines(lines))
+
+    def send_batch(self, stream: str, batch: pa.RecordBatch) -> None:
+        """Send rows as Arrow, after what was gathered before: a fraction of the work of JSON.
+
+        Columns go by name; the node takes a type that can stand for the stream's without loss, and
+        says which one cannot.
+        """
+        for first in range(0, batch.num_rows, self._batch_rows):
+            self.send_payload(stream, of_batch(batch.slice(first, self._batch_rows)))
+
+    def send_payload(self, stream: str, payload: Payload) -> None:
+        """Send rows that are bytes already as one request, after what was gathered before."""
         self._send_gathered(stream)
         self._make_room()
-        self._dispatch(stream, list(lines))
+        self._dispatch(stream, payload)
 
     def flush(self) -> None:
         """Send what was gathered, and return when all of it is acknowledged."""
@@ -162,19 +172,18 @@ class Producer:
         self._make_room()
         lines = self._gathered.pop(stream, None)
         if lines:
-            self._dispatch(stream, lines)
+            self._dispatch(stream, of_lines(lines))
 
     def _make_room(self) -> None:
         while len(self._in_flight) >= self._in_flight_max:
             self._settle_oldest()
 
-    def _dispatch(self, stream: str, lines: list[bytes]) -> None:
+    def _dispatch(self, stream: str, payload: Payload) -> None:
         first_row = self._rows_sent.get(stream, 0)
-        request = _Request(stream, self._sequence, first_row, len(lines))
+        request = _Request(stream, self._sequence, first_row, payload.rows)
         self._sequence += 1
-        self._rows_sent[stream] = first_row + len(lines)
-        body = b"\n".join(lines)
-        answer = self._threads.submit(self._endpoints.post, stream, request.sequence, body)
+        self._rows_sent[stream] = first_row + payload.rows
+        answer = self._threads.submit(self._endpoints.post, stream, request.sequence, payload)
         self._in_flight.append((request, answer))
 
     def _settle_oldest(self) -> None:
@@ -204,23 +213,3 @@ class Producer:
 
 def _ack(request: _Request, position: Position | None) -> Ack:
     return Ack(request.stream, request.sequence, request.first_row, request.rows, position)
-
-
-def as_line(row: dict[str, Any]) -> bytes:
-    """One event as JSON without line breaks. Raises InvalidEvents for what JSON cannot say."""
-    try:
-        return json.dumps(row, default=_as_json, allow_nan=False, separators=(",", ":")).encode()
-    except (TypeError, ValueError) as error:
-        raise InvalidEvents(f"a row cannot be sent as JSON: {error}") from None
-
-
-def _as_json(value: object) -> str:
-    match value:
-        case date():  # datetime too
-            return value.isoformat()
-        case Decimal():
-            return str(value)
-        case bytes():
-            return base64.b64encode(value).decode()
-        case _:
-            raise TypeError(f"a value of type {type(value).__name__} has no form in JSON")

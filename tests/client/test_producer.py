@@ -16,7 +16,8 @@ import pytest
 from starlette.applications import Starlette
 
 from ha_engine.client.endpoints import RemoteColumn
-from ha_engine.client.producer import Ack, Producer, as_line
+from ha_engine.client.payload import as_line
+from ha_engine.client.producer import Ack, Producer
 from ha_engine.config import ReceiveConfig
 from ha_engine.errors import (
     Backpressure,
@@ -112,6 +113,18 @@ def test_python_values_and_record_batches_are_sent_as_the_stream_reads_them(node
     assert node.call(node.solo.stored) == [row, row]
     line = as_line({"day": dt.date(2013, 1, 1), "price": Decimal("1.10"), "raw": b"hi"})
     assert line == b'{"day":"2013-01-01","price":"1.10","raw":"aGk="}'
+
+
+def test_batches_of_arrow_are_sent_as_they_are_and_cut_into_requests(node: Node) -> None:
+    acks: list[Ack] = []
+    at = pa.array([0] * 25, pa.timestamp("ns"))
+    origin = pa.array(["EWR"] * 25).dictionary_encode()
+    batch = pa.RecordBatch.from_pydict({"flight": range(25), "at": at, "origin": origin})
+    with Producer([node.url], batch_rows=10, on_ack=acks.append) as producer:
+        producer.send("flights", events(-1))
+        producer.send_batch("flights", batch)
+    assert node.flights() == list(range(-1, 25))
+    assert [(ack.first_row, ack.rows) for ack in acks] == [(0, 1), (1, 10), (11, 10), (21, 5)]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), object()])

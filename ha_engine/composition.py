@@ -49,6 +49,8 @@ from ha_engine.query.application import load_application
 from ha_engine.query.service import LocalService, serve
 from ha_engine.receive.backlog import Disk
 from ha_engine.receive.http import routes
+from ha_engine.receive.ingest import IngestServer
+from ha_engine.receive.intake import Intake
 from ha_engine.runtime_dir import make_runtime_dir
 from ha_engine.sync import EventSync
 from ha_engine.sync_owner import SyncOwner
@@ -107,7 +109,11 @@ class Node:
             self.outbox,
             self.data.base,
         )
-        owner = SyncOwner(self.driver, self.writer, self.archive.transfer, hello)
+        self.intake = Intake(self.gate, config.http.max_body)
+        self.ingest = IngestServer(self.intake, config.ingest, self._ingest_of)
+        owner = SyncOwner(
+            self.driver, self.writer, self.archive.transfer, hello, lambda: self.ingest.address
+        )
         self.peers = EventSync(config.event_sync, self.journal, owner)
         # Only makes a change be read sooner: polling alone suffices.
         self.listener = lease_listener_of(config, partial(self.driver.handle, on.LeaseChanged()))
@@ -161,6 +167,7 @@ class Node:
         local_server = await serve(self.local, str(runtime_dir / self.config.socket_path.name))
         web = self._web()
         await self.peers.start()
+        await self.ingest.start()
         if self.config.event_sync.peers:
             self.listener.start()
         tasks = [
@@ -179,6 +186,7 @@ class Node:
         self, web: WebServer, local_server: Any, tasks: list[asyncio.Task[None]]
     ) -> None:
         web.should_exit = True
+        await self.ingest.stop()
         await self.peers.stop()
         await asyncio.to_thread(self.listener.stop)
         await self.publisher.close()
@@ -233,7 +241,7 @@ class Node:
             operator.switch_over,
         )
         others = [
-            *routes(self.gate, self.config.http.max_body),
+            *routes(self.intake),
             *lease_routes(self.lease_admin, self.config.group),
             *failover_routes(self.core, self.driver.handle),
             *snapshot_routes(self.core, self.archive, self.driver.handle),
@@ -274,6 +282,11 @@ class Node:
     def remaining_seconds(self) -> float:
         """The publisher's authority (R17)."""
         return self.core.authority_seconds(boottime())
+
+    def _ingest_of(self, url: str) -> str:
+        """Where the node with that URL listens to producers over gRPC, as it said last."""
+        reports = (report for _, report in self.peers.reports().values())
+        return next((report.ingest for report in reports if report.url == url), "")
 
     def last_mark(self, query: str) -> float:
         return self.core.deployment.marks[query].ledger_end_max

@@ -14,6 +14,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
+from ha_engine.client.payload import of_batch
 from ha_engine.errors import Backpressure
 from ha_engine.receive.gate import Tally
 from tests.receive.solo import Solo, served
@@ -114,14 +115,13 @@ async def test_many_connections_lose_and_mix_nothing(solo: Solo, client: httpx.A
     assert sorted(stored, key=str) == sorted(set(range(300)) - {100}, key=str)
 
 
-def arrow(origin: list[str | None]) -> bytes:
-    """Flights from ``origin`` in Arrow's stream format."""
+def flights_from(origin: list[str | None]) -> pa.RecordBatch:
     at = pa.array([0] * len(origin), pa.timestamp("ms", tz="UTC"))
-    batch = pa.RecordBatch.from_pydict({"at": at, "origin": origin})
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+    return pa.RecordBatch.from_pydict({"at": at, "origin": origin})
+
+
+def arrow(origin: list[str | None]) -> bytes:
+    return of_batch(flights_from(origin)).body
 
 
 # -- retries ---------------------------------------------------------------------------------------

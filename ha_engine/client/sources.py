@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as parquet
 
-from ha_engine.client.endpoints import RemoteColumn
 from ha_engine.client.payload import Payload, as_line, of_batch, of_lines
+from ha_engine.client.transport import RemoteColumn
 from ha_engine.errors import ConfigError, InvalidEvents
 
 FORMATS = {

@@ -99,7 +99,6 @@ class Node:
             self.driver, self, self.outbox, self._sinks_of, self.publisher.admitted, self
         )
         self.lease_store = lease_store_of(config)
-        hello = hello_of(config, self.application, self.journal, process_id)
         self.archive = archive_of(
             config,
             self.application,
@@ -111,10 +110,7 @@ class Node:
         )
         self.intake = Intake(self.gate, config.http.max_body)
         self.ingest = IngestServer(self.intake, config.ingest, self._ingest_of)
-        owner = SyncOwner(
-            self.driver, self.writer, self.archive.transfer, hello, lambda: self.ingest.address
-        )
-        self.peers = EventSync(config.event_sync, self.journal, owner)
+        self.peers = EventSync(config.event_sync, self.journal, self._sync_owner(process_id))
         # Only makes a change be read sooner: polling alone suffices.
         self.listener = lease_listener_of(config, partial(self.driver.handle, on.LeaseChanged()))
         # A connection of its own: no renewal waits for what an operator asks.
@@ -131,6 +127,11 @@ class Node:
             max_bytes=limits.max_bytes,
             living=living,
         )
+
+    def _sync_owner(self, process_id: str) -> SyncOwner:
+        hello = hello_of(self.config, self.application, self.journal, process_id)
+        transfer = self.archive.transfer
+        return SyncOwner(self.driver, self.writer, transfer, hello, lambda: self.ingest.address)
 
     def _stopped_publisher(self) -> Publisher:
         return publisher_of(

@@ -71,7 +71,11 @@ def _as_json(value: object) -> str:
 
 def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Without the encodings that save memory here and could cost the node any amount of it."""
-    columns = [column.cast(_plain_type(column.type)) for column in batch.columns]
+    kinds = [_plain_type(column.type) for column in batch.columns]
+    columns = [
+        column if column.type == kind else column.cast(kind)
+        for column, kind in zip(batch.columns, kinds, strict=True)
+    ]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 

@@ -134,6 +134,16 @@ def test_a_large_file_of_parquet_is_never_in_memory(tmp_path: Path) -> None:
     source.close()
 
 
+def test_a_file_is_sent_over_grpc_too(tmp_path: Path, csv: Path) -> None:
+    node = Node(tmp_path / "journal", scheme="grpc://")
+    done = publish(node, "flights", str(csv))
+    assert done.returncode == 0, done.stderr
+    assert node.flights() == list(range(ROWS))
+    unknown = publish(node, "nope", str(csv))
+    assert (unknown.returncode, "there is no stream 'nope'" in unknown.stderr) == (1, True)
+    node.stop()
+
+
 def test_standard_input_is_sent(node: Node) -> None:
     done = publish(node, "flights", "-", given=_event(1) + "\n")
     assert (done.returncode, node.flights()) == (0, [1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -89,20 +90,18 @@ class _Talk:
         self._call: Call = self._stub.Publish()  # type: ignore[call-arg]
         self._ids = count(1)
         self._waiting: dict[int, Answer] = {}
-        self._writing = asyncio.Lock()
+        self._outgoing: asyncio.Queue[pb.PublishRequest] = asyncio.Queue()
         self._reading = asyncio.create_task(self._read(), name=f"answers of {target}")
+        self._writing = asyncio.create_task(self._write(), name=f"requests to {target}")
 
     async def ask(self, request: pb.PublishRequest) -> pb.PublishAnswer:
         """Raises NoAnswer."""
         request.id = next(self._ids)
         answer: Answer = asyncio.get_running_loop().create_future()
         self._waiting[request.id] = answer
+        self._outgoing.put_nowait(request)
         try:
-            async with self._writing:
-                await self._call.write(request)
             return await answer
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
-            raise NoAnswer(_reason(error)) from None
         finally:
             del self._waiting[request.id]
 
@@ -129,8 +128,15 @@ class _Talk:
             self._fail(reason)
             await self._channel.close(None)
 
+    async def _write(self) -> None:
+        """In a task of its own: a write that cannot be done outlives the end of its call."""
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the reader tells it
+            while True:
+                await self._call.write(await self._outgoing.get())
+
     def _fail(self, reason: str) -> None:
         self.over = True
+        self._writing.cancel()
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(NoAnswer(reason))
@@ -171,6 +177,5 @@ def _refusal(said: pb.EventsRefused) -> Rejected:
             return Rejected(said.error)
 
 
-def _reason(error: Exception) -> str:
-    details = error.details() if isinstance(error, grpc.aio.AioRpcError) else None
-    return details or "the connection is gone"
+def _reason(error: grpc.aio.AioRpcError) -> str:
+    return error.details() or "the connection is gone"

@@ -1,7 +1,13 @@
-"""Requests to nodes over HTTP, and what their answers mean."""
+"""Requests to nodes over HTTP, and what their answers mean.
+
+In threads: measured, httpx's own asynchronous pool took twice the CPU for each request, and three
+times with 32 connections.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import quote
 
@@ -32,10 +38,11 @@ class OverHttp:
     """At most ``width`` connections."""
 
     def __init__(self, width: int) -> None:
-        self._client = httpx.AsyncClient(
+        self._client = httpx.Client(
             timeout=httpx.Timeout(ANSWER_TIMEOUT_SECONDS, connect=CONNECT_TIMEOUT_SECONDS),
             limits=httpx.Limits(max_connections=width, max_keepalive_connections=width),
         )
+        self._threads = ThreadPoolExecutor(width, thread_name_prefix="producer")
 
     async def post(self, url: str, request: Request) -> Position:
         """Raises NoAnswer, Rejected."""
@@ -54,11 +61,16 @@ class OverHttp:
         return [RemoteColumn(**column) for column in said["schema"]]
 
     async def close(self) -> None:
-        await self._client.aclose()
+        self._threads.shutdown(wait=False)
+        self._client.close()
 
     async def _ask(self, method: str, url: str, headers: dict[str, str], body: bytes) -> Any:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._call, method, url, headers, body)
+
+    def _call(self, method: str, url: str, headers: dict[str, str], body: bytes) -> Any:
         try:
-            answer = await self._client.request(method, url, headers=headers, content=body)
+            answer = self._client.request(method, url, headers=headers, content=body)
         except httpx.TimeoutException as error:
             raise NoAnswer(str(error) or type(error).__name__, silent=True) from None
         except (httpx.TransportError, httpx.InvalidURL) as error:

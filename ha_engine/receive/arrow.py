@@ -8,7 +8,7 @@ Years end with 9999, as they do in RFC 3339.
 
 The bytes are a stranger's: they are validated in full before anything looks at them. What could
 take much more memory than it has bytes is refused: compressed buffers (gzip the request instead),
-dictionaries, views, run ends, and lists with more elements than the body has bytes.
+dictionaries, views, run ends, and too many elements of lists that may take no bytes themselves.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from ha_engine.errors import InvalidEvents
 from ha_engine.receive.columns import ColumnReader, Misfit, expected, leaves
 from ha_engine.receive.diagnose import first_bad, of_not_null, shown, unknown
 
+BARE_ELEMENTS_MAX = 1_000_000
+"""Nulls and structs in the lists of one batch: they may come without a byte, and are given some."""
 _FIRST_YEAR, _LAST_YEAR = 1, 9999
 
 
@@ -66,7 +68,8 @@ class ArrowReader:
                 )
             batch = pa.ipc.read_record_batch(message, schema)
             batch.validate(full=True)
-            _require_few_elements(batch, len(body))
+            if any(_bare_elements(column) > BARE_ELEMENTS_MAX for column in batch.columns):
+                raise InvalidEvents(f"a list holds more than {BARE_ELEMENTS_MAX} elements")
             yield batch
         if source.tell() != len(body):
             raise InvalidEvents("the body has more after the end of its Arrow stream")
@@ -200,19 +203,16 @@ def _require_known_years(leaf: pa.Array) -> None:
             raise Misfit(f"a year that is not between {_FIRST_YEAR} and {_LAST_YEAR}")
 
 
-def _require_few_elements(batch: pa.RecordBatch, elements_max: int) -> None:
-    """Elements may take no bytes, such as empty structs, and would get some by being shaped."""
-    if any(_longest_list(column) > elements_max for column in batch.columns):
-        raise InvalidEvents("a list holds more elements than the body has bytes")
-
-
-def _longest_list(array: pa.Array) -> int:
+def _bare_elements(array: pa.Array) -> int:
+    """Of the longest list of nulls or structs below ``array``."""
     match array:
         case pa.StructArray():
             fields = range(array.type.num_fields)
-            return max((_longest_list(array.field(index)) for index in fields), default=0)
+            return max((_bare_elements(array.field(index)) for index in fields), default=0)
         case pa.ListArray() | pa.LargeListArray():
-            return max(len(array.values), _longest_list(array.values))
+            values = array.values
+            is_bare = isinstance(values, pa.NullArray | pa.StructArray)
+            return max(len(values) if is_bare else 0, _bare_elements(values))
         case _:
             return 0
 

@@ -4,6 +4,7 @@ and life on an event loop that others share."""
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ from typing import Any
 import pytest
 
 from ha_engine.client import Ack, AsyncProducer
-from ha_engine.client.payload import as_line
+from ha_engine.client.over_grpc import OverGrpc
+from ha_engine.client.payload import as_line, of_lines
+from ha_engine.client.transport import NoAnswer, Request
 from ha_engine.errors import InvalidEvents
 from tests.receive.solo import Solo, served
 from tests.waiting import async_wait_until
@@ -105,3 +108,18 @@ async def test_many_tasks_may_send_and_nothing_is_lost_or_mixed(solo: Solo, url:
         await asyncio.gather(*(producer.send("flights", events(*part)) for part in parts))
     assert sorted(flights(solo), key=str) == sorted(range(500), key=str)
     assert producer.rows_acked == 500
+
+
+async def test_requests_over_a_connection_that_another_gave_up_are_told_so_and_not_cancelled() -> (
+    None
+):
+    with socket.create_server(("127.0.0.1", 0)) as frozen:  # the kernel answers for it
+        url = f"grpc://127.0.0.1:{frozen.getsockname()[1]}"
+        transport = OverGrpc()
+        request = Request("flights", "p", 0, of_lines([b"{}"]))
+        asked = [asyncio.create_task(transport.post(url, request)) for _ in range(3)]
+        frozen.setblocking(False)
+        await asyncio.get_running_loop().sock_accept(frozen)
+        await transport.close()
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [NoAnswer] * 3

@@ -206,10 +206,11 @@ def test_compressed_buffers_are_refused_before_they_are_read(codec: str) -> None
     assert "are compressed" in refused(packed).reason
 
 
-def test_a_list_of_elements_without_bytes_is_refused() -> None:
-    empty = pa.StructArray.from_buffers(pa.struct([]), 1 << 30, [None])
-    bomb = pa.ListArray.from_arrays(pa.array([0, 1 << 30], pa.int32()), empty)
-    assert "more elements than the body has bytes" in refused(batch_of(places=bomb)).reason
+@pytest.mark.parametrize("element", [pa.struct([]), pa.null()])
+def test_a_list_of_elements_without_bytes_is_refused(element: pa.DataType) -> None:
+    bare = pa.Array.from_buffers(element, 1 << 30, [None])
+    bomb = pa.ListArray.from_arrays(pa.array([0, 1 << 30], pa.int32()), bare)
+    assert "more than 1000000 elements" in refused(batch_of(places=bomb)).reason
 
 
 def test_no_damage_to_a_body_does_more_than_refuse_it() -> None:

@@ -49,6 +49,8 @@ from ha_engine.query.application import load_application
 from ha_engine.query.service import LocalService, serve
 from ha_engine.receive.backlog import Disk
 from ha_engine.receive.http import routes
+from ha_engine.receive.ingest import IngestServer
+from ha_engine.receive.intake import Intake
 from ha_engine.runtime_dir import make_runtime_dir
 from ha_engine.sink_assembly import sinks_of
 from ha_engine.sync import EventSync
@@ -100,7 +102,6 @@ class Node:
             self.driver, self, self.outbox, self._sinks_of, self.publisher.admitted, self
         )
         self.lease_store = lease_store_of(config)
-        hello = hello_of(config, self.application, self.journal, process_id)
         self.archive = archive_of(
             config,
             self.application,
@@ -110,8 +111,9 @@ class Node:
             self.outbox,
             self.data.base,
         )
-        owner = SyncOwner(self.driver, self.writer, self.archive.transfer, hello)
-        self.peers = EventSync(config.event_sync, self.journal, owner)
+        self.intake = Intake(self.gate, config.http.max_body)
+        self.ingest = IngestServer(self.intake, config.ingest, self._ingest_of)
+        self.peers = EventSync(config.event_sync, self.journal, self._sync_owner(process_id))
         # Only makes a change be read sooner: polling alone suffices.
         self.listener = lease_listener_of(config, partial(self.driver.handle, on.LeaseChanged()))
         # A connection of its own: no renewal waits for what an operator asks.
@@ -128,6 +130,11 @@ class Node:
             max_bytes=limits.max_bytes,
             living=living,
         )
+
+    def _sync_owner(self, process_id: str) -> SyncOwner:
+        hello = hello_of(self.config, self.application, self.journal, process_id)
+        transfer = self.archive.transfer
+        return SyncOwner(self.driver, self.writer, transfer, hello, lambda: self.ingest.address)
 
     def _stopped_publisher(self) -> Publisher:
         return publisher_of(
@@ -164,6 +171,7 @@ class Node:
         local_server = await serve(self.local, str(runtime_dir / self.config.socket_path.name))
         web = self._web()
         await self.peers.start()
+        await self.ingest.start()
         if self.config.event_sync.peers:
             self.listener.start()
         tasks = [
@@ -183,6 +191,7 @@ class Node:
         self, web: WebServer, local_server: Any, tasks: list[asyncio.Task[None]]
     ) -> None:
         web.should_exit = True
+        await self.ingest.stop()
         await self.peers.stop()
         await asyncio.to_thread(self.listener.stop)
         await self.publisher.close()
@@ -238,7 +247,7 @@ class Node:
             operator.switch_over,
         )
         others = [
-            *routes(self.gate, self.config.http.max_body),
+            *routes(self.intake),
             *lease_routes(self.lease_admin, self.config.group),
             *failover_routes(self.core, self.driver.handle),
             *snapshot_routes(self.core, self.archive, self.driver.handle),
@@ -283,6 +292,11 @@ class Node:
     def remaining_seconds(self) -> float:
         """The publisher's authority (R17)."""
         return self.core.authority_seconds(boottime())
+
+    def _ingest_of(self, url: str) -> str:
+        """Where the node with that URL listens to producers over gRPC, as it said last."""
+        reports = (report for _, report in self.peers.reports().values())
+        return next((report.ingest for report in reports if report.url == url), "")
 
     def last_mark(self, query: str) -> float:
         return self.core.deployment.marks[query].ledger_end_max

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from ha_engine.api.cluster import report_of
@@ -19,16 +20,21 @@ class SyncOwner:
     """Joins the stage to the driver and the journal's writer."""
 
     def __init__(
-        self, driver: Driver, writer: JournalWriter, transfer: Transfer, hello: Hello
+        self,
+        driver: Driver,
+        writer: JournalWriter,
+        transfer: Transfer,
+        hello: Hello,
+        ingest: Callable[[], str],
     ) -> None:
         self._driver, self._writer, self._transfer = driver, writer, transfer
-        self._hello = hello
+        self._hello, self._ingest = hello, ingest
 
     def hello(self) -> Hello:
         return replace(self._hello, group_id=self._driver.core.group_id or "")
 
     def report(self) -> Report:
-        return report_of(self._driver.core, self._transfer.to_go)
+        return report_of(self._driver.core, self._transfer.to_go, self._ingest())
 
     def committed(self) -> int:
         return self._driver.core.journal.committed

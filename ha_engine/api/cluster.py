@@ -24,8 +24,9 @@ class Neighbours(Protocol):
     def unreachable(self) -> Mapping[str, str]: ...
 
 
-def report_of(core: Core, to_restore: int) -> Report:
-    """What this node says of itself; ``to_restore`` is what a snapshot has yet to bring."""
+def report_of(core: Core, to_restore: int, ingest: str = "") -> Report:
+    """What this node says of itself; ``to_restore`` is what a snapshot has yet to bring, ``ingest``
+    where it listens to producers over gRPC."""
     return Report(
         role=core.role.value,
         why=core.why,
@@ -52,6 +53,7 @@ def report_of(core: Core, to_restore: int) -> Report:
             for name, marks in core.deployment.marks.items()
         ),
         to_restore=to_restore,
+        ingest=ingest,
     )
 
 

@@ -19,7 +19,9 @@ URL = "http://127.0.0.1:8080"
 
 def publish(
     stream: Annotated[str, typer.Argument(help="Name of the stream.")],
-    file: Annotated[str, typer.Argument(help="NDJSON or CSV file; - reads standard input.")],
+    file: Annotated[
+        str, typer.Argument(help="NDJSON, CSV or Parquet file; - reads standard input.")
+    ],
     url: Annotated[
         list[str] | None,
         typer.Option(
@@ -27,7 +29,7 @@ def publish(
         ),
     ] = None,
     form: Annotated[
-        str, typer.Option("--format", help="auto (by the file's name), ndjson or csv.")
+        str, typer.Option("--format", help="auto (by the file's name), ndjson, csv or parquet.")
     ] = "auto",
     batch_rows: Annotated[int, typer.Option(min=1, help="Rows of one request.")] = 1_000,
     producer_id: Annotated[

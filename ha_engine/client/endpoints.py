@@ -1,46 +1,37 @@
-"""The HTTP side of a producer: which node is asked, what an answer means, when to ask again.
+"""The nodes of a group as a producer sees them: which one is asked, and when to ask again.
 
-Not for gathering rows; that is in ``producer``.
+Not for gathering rows; that is in ``async_producer``.
 """
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
-from urllib.parse import quote
+from time import monotonic
+from typing import TypeVar
 
-import httpx
 from tenacity import (
+    AsyncRetrying,
     RetryCallState,
     RetryError,
-    Retrying,
     retry_if_exception_type,
-    sleep_using_event,
-    stop_after_delay,
-    stop_when_event_set,
     wait_chain,
     wait_random,
 )
 
+from ha_engine.client.over_http import OverHttp
+from ha_engine.client.payload import Payload
+from ha_engine.client.transport import NoAnswer, RemoteColumn, Request, Transport
 from ha_engine.errors import (
+    Backpressure,
     DeliveryFailed,
-    InvalidEvents,
-    PayloadTooLarge,
+    NotActive,
     Rejected,
-    SequenceConflict,
     SequenceForgotten,
-    UnknownStream,
-    UnsupportedFormat,
 )
 from ha_engine.types import Position
 
-CONNECT_TIMEOUT_SECONDS = 2.0
-ANSWER_TIMEOUT_SECONDS = 2.5
-"""A frozen active answers nothing; a request that was only slow is known when it comes again.
-Longer than an active waits for a passive that fell silent (``event_sync.sync_timeout``, 2 s)."""
 SILENT_SECONDS = 1.0
 """For so long a node that did not answer is not asked again, though the other may still name it: if
 it is frozen, the other is about to take over."""
@@ -49,21 +40,16 @@ RETRY_WAIT_MAX_SECONDS = 0.5
 """What a wait is too long adds to the outage that a producer sees: a switchover takes some 0.1 s,
 the loss of a host some seconds."""
 
+Answer = TypeVar("Answer")
+Ask = Callable[[Transport, str], Awaitable[Answer]]
+"""Asks the node at a URL over the transport of its scheme."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stored:
     """``position`` None: only known to have been used long ago."""
 
     position: Position | None
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteColumn:
-    """A column of a stream as the node names it; ``type`` is Arrow's name."""
-
-    name: str
-    type: str
-    nullable: bool
 
 
 Outcome = Stored | Rejected | DeliveryFailed
@@ -78,9 +64,10 @@ class _Again(Exception):
 
 
 class Endpoints:
-    """The nodes of a group, of which one is asked; safe for several threads.
+    """The nodes of a group, of which one is asked; for one event loop.
 
-    ``deadline`` in seconds for one request with all its retries.
+    ``urls`` begin with ``http://``, ``https://`` or ``grpc://``. ``deadline`` in seconds is for one
+    request with all its retries, ``width`` how many there are at once.
     """
 
     def __init__(
@@ -89,154 +76,105 @@ class Endpoints:
         if not urls:
             raise ValueError("a producer needs at least one endpoint, such as http://host:8080")
         self._urls = [url.rstrip("/") for url in urls]
-        self._asked, self._lock = self._urls[0], threading.Lock()
+        self._asked = self._urls[0]
         self._silent, self._silent_until = "", 0.0
         self._producer_id, self._deadline, self._repeats = producer_id, deadline, repeats
-        self._stopping = threading.Event()
+        self._width, self._transports = width, dict[str, Transport]()
+        self._stopping = asyncio.Event()
         self._backoff = wait_chain(
             *[wait_random(*SOON_SECONDS)] * SOON_TRIES,
             wait_random(0, RETRY_WAIT_MAX_SECONDS),
         )
-        self._client = httpx.Client(
-            timeout=httpx.Timeout(ANSWER_TIMEOUT_SECONDS, connect=CONNECT_TIMEOUT_SECONDS),
-            limits=httpx.Limits(max_connections=width, max_keepalive_connections=width),
-        )
 
-    def post(self, stream: str, sequence: int, body: bytes) -> Outcome:
+    async def post(self, stream: str, sequence: int, payload: Payload) -> Outcome:
         """One request, repeated unchanged until it is answered for good or the deadline passes."""
-        headers = {
-            "Content-Type": "application/x-ndjson",
-            "X-Producer-Id": self._producer_id,
-            "X-Sequence": str(sequence),
-        }
-        path = f"/v1/streams/{quote(stream, safe='')}/events"
+        request = Request(stream, self._producer_id, sequence, payload)
         try:
-            answer = self._until_answered("POST", path, headers, body)
-        except DeliveryFailed as failed:
-            return failed
-        return self._outcome(answer)
+            return Stored(await self._until_answered(lambda way, url: way.post(url, request)))
+        except SequenceForgotten as forgotten:
+            return Stored(None) if self._repeats else forgotten
+        except (Rejected, DeliveryFailed) as refusal:
+            return refusal
 
-    def columns(self, stream: str) -> list[RemoteColumn]:
+    async def columns(self, stream: str) -> list[RemoteColumn]:
         """Raises UnknownStream, DeliveryFailed."""
-        answer = self._until_answered("GET", f"/v1/streams/{quote(stream, safe='')}", {}, b"")
-        if answer.status_code != httpx.codes.OK:
-            raise _rejection(answer)
-        return [RemoteColumn(**column) for column in answer.json()["schema"]]
+        return await self._until_answered(lambda way, url: way.columns(url, stream))
 
     def stop(self) -> None:
         """No retries from now on; requests that are under way still get their answer."""
         self._stopping.set()
 
-    def close(self) -> None:
-        self._client.close()
+    async def close(self) -> None:
+        for transport in self._transports.values():
+            await transport.close()
 
     # -- how ---------------------------------------------------------------------------------------
 
-    def _until_answered(
-        self, method: str, path: str, headers: dict[str, str], body: bytes
-    ) -> httpx.Response:
-        retrying = Retrying(
-            stop=stop_after_delay(self._deadline) | stop_when_event_set(self._stopping),
+    async def _until_answered(self, ask: Ask[Answer]) -> Answer:
+        retrying = AsyncRetrying(
+            stop=self._is_over,
             wait=self._wait,
-            sleep=sleep_using_event(self._stopping),
+            sleep=self._pause,
             retry=retry_if_exception_type(_Again),
         )
         try:
-            return retrying(self._attempt, method, path, headers, body)
+            return await retrying(self._attempt, ask)
         except RetryError as last:
             reason = last.last_attempt.exception()
             raise DeliveryFailed(
                 f"no node answered for {self._deadline:g} s; the last attempt: {reason}"
             ) from None
 
+    def _is_over(self, state: RetryCallState) -> bool:
+        return self._stopping.is_set() or (state.seconds_since_start or 0.0) >= self._deadline
+
     def _wait(self, state: RetryCallState) -> float:
         asked = state.outcome.exception() if state.outcome is not None else None
         jitter = self._backoff(state)
         return asked.after + jitter if isinstance(asked, _Again) and asked.after else jitter
 
-    def _attempt(
-        self, method: str, path: str, headers: dict[str, str], body: bytes
-    ) -> httpx.Response:
+    async def _pause(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+        except TimeoutError:
+            return
+
+    async def _attempt(self, ask: Ask[Answer]) -> Answer:
         url = self._asked
         try:
-            answer = self._client.request(method, url + path, headers=headers, content=body)
-        except (httpx.TransportError, httpx.InvalidURL) as error:
-            if isinstance(error, httpx.TimeoutException):
-                self._note_silent(url)
+            return await ask(self._transport(url), url)
+        except Backpressure as refusal:
+            raise _Again(f"{url}: {refusal}", refusal.retry_after_seconds) from None
+        except NotActive as refusal:
+            self._ask_another(url, refusal.active, answered=True)
+            raise _Again(f"{url}: {refusal}") from None
+        except NoAnswer as lost:
+            if lost.silent:
+                self._silent, self._silent_until = url, monotonic() + SILENT_SECONDS
             self._ask_another(url, None)
-            raise _Again(f"{url}: {error or type(error).__name__}") from None
-        match answer.status_code:
-            case 429:
-                raise _Again(f"{url}: {_said(answer)['error']}", _retry_after(answer))
-            case 503:
-                self._ask_another(url, _said(answer).get("active"), answered=True)
-                raise _Again(f"{url}: {_said(answer)['error']}")
-            case 408 | 425 | 500 | 502 | 504:
-                self._ask_another(url, None)
-                raise _Again(f"{url}: {_said(answer)['error']}")
-        return answer
-
-    def _note_silent(self, url: str) -> None:
-        with self._lock:
-            self._silent, self._silent_until = url, time.monotonic() + SILENT_SECONDS
+            raise _Again(f"{url}: {lost}") from None
 
     def _ask_another(self, left: str, active: str | None, *, answered: bool = False) -> None:
-        """``active`` if a node named it, else the next in the list; unless another thread moved, or
-        ``left`` answers and that one does not."""
-        with self._lock:
-            if self._asked != left:
-                return
-            following = (self._urls.index(left) + 1) % len(self._urls) if left in self._urls else 0
-            chosen = (active or "").rstrip("/") or self._urls[following]
-            silent = chosen == self._silent and time.monotonic() < self._silent_until
-            if not (answered and silent):
-                self._asked = chosen
+        """``active`` if a node named it, else the next in the list; unless another request moved,
+        or ``left`` answers and that one does not."""
+        if self._asked != left:
+            return
+        following = (self._urls.index(left) + 1) % len(self._urls) if left in self._urls else 0
+        chosen = (active or "").rstrip("/") or self._urls[following]
+        silent = chosen == self._silent and monotonic() < self._silent_until
+        if not (answered and silent):
+            self._asked = chosen
 
-    def _outcome(self, answer: httpx.Response) -> Outcome:
-        if answer.status_code == httpx.codes.OK:
-            position = answer.json()["position"]
-            return Stored(Position(position["epoch"], position["sequence"]))
-        match _rejection(answer):
-            case SequenceForgotten() if self._repeats:
-                return Stored(None)
-            case rejection:
-                return rejection
+    def _transport(self, url: str) -> Transport:
+        scheme = "grpc" if url.startswith("grpc://") else "http"
+        if scheme not in self._transports:
+            self._transports[scheme] = _opened(scheme, self._width)
+        return self._transports[scheme]
 
 
-def _rejection(answer: httpx.Response) -> Rejected:
-    said = _said(answer)
-    reason = said["error"]
-    match answer.status_code:
-        case 400:
-            return InvalidEvents(said.get("reason", reason), said.get("row"))
-        case 404:
-            return UnknownStream(reason)
-        case 409 if said.get("conflict") == "forgotten":
-            return SequenceForgotten(reason)
-        case 409:
-            return SequenceConflict(reason)
-        case 413:
-            return PayloadTooLarge(reason)
-        case 415:
-            return UnsupportedFormat(reason)
-        case status:
-            return Rejected(f"{answer.url.host} answered {status}: {reason}")
+def _opened(scheme: str, width: int) -> Transport:
+    if scheme == "http":
+        return OverHttp(width)
+    from ha_engine.client.over_grpc import OverGrpc  # 0.1 s that a command over HTTP need not wait
 
-
-def _said(answer: httpx.Response) -> dict[str, Any]:
-    """The JSON object of an answer; something between us and the node may have sent another."""
-    try:
-        said = answer.json()
-    except ValueError:
-        said = None
-    if isinstance(said, dict) and isinstance(said.get("error"), str):
-        return said
-    return {"error": f"status {answer.status_code} without an explanation"}
-
-
-def _retry_after(answer: httpx.Response) -> float:
-    said = _said(answer).get("retry_after_seconds", answer.headers.get("Retry-After", "1"))
-    try:
-        return max(0.0, float(said))
-    except (TypeError, ValueError):
-        return 1.0
+    return OverGrpc()

@@ -3,72 +3,41 @@
     with Producer(["http://a:8080", "http://b:8080"]) as producer:
         producer.send("flights", [{"origin": "EWR", "at": "2013-01-01T05:15:00Z"}])
 
-Every request carries the producer's id and the next sequence, so the nodes recognise a retry, also
-after a failover (I11), and by default rows are stored in the order in which they were sent. A
-request is repeated unchanged until it is answered. Threads, not asyncio.
+The same as ``AsyncProducer`` for code that is not asynchronous: that one works on an event loop in
+a thread of its own, and every call here waits for one of it.
 """
 
 from __future__ import annotations
 
-import base64
-import json
+import asyncio
+import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from datetime import date
-from decimal import Decimal
-from typing import Any, Self
-from uuid import uuid4
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
-from ha_engine.client.endpoints import Endpoints, Outcome, RemoteColumn, Stored
-from ha_engine.errors import InvalidEvents
-from ha_engine.types import Position
+from ha_engine.client.async_producer import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    IN_FLIGHT_MAX,
+    Ack,
+    AsyncProducer,
+    lines_of,
+)
+from ha_engine.client.payload import Payload, of_lines
+from ha_engine.client.transport import RemoteColumn
 
-IN_FLIGHT_MAX = 32
-"""Half of the sequences that a node keeps by default (``receive.sequences_kept``): with more, a
-slow request could fall out of what the node remembers while later ones pass it (R27)."""
+__all__ = ["IN_FLIGHT_MAX", "Ack", "Producer"]
 
-
-@dataclass(frozen=True, slots=True)
-class Ack:
-    """``rows`` rows, from ``first_row`` of what this producer sent to ``stream``, are committed.
-
-    ``position`` is None when the nodes only remember that the sequence was used long ago.
-    """
-
-    stream: str
-    sequence: int
-    first_row: int
-    rows: int
-    position: Position | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Request:
-    stream: str
-    sequence: int
-    first_row: int
-    rows: int
+Result = TypeVar("Result")
 
 
 class Producer:
     """One sequence of requests under one producer id; for one thread.
 
-    ``producer_id`` and ``first_sequence`` let a later process go on, or repeat an earlier run: the
-    same requests under the same sequences are stored once. With ``repeats`` a sequence that the
-    nodes no longer remember counts as stored then, else it raises SequenceForgotten. ``deadline``
-    seconds bound the retries of one request. While one is in flight, the next is gathered. With
-    ``in_flight`` above 1, requests that are repeated after a failure may change places, and a row
-    that comes late may lie behind a watermark by then. ``on_ack`` is called on the caller's
-    thread, in the order of the sequences.
-
-    ``send``, ``flush`` and ``close`` raise DeliveryFailed when no node took a request before the
-    deadline, InvalidEvents when rows do not fit the stream (``row`` counts all rows sent to it),
-    and the other Rejected errors as the node says them. Only what ``on_ack`` has told is surely
-    stored.
+    The settings, the errors and the methods are those of ``AsyncProducer``, but that ``on_ack`` is
+    called on the caller's thread, while it is in a call.
     """
 
     def __init__(
@@ -78,27 +47,38 @@ class Producer:
         producer_id: str | None = None,
         first_sequence: int = 0,
         repeats: bool = False,
-        batch_rows: int = 1_000,
+        batch_rows: int = BATCH_ROWS,
+        batch_bytes: int = BATCH_BYTES,
+        linger: float | None = None,
         in_flight: int = 1,
         deadline: float = 60.0,
         on_ack: Callable[[Ack], None] | None = None,
     ) -> None:
-        if not 1 <= in_flight <= IN_FLIGHT_MAX:
-            raise ValueError(f"in_flight must be from 1 to {IN_FLIGHT_MAX}, not {in_flight}")
-        if batch_rows < 1:
-            raise ValueError(f"batch_rows must be at least 1, not {batch_rows}")
-        self.producer_id = producer_id or uuid4().hex
-        self.rows_acked = 0
-        self._endpoints = Endpoints(
-            endpoints, self.producer_id, deadline, repeats=repeats, width=in_flight
+        self._acks: deque[Ack] = deque()
+        self._core = AsyncProducer(
+            endpoints,
+            producer_id=producer_id,
+            first_sequence=first_sequence,
+            repeats=repeats,
+            batch_rows=batch_rows,
+            batch_bytes=batch_bytes,
+            linger=linger,
+            in_flight=in_flight,
+            deadline=deadline,
+            on_ack=None if on_ack is None else self._acks.append,
         )
-        self._sequence, self._batch_rows = first_sequence, batch_rows
-        self._in_flight_max = in_flight
         self._on_ack = on_ack
-        self._threads = ThreadPoolExecutor(in_flight, thread_name_prefix="producer")
-        self._in_flight: deque[tuple[_Request, Future[Outcome]]] = deque()
-        self._gathered: dict[str, list[bytes]] = {}
-        self._rows_sent: dict[str, int] = {}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="producer", daemon=True)
+        self._thread.start()
+
+    @property
+    def producer_id(self) -> str:
+        return self._core.producer_id
+
+    @property
+    def rows_acked(self) -> int:
+        return self._core.rows_acked
 
     def __enter__(self) -> Self:
         return self
@@ -112,31 +92,25 @@ class Producer:
     # -- sending -----------------------------------------------------------------------------------
 
     def send(self, stream: str, rows: Iterable[dict[str, Any]] | pa.RecordBatch) -> None:
-        """Gather ``rows`` and send every full batch; returns before they are acknowledged.
-
-        Values are those of JSON; dates and timestamps may also be datetime objects, decimals
-        Decimal, binary bytes.
-        """
-        if isinstance(rows, pa.RecordBatch):
-            rows = rows.to_pylist()
-        for row in rows:
-            gathered = self._gathered.setdefault(stream, [])
-            gathered.append(as_line(row))
-            if len(gathered) >= self._batch_rows:
-                self._send_gathered(stream)
+        """See AsyncProducer; rows are written as JSON here, while others are in flight there."""
+        for lines in lines_of(rows, self._core.batch_rows):
+            self._run(self._core.gather(stream, lines))
 
     def send_lines(self, stream: str, lines: Sequence[bytes]) -> None:
         """Send rows that are NDJSON already as one request, after what was gathered before."""
-        self._send_gathered(stream)
-        self._make_room()
-        self._dispatch(stream, list(lines))
+        self.send_payload(stream, of_lines(lines))
+
+    def send_batch(self, stream: str, batch: pa.RecordBatch) -> None:
+        """See AsyncProducer."""
+        self._run(self._core.send_batch(stream, batch))
+
+    def send_payload(self, stream: str, payload: Payload) -> None:
+        """See AsyncProducer."""
+        self._run(self._core.send_payload(stream, payload))
 
     def flush(self) -> None:
         """Send what was gathered, and return when all of it is acknowledged."""
-        for stream in list(self._gathered):
-            self._send_gathered(stream)
-        while self._in_flight:
-            self._settle_oldest()
+        self._run(self._core.flush())
 
     def close(self) -> None:
         """Flush, then let go of the connections."""
@@ -147,80 +121,30 @@ class Producer:
 
     def abandon(self) -> None:
         """Let go: what is gathered is dropped, what is in flight gets one last chance."""
-        self._endpoints.stop()
-        self._threads.shutdown(wait=True, cancel_futures=True)
-        self._collect_answers()
-        self._endpoints.close()
+        if self._loop.is_closed():
+            return
+        try:
+            self._run(self._core.abandon())
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
 
     def columns(self, stream: str) -> list[RemoteColumn]:
         """The columns of ``stream``. Raises UnknownStream, DeliveryFailed."""
-        return self._endpoints.columns(stream)
+        return self._run(self._core.columns(stream))
 
     # -- how ---------------------------------------------------------------------------------------
 
-    def _send_gathered(self, stream: str) -> None:
-        self._make_room()
-        lines = self._gathered.pop(stream, None)
-        if lines:
-            self._dispatch(stream, lines)
+    def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """To its end on the loop, unless this thread is interrupted."""
+        running = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return running.result()
+        finally:
+            running.cancel()
+            self._tell()
 
-    def _make_room(self) -> None:
-        while len(self._in_flight) >= self._in_flight_max:
-            self._settle_oldest()
-
-    def _dispatch(self, stream: str, lines: list[bytes]) -> None:
-        first_row = self._rows_sent.get(stream, 0)
-        request = _Request(stream, self._sequence, first_row, len(lines))
-        self._sequence += 1
-        self._rows_sent[stream] = first_row + len(lines)
-        body = b"\n".join(lines)
-        answer = self._threads.submit(self._endpoints.post, stream, request.sequence, body)
-        self._in_flight.append((request, answer))
-
-    def _settle_oldest(self) -> None:
-        request, answer = self._in_flight[0]
-        answer.exception()  # waits; an interruption here leaves the request in its place
-        self._in_flight.popleft()
-        self._settle(request, answer.result())
-
-    def _settle(self, request: _Request, outcome: Outcome) -> None:
-        match outcome:
-            case Stored(position):
-                self.rows_acked += request.rows
-                if self._on_ack is not None:
-                    self._on_ack(_ack(request, position))
-            case InvalidEvents(reason=reason, row=row) if row is not None:
-                raise InvalidEvents(reason, request.first_row + row)
-            case error:
-                raise error
-
-    def _collect_answers(self) -> None:
-        """Acks that came in before the end still count."""
-        while self._in_flight:
-            request, answer = self._in_flight.popleft()
-            if answer.done() and not answer.cancelled() and isinstance(answer.result(), Stored):
-                self._settle(request, answer.result())
-
-
-def _ack(request: _Request, position: Position | None) -> Ack:
-    return Ack(request.stream, request.sequence, request.first_row, request.rows, position)
-
-
-def as_line(row: dict[str, Any]) -> bytes:
-    """One event as JSON without line breaks. Raises InvalidEvents for what JSON cannot say."""
-    try:
-        return json.dumps(row, default=_as_json, allow_nan=False, separators=(",", ":")).encode()
-    except (TypeError, ValueError) as error:
-        raise InvalidEvents(f"a row cannot be sent as JSON: {error}") from None
-
-
-def _as_json(value: object) -> str:
-    match value:
-        case date():  # datetime too
-            return value.isoformat()
-        case Decimal():
-            return str(value)
-        case bytes():
-            return base64.b64encode(value).decode()
-        case _:
-            raise TypeError(f"a value of type {type(value).__name__} has no form in JSON")
+    def _tell(self) -> None:
+        while self._acks and self._on_ack is not None:
+            self._on_ack(self._acks.popleft())

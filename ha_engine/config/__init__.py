@@ -2,6 +2,7 @@
 
 sections    every key with its type, default and description
 event_sync  the section of the stream between nodes
+ingest      the section of the gRPC interface for producers
 tree        the sections together, and the relations between their keys
 load        files, HA_ENGINE_* and secrets; every problem in one go
 group       what must be equal on every node of a group
@@ -10,7 +11,8 @@ quantities  durations, sizes and addresses
 """
 
 from ha_engine.config.event_sync import EventSyncConfig
+from ha_engine.config.ingest import IngestConfig
 from ha_engine.config.sections import HttpConfig, LogConfig, ReceiveConfig
 from ha_engine.config.tree import Config
 
-__all__ = ["Config", "EventSyncConfig", "HttpConfig", "LogConfig", "ReceiveConfig"]
+__all__ = ["Config", "EventSyncConfig", "HttpConfig", "IngestConfig", "LogConfig", "ReceiveConfig"]

@@ -37,6 +37,16 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
+def require_loopback(listen: str, insecure: bool, what: str) -> None:
+    """Raises ValueError where ``listen`` lets in strangers and nobody wrote that it may."""
+    host, _ = split_address(listen)
+    if not insecure and not is_loopback(host):
+        raise ValueError(
+            f"listen is {listen}, which other hosts reach, and {what} neither encrypts nor "
+            "asks who calls; listen on 127.0.0.1, or write 'insecure: true' if you trust them"
+        )
+
+
 class NodeConfig(Section):
     """Who this node is and where it keeps its files."""
 
@@ -141,12 +151,7 @@ class HttpConfig(Section):
 
     @model_validator(mode="after")
     def _strangers_are_let_in_on_purpose_only(self) -> HttpConfig:
-        host, _ = split_address(self.listen)
-        if not self.insecure and not is_loopback(host):
-            raise ValueError(
-                f"listen is {self.listen}, which other hosts reach, and HTTP neither encrypts nor "
-                "asks who calls; listen on 127.0.0.1, or write 'insecure: true' if you trust them"
-            )
+        require_loopback(self.listen, self.insecure, "HTTP")
         return self
 
 

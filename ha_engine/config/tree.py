@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import Field, model_validator
 
 from ha_engine.config.event_sync import EventSyncConfig
+from ha_engine.config.ingest import IngestConfig
 from ha_engine.config.quantities import format_size
 from ha_engine.config.sections import (
     DatabaseConfig,
@@ -42,6 +43,7 @@ class Config(Section):
     lease: LeaseConfig = LeaseConfig()
     event_sync: EventSyncConfig = EventSyncConfig()
     http: HttpConfig = HttpConfig()
+    ingest: IngestConfig = IngestConfig()
     receive: ReceiveConfig = ReceiveConfig()
     journal: JournalConfig = JournalConfig()
     query: QueryConfig = QueryConfig()

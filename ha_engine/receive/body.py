@@ -52,7 +52,7 @@ class Body:
             if message["type"] == "http.disconnect":
                 raise ClientGone
             part = message.get("body", b"")
-            self._hold(len(part))
+            self.hold(len(part))
             parts.append(part)
             more = message.get("more_body", False)
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -67,10 +67,11 @@ class Body:
         self._require(len(body))
         if not unpacker.eof or unpacker.unused_data:
             raise InvalidEvents("the gzip body is cut, or has more after its end")
-        self._hold(len(body))
+        self.hold(len(body))
         return body
 
-    def _hold(self, length: int) -> None:
+    def hold(self, length: int) -> None:
+        """``length`` more bytes are there. Raises PayloadTooLarge, Backpressure."""
         self._require(self._held + length)
         self._room.take(length)
         self._held += length

@@ -30,16 +30,16 @@ class ColumnReader:
         self._has_decimals = _has(field.type, pa.types.is_decimal)
         self.is_checked = self._has_floats or self._has_strings or self._has_decimals
 
-    def check(self, column: pa.ChunkedArray, source: bytes) -> None:
+    def check(self, column: pa.ChunkedArray, source: bytes | None) -> None:
         """Refuse NaN, Infinity, U+0000 and too long decimals, which pyarrow lets through.
 
         pyarrow counts the digits of a decimal as written: 123 is let into decimal(3,2). ``source``
-        is what the column was parsed from: without certain letters there is no need to look. A
-        float beyond 32 bits becomes Infinity without any. Raises Misfit.
+        is what the column was parsed from: without certain letters there is no need to look; None
+        if it was not parsed. A float beyond 32 bits becomes Infinity without any. Raises Misfit.
         """
-        if self._has_floats and (self._has_narrow_floats or b"NaN" in source or b"Inf" in source):
+        if self._has_floats and (self._has_narrow_floats or _may_hold(source, b"NaN", b"Inf")):
             _require(column, pa.types.is_floating, _is_finite, "a number that is not finite")
-        if self._has_strings and b"\\u0000" in source:
+        if self._has_strings and _may_hold(source, b"\\u0000"):
             _require(column, pa.types.is_string, _has_no_nul, "a string with U+0000 in it")
         if self._has_decimals:
             _require(column, pa.types.is_decimal, _fits, "a decimal with too many digits")
@@ -53,6 +53,10 @@ class ColumnReader:
             return _converted(array, self._target)
         except (pa.ArrowInvalid, binascii.Error) as error:
             raise Misfit(str(error)) from None
+
+
+def _may_hold(source: bytes | None, *words: bytes) -> bool:
+    return source is None or any(word in source for word in words)
 
 
 def expected(kind: pa.DataType) -> str:
@@ -104,17 +108,18 @@ def _has(kind: pa.DataType, wanted: Any) -> bool:
 
 def _require(column: pa.ChunkedArray, of_kind: Any, holds: Any, otherwise: str) -> None:
     for chunk in column.chunks:
-        for leaf in _leaves(chunk):
+        for leaf in leaves(chunk):
             if of_kind(leaf.type) and not holds(leaf):
                 raise Misfit(otherwise)
 
 
-def _leaves(array: pa.Array) -> list[pa.Array]:
+def leaves(array: pa.Array) -> list[pa.Array]:
+    """The arrays of values below structs and lists, without those that a null above hides."""
     match array:
-        case pa.StructArray() | pa.ListArray():
+        case pa.StructArray() | pa.ListArray() | pa.LargeListArray():
             children = array.flatten()
             children = children if isinstance(children, list) else [children]
-            return [leaf for child in children for leaf in _leaves(child)]
+            return [leaf for child in children for leaf in leaves(child)]
         case _:
             return [array]
 

@@ -29,12 +29,14 @@ import pyarrow as pa
 import pyarrow.json as arrow_json
 
 from ha_engine.errors import ApplicationError, InvalidEvents, PayloadTooLarge, UnsupportedFormat
+from ha_engine.receive.arrow import ArrowReader
 from ha_engine.receive.columns import ColumnReader, Misfit
-from ha_engine.receive.diagnose import reason_for
+from ha_engine.receive.diagnose import first_bad, reason_for
 
 _BLANK = b" \t\r\n"
 _BLANKS = re.compile(r"[ \t\r\n]*")
 _CUTTER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
+_EMPTY = "the body is empty; send at least one event"
 _ONE_BLOCK = arrow_json.ReadOptions(use_threads=False, block_size=(1 << 31) - 1)
 
 
@@ -43,6 +45,7 @@ class Format(Enum):
 
     NDJSON = "application/x-ndjson"
     JSON = "application/json"
+    ARROW = "application/vnd.apache.arrow.stream"
 
 
 _NAMES = {form.value: form for form in Format} | {
@@ -58,7 +61,7 @@ def format_of(content_type: str) -> Format:
     if found is None:
         raise UnsupportedFormat(
             f"content type {name.strip()[:80]!r} is not read here; "
-            f"send {Format.NDJSON.value} or {Format.JSON.value}"
+            f"send {Format.NDJSON.value}, {Format.JSON.value} or {Format.ARROW.value}"
         )
     charset = parameters.lower().replace(" ", "").replace('"', "")
     if charset not in ("", "charset=utf-8"):
@@ -87,21 +90,24 @@ class Decoder:
         self._strict = _options(self._readers, "error")
         self._lenient = {reader.name: _options([reader], "ignore") for reader in self._readers}
         self._refuse_unreadable_types()
+        self._arrow = ArrowReader(schema, self._readers)
 
     def decode(self, body: bytes, form: Format) -> pa.RecordBatch:
         """All rows of ``body``, in order, as one batch of exactly the stream's schema.
 
         Raises InvalidEvents with the first bad row (blank lines do not count) and PayloadTooLarge.
         """
+        if form is Format.ARROW:
+            return self._read_arrow(body)
         return self.parse(self.lines(body, form))
 
     def lines(self, body: bytes, form: Format) -> Lines:
-        """``body`` as one event a line, not parsed yet. Raises InvalidEvents, PayloadTooLarge."""
-        match form:
-            case Format.NDJSON:
-                text = _tidy(body)
-            case Format.JSON:
-                text = self._lines_of_json(body)
+        """``body``, which is text, as one event a line, not parsed yet.
+
+        Raises InvalidEvents, PayloadTooLarge.
+        """
+        assert form is not Format.ARROW, "Arrow has no lines"
+        text = _tidy(body) if form is Format.NDJSON else self._lines_of_json(body)
         lines = Lines(text, text.count(b"\n") + 1)
         if lines.rows > self._rows_max:
             raise self._too_many()
@@ -154,21 +160,10 @@ class Decoder:
     # -- the search for a reason -------------------------------------------------------------------
 
     def _explain(self, lines: list[bytes], misfit: Misfit) -> InvalidEvents:
-        row = self._first_bad(lines)
+        row = first_bad(len(lines), lambda low, high: self._accepts(lines[low:high]))
         if row is None:
             return InvalidEvents(str(misfit))
         return InvalidEvents(reason_for(lines[row], self.schema, self._misfit_of_field), row)
-
-    def _first_bad(self, lines: list[bytes]) -> int | None:
-        """Halving costs at most twice the parse of the whole. None: no row is bad by itself."""
-        low, high = 0, len(lines)
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self._accepts(lines[low:middle]):
-                low = middle
-            else:
-                high = middle
-        return None if self._accepts(lines[low:high]) else low
 
     def _accepts(self, lines: list[bytes]) -> bool:
         try:
@@ -187,6 +182,21 @@ class Decoder:
         except Misfit as misfit:
             return misfit
         return None
+
+    # -- Arrow -------------------------------------------------------------------------------------
+
+    def _read_arrow(self, body: bytes) -> pa.RecordBatch:
+        if not body:
+            raise InvalidEvents(_EMPTY)
+        batches, rows = [], 0
+        for batch in self._arrow.batches(body):
+            rows += batch.num_rows
+            if rows > self._rows_max:
+                raise self._too_many()
+            batches.append(batch)
+        if not rows:
+            raise InvalidEvents(_EMPTY)
+        return self._arrow.shaped(pa.concat_batches(batches))
 
     # -- arrays and limits -------------------------------------------------------------------------
 
@@ -254,7 +264,7 @@ def _tidy(body: bytes) -> bytes:
     """One event a line, without blank lines. A line break cannot occur inside of a JSON string."""
     lines = body.strip(_BLANK)
     if not lines:
-        raise InvalidEvents("the body is empty; send at least one event")
+        raise InvalidEvents(_EMPTY)
     if lines.count(b"}\n{") == lines.count(b"\n"):
         return lines
     stripped = (line.strip(_BLANK) for line in lines.split(b"\n"))
@@ -274,7 +284,7 @@ def _elements(text: str) -> Iterator[str]:
     """The objects of a JSON array, or the one object, as written. Raises JSONDecodeError."""
     at = _skip(text, 0)
     if at == len(text):
-        raise InvalidEvents("the body is empty; send at least one event")
+        raise InvalidEvents(_EMPTY)
     if text.startswith("[", at):
         end = yield from _elements_of_array(text, at)
     else:

@@ -1,4 +1,4 @@
-"""Says in one sentence why a line is no event of a stream, after the parser has refused it."""
+"""Says which row is no event of a stream, and in one sentence why, after it was refused."""
 
 from __future__ import annotations
 
@@ -23,6 +23,21 @@ class _Twice(Exception):
     """A key stands twice in one object."""
 
 
+def first_bad(count: int, accepts: Callable[[int, int], bool]) -> int | None:
+    """The first of ``count`` rows for which ``accepts(low, high)`` is false wherever it is in.
+
+    Halving costs at most twice the judgement of the whole. None: no row is bad by itself.
+    """
+    low, high = 0, count
+    while high - low > 1:
+        middle = (low + high) // 2
+        if accepts(low, middle):
+            low = middle
+        else:
+            high = middle
+    return None if accepts(low, high) else low
+
+
 def reason_for(line: bytes, schema: pa.Schema, misfit_of_field: MisfitOfField) -> str:
     """Why ``line`` (UTF-8, no line break) was refused."""
     try:
@@ -43,11 +58,11 @@ def _of_event(
 ) -> str:
     for path, known in _objects(event, pa.struct(list(schema)), ""):
         if path.rpartition(".")[2] not in known:
-            return _unknown(path, known)
+            return unknown(path, known)
     for field in schema:
         if not field.nullable and event.get(field.name) is None:
             how = "is null" if field.name in event else "is missing"
-            return f"field {field.name!r} {how}, but the stream declares it not null"
+            return of_not_null(field.name, how)
     present = [field for field in schema if field.name in event]
     for field in present:
         if _is_beyond_any_double(event[field.name]):
@@ -78,10 +93,16 @@ def _is_beyond_any_double(value: Any) -> bool:
 
 
 def _unexpected(field: pa.Field, event: dict[str, Any]) -> str:
-    return f"field {field.name!r} is {_shown(event[field.name])}, expected {expected(field.type)}"
+    return f"field {field.name!r} is {shown(event[field.name])}, expected {expected(field.type)}"
 
 
-def _unknown(path: str, known: list[str]) -> str:
+def of_not_null(name: str, how: str) -> str:
+    """The sentence about a field that ``is missing`` or ``is null``."""
+    return f"field {name!r} {how}, but the stream declares it not null"
+
+
+def unknown(path: str, known: list[str]) -> str:
+    """The sentence about a field that the stream has not."""
     near = get_close_matches(path.rpartition(".")[2], known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
     return f"the stream has no field {path[:SHOWN_CHARACTERS_MAX]!r}; {hint}"
@@ -104,8 +125,10 @@ class _Number(str):
 _loads = partial(json.loads, parse_int=_Number, parse_float=_Number)
 
 
-def _shown(value: Any) -> str:
-    text = str(value) if isinstance(value, _Number) else json.dumps(value, ensure_ascii=False)
+def shown(value: Any) -> str:
+    """A value as a sentence quotes it: cut short, and readable whatever it is."""
+    written = partial(json.dumps, ensure_ascii=False, default=str)
+    text = str(value) if isinstance(value, _Number) else written(value)
     if len(text) > SHOWN_CHARACTERS_MAX:
         text = f"{text[:SHOWN_CHARACTERS_MAX]}..."
     return text.encode(errors="backslashreplace").decode()

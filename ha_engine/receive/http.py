@@ -10,7 +10,6 @@ import json
 import math
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -30,18 +29,13 @@ from ha_engine.errors import (
     UnknownStream,
     UnsupportedFormat,
 )
-from ha_engine.receive.body import Body, ClientGone, Receive, is_gzip
+from ha_engine.receive.body import ClientGone, Receive, is_gzip
 from ha_engine.receive.decode import format_of
-from ha_engine.receive.gate import Gate, Receipt
-from ha_engine.receive.joining import JoiningDecoder
-from ha_engine.receive.producers import digest_of
-from ha_engine.types import Submission
+from ha_engine.receive.gate import Receipt
+from ha_engine.receive.intake import Identity, Intake, Parcel, identity_of
 
-DECODING_THREADS = 2
 BODY_WITHIN_SECONDS = 30.0
-SEQUENCE_MAX = (1 << 63) - 1
-
-_PRODUCER_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+NAMES = "X-Producer-Id", "X-Sequence"
 _SEQUENCE = re.compile(rb"[0-9]{1,19}")
 
 Scope = MutableMapping[str, Any]
@@ -49,29 +43,23 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 
-def routes(
-    gate: Gate, max_body: int, body_within_seconds: float = BODY_WITHIN_SECONDS
-) -> list[Route]:
+def routes(intake: Intake, body_within_seconds: float = BODY_WITHIN_SECONDS) -> list[Route]:
     """``POST /v1/streams/{stream}/events`` and ``GET /v1/streams/{stream}``."""
     return [
         Route(
             "/v1/streams/{stream}/events",
-            EventsEndpoint(gate, max_body, body_within_seconds),
+            EventsEndpoint(intake, body_within_seconds),
             name="publish events",
         ),
-        Route("/v1/streams/{stream}", partial(_show_stream, gate), name="stream"),
+        Route("/v1/streams/{stream}", partial(_show_stream, intake), name="stream"),
     ]
 
 
 class EventsEndpoint:
     """An ASGI application for one path; needs ``path_params`` in its scope."""
 
-    def __init__(self, gate: Gate, max_body: int, body_within_seconds: float) -> None:
-        self._gate, self._max_body, self._within = gate, max_body, body_within_seconds
-        threads = ThreadPoolExecutor(DECODING_THREADS, thread_name_prefix="decode")
-        self._decoders = {
-            stream: JoiningDecoder(gate.decoder(stream), threads) for stream in gate.streams
-        }
+    def __init__(self, intake: Intake, body_within_seconds: float) -> None:
+        self._intake, self._within = intake, body_within_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != "POST":
@@ -79,71 +67,46 @@ class EventsEndpoint:
             return
         stream: str = scope["path_params"]["stream"]
         try:
-            receipt = await self._take(stream, dict(scope["headers"]), receive)
+            parcel = await self._take(stream, dict(scope["headers"]), receive)
+            receipt = await self._intake.store(parcel)
         except Rejected as refusal:
-            self._count(stream, refusal)
+            self._intake.count(stream, refusal)
             await _refuse(send, refusal)
         except ClientGone:
             return
         else:
             await _acknowledge(send, receipt)
 
-    async def _take(self, stream: str, headers: dict[bytes, bytes], receive: Receive) -> Receipt:
-        self._gate.decoder(stream)
+    async def _take(self, stream: str, headers: dict[bytes, bytes], receive: Receive) -> Parcel:
+        self._intake.require_stream(stream)
         form = format_of(headers.get(b"content-type", b"").decode("latin-1"))
         packed = is_gzip(headers.get(b"content-encoding"))
         identity = _identity(headers)
-        self._gate.require_open()
-        with Body(self._gate.room, self._max_body) as body:
+        self._intake.require_open()
+        with self._intake.body() as body:
             body.require_fits(headers.get(b"content-length"))
             raw = await body.read(receive, self._within)
             if packed:
                 raw = body.unzipped(raw)
-            batch = await self._decoders[stream].decode(raw, form)
-            submission = _submission(identity, stream, raw, batch.num_rows)
-        return await self._gate.submit(stream, batch, submission)
-
-    def _count(self, stream: str, refusal: Rejected) -> None:
-        """Names that clients make up must not become names of metrics."""
-        known = stream if stream in self._gate.streams else ""
-        self._gate.counters.rejected(known, type(refusal).__name__)
+            return await self._intake.unpack(stream, raw, form, identity)
 
 
-async def _show_stream(gate: Gate, request: Request) -> JSONResponse:
+async def _show_stream(intake: Intake, request: Request) -> JSONResponse:
     """Name and columns; types as Arrow names them."""
+    name = request.path_params["stream"]
     try:
-        schema = gate.decoder(request.path_params["stream"]).schema
+        columns = intake.columns(name)
     except UnknownStream as unknown:
         return JSONResponse({"error": str(unknown)}, 404)
-    columns = [
-        {"name": field.name, "type": str(field.type), "nullable": field.nullable}
-        for field in schema
-    ]
-    return JSONResponse({"name": request.path_params["stream"], "schema": columns})
+    return JSONResponse({"name": name, "schema": [column._asdict() for column in columns]})
 
 
-# -- who sends -------------------------------------------------------------------------------------
-
-
-def _identity(headers: dict[bytes, bytes]) -> tuple[str, int] | None:
+def _identity(headers: dict[bytes, bytes]) -> Identity | None:
     producer, sequence = headers.get(b"x-producer-id"), headers.get(b"x-sequence")
-    if producer is None and sequence is None:
-        return None
-    if producer is None or sequence is None:
-        raise InvalidEvents("X-Producer-Id and X-Sequence come together; send both or none")
-    if not _PRODUCER_ID.fullmatch(producer):
-        raise InvalidEvents("X-Producer-Id must be 1 to 128 visible ASCII characters")
-    if not _SEQUENCE.fullmatch(sequence) or int(sequence) > SEQUENCE_MAX:
-        raise InvalidEvents(f"X-Sequence must be a whole number from 0 to {SEQUENCE_MAX}")
-    return producer.decode(), int(sequence)
-
-
-def _submission(
-    identity: tuple[str, int] | None, stream: str, body: bytes, rows: int
-) -> Submission | None:
-    if identity is None:
-        return None
-    return Submission(*identity, digest_of(stream, body), rows)
+    number = None
+    if sequence is not None:
+        number = int(sequence) if _SEQUENCE.fullmatch(sequence) else -1
+    return identity_of(None if producer is None else producer.decode("latin-1"), number, NAMES)
 
 
 # -- answers ---------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Small bodies that arrive in one turn of the event loop are parsed in one go.
+"""Small bodies of JSON that arrive in one turn of the event loop are parsed in one go.
 
 A busy gate needs it: a call of the parser costs 0.1 ms before it has read a byte. Bigger bodies
 go to a thread each; the parser lets go of the interpreter lock.
@@ -35,6 +35,8 @@ class JoiningDecoder:
         loop = asyncio.get_running_loop()
         if len(body) > SMALL_BYTES:
             return await loop.run_in_executor(self._threads, self._decoder.decode, body, form)
+        if form is Format.ARROW:
+            return self._decoder.decode(body, form)
         lines = self._decoder.lines(body, form)
         batch: asyncio.Future[pa.RecordBatch] = loop.create_future()
         if not self._waiting:

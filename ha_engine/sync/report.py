@@ -30,8 +30,9 @@ class Report:
     """A node's status in short; ``last``, ``durable`` and ``committed`` are sequences.
 
     ``url`` is that of its HTTP interface, ``follows`` says that it takes records of the holder,
-    ``attended`` that its Spark runs, ``room`` that its disk has space for events, and
-    ``to_restore`` how many bytes of a snapshot have yet to come.
+    ``attended`` that its Spark runs, ``room`` that its disk has space for events,
+    ``to_restore`` how many bytes of a snapshot have yet to come, and ``ingest`` where producers
+    reach it over gRPC, if they do.
     """
 
     role: str
@@ -49,6 +50,7 @@ class Report:
     attended: bool
     queries: tuple[QueryReport, ...] = ()
     to_restore: int = 0
+    ingest: str = ""
 
 
 def to_frame(report: Report) -> pb.SyncFrame:
@@ -68,13 +70,14 @@ def to_frame(report: Report) -> pb.SyncFrame:
         attended=report.attended,
         queries=map(_from_query, report.queries[:QUERIES_MAX]),
         to_restore=report.to_restore,
+        ingest=report.ingest[:TEXT_MAX],
     )
     return pb.SyncFrame(report=said)
 
 
 def from_frame(said: pb.Report) -> Report:
     """Raises MalformedFrame when it is longer than any."""
-    texts = [said.role, said.why, said.url, said.journal_id]
+    texts = [said.role, said.why, said.url, said.journal_id, said.ingest]
     texts += [text for query in said.queries for text in (query.query, query.state)]
     if any(len(text) > TEXT_MAX for text in texts) or len(said.queries) > QUERIES_MAX:
         raise MalformedFrame("its report is longer than any")
@@ -94,6 +97,7 @@ def from_frame(said: pb.Report) -> Report:
         said.attended,
         tuple(map(_to_query, said.queries)),
         said.to_restore,
+        said.ingest,
     )
 
 

@@ -727,6 +727,7 @@ class Report(_message.Message):
     ATTENDED_FIELD_NUMBER: _builtins.int
     QUERIES_FIELD_NUMBER: _builtins.int
     TO_RESTORE_FIELD_NUMBER: _builtins.int
+    INGEST_FIELD_NUMBER: _builtins.int
     role: _builtins.str
     why: _builtins.str
     epoch: _builtins.int
@@ -745,6 +746,8 @@ class Report(_message.Message):
     """Its Spark runs."""
     to_restore: _builtins.int
     """Bytes of a snapshot that it has yet to restore; 0 when it restores none."""
+    ingest: _builtins.str
+    """Where producers reach it over gRPC; empty when it does not listen."""
     @_builtins.property
     def queries(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueryReport]: ...
     def __init__(
@@ -765,10 +768,11 @@ class Report(_message.Message):
         attended: _builtins.bool = ...,
         queries: _abc.Iterable[Global___QueryReport] | None = ...,
         to_restore: _builtins.int = ...,
+        ingest: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attended", b"attended", "committed", b"committed", "durable", b"durable", "epoch", b"epoch", "follows", b"follows", "journal_id", b"journal_id", "last", b"last", "queries", b"queries", "role", b"role", "room", b"room", "suspended", b"suspended", "to_restore", b"to_restore", "url", b"url", "warm", b"warm", "why", b"why"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attended", b"attended", "committed", b"committed", "durable", b"durable", "epoch", b"epoch", "follows", b"follows", "ingest", b"ingest", "journal_id", b"journal_id", "last", b"last", "queries", b"queries", "role", b"role", "room", b"room", "suspended", b"suspended", "to_restore", b"to_restore", "url", b"url", "warm", b"warm", "why", b"why"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,12 +1,14 @@
-"""The producer against real nodes over real HTTP: it finds the active, and stores nothing twice."""
+"""The producer against real nodes, over HTTP and over gRPC: it finds the active, and stores nothing
+twice."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,10 @@ import pyarrow as pa
 import pytest
 from starlette.applications import Starlette
 
-from ha_engine.client.endpoints import RemoteColumn
-from ha_engine.client.producer import Ack, Producer, as_line
-from ha_engine.config import ReceiveConfig
+from ha_engine.client.payload import as_line
+from ha_engine.client.producer import Ack, Producer
+from ha_engine.client.transport import RemoteColumn
+from ha_engine.config import IngestConfig, ReceiveConfig
 from ha_engine.errors import (
     Backpressure,
     DeliveryFailed,
@@ -27,8 +30,12 @@ from ha_engine.errors import (
     SequenceForgotten,
     UnknownStream,
 )
-from tests.receive.solo import SCHEMA, Solo, served
+from ha_engine.receive.ingest import IngestServer
+from ha_engine.receive.intake import Intake
+from tests.receive.solo import MAX_BODY, SCHEMA, Solo, served
 from tests.waiting import wait_until
+
+GRPC = "grpc://"
 
 
 class Node:
@@ -39,8 +46,10 @@ class Node:
         directory: Path,
         config: ReceiveConfig | None = None,
         wrap: Callable[[Starlette], Any] = lambda app: app,
+        scheme: str = "http://",
     ) -> None:
         self._directory, self._config, self._wrap = directory, config, wrap
+        self._scheme = scheme
         self._ready, self._stop = threading.Event(), asyncio.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
         self._thread.start()
@@ -49,10 +58,23 @@ class Node:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.solo = Solo(self._directory, self._config)
-        async with served(self._wrap(self.solo.app())) as self.url:
+        async with self._served() as self.url:
             self._ready.set()
             await self._stop.wait()
         await self.solo.close()
+
+    @contextlib.asynccontextmanager
+    async def _served(self) -> AsyncIterator[str]:
+        if self._scheme != GRPC:
+            async with served(self._wrap(self.solo.app())) as url:
+                yield url
+            return
+        config = IngestConfig(listen="127.0.0.1:0")
+        intake = Intake(self.solo.gate, MAX_BODY)
+        server = IngestServer(intake, config, lambda url: url.removeprefix(GRPC))
+        await server.start()
+        yield f"{GRPC}127.0.0.1:{server.port}"
+        await server.stop()
 
     def call(self, action: Callable[[], Any]) -> Any:
         async def run() -> Any:
@@ -71,16 +93,21 @@ class Node:
             assert not self._thread.is_alive()
 
 
+@pytest.fixture(params=["http://", GRPC])
+def scheme(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    node = Node(tmp_path / "a")
+def node(tmp_path: Path, scheme: str) -> Iterator[Node]:
+    node = Node(tmp_path / "a", scheme=scheme)
     yield node
     node.stop()
 
 
 @pytest.fixture
-def other(tmp_path: Path) -> Iterator[Node]:
-    node = Node(tmp_path / "b")
+def other(tmp_path: Path, scheme: str) -> Iterator[Node]:
+    node = Node(tmp_path / "b", scheme=scheme)
     yield node
     node.stop()
 
@@ -112,6 +139,18 @@ def test_python_values_and_record_batches_are_sent_as_the_stream_reads_them(node
     assert node.call(node.solo.stored) == [row, row]
     line = as_line({"day": dt.date(2013, 1, 1), "price": Decimal("1.10"), "raw": b"hi"})
     assert line == b'{"day":"2013-01-01","price":"1.10","raw":"aGk="}'
+
+
+def test_batches_of_arrow_are_sent_as_they_are_and_cut_into_requests(node: Node) -> None:
+    acks: list[Ack] = []
+    at = pa.array([0] * 25, pa.timestamp("ns"))
+    origin = pa.array(["EWR"] * 25).dictionary_encode()
+    batch = pa.RecordBatch.from_pydict({"flight": range(25), "at": at, "origin": origin})
+    with Producer([node.url], batch_rows=10, on_ack=acks.append) as producer:
+        producer.send("flights", events(-1))
+        producer.send_batch("flights", batch)
+    assert node.flights() == list(range(-1, 25))
+    assert [(ack.first_row, ack.rows) for ack in acks] == [(0, 1), (1, 10), (11, 10), (21, 5)]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), object()])
@@ -147,10 +186,10 @@ def test_a_node_that_becomes_active_later_gets_the_events(node: Node) -> None:
 
 
 def test_a_frozen_active_is_not_asked_again_while_the_other_is_about_to_take_over(
-    node: Node,
+    node: Node, scheme: str
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as frozen:  # the kernel answers for it
-        url = f"http://127.0.0.1:{frozen.getsockname()[1]}"
+        url = f"{scheme}127.0.0.1:{frozen.getsockname()[1]}"
         node.call(lambda: node.solo.gate.close("this node is passive", url))
         producer = Producer([url, node.url], batch_rows=1)
         producer.send("flights", events(1))

@@ -9,9 +9,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 
+from ha_engine.client.sources import open_source
 from ha_engine.config import ReceiveConfig
 from tests.client.test_producer import Node
 from tests.waiting import wait_until
@@ -40,6 +45,16 @@ def csv(tmp_path: Path) -> Path:
         f"EWR,2013-01-01 05:15:00,{number if number % 2 else ''},{number}" for number in range(ROWS)
     ]
     path.write_text("\n".join(["origin,at,delay,flight", *lines, ""]))
+    return path
+
+
+def parquet_of(directory: Path, **columns: Any) -> Path:
+    """Flights with these columns, in small row groups if they are few."""
+    path = directory / "flights.parquet"
+    length = len(next(iter(columns.values())))
+    fixed = {"origin": ["EWR"] * length, "at": pa.array([0] * length, pa.timestamp("ms"))}
+    table = pa.table({**fixed, **columns})
+    parquet.write_table(table, path, row_group_size=700 if length < 1 << 16 else length)
     return path
 
 
@@ -74,6 +89,59 @@ def test_a_file_of_csv_is_typed_by_the_stream(node: Node, csv: Path) -> None:
     assert json.loads(done.stdout)["acked"] == ROWS
     stored = {row["flight"]: row["delay"] for row in node.call(node.solo.stored)}
     assert stored == {number: (float(number) if number % 2 else None) for number in range(ROWS)}
+
+
+def test_a_file_of_parquet_is_sent_and_a_second_run_stores_nothing_twice(
+    node: Node, tmp_path: Path
+) -> None:
+    file = parquet_of(tmp_path, flight=range(ROWS), delay=[None, 1.0] * (ROWS // 2))
+    for _ in range(2):
+        done = publish(node, "flights", str(file), "--producer-id", "p", "--json")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["acked"] == ROWS
+    assert node.flights() == list(range(ROWS))
+
+
+def test_a_column_of_parquet_that_does_not_fit_is_named_in_one_sentence(
+    node: Node, tmp_path: Path
+) -> None:
+    done = publish(node, "flights", str(parquet_of(tmp_path, flight=["1"] * 3)))
+    assert (done.returncode, node.flights()) == (1, [])
+    assert done.stderr == (
+        "ha-engine: flights.parquet: column 'flight' is string, and the stream declares int64; "
+        "convert it before it is sent\n"
+    )
+
+
+def test_a_bad_row_of_parquet_is_named_by_its_number(node: Node, tmp_path: Path) -> None:
+    file = parquet_of(tmp_path, delay=[0.0] * 1200 + [float("nan")])
+    done = publish(node, "flights", str(file), "--batch-rows", "100")
+    assert "row 1201 of flights.parquet: field 'delay' is NaN, expected" in done.stderr
+    assert done.stdout.startswith("1200 rows of flights.parquet acknowledged")
+
+
+def test_a_large_file_of_parquet_is_never_in_memory(tmp_path: Path) -> None:
+    """As a file of one row group, which is the worst."""
+    rows = 1_000_000
+    columns = {"flight": np.random.default_rng(1).integers(0, 1 << 60, rows)}
+    source = open_source(parquet_of(tmp_path, **columns), "auto")
+    before = pa.total_allocated_bytes()
+    seen = 0
+    for part in source.parts(1_000, list):
+        seen += part.payload.rows
+        assert pa.total_allocated_bytes() - before < 4 << 20
+    assert (seen, source.tell()) == (rows, (tmp_path / "flights.parquet").stat().st_size)
+    source.close()
+
+
+def test_a_file_is_sent_over_grpc_too(tmp_path: Path, csv: Path) -> None:
+    node = Node(tmp_path / "journal", scheme="grpc://")
+    done = publish(node, "flights", str(csv))
+    assert done.returncode == 0, done.stderr
+    assert node.flights() == list(range(ROWS))
+    unknown = publish(node, "nope", str(csv))
+    assert (unknown.returncode, "there is no stream 'nope'" in unknown.stderr) == (1, True)
+    node.stop()
 
 
 def test_standard_input_is_sent(node: Node) -> None:
@@ -177,6 +245,8 @@ def test_ctrl_c_tells_how_many_rows_were_acked(node: Node, ndjson: Path) -> None
     [
         (["flights", "missing.csv"], 2, "missing.csv cannot be read: No such file or directory"),
         (["flights", "LICENSE"], 2, "the name 'LICENSE' does not tell the format; add --format"),
+        (["flights", "LICENSE", "--format", "parquet"], 2, "LICENSE is not readable as Parquet: "),
+        (["flights", "-", "--format", "parquet"], 2, "not read from standard input; name the"),
         (["flights", "x.csv", "--format", "xml"], 2, "format 'xml' is not known"),
         (["nope", "-", "--format", "csv"], 1, "there is no stream 'nope'"),
     ],

@@ -23,6 +23,7 @@ from ha_engine.journal import Journal
 from ha_engine.journal.writer import JournalWriter
 from ha_engine.receive.gate import Gate
 from ha_engine.receive.http import routes
+from ha_engine.receive.intake import Intake
 from ha_engine.types import Events, Position, Record
 
 SCHEMA = pa.schema(
@@ -126,7 +127,7 @@ class Solo:
         ]
 
     def app(self, max_body: int = MAX_BODY, body_within_seconds: float = 30.0) -> Starlette:
-        return Starlette(routes=routes(self.gate, max_body, body_within_seconds))
+        return Starlette(routes=routes(Intake(self.gate, max_body), body_within_seconds))
 
     async def close(self) -> None:
         self.gate.close("this node is stopping")

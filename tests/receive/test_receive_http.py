@@ -11,14 +11,17 @@ from typing import Any
 
 import httpx
 import psutil
+import pyarrow as pa
 import pytest
 
+from ha_engine.client.payload import of_batch
 from ha_engine.errors import Backpressure
 from ha_engine.receive.gate import Tally
 from tests.receive.solo import Solo, served
 from tests.waiting import async_wait_until
 
 NDJSON = {"Content-Type": "application/x-ndjson"}
+ARROW = {"Content-Type": "application/vnd.apache.arrow.stream"}
 EVENTS = "/v1/streams/flights/events"
 EVENT = b'{"origin":"EWR","at":"2013-01-01T05:15:00Z","delay":2,"flight":1545}'
 MAX_BODY = 1 << 20
@@ -76,6 +79,33 @@ async def test_gzip_is_taken(solo: Solo, client: httpx.AsyncClient) -> None:
     assert answer.json()["accepted"] == len(solo.stored()) == 1
 
 
+async def test_a_stream_of_arrow_is_taken_as_one_request(
+    solo: Solo, client: httpx.AsyncClient
+) -> None:
+    identity = ARROW | {"X-Producer-Id": "p", "X-Sequence": "0"}
+    answers = [await post(client, arrow(origin=["EWR", "JFK"]), identity) for _ in range(2)]
+    assert answers[0].json() == {"accepted": 2, "position": {"epoch": 1, "sequence": 1}}
+    assert answers[1].content == answers[0].content
+    assert [row["origin"] for row in solo.stored()] == ["EWR", "JFK"]
+
+
+async def test_a_large_stream_of_arrow_is_taken(solo: Solo, client: httpx.AsyncClient) -> None:
+    answer = await post(client, arrow(origin=["EWR"] * 10_000), ARROW)
+    assert answer.json()["accepted"] == len(solo.stored()) == 10_000
+
+
+async def test_a_bad_row_of_arrow_is_400_with_row_and_reason(
+    solo: Solo, client: httpx.AsyncClient
+) -> None:
+    answer = await post(client, arrow(origin=["EWR", None]), ARROW)
+    assert answer.status_code == 400
+    assert (answer.json()["row"], answer.json()["reason"]) == (
+        1,
+        "field 'origin' is null, but the stream declares it not null",
+    )
+    assert solo.stored() == []
+
+
 async def test_many_connections_lose_and_mix_nothing(solo: Solo, client: httpx.AsyncClient) -> None:
     bodies = [EVENT.replace(b"1545", str(number).encode()) for number in range(300)]
     bodies[100] = b'{"origin":1}'
@@ -83,6 +113,15 @@ async def test_many_connections_lose_and_mix_nothing(solo: Solo, client: httpx.A
     assert [answer.status_code for answer in answers].count(400) == 1
     stored = [row["flight"] for row in solo.stored()]
     assert sorted(stored, key=str) == sorted(set(range(300)) - {100}, key=str)
+
+
+def flights_from(origin: list[str | None]) -> pa.RecordBatch:
+    at = pa.array([0] * len(origin), pa.timestamp("ms", tz="UTC"))
+    return pa.RecordBatch.from_pydict({"at": at, "origin": origin})
+
+
+def arrow(origin: list[str | None]) -> bytes:
+    return of_batch(flights_from(origin)).body
 
 
 # -- retries ---------------------------------------------------------------------------------------

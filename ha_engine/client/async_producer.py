@@ -1,0 +1,311 @@
+"""Send events to a group of nodes: find the active, batch, retry, never store an event twice.
+
+    async with AsyncProducer(["http://a:8080", "http://b:8080"]) as producer:
+        await producer.send("flights", [{"origin": "EWR", "at": "2013-01-01T05:15:00Z"}])
+
+Every request carries the producer's id and the next sequence, so the nodes recognise a retry, also
+after a failover (I11), and by default rows are stored in the order in which they were sent. A
+request is repeated unchanged until it is answered. ``producer`` drives it for threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+from uuid import uuid4
+
+import pyarrow as pa
+
+from ha_engine.client.endpoints import Endpoints, Outcome, Stored
+from ha_engine.client.payload import Payload, as_line, of_batch, of_lines
+from ha_engine.client.transport import RemoteColumn
+from ha_engine.errors import EngineError, InvalidEvents
+from ha_engine.types import Position
+
+IN_FLIGHT_MAX = 32
+"""Half of the sequences that a node keeps by default (``receive.sequences_kept``): with more, a
+slow request could fall out of what the node remembers while later ones pass it (R27)."""
+BATCH_ROWS = 1_000
+BATCH_BYTES = 4 << 20
+"""A quarter of what a node takes by default (``http.max_body``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """``rows`` rows, from ``first_row`` of what this producer sent to ``stream``, are committed.
+
+    ``position`` is None when the nodes only remember that the sequence was used long ago.
+    """
+
+    stream: str
+    sequence: int
+    first_row: int
+    rows: int
+    position: Position | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    stream: str
+    sequence: int
+    first_row: int
+    rows: int
+
+
+@dataclass(slots=True)
+class _Gathered:
+    lines: list[bytes] = field(default_factory=list)
+    size: int = 0
+
+    def add(self, line: bytes) -> None:
+        self.lines.append(line)
+        self.size += len(line) + 1
+
+
+class AsyncProducer:
+    """One sequence of requests under one producer id; for one event loop.
+
+    ``endpoints`` are URLs of nodes: ``http://host:8080``, or ``grpc://host:9894`` for one stream
+    instead of a request each. A batch is sent when it has ``batch_rows`` rows or ``batch_bytes``
+    bytes, at ``flush``, and when its first row has waited for ``linger`` seconds, unless that is
+    None.
+
+    ``producer_id`` and ``first_sequence`` let a later process go on, or repeat an earlier run: the
+    same requests under the same sequences are stored once, so no ``linger`` may cut them by the
+    clock. With ``repeats`` a sequence that the nodes no longer remember counts as stored then, else
+    it raises SequenceForgotten. ``deadline`` seconds bound the retries of one request. While one is
+    in flight, the next is gathered. With ``in_flight`` above 1, requests that are repeated after a
+    failure may change places, and a row that comes late may lie behind a watermark by then.
+    ``on_ack`` is called in the order of the sequences, and must not raise.
+
+    ``send``, ``flush`` and ``close`` raise DeliveryFailed when no node took a request before the
+    deadline, InvalidEvents when rows do not fit the stream (``row`` counts all rows sent to it),
+    and the other Rejected errors as the node says them. Only what ``on_ack`` has told is surely
+    stored.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        *,
+        producer_id: str | None = None,
+        first_sequence: int = 0,
+        repeats: bool = False,
+        batch_rows: int = BATCH_ROWS,
+        batch_bytes: int = BATCH_BYTES,
+        linger: float | None = None,
+        in_flight: int = 1,
+        deadline: float = 60.0,
+        on_ack: Callable[[Ack], None] | None = None,
+    ) -> None:
+        _require_sane(batch_rows, batch_bytes, in_flight)
+        self.producer_id = producer_id or uuid4().hex
+        self.batch_rows, self._batch_bytes, self._linger = batch_rows, batch_bytes, linger
+        self.rows_acked = 0
+        self._endpoints = Endpoints(
+            endpoints, self.producer_id, deadline, repeats=repeats, width=in_flight
+        )
+        self._sequence, self._in_flight_max, self._on_ack = first_sequence, in_flight, on_ack
+        self._in_flight: deque[tuple[_Request, asyncio.Task[Outcome]]] = deque()
+        self._gathered: dict[str, _Gathered] = {}
+        self._rows_sent: dict[str, int] = {}
+        # Only the timer's calls and those of the owner meet here, and must not change places.
+        self._turn = asyncio.Lock()
+        self._timer: asyncio.Task[None] | None = None
+        self._failed: EngineError | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            await self.close()
+        else:
+            await self.abandon()
+
+    # -- sending -----------------------------------------------------------------------------------
+
+    async def send(self, stream: str, rows: Iterable[dict[str, Any]] | pa.RecordBatch) -> None:
+        """Gather ``rows`` and send every full batch; returns before they are acknowledged.
+
+        Values are those of JSON; dates and timestamps may also be datetime objects, decimals
+        Decimal, binary bytes.
+        """
+        for lines in lines_of(rows, self.batch_rows):
+            await self.gather(stream, lines)
+
+    async def gather(self, stream: str, lines: Iterable[bytes]) -> None:
+        """The same for rows that are lines of JSON already."""
+        async with self._turn:
+            self._require_well()
+            for line in lines:
+                gathered = self._gathered.setdefault(stream, _Gathered())
+                gathered.add(line)
+                if len(gathered.lines) >= self.batch_rows or gathered.size >= self._batch_bytes:
+                    await self._send_gathered(stream)
+            self._set_timer()
+
+    async def send_batch(self, stream: str, batch: pa.RecordBatch) -> None:
+        """Send rows as Arrow, after what was gathered before: a fraction of the work of JSON.
+
+        Columns go by name; the node takes a type that can stand for the stream's without loss, and
+        says which one cannot.
+        """
+        rows = max(
+            1, min(self.batch_rows, batch.num_rows * self._batch_bytes // (batch.nbytes + 1))
+        )
+        for first in range(0, batch.num_rows, rows):
+            await self.send_payload(stream, of_batch(batch.slice(first, rows)))
+
+    async def send_payload(self, stream: str, payload: Payload) -> None:
+        """Send rows that are bytes already as one request, after what was gathered before."""
+        async with self._turn:
+            self._require_well()
+            await self._send_gathered(stream)
+            await self._make_room()
+            self._dispatch(stream, payload)
+
+    async def flush(self) -> None:
+        """Send what was gathered, and return when all of it is acknowledged."""
+        async with self._turn:
+            self._require_well()
+            await self._send_all_gathered()
+            while self._in_flight:
+                await self._settle_oldest()
+
+    async def close(self) -> None:
+        """Flush, then let go of the connections."""
+        try:
+            await self.flush()
+        finally:
+            await self.abandon()
+
+    async def abandon(self) -> None:
+        """Let go: what is gathered is dropped, what is in flight gets one last chance."""
+        self._endpoints.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._in_flight:
+            await asyncio.wait([answer for _, answer in self._in_flight])
+        while self._in_flight:
+            self._settle_stored()
+            if self._in_flight:
+                self._in_flight.popleft()
+        await self._endpoints.close()
+
+    async def columns(self, stream: str) -> list[RemoteColumn]:
+        """The columns of ``stream``. Raises UnknownStream, DeliveryFailed."""
+        return await self._endpoints.columns(stream)
+
+    # -- how ---------------------------------------------------------------------------------------
+
+    async def _send_all_gathered(self) -> None:
+        for stream in list(self._gathered):
+            await self._send_gathered(stream)
+
+    async def _send_gathered(self, stream: str) -> None:
+        await self._make_room()
+        gathered = self._gathered.pop(stream, None)
+        if gathered is not None:
+            self._dispatch(stream, of_lines(gathered.lines))
+
+    async def _make_room(self) -> None:
+        while len(self._in_flight) >= self._in_flight_max:
+            await self._settle_oldest()
+
+    def _dispatch(self, stream: str, payload: Payload) -> None:
+        first_row = self._rows_sent.get(stream, 0)
+        request = _Request(stream, self._sequence, first_row, payload.rows)
+        self._sequence += 1
+        self._rows_sent[stream] = first_row + payload.rows
+        posting = self._endpoints.post(stream, request.sequence, payload)
+        answer = asyncio.create_task(posting, name=f"request {request.sequence}")
+        answer.add_done_callback(lambda _: self._settle_stored())
+        self._in_flight.append((request, answer))
+
+    async def _settle_oldest(self) -> None:
+        _, answer = self._in_flight[0]
+        await asyncio.wait([answer])  # cancelled here, the request keeps its place
+        self._settle_stored()
+        if self._in_flight and self._in_flight[0][1] is answer:
+            request, _ = self._in_flight.popleft()
+            raise _failure(request, answer.result())
+
+    def _settle_stored(self) -> None:
+        """Acks in the order of the sequences; one that failed waits for who can be told."""
+        while self._in_flight:
+            request, answer = self._in_flight[0]
+            if not answer.done() or answer.cancelled():
+                return
+            match answer.result():
+                case Stored(position):
+                    self._in_flight.popleft()
+                    self.rows_acked += request.rows
+                    if self._on_ack is not None:
+                        self._on_ack(_ack(request, position))
+                case _:
+                    return
+
+    # -- the clock ---------------------------------------------------------------------------------
+
+    def _set_timer(self) -> None:
+        if self._linger is not None and self._gathered and self._timer is None:
+            self._timer = asyncio.create_task(self._send_later(self._linger), name="linger")
+
+    async def _send_later(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        async with self._turn:
+            self._timer = None
+            try:
+                await self._send_all_gathered()
+            except EngineError as error:
+                self._failed = error
+
+    def _require_well(self) -> None:
+        """Raises what went wrong while nobody waited."""
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            raise failed
+
+
+def lines_of(
+    rows: Iterable[dict[str, Any]] | pa.RecordBatch, rows_max: int
+) -> Iterator[list[bytes]]:
+    """``rows`` as lines of JSON, some at a time. Raises InvalidEvents after those before."""
+    lines: list[bytes] = []
+    try:
+        for row in rows.to_pylist() if isinstance(rows, pa.RecordBatch) else rows:
+            lines.append(as_line(row))
+            if len(lines) >= rows_max:
+                yield lines
+                lines = []
+    except InvalidEvents:
+        yield lines
+        raise
+    yield lines
+
+
+def _require_sane(batch_rows: int, batch_bytes: int, in_flight: int) -> None:
+    if not 1 <= in_flight <= IN_FLIGHT_MAX:
+        raise ValueError(f"in_flight must be from 1 to {IN_FLIGHT_MAX}, not {in_flight}")
+    if batch_rows < 1 or batch_bytes < 1:
+        raise ValueError(
+            f"a batch must be at least 1 row and 1 byte, not {batch_rows}, {batch_bytes}"
+        )
+
+
+def _ack(request: _Request, position: Position | None) -> Ack:
+    return Ack(request.stream, request.sequence, request.first_row, request.rows, position)
+
+
+def _failure(request: _Request, outcome: Outcome) -> EngineError:
+    match outcome:
+        case InvalidEvents(reason=reason, row=int(row)):
+            return InvalidEvents(reason, request.first_row + row)
+        case EngineError() as error:
+            return error
+        case Stored():
+            raise AssertionError("what is stored did not fail")

@@ -1,0 +1,181 @@
+"""Requests to nodes over gRPC: one stream to each, on which requests do not wait for each other."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from itertools import count
+from typing import TYPE_CHECKING
+
+import grpc
+
+from ha_engine.client.payload import Form
+from ha_engine.client.transport import ANSWER_TIMEOUT_SECONDS, NoAnswer, RemoteColumn, Request
+from ha_engine.errors import (
+    Backpressure,
+    InvalidEvents,
+    NotActive,
+    PayloadTooLarge,
+    Rejected,
+    SequenceConflict,
+    SequenceForgotten,
+    UnknownStream,
+)
+from ha_engine.types import Position
+from ha_engine.v1 import ingest_pb2 as pb
+from ha_engine.v1 import ingest_pb2_grpc as rpc
+
+if TYPE_CHECKING:
+    Answer = asyncio.Future[pb.PublishAnswer]
+    Call = grpc.aio.StreamStreamCall[pb.PublishRequest, pb.PublishAnswer]
+    Stub = rpc.IngestAsyncStub
+
+SCHEME = "grpc://"
+_OPTIONS = (
+    ("grpc.enable_http_proxy", 0),
+    # A channel that failed is given up, and the next one is not to share its back-off.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+class OverGrpc:
+    """URLs are ``grpc://host:port``."""
+
+    def __init__(self) -> None:
+        self._talks: dict[str, _Talk] = {}
+
+    async def post(self, url: str, request: Request) -> Position:
+        """Raises NoAnswer, Rejected."""
+        talk = self._talk(url)
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_SECONDS):
+                answer = await talk.ask(_message(request))
+        except TimeoutError:
+            await talk.end("it does not answer")
+            raise NoAnswer("it does not answer", silent=True) from None
+        if answer.HasField("refused"):
+            raise _refusal(answer.refused)
+        return Position(answer.stored.epoch, answer.stored.sequence)
+
+    async def columns(self, url: str, stream: str) -> list[RemoteColumn]:
+        """Raises NoAnswer, UnknownStream."""
+        try:
+            said = await self._talk(url).describe(stream)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.NOT_FOUND:
+                raise UnknownStream(error.details() or "") from None
+            silent = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            raise NoAnswer(_reason(error), silent=silent) from None
+        return [RemoteColumn(one.name, one.type, one.nullable) for one in said.columns]
+
+    async def close(self) -> None:
+        for talk in list(self._talks.values()):
+            await talk.end("the producer is closed")
+
+    def _talk(self, url: str) -> _Talk:
+        talk = self._talks.get(url)
+        if talk is None or talk.over:
+            talk = self._talks[url] = _Talk(url.removeprefix(SCHEME))
+        return talk
+
+
+class _Talk:
+    """One connection with one stream. Over at the first failure; what waits is told NoAnswer."""
+
+    def __init__(self, target: str) -> None:
+        self.over = False
+        self._channel = grpc.aio.insecure_channel(target, _OPTIONS)
+        self._stub: Stub = rpc.IngestStub(self._channel)
+        # Its requests are written, not iterated.
+        self._call: Call = self._stub.Publish()  # type: ignore[call-arg]
+        self._ids = count(1)
+        self._waiting: dict[int, Answer] = {}
+        self._outgoing: asyncio.Queue[pb.PublishRequest] = asyncio.Queue()
+        self._reading = asyncio.create_task(self._read(), name=f"answers of {target}")
+        self._writing = asyncio.create_task(self._write(), name=f"requests to {target}")
+
+    async def ask(self, request: pb.PublishRequest) -> pb.PublishAnswer:
+        """Raises NoAnswer."""
+        request.id = next(self._ids)
+        answer: Answer = asyncio.get_running_loop().create_future()
+        self._waiting[request.id] = answer
+        self._outgoing.put_nowait(request)
+        try:
+            return await answer
+        finally:
+            del self._waiting[request.id]
+
+    async def describe(self, stream: str) -> pb.StreamDescription:
+        """Raises AioRpcError."""
+        request = pb.DescribeRequest(stream=stream)
+        return await self._stub.Describe(request, timeout=ANSWER_TIMEOUT_SECONDS)
+
+    async def end(self, reason: str) -> None:
+        self._fail(reason)
+        self._reading.cancel()
+        await self._channel.close(None)
+
+    async def _read(self) -> None:
+        reason = "the node ended the stream"
+        try:
+            async for answer in self._call:
+                waiting = self._waiting.get(answer.id)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(answer)
+        except grpc.aio.AioRpcError as error:
+            reason = _reason(error)
+        finally:
+            self._fail(reason)
+            await self._channel.close(None)
+
+    async def _write(self) -> None:
+        """In a task of its own: a write that cannot be done outlives the end of its call."""
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the reader tells it
+            while True:
+                await self._call.write(await self._outgoing.get())
+
+    def _fail(self, reason: str) -> None:
+        self.over = True
+        self._writing.cancel()
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(NoAnswer(reason))
+
+
+def _message(request: Request) -> pb.PublishRequest:
+    message = pb.PublishRequest(
+        stream=request.stream, producer=request.producer, sequence=request.sequence
+    )
+    match request.payload.form:
+        case Form.ARROW:
+            message.arrow = request.payload.body
+        case Form.NDJSON:
+            message.ndjson = request.payload.body
+    return message
+
+
+def _refusal(said: pb.EventsRefused) -> Rejected:
+    reasons = pb.EventsRefused
+    match said.reason:
+        case reasons.INVALID_EVENTS:
+            return InvalidEvents(said.error, said.row if said.HasField("row") else None)
+        case reasons.UNKNOWN_STREAM:
+            return UnknownStream(said.error)
+        case reasons.TOO_LARGE:
+            return PayloadTooLarge(said.error)
+        case reasons.SEQUENCE_CONFLICT:
+            return SequenceConflict(said.error)
+        case reasons.SEQUENCE_FORGOTTEN:
+            return SequenceForgotten(said.error)
+        case reasons.BACKPRESSURE:
+            return Backpressure(said.error, said.retry_after_seconds)
+        case reasons.NOT_ACTIVE:
+            return NotActive(
+                said.error, SCHEME + said.active_address if said.active_address else None
+            )
+        case _:
+            return Rejected(said.error)
+
+
+def _reason(error: grpc.aio.AioRpcError) -> str:
+    return error.details() or "the connection is gone"

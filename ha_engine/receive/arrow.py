@@ -1,0 +1,258 @@
+"""A body in Arrow's stream format becomes one record batch of the stream's schema, or a sentence
+why not.
+
+The rules for values are those of JSON in ``decode``, and what both check is checked by the same
+``ColumnReader``: columns go by name, one that is missing is null, nothing is coerced but what
+loses nothing (an integer may have another width, or stand for a double; a timestamp another unit).
+Years end with 9999, as they do in RFC 3339.
+
+The bytes are a stranger's: they are validated in full before anything looks at them. What could
+take much more memory than it has bytes is refused: compressed buffers (gzip the request instead),
+dictionaries, views, run ends, and too many elements of lists that may take no bytes themselves.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ha_engine.errors import InvalidEvents
+from ha_engine.receive.columns import ColumnReader, Misfit, expected, leaves
+from ha_engine.receive.diagnose import first_bad, of_not_null, shown, unknown
+
+BARE_ELEMENTS_MAX = 1_000_000
+"""Nulls and structs in the lists of one batch: they may come without a byte, and are given some."""
+_FIRST_YEAR, _LAST_YEAR = 1, 9999
+
+
+class ArrowReader:
+    """Reads bodies for one stream; ``readers`` are those of the columns of ``schema``."""
+
+    def __init__(self, schema: pa.Schema, readers: Sequence[ColumnReader]) -> None:
+        self._schema, self._readers = schema, readers
+
+    def batches(self, body: bytes) -> Iterator[pa.RecordBatch]:
+        """As they were sent, one after the other, judged by their schema and safe to look at.
+
+        Raises InvalidEvents.
+        """
+        try:
+            yield from self._batches(body)
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise InvalidEvents(f"the body is no stream of Arrow's format: {error}") from None
+
+    def shaped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The same rows in the stream's own schema. Raises InvalidEvents with the first bad row."""
+        try:
+            return self._shaped(batch)
+        except Misfit as misfit:
+            row = first_bad(batch.num_rows, lambda *part: self._accepts(_part(batch, *part)))
+            if row is None:
+                raise InvalidEvents(str(misfit)) from None
+            raise InvalidEvents(self._reason(_part(batch, row, row + 1)), row) from None
+
+    # -- the stream --------------------------------------------------------------------------------
+
+    def _batches(self, body: bytes) -> Iterator[pa.RecordBatch]:
+        source = pa.BufferReader(body)
+        schema = pa.ipc.read_schema(source)
+        self._judge(schema)
+        while (message := _next_message(source)) is not None:
+            if _is_compressed(message):
+                raise InvalidEvents(
+                    "the batches of the body are compressed, so their size is not known; send "
+                    "them as they are, or the whole body as gzip"
+                )
+            batch = pa.ipc.read_record_batch(message, schema)
+            batch.validate(full=True)
+            if any(_bare_elements(column) > BARE_ELEMENTS_MAX for column in batch.columns):
+                raise InvalidEvents(f"a list holds more than {BARE_ELEMENTS_MAX} elements")
+            yield batch
+        if source.tell() != len(body):
+            raise InvalidEvents("the body has more after the end of its Arrow stream")
+
+    def _judge(self, schema: pa.Schema) -> None:
+        """Raises InvalidEvents unless every column can stand for the stream's."""
+        if len(set(schema.names)) < len(schema.names):
+            raise InvalidEvents(f"a column is there twice: {', '.join(schema.names)[:200]}")
+        for name in schema.names:
+            if name not in self._schema.names:
+                raise InvalidEvents(unknown(name, self._schema.names))
+        for field in self._schema:
+            if field.name not in schema.names:
+                if not field.nullable:
+                    raise InvalidEvents(of_not_null(field.name, "is missing"))
+            elif not stands_for(schema.field(field.name).type, field.type):
+                raise InvalidEvents(
+                    f"column {field.name!r} is {schema.field(field.name).type}, and the stream "
+                    f"declares {field.type}; convert it before it is sent"
+                )
+
+    # -- rows --------------------------------------------------------------------------------------
+
+    def _shaped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        arrays = [
+            self._column(batch, reader, field)
+            for reader, field in zip(self._readers, self._schema, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _column(self, batch: pa.RecordBatch, reader: ColumnReader, field: pa.Field) -> pa.Array:
+        """Raises Misfit."""
+        if field.name not in batch.schema.names:
+            return pa.nulls(batch.num_rows, field.type)
+        try:
+            array = _cast(batch.column(field.name), field.type)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise Misfit(str(error)) from None
+        if array.null_count and not field.nullable:
+            raise Misfit(of_not_null(field.name, "is null"))
+        reader.check(pa.chunked_array([array]), None)
+        for leaf in leaves(array):
+            _require_known_years(leaf)
+        return array
+
+    def _accepts(self, batch: pa.RecordBatch) -> bool:
+        try:
+            self._shaped(batch)
+        except Misfit:
+            return False
+        return True
+
+    def _reason(self, row: pa.RecordBatch) -> str:
+        """Why this one row is refused."""
+        for reader, field in zip(self._readers, self._schema, strict=True):
+            try:
+                self._column(row, reader, field)
+            except Misfit as misfit:
+                value = row.column(field.name)[0]
+                if not value.is_valid:
+                    return str(misfit)
+                return f"field {field.name!r} is {_text(value)}, expected {expected(field.type)}"
+        return "it does not fit the stream's schema"
+
+
+def stands_for(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether values of type ``given`` may be sent where the stream declares ``wanted``."""
+    match wanted:
+        case _ if pa.types.is_null(given):
+            return True
+        case _ if pa.types.is_floating(wanted):
+            return bool(pa.types.is_floating(given) or pa.types.is_integer(given))
+        case _ if pa.types.is_timestamp(wanted):
+            # A wall clock is taken for UTC, as in JSON; an instant has no wall clock of its own.
+            return bool(pa.types.is_timestamp(given)) and not (given.tz and not wanted.tz)
+        case _ if pa.types.is_list(wanted):
+            a_list: bool = pa.types.is_list(given) or pa.types.is_large_list(given)
+            return a_list and stands_for(given.value_type, wanted.value_type)
+        case _ if pa.types.is_struct(wanted):
+            return bool(pa.types.is_struct(given)) and _fields_stand_for(given, wanted)
+        case _:
+            return any(kind(wanted) and kind(given) for kind in _KINDS)
+
+
+_KINDS = (
+    pa.types.is_boolean,
+    pa.types.is_integer,
+    # pyarrow looks up a power of ten by the scale, and crashes beyond its table.
+    lambda kind: pa.types.is_decimal(kind) and 0 <= kind.scale <= kind.precision,
+    pa.types.is_date,
+    lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind),
+    lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind),
+)
+
+
+def _fields_stand_for(given: pa.StructType, wanted: pa.StructType) -> bool:
+    names = [field.name for field in given]
+    known = {field.name: field.type for field in wanted}
+    return len(set(names)) == len(names) and all(
+        field.name in known and stands_for(field.type, known[field.name]) for field in given
+    )
+
+
+def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """``array`` as ``target``, without loss. Raises ArrowInvalid."""
+    match target:
+        case _ if array.type == target:
+            return array
+        case pa.StructType() if pa.types.is_struct(array.type):
+            children = [_child(array, field) for field in target]
+            return pa.StructArray.from_arrays(children, fields=list(target), mask=array.is_null())
+        case pa.ListType() if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+            values = _cast(array.values, target.value_type)
+            offsets = array.offsets.cast(pa.int32())
+            return pa.ListArray.from_arrays(offsets, values, type=target, mask=array.is_null())
+        case _:
+            return array.cast(target)
+
+
+def _child(array: pa.StructArray, field: pa.Field) -> pa.Array:
+    index = array.type.get_field_index(field.name)
+    return pa.nulls(len(array), field.type) if index < 0 else _cast(array.field(index), field.type)
+
+
+def _require_known_years(leaf: pa.Array) -> None:
+    """Python and PostgreSQL know no other; a sink would meet them too late. Raises Misfit."""
+    if pa.types.is_date(leaf.type) or pa.types.is_timestamp(leaf.type):
+        seen = pc.min_max(pc.year(leaf)).as_py()
+        years = [year for year in seen.values() if year is not None]
+        if any(not _FIRST_YEAR <= year <= _LAST_YEAR for year in years):
+            raise Misfit(f"a year that is not between {_FIRST_YEAR} and {_LAST_YEAR}")
+
+
+def _bare_elements(array: pa.Array) -> int:
+    """Of the longest list of nulls or structs below ``array``."""
+    match array:
+        case pa.StructArray():
+            fields = range(array.type.num_fields)
+            return max((_bare_elements(array.field(index)) for index in fields), default=0)
+        case pa.ListArray() | pa.LargeListArray():
+            values = array.values
+            is_bare = isinstance(values, pa.NullArray | pa.StructArray)
+            return max(len(values) if is_bare else 0, _bare_elements(values))
+        case _:
+            return 0
+
+
+def _part(batch: pa.RecordBatch, low: int, high: int) -> pa.RecordBatch:
+    """A copy: pyarrow cannot build a list with nulls from offsets that begin in the middle."""
+    return batch.take(pa.array(range(low, high), pa.int64()))
+
+
+def _text(value: pa.Scalar) -> str:
+    try:
+        return shown(value.as_py())
+    except (ValueError, OverflowError, LookupError):  # LookupError: no such time zone
+        return f"a {value.type} that no calendar has"
+
+
+# -- what pyarrow does not tell of a message -------------------------------------------------------
+
+
+def _next_message(source: pa.BufferReader) -> pa.Message | None:
+    try:
+        return pa.ipc.read_message(source)
+    except EOFError:
+        return None
+
+
+def _is_compressed(message: pa.Message) -> bool:
+    """Whether field 3 of its RecordBatch is there: Message.fbs of Arrow's format. pyarrow has
+    verified the flatbuffer, and reads the codec without telling it."""
+    data = message.metadata.to_pybytes()
+    (root,) = struct.unpack_from("<I", data)
+    header = _slot(data, root, 2)
+    (batch,) = struct.unpack_from("<I", data, header)
+    return _slot(data, header + batch, 3) != 0
+
+
+def _slot(data: bytes, table: int, number: int) -> int:
+    """Where a field of a flatbuffer's table lies; 0 when it is not there."""
+    (back,) = struct.unpack_from("<i", data, table)
+    (size,) = struct.unpack_from("<H", data, table - back)
+    at = 4 + 2 * number
+    offset = struct.unpack_from("<H", data, table - back + at)[0] if at < size else 0
+    return table + int(offset) if offset else 0

@@ -1,0 +1,222 @@
+"""Events over gRPC: the Ingest service, and the server that it listens with.
+
+The only file of the stage that knows gRPC; what it does with a request is in ``intake``. Requests
+of one stream are unpacked one after the other, so that they are stored in the order in which they
+came, and wait for their commits together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import structlog
+
+from ha_engine.config.ingest import DEFAULT_LISTEN, IngestConfig
+from ha_engine.errors import (
+    AddressInUse,
+    Backpressure,
+    InvalidEvents,
+    NotActive,
+    PayloadTooLarge,
+    Rejected,
+    SequenceConflict,
+    SequenceForgotten,
+    UnknownStream,
+    UnsupportedFormat,
+)
+from ha_engine.receive.decode import Format
+from ha_engine.receive.gate import Receipt
+from ha_engine.receive.intake import Identity, Intake, Parcel, identity_of
+from ha_engine.v1 import ingest_pb2 as pb
+from ha_engine.v1 import ingest_pb2_grpc as rpc
+
+if TYPE_CHECKING:
+    Context = grpc.aio.ServicerContext[Any, Any]
+    Requests = AsyncIterator[pb.PublishRequest]
+
+log = structlog.get_logger(__name__)
+
+KEEPALIVE_SECONDS = 20
+"""An idle connection is asked whether its producer is there; a firewall sees that it lives."""
+PINGS_EVERY_SECONDS_MIN = 1
+"""Producers may ask as often; gRPC would hang up on them at less than five minutes."""
+GRACE_SECONDS = 0.2
+
+_REASONS: dict[type[Rejected], pb.EventsRefused.Reason.ValueType] = {
+    InvalidEvents: pb.EventsRefused.INVALID_EVENTS,
+    UnsupportedFormat: pb.EventsRefused.INVALID_EVENTS,
+    UnknownStream: pb.EventsRefused.UNKNOWN_STREAM,
+    PayloadTooLarge: pb.EventsRefused.TOO_LARGE,
+    SequenceConflict: pb.EventsRefused.SEQUENCE_CONFLICT,
+    SequenceForgotten: pb.EventsRefused.SEQUENCE_FORGOTTEN,
+    Backpressure: pb.EventsRefused.BACKPRESSURE,
+    NotActive: pb.EventsRefused.NOT_ACTIVE,
+}
+
+AddressOf = Callable[[str], str]
+"""Where the node with this URL listens to producers over gRPC; empty when that is not known."""
+
+
+class IngestService(rpc.IngestServicer):
+    """On the node's event loop."""
+
+    def __init__(self, intake: Intake, in_flight_max: int, address_of: AddressOf) -> None:
+        self._intake, self._in_flight_max = intake, in_flight_max
+        self._address_of = address_of
+
+    async def Publish(  # type: ignore[override]  # noqa: N802
+        self, request_iterator: Requests, context: Context
+    ) -> None:
+        talk = _Talk(request_iterator, context, self._in_flight_max)
+        async with asyncio.TaskGroup() as storing:
+            async for request in talk.requests():
+                try:
+                    parcel = await self._unpack(request)
+                except Rejected as refusal:
+                    await talk.answer(self._refused(request.id, request.stream, refusal))
+                else:
+                    storing.create_task(self._store(request.id, parcel, talk))
+
+    async def Describe(  # noqa: N802
+        self, request: pb.DescribeRequest, context: Context
+    ) -> pb.StreamDescription:
+        try:
+            columns = self._intake.columns(request.stream)
+        except UnknownStream as unknown:
+            await context.abort(grpc.StatusCode.NOT_FOUND, str(unknown))
+        return pb.StreamDescription(columns=[pb.StreamColumn(**one._asdict()) for one in columns])
+
+    async def _unpack(self, request: pb.PublishRequest) -> Parcel:
+        self._intake.require_stream(request.stream)
+        form, raw = _payload(request)
+        identity = _identity(request)
+        self._intake.require_open()
+        with self._intake.body() as body:
+            body.hold(len(raw))
+            return await self._intake.unpack(request.stream, raw, form, identity)
+
+    async def _store(self, request_id: int, parcel: Parcel, talk: _Talk) -> None:
+        try:
+            answer = _stored(request_id, await self._intake.store(parcel))
+        except Rejected as refusal:
+            answer = self._refused(request_id, parcel.stream, refusal)
+        await talk.answer(answer)
+
+    def _refused(self, request_id: int, stream: str, refusal: Rejected) -> pb.PublishAnswer:
+        self._intake.count(stream, refusal)
+        said = pb.EventsRefused(reason=_REASONS[type(refusal)], error=str(refusal))
+        match refusal:
+            case InvalidEvents(row=int(row), reason=reason):
+                said.row, said.error = row, reason
+            case Backpressure(retry_after_seconds=seconds):
+                said.retry_after_seconds = seconds
+            case NotActive(active=str(active)):
+                said.active, said.active_address = active, self._address_of(active)
+        return pb.PublishAnswer(id=request_id, refused=said)
+
+
+class _Talk:
+    """One stream: no more requests are read than there is room to answer."""
+
+    def __init__(self, requests: Requests, context: Context, in_flight_max: int) -> None:
+        self._requests, self._context = requests, context
+        self._room = asyncio.Semaphore(in_flight_max)
+        self._writing = asyncio.Lock()
+
+    async def requests(self) -> Requests:
+        await self._room.acquire()
+        async for request in self._requests:
+            yield request
+            await self._room.acquire()
+
+    async def answer(self, answer: pb.PublishAnswer) -> None:
+        async with self._writing:
+            await self._context.write(answer)
+        self._room.release()
+
+
+class IngestServer:
+    """One a node process."""
+
+    def __init__(self, intake: Intake, config: IngestConfig, address_of: AddressOf) -> None:
+        self._config = config
+        self._server = grpc.aio.server(
+            options=_options(intake.body_max), maximum_concurrent_rpcs=config.max_streams
+        )
+        service = IngestService(intake, config.max_in_flight, address_of)
+        rpc.add_IngestServicer_to_server(service, self._server)
+        self.address = ""
+        """Where producers reach it; empty while they do not."""
+        self.port = 0
+
+    async def start(self) -> None:
+        """Listen. Raises AddressInUse, unless nobody asked for the address.
+
+        A second node of the host, which has only its other addresses set, is to start too.
+        """
+        listen = self._config.listen or DEFAULT_LISTEN
+        try:
+            self.port = self._server.add_insecure_port(listen)
+        except RuntimeError as error:
+            if self._config.listen is None:
+                log.warning(
+                    "no producers over gRPC: the address is taken; set ingest.listen",
+                    address=listen,
+                )
+                return
+            raise AddressInUse(
+                f"ingest.listen: {listen} is taken or not of this host; stop what listens there, "
+                "or choose another address"
+            ) from error
+        await self._server.start()
+        self.address = self._config.advertise or listen
+
+    async def stop(self) -> None:
+        """What is being answered has a moment to be."""
+        await self._server.stop(GRACE_SECONDS)
+
+
+def _options(body_max: int) -> list[tuple[str, int]]:
+    return [
+        # A message above it ends its stream, so what is only too large for us must fit (413).
+        ("grpc.max_receive_message_length", 2 * body_max + (64 << 10)),
+        ("grpc.keepalive_time_ms", KEEPALIVE_SECONDS * 1000),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_SECONDS * 1000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", PINGS_EVERY_SECONDS_MIN * 1000),
+        # A second process on the same port would get every other connection.
+        ("grpc.so_reuseport", 0),
+    ]
+
+
+# -- messages --------------------------------------------------------------------------------------
+
+
+def _payload(request: pb.PublishRequest) -> tuple[Format, bytes]:
+    match request.WhichOneof("payload"):
+        case "arrow":
+            return Format.ARROW, request.arrow
+        case "ndjson":
+            return Format.NDJSON, request.ndjson
+        case _:
+            raise UnsupportedFormat("the request has no payload; send arrow or ndjson")
+
+
+def _identity(request: pb.PublishRequest) -> Identity | None:
+    return identity_of(
+        request.producer if request.HasField("producer") else None,
+        request.sequence if request.HasField("sequence") else None,
+        ("producer", "sequence"),
+    )
+
+
+def _stored(request_id: int, receipt: Receipt) -> pb.PublishAnswer:
+    position = receipt.position
+    stored = pb.EventsStored(
+        accepted=receipt.accepted, epoch=position.epoch, sequence=position.sequence
+    )
+    return pb.PublishAnswer(id=request_id, stored=stored)

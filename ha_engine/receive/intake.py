@@ -1,0 +1,111 @@
+"""From the bytes of a request to what the gate takes: the same for HTTP and gRPC.
+
+Who sends, how much may wait, what the bytes say and how a refusal is counted are decided here and
+in what this calls; ``http`` and ``ingest`` only know their protocols.
+"""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from ha_engine.errors import InvalidEvents, Rejected
+from ha_engine.receive.body import Body
+from ha_engine.receive.decode import Format
+from ha_engine.receive.gate import Gate, Receipt
+from ha_engine.receive.joining import JoiningDecoder
+from ha_engine.receive.producers import digest_of
+from ha_engine.types import Submission
+
+DECODING_THREADS = 2
+SEQUENCE_MAX = (1 << 63) - 1
+_PRODUCER = re.compile(r"[\x21-\x7e]{1,128}")
+
+Identity = tuple[str, int]
+"""A producer's id and the sequence of its request."""
+
+
+class Parcel(NamedTuple):
+    """What ``Gate.submit`` is called with."""
+
+    stream: str
+    batch: pa.RecordBatch
+    submission: Submission | None
+
+
+class Column(NamedTuple):
+    """A column of a stream; ``type`` as Arrow names it."""
+
+    name: str
+    type: str
+    nullable: bool
+
+
+class Intake:
+    """One a node, on its event loop. ``body_max`` in bytes bounds the body of one request."""
+
+    def __init__(self, gate: Gate, body_max: int) -> None:
+        self._gate, self.body_max = gate, body_max
+        threads = ThreadPoolExecutor(DECODING_THREADS, thread_name_prefix="decode")
+        self._decoders = {
+            stream: JoiningDecoder(gate.decoder(stream), threads) for stream in gate.streams
+        }
+
+    def require_stream(self, stream: str) -> None:
+        """Raises UnknownStream."""
+        self._gate.decoder(stream)
+
+    def require_open(self) -> None:
+        """Before a body is read. Raises NotActive, Backpressure."""
+        self._gate.require_open()
+
+    def body(self) -> Body:
+        """Holds the bytes of one request."""
+        return Body(self._gate.room, self.body_max)
+
+    async def unpack(
+        self, stream: str, raw: bytes, form: Format, identity: Identity | None
+    ) -> Parcel:
+        """Raises InvalidEvents, PayloadTooLarge."""
+        batch = await self._decoders[stream].decode(raw, form)
+        return Parcel(stream, batch, _submission(identity, stream, raw, batch.num_rows))
+
+    async def store(self, parcel: Parcel) -> Receipt:
+        """Return when it is committed. Raises what ``Gate.submit`` raises."""
+        return await self._gate.submit(*parcel)
+
+    def columns(self, stream: str) -> list[Column]:
+        """Raises UnknownStream."""
+        schema = self._gate.decoder(stream).schema
+        return [Column(field.name, str(field.type), field.nullable) for field in schema]
+
+    def count(self, stream: str, refusal: Rejected) -> None:
+        """Names that clients make up must not become names of metrics."""
+        known = stream if stream in self._decoders else ""
+        self._gate.counters.rejected(known, type(refusal).__name__)
+
+
+def identity_of(
+    producer: str | None, sequence: int | None, names: tuple[str, str]
+) -> Identity | None:
+    """None when both are missing. ``names`` are what clients call them. Raises InvalidEvents."""
+    if producer is None and sequence is None:
+        return None
+    if producer is None or sequence is None:
+        raise InvalidEvents(f"{names[0]} and {names[1]} come together; send both or none")
+    if not _PRODUCER.fullmatch(producer):
+        raise InvalidEvents(f"{names[0]} must be 1 to 128 visible ASCII characters")
+    if not 0 <= sequence <= SEQUENCE_MAX:
+        raise InvalidEvents(f"{names[1]} must be a whole number from 0 to {SEQUENCE_MAX}")
+    return producer, sequence
+
+
+def _submission(
+    identity: Identity | None, stream: str, body: bytes, rows: int
+) -> Submission | None:
+    if identity is None:
+        return None
+    return Submission(*identity, digest_of(stream, body), rows)

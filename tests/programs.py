@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-ALL = "HA_ENGINE_TEST_PROGRAMS"
+ALL = "TEST_PROGRAMS"
 """Where it is ``all``, a test whose program is missing fails: nothing is skipped unseen."""
 
 

@@ -29,7 +29,7 @@ def openssl(*words: str, cwd: Path) -> str:
 
 @pytest.mark.parametrize("node", NODES)
 def test_the_config_is_valid_on_either_node(node: str, tmp_path: Path) -> None:
-    (config,) = blocks("yaml")
+    config, _ = blocks("yaml")
     (url,) = re.findall(r"^postgresql://.*$", GUIDE, flags=re.MULTILINE)
     if node == "node-b":
         config = swapped(swapped(config, *NODES), "10.0.0.1", "10.0.0.2")
@@ -65,6 +65,18 @@ def test_the_files_that_it_installs_exist() -> None:
 
 
 def test_its_table_of_ports_has_the_ports_of_the_config() -> None:
-    (config,) = blocks("yaml")
+    config, _ = blocks("yaml")
     for port in set(re.findall(r":(\d{4})\b", config)):
         assert f"| {port} |" in GUIDE
+
+
+@needs("promtool")
+def test_prometheus_takes_what_it_is_to_be_told(tmp_path: Path) -> None:
+    _, config = blocks("yaml")
+    rules = tmp_path / "alerts.yaml"
+    rules.write_text((ROOT / "conf" / "prometheus" / "alerts.yaml").read_text())
+    path = tmp_path / "prometheus.yml"
+    path.write_text(config.replace("/etc/prometheus/alerts.yaml", str(rules)))
+    command = ["promtool", "check", "config", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

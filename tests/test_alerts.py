@@ -1,0 +1,67 @@
+"""The alerts: valid, tried on minutes that went wrong, and each with something to do about it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.programs import found, needs
+
+ROOT = Path(__file__).parents[1]
+CONF = ROOT / "conf" / "prometheus"
+DASHBOARD = ROOT / "compose" / "grafana" / "dashboards" / "ha-engine.json"
+RULES: list[dict[str, Any]] = [
+    rule
+    for group in yaml.safe_load((CONF / "alerts.yaml").read_text())["groups"]
+    for rule in group["rules"]
+]
+METRIC = re.compile(r"\bha_engine_\w+")
+
+
+def metrics_of_the_page() -> set[str]:
+    rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "METRICS.md").read_text(), re.MULTILINE)
+    return {*rows, *(f"{row}_{part}" for row in rows for part in ("bucket", "sum", "count"))}
+
+
+@needs("promtool")
+@pytest.mark.parametrize("words", ["check rules alerts.yaml", "test rules alerts_test.yaml"])
+def test_the_alerts_do_what_their_tests_say(words: str) -> None:
+    promtool = found("promtool")
+    assert promtool, "apt-get install prometheus"
+    done = subprocess.run(
+        [promtool, *words.split()], cwd=CONF, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_alert_is_tried_when_it_fires_and_when_it_does_not() -> None:
+    tests = yaml.safe_load((CONF / "alerts_test.yaml").read_text())["tests"]
+    cases = [case for test in tests for case in test["alert_rule_test"]]
+    names = {rule["alert"] for rule in RULES}
+    assert {case["alertname"] for case in cases if case.get("exp_alerts")} == names
+    assert {case["alertname"] for case in cases if not case.get("exp_alerts")} == names
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_each_alert_says_what_to_do(rule: dict[str, Any]) -> None:
+    page = (ROOT / "docs" / "RUNBOOK.md").read_text()
+    assert re.search(rf"^## {rule['alert']}$", page, re.MULTILINE)
+    assert rule["annotations"]["runbook_url"] == f"docs/RUNBOOK.md#{rule['alert'].lower()}"
+    assert rule["labels"]["severity"] in ("critical", "warning", "info")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [yaml.safe_dump(RULES), json.dumps(json.loads(DASHBOARD.read_text()))],
+    ids=["alerts", "dashboard"],
+)
+def test_what_they_look_at_is_exposed(text: str) -> None:
+    named = set(METRIC.findall(text))
+    assert named
+    assert named - metrics_of_the_page() == set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 from pathlib import Path
 
 
@@ -13,3 +14,26 @@ def fsync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def make_directory(directory: Path, mode: int = 0o777) -> None:
+    """With its parents, durably. Raises OSError."""
+    made = [one for one in (directory, *directory.parents) if not one.exists()]
+    directory.mkdir(mode, parents=True, exist_ok=True)
+    for one in made:
+        fsync_directory(one.parent)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Make ``path`` appear with all of ``content`` or not at all, durably. Raises OSError."""
+    # A name of its own: another node may write the same file of a shared directory.
+    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    try:
+        with draft.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.rename(path)
+    finally:
+        draft.unlink(missing_ok=True)
+    fsync_directory(path.parent)

@@ -67,6 +67,8 @@ def plugin_options(query: str, spec: PluginSinkSpec, base: Path) -> BaseModel:
         found = error.errors(include_url=False, include_context=False, include_input=False)[0]
         key = ".".join(map(str, found["loc"]))
         raise ConfigError(f"{where}: {key}: {found['msg']}") from None
+    except Exception as error:  # a validator is other people's code, and may tell a value
+        raise ConfigError(f"{where} cannot be opened: {type(error).__name__}") from error
 
 
 def _resolved(value: Any, base: Path, where: str) -> Any:

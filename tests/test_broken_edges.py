@@ -41,7 +41,7 @@ BREAKAGES = (
              "journal/test_data_dir.py"),
     Breakage("R8", "journal.journal", "        self.retire()\n        self.truncate_after",
              "        self.truncate_after", "journal/test_given_up.py"),
-    Breakage("R17", "publish.delivery",
+    Breakage("R17", "publish.sink",
              "min(self._until - time.monotonic(), self._authority.remaining_seconds())",
              "self._until - time.monotonic()", "publish/test_publisher.py"),
     Breakage("R18", "query.offsets", "if len(marks) != 1:", "if False:", "query/test_offsets.py"),

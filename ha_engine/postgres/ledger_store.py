@@ -71,10 +71,6 @@ class LedgerStore:
         """End the connection; a later call opens another."""
         self._session.close()
 
-    def shut(self) -> None:
-        """Close for good."""
-        self._session.shut()
-
 
 def _sink_error(engine: Engine, error: BaseException) -> Exception:
     where, state = place(engine), sqlstate(error)

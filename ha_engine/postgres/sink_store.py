@@ -74,10 +74,6 @@ class PostgresSinkStore:
         """End the connection; a later call opens another."""
         self._ledgers.close()
 
-    def shut(self) -> None:
-        """Close for good."""
-        self._ledgers.shut()
-
     # ------------------------------------------------------------------------------------------
 
     def _upsert(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -126,8 +127,19 @@ class PluginSinkSpec:
     @property
     def digest(self) -> str:
         return _digest(
-            self.type, self.name, json.dumps(dict(self.options), sort_keys=True, default=str)
+            self.type, self.name, json.dumps(_named(self.options), sort_keys=True, default=str)
         )
+
+
+def _named(options: Any) -> Any:
+    """With texts for keys: YAML has others, which cannot be sorted together."""
+    match options:
+        case Mapping():
+            return {str(key): _named(value) for key, value in options.items()}
+        case list():
+            return [_named(value) for value in options]
+        case _:
+            return options
 
 
 SinkSpec = PostgresSinkSpec | PluginSinkSpec
@@ -186,7 +198,7 @@ class StreamApplication:
 
     @property
     def digest(self) -> str:
-        """Differs when any stream, query or sink does; URLs and the file's layout do not count."""
+        """Differs when any stream, query or sink does, but for URLs of databases and the layout."""
         streams = [f"{s.name} {s.digest}" for s in self.streams.values()]
         queries = [
             f"{q.name} {q.digest} {q.deterministic} " + " ".join(s.digest for s in q.sinks)

@@ -58,7 +58,8 @@ def sentence(found: list[ErrorDetails], keys_at: Callable[[list[str]], list[str]
         case "value_error":
             return f"{where}: {first['msg'].removeprefix('Value error, ')}"
         case _:
-            return f"{where}: {first['msg']}, not {first['input']!r}"
+            instead = f", not {first['input']!r}" if "input" in first else ""
+            return f"{where}: {first['msg']}{instead}"
 
 
 def keys_of(model: type[BaseModel]) -> list[str]:

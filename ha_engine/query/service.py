@@ -250,14 +250,19 @@ class LocalService(rpc.LocalServicer):
     async def _prepare(self, query: str, schema: bytes) -> str:
         """Why the query must not start; a sink that is down is met again when it publishes."""
         arrow = pa.ipc.read_schema(pa.py_buffer(schema))
-        for name, sink in self._sinks(query).items():
-            try:
-                await asyncio.to_thread(sink.prepare, arrow)
-            except SinkRefused as error:
-                self._steps.handle(on.QueryRefused(query, str(error)))
-                return str(error)
-            except SinkUnavailable as error:
-                log.warning("sink not checked", query=query, sink=name, reason=str(error))
+        checks = [self._check(query, sink, arrow) for sink in self._sinks(query).values()]
+        why = next(filter(None, await asyncio.gather(*checks)), "")
+        if why:
+            self._steps.handle(on.QueryRefused(query, why))
+        return why
+
+    async def _check(self, query: str, sink: PreparedSink, schema: pa.Schema) -> str:
+        try:
+            await asyncio.to_thread(sink.prepare, schema)
+        except SinkRefused as error:
+            return str(error)
+        except SinkUnavailable as error:
+            log.warning("sink not checked", query=query, reason=str(error))
         return ""
 
     async def _known(self, incarnation: str, context: Context) -> None:

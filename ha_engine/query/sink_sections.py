@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
@@ -86,7 +86,15 @@ def _check_options(where: str, model: type[BaseModel], options: dict[str, Any]) 
     except ValidationError as error:
         wrong = [one for one in found(error) if not is_reference(one["input"])]
         if wrong:
-            raise _refusal(where, model, wrong) from None
+            raise _refusal(where, model, [_without_value(one) for one in wrong]) from None
+    except Exception as error:  # a validator is other people's code
+        told = f"{where}: its keys cannot be checked: {type(error).__name__}: {error}"
+        raise ApplicationError(told) from error
+
+
+def _without_value(one: ErrorDetails) -> ErrorDetails:
+    """It may be a secret."""
+    return cast(ErrorDetails, {key: part for key, part in one.items() if key != "input"})
 
 
 def _refusal(where: str, model: type[BaseModel], wrong: list[ErrorDetails]) -> ApplicationError:

@@ -15,6 +15,8 @@ least once" may have some of them twice.
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -83,7 +85,10 @@ class SinkContract:
         return self.kind(self.kind.Options.model_validate(self.options()), place)
 
     def setup_method(self, method: Callable[..., None]) -> None:
-        self.aside = []
+        self.aside, self.home = [], Path(tempfile.mkdtemp(prefix="sink-contract-"))
+
+    def teardown_method(self, method: Callable[..., None]) -> None:
+        shutil.rmtree(self.home, ignore_errors=True)
 
     # -- the contract ------------------------------------------------------------------------------
 

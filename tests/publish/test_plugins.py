@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from ha_engine.errors import ApplicationError, ConfigError, SinkRefused
+from ha_engine.errors import ApplicationError, ConfigError, SinkRefused, SinkUnavailable
 from ha_engine.outbox import Outbox
 from ha_engine.plugins import SinkPlace, sink_kind
 from ha_engine.postgres.engine import open_engine
@@ -46,8 +47,7 @@ def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 class TestTheExample(SinkContract):
     @pytest.fixture(autouse=True)
-    def _place(self, tmp_path: Path) -> None:
-        self.home = tmp_path
+    def _kind(self) -> None:
         type(self).kind = sink_kind("lines")
 
     def options(self) -> dict[str, Any]:
@@ -87,7 +87,8 @@ def test_an_application_names_its_guarantee(tmp_path: Path) -> None:
         ({"type": "lines", "directry": "/x"}, r"out.directry is not a known key; did you mean 'di"),
         ({"type": "lines"}, r"sinks.out.directory is missing"),
         ({"type": "unloadable"}, r"package ha-engine-example-sink, which cannot be used: ModuleN"),
-        ({"type": "http", "url": "nowhere"}, r"sinks.out.url"),
+        ({"type": "http", "url": "nowhere"}, r"sinks.out.url: is no URL of http or https$"),
+        ({"type": "http", "url": "http://me:hun/ter@host"}, r"url: is no URL; a password needs"),
     ],
 )
 def test_a_bad_sink_is_named(tmp_path: Path, sink: dict[str, Any], told: str) -> None:
@@ -125,13 +126,13 @@ class Node:
         self.directory, self.url = directory, url
         self.outbox = Outbox.open(directory / "outbox", max_batches=100, max_bytes=1 << 30)
         self.ended: list[BaseException] = []
-        sinks: dict[tuple[str, str], Sink] = {
+        self.sinks: dict[tuple[str, str], Sink] = {
             (QUERY, "broken"): self.sink("broken", {"how": how}),
             (QUERY, "lines"): self.sink("lines", {"directory": str(directory / "out")}),
         }
         self.publisher = Publisher(
             self.outbox,
-            sinks,
+            self.sinks,
             Granted(),
             on_published=lambda query, sink, batch: None,
             on_fenced=lambda epoch: None,
@@ -173,7 +174,8 @@ async def open_node(database_url: str, tmp_path: Path) -> AsyncIterator[Any]:
     ("how", "state", "told"),
     [
         ("raises", SinkState.REFUSED, "failed in deliver of batch 1: RuntimeError: out of luck"),
-        ("hangs", SinkState.UNAVAILABLE, "hangs in deliver of batch 1; restart the node"),
+        ("fences", SinkState.REFUSED, "failed in deliver of batch 1: Fenced: "),
+        ("hangs", SinkState.UNAVAILABLE, "did not end deliver of batch 1 in time"),
     ],
 )
 async def test_a_broken_sink_is_named_and_the_others_go_on(
@@ -191,18 +193,36 @@ async def test_a_broken_sink_is_named_and_the_others_go_on(
     assert not node.publisher.failed.done()
 
 
-async def test_a_sink_that_hangs_holds_up_no_demotion(open_node: Any) -> None:
-    node = open_node("hangs")
+@pytest.mark.parametrize("how", ["hangs", "hangs in close"])
+async def test_a_sink_that_hangs_holds_up_no_demotion(open_node: Any, how: str) -> None:
+    node = open_node(how)
     node.publisher.start(1)
     node.admit(1)
     await async_wait_until(lambda: node.status("lines").published_through == 1, within=20)
-    await node.publisher.stop()
+    async with asyncio.timeout(3):
+        await node.publisher.stop()
     assert node.status("broken").state is SinkState.STOPPED
 
 
-async def test_a_schema_that_makes_it_raise_refuses_its_query_alone(
-    database_url: str, tmp_path: Path
-) -> None:
+async def test_a_sink_that_is_slower_than_a_call_may_be_delivers_once(open_node: Any) -> None:
+    node = open_node("is slow")
+    node.publisher.start(1)
+    node.admit(1)
+    await async_wait_until(lambda: node.status("broken").published_through == 1, within=20)
+    assert node.sinks[QUERY, "broken"]._plugin.delivered == [1]
+
+
+async def test_a_check_does_not_wait_for_a_sink_that_hangs(open_node: Any) -> None:
+    node = open_node("hangs")
+    node.publisher.start(1)
+    node.admit(1)
+    sink = node.sinks[QUERY, "broken"]
+    await async_wait_until(lambda: sink._guard.busy, within=20)
+    with pytest.raises(SinkUnavailable, match="busy"):
+        sink.prepare(pa.schema({"n": pa.int64()}))
+
+
+async def test_a_schema_on_which_it_raises_is_refused(database_url: str, tmp_path: Path) -> None:
     sink = Node(tmp_path, database_url, "refuses the schema").sink(
         "broken", {"how": "refuses the schema"}
     )

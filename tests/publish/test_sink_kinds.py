@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -16,9 +18,10 @@ import pytest
 
 from ha_engine.errors import ApplicationError, SinkRefused, SinkUnavailable
 from ha_engine.plugins import SinkPlace, sink_kind
+from ha_engine.publish.sinks.dead_letters import DeadLetters
 from ha_engine.publish.sinks.files import FilesSink
 from ha_engine.publish.sinks.http import HttpSink
-from ha_engine.publish.sinks.json_lines import json_lines
+from ha_engine.publish.sinks.json_lines import json_lines, require_form
 from ha_engine.publish.sinks.stdout import StdoutSink
 from ha_engine.testing import SinkContract
 from ha_engine.testing.sink_contract import batch_of, numbered
@@ -29,10 +32,6 @@ PLACE = SinkPlace("group", "query", "sink", lambda batch, reason, rows: None)
 
 class TestJsonFiles(SinkContract):
     kind = FilesSink
-
-    @pytest.fixture(autouse=True)
-    def _place(self, tmp_path: Path) -> None:
-        self.home = tmp_path
 
     def options(self) -> dict[str, Any]:
         return {"directory": str(self.home / "out")}
@@ -46,6 +45,13 @@ class TestJsonFiles(SinkContract):
         [file] = (self.home / "out" / "query").iterdir()
         assert file.name == "000000000007.jsonl"
 
+    def test_a_file_with_other_rows_is_left_for_a_person(self) -> None:
+        """Of another group, or of a batch that a forced failover gave up."""
+        self.opened().deliver(batch_of(1, numbered(1)))
+        with pytest.raises(SinkRefused, match="holds other rows than this batch; move it away"):
+            self.opened().deliver(batch_of(1, numbered(9)))
+        assert [row["id"] for row in self.delivered()] == [1000, 1001, 1002]
+
     def test_a_directory_that_cannot_be_made_may_be_mended(self) -> None:
         (self.home / "out").write_text("in the way")
         sink = self.opened()
@@ -54,13 +60,6 @@ class TestJsonFiles(SinkContract):
         (self.home / "out").unlink()
         sink.deliver(batch_of(1, numbered(1)))
         assert len(self.delivered()) == 3
-
-    def test_a_draft_that_a_crash_left_is_written_anew(self) -> None:
-        place = self.home / "out" / "query"
-        place.mkdir(parents=True)
-        (place / "000000000001.jsonl.part").write_text('{"id": 1')
-        self.opened().deliver(batch_of(1, numbered(1)))
-        assert [file.name for file in place.iterdir()] == ["000000000001.jsonl"]
 
     def test_a_relative_directory_is_refused_before_the_query_runs(self) -> None:
         options = FilesSink.Options.model_validate(self.options() | {"directory": "out"})
@@ -80,13 +79,6 @@ class TestParquetFiles(TestJsonFiles):
         self.opened().deliver(batch_of(7, numbered(7)))
         [file] = (self.home / "out" / "query").iterdir()
         assert file.name == "000000000007.parquet"
-
-    def test_a_draft_that_a_crash_left_is_written_anew(self) -> None:
-        place = self.home / "out" / "query"
-        place.mkdir(parents=True)
-        (place / "000000000001.parquet.part").write_text("PAR1")
-        self.opened().deliver(batch_of(1, numbered(1)))
-        assert [file.name for file in place.iterdir()] == ["000000000001.parquet"]
 
 
 class TestStdout(SinkContract):
@@ -127,7 +119,9 @@ class TestHttp(SinkContract):
     def test_a_repeated_request_has_the_same_key(self) -> None:
         for _ in range(2):
             self.opened().deliver(batch_of(1, numbered(1)))
-        assert self.receiver.requests == [("group/query/sink/1/0", 200)] * 2
+        (first, _), (second, _) = self.receiver.requests
+        assert first == second
+        assert first.startswith("group/query/sink/1/0/")
         assert len(self.receiver.rows) == 3
 
     def test_a_batch_goes_on_at_the_request_that_failed(self) -> None:
@@ -137,7 +131,7 @@ class TestHttp(SinkContract):
         with pytest.raises(SinkUnavailable, match="answers 503: too odd"):
             sink.deliver(batch_of(1, rows))
         sink.deliver(batch_of(1, rows))
-        keys = [key.rpartition("/")[2] for key, _ in self.receiver.requests]
+        keys = [key.split("/")[4] for key, _ in self.receiver.requests]
         assert keys == ["0", "1000", "1000", "2000"]
         assert len(self.receiver.rows) == 2_500
 
@@ -154,6 +148,25 @@ class TestHttp(SinkContract):
         assert (batch, count) == (1, 1000)
         assert "422" in reason
         assert len(self.receiver.rows) == 1_500
+
+    def test_other_rows_at_the_same_place_have_another_key(self) -> None:
+        """A receiver that remembers keys must not take them for what it has."""
+        self.opened().deliver(batch_of(1, numbered(1)))
+        self.opened().deliver(batch_of(1, numbered(1, 5)))
+        assert len({key for key, _ in self.receiver.requests}) == 2
+
+    def test_refusals_of_one_batch_count_for_no_other(self) -> None:
+        sink = self.opened()
+        self.receiver.answer = lambda rows: 422
+        for number in (1, 1, 2, 2):
+            with pytest.raises(SinkUnavailable, match="answers 422"):
+                sink.deliver(batch_of(number, numbered(number)))
+        assert not self.aside
+
+    def test_nothing_is_sent_when_the_time_is_over(self) -> None:
+        with pytest.raises(SinkUnavailable, match="the time was over"):
+            self.opened().deliver(batch_of(1, numbered(1), seconds=0))
+        assert not self.receiver.requests
 
     @pytest.mark.parametrize("status", [401, 403, 404, 301])
     def test_what_every_request_would_get_puts_no_row_aside(self, status: int) -> None:
@@ -223,6 +236,49 @@ def test_json_has_a_form_for_every_type_that_a_query_gives() -> None:
     }
     assert second.pop("x") == "-Infinity"
     assert set(second.values()) == {None}
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.duration("us"), pa.map_(pa.date32(), pa.int64()), pa.list_(pa.duration("s"))]
+)
+def test_a_type_without_a_form_is_refused_before_the_query_runs(kind: pa.DataType) -> None:
+    with pytest.raises(SinkRefused, match=r"column x is .*cast it to a text"):
+        require_form(pa.schema({"n": pa.int64(), "x": kind}))
+
+
+class Letters:
+    """One sink's, in a directory of its own."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.kept = home, DeadLetters(home, "query", "sink")
+
+    def lines(self) -> list[dict[str, Any]]:
+        files = (self.home / "dead_letters" / "query" / "sink").iterdir()
+        return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+def test_rows_that_are_put_aside_twice_are_there_once_whatever_the_reason(tmp_path: Path) -> None:
+    letters, rows = Letters(tmp_path), numbered(4)
+    letters.kept.put_aside(batch_of(4, rows), "answers 422, request 17", rows)
+    letters.kept.put_aside(batch_of(4, rows), "answers 422, request 18", rows)
+    assert [line["row"] for line in letters.lines()] == rows.to_pylist()
+    assert letters.kept.rows == 3
+
+
+def test_a_cut_off_write_of_what_is_put_aside_is_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    letters, rows = Letters(tmp_path), numbered(4)
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(SinkUnavailable, match="No space left"):
+        letters.kept.put_aside(batch_of(4, rows), "why", rows)
+    monkeypatch.undo()
+    letters.kept.put_aside(batch_of(4, rows), "why", rows)
+    assert len(letters.lines()) == 3
 
 
 def test_the_engines_own_kinds_are_found_as_those_of_others_are() -> None:

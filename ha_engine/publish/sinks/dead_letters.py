@@ -9,15 +9,15 @@ the node that was the active then, and are part of no snapshot.
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 
 import pyarrow as pa
 import structlog
 
+from ha_engine.durable import make_directory, write_whole
 from ha_engine.errors import SinkUnavailable
 from ha_engine.plugins import OutputBatch
-from ha_engine.publish.sinks.json_lines import json_text, rows_of
+from ha_engine.publish.sinks.json_lines import json_lines, json_text, rows_of
 
 log = structlog.get_logger(__name__)
 
@@ -34,27 +34,16 @@ class DeadLetters:
 
     def put_aside(self, batch: OutputBatch, reason: str, rows: pa.Table) -> None:
         """Durable when it returns. Raises SinkUnavailable when the disk does not take them."""
+        name = hashlib.blake2b(json_lines(rows), digest_size=8).hexdigest()
+        path = self._directory / f"{batch.number}-{name}.jsonl"
         lines = [json_text({"reason": reason, "row": row}) + "\n" for row in rows_of(rows)]
-        content = "".join(lines).encode()
-        digest = hashlib.blake2b(content, digest_size=8).hexdigest()
-        path = self._directory / f"{batch.number}-{digest}.jsonl"
-        if path.exists():
-            return
         try:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with path.open("xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+            if path.exists():
+                return
+            make_directory(self._directory, 0o700)
+            write_whole(path, "".join(lines).encode())
         except OSError as error:
             raise SinkUnavailable(f"{path} cannot be written: {error.strerror}") from error
-        self.rows += rows.num_rows
-        log.error(
-            "rows put aside",
-            query=self._query,
-            sink=self._sink,
-            batch=batch.number,
-            rows=rows.num_rows,
-            reason=reason,
-            file=str(path),
-        )
+        self.rows += len(lines)
+        place = {"query": self._query, "sink": self._sink, "batch": batch.number}
+        log.error("rows put aside", **place, rows=len(lines), reason=reason, file=str(path))

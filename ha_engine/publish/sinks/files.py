@@ -2,14 +2,15 @@
 
     <directory>/<query>/<batch, twelve digits>.jsonl
 
-A file appears whole, by a rename, and is never changed. Where both nodes write to one shared
+A file appears whole, by a rename, and is never changed: a repeated delivery finds the same bytes.
+Other bytes are of another group, or of a batch that a forced failover gave up; only a person can
+tell whether they are wanted, so the sink refuses to go on. Where both nodes write to one shared
 directory, each batch is there once. Where each has its own, the batch that was in flight at a
 failover may be on both, under the same name and with the same rows.
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -17,10 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict
 
-from ha_engine.durable import fsync_directory
+from ha_engine.durable import fsync_directory, make_directory, write_whole
 from ha_engine.errors import SinkRefused, SinkUnavailable
 from ha_engine.plugins import OutputBatch, SinkPlace
-from ha_engine.publish.sinks.json_lines import json_lines
+from ha_engine.publish.sinks.json_lines import json_lines, require_form
 
 
 class FilesOptions(BaseModel):
@@ -37,8 +38,7 @@ class FilesSink:
 
     Options: ClassVar[type[BaseModel]] = FilesOptions
     guarantee: ClassVar[str] = (
-        "exactly once by name: one file a batch, which a repeated delivery finds or replaces by "
-        "the same rows"
+        "exactly once by name: one file a batch, which a repeated delivery finds there"
     )
 
     def __init__(self, options: FilesOptions, place: SinkPlace) -> None:
@@ -47,37 +47,34 @@ class FilesSink:
     def prepare(self, schema: pa.Schema) -> None:
         if not self._directory.is_absolute():
             raise SinkRefused(f"the directory {self._directory.parent} must be an absolute path")
-        if self._format == "parquet":
-            _written(schema.empty_table(), pa.BufferOutputStream())
+        if self._format == "jsonl":
+            require_form(schema)
+        self._encoded(schema.empty_table())
 
     def deliver(self, batch: OutputBatch) -> None:
         target = self._directory / f"{batch.number:012d}.{self._format}"
-        draft = target.with_suffix(f".{self._format}.part")
+        content = self._encoded(batch.read())
         try:
-            if target.exists():
-                return
-            self._directory.mkdir(parents=True, exist_ok=True)
-            with draft.open("wb") as file:
-                self._write(batch.read(), file)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.rename(target)
-            fsync_directory(self._directory)
+            if not target.exists():
+                make_directory(self._directory)
+                write_whole(target, content)
+            elif target.read_bytes() == content:
+                fsync_directory(self._directory)  # who wrote it may have died before that
+            else:
+                raise SinkRefused(f"{target} holds other rows than this batch; move it away")
         except OSError as error:
             raise SinkUnavailable(f"{target} cannot be written: {error.strerror}") from error
 
     def close(self) -> None:
         pass
 
-    def _write(self, rows: pa.Table, file: object) -> None:
-        if self._format == "parquet":
-            _written(rows, file)
-        else:
-            file.write(json_lines(rows))  # type: ignore[attr-defined]
-
-
-def _written(rows: pa.Table, file: object) -> None:
-    try:
-        pq.write_table(rows, file)
-    except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
-        raise SinkRefused(f"these rows have no form in Parquet: {error}") from error
+    def _encoded(self, rows: pa.Table) -> bytes:
+        if self._format == "jsonl":
+            return json_lines(rows)
+        buffer = pa.BufferOutputStream()
+        try:
+            pq.write_table(rows, buffer)
+        except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
+            raise SinkRefused(f"these rows have no form in Parquet: {error}") from error
+        content: bytes = buffer.getvalue().to_pybytes()
+        return content

@@ -1,23 +1,25 @@
 """The ``http`` sink: rows as NDJSON to a URL, some at a time, each request with a key.
 
-``Idempotency-Key`` is group/query/sink/batch/first row: the same when a request is repeated, by
-this node or the next active, so that a receiver that remembers keys takes each row once. What the
-receiver refuses again and again is put aside, since no retry mends a bad request.
+``Idempotency-Key`` is group/query/sink/batch/first row/digest: the same when a request is repeated,
+by this node or the next active, so that a receiver that remembers keys takes each row once; and
+another for other rows, of which none must be taken for a repetition. What the receiver refuses
+again and again is put aside, since no retry mends a bad request.
 """
 
 from __future__ import annotations
 
+import hashlib
 from http import HTTPStatus
 from typing import Annotated, ClassVar
 
 import httpx
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from ha_engine.config.quantities import Duration
 from ha_engine.errors import SinkRefused, SinkUnavailable
 from ha_engine.plugins import OutputBatch, SinkPlace
-from ha_engine.publish.sinks.json_lines import MEDIA_TYPE, json_lines
+from ha_engine.publish.sinks.json_lines import MEDIA_TYPE, json_lines, require_form
 
 _PASSES = frozenset(
     {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
@@ -30,12 +32,23 @@ _OPERATOR = frozenset(
 _BODY_SHOWN = 200
 
 
+def _url(written: str) -> str:
+    """Refused without a word of it: it may have a password."""
+    try:
+        parsed = httpx.URL(written)
+    except httpx.InvalidURL:
+        raise ValueError("is no URL; a password needs its odd characters as %XX") from None
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise ValueError("is no URL of http or https")
+    return written
+
+
 class HttpOptions(BaseModel):
     """``attempts`` is how often a request is refused before its rows are put aside."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    url: Annotated[str, Field(pattern=r"^https?://[^/]")]
+    url: Annotated[str, AfterValidator(_url)]
     headers: dict[str, str] = {}
     timeout: Duration = 5.0
     rows_per_request: Annotated[int, Field(ge=1, le=100_000)] = 500
@@ -57,17 +70,18 @@ class HttpSink:
         self._client: httpx.Client | None = None
         # How far this process came with a batch that is tried again: (batch, rows).
         self._done = (0, 0)
-        self._refusals = 0
+        # How often the receiver refused the rows that begin there: (batch, first row), times.
+        self._refused = ((0, 0), 0)
 
     def prepare(self, schema: pa.Schema) -> None:
-        json_lines(schema.empty_table())
+        require_form(schema)
 
     def deliver(self, batch: OutputBatch) -> None:
         rows = batch.read()
         number, done = self._done
         for first in range(done if number == batch.number else 0, len(rows), self._size):
             self._send(batch, first, rows.slice(first, self._size))
-            self._done, self._refusals = (batch.number, first + self._size), 0
+            self._done = (batch.number, first + self._size)
 
     def close(self) -> None:
         if self._client is not None:
@@ -79,7 +93,11 @@ class HttpSink:
         return self._options.rows_per_request
 
     def _send(self, batch: OutputBatch, first: int, rows: pa.Table) -> None:
-        answer = self._post(f"{batch.key}/{first}", json_lines(rows), batch.remaining_seconds())
+        body, remaining = json_lines(rows), batch.remaining_seconds()
+        if remaining <= 0:
+            raise SinkUnavailable(f"the time was over before {self._where} had all rows")
+        key = f"{batch.key}/{first}/{hashlib.blake2b(body, digest_size=8).hexdigest()}"
+        answer = self._post(key, body, remaining)
         if answer.is_success:
             return
         told = f"{self._where} answers {answer.status_code}: {_shown(answer)}"
@@ -87,16 +105,21 @@ class HttpSink:
             raise SinkUnavailable(told)
         if answer.is_redirect or answer.status_code in _OPERATOR:
             raise SinkRefused(told)
-        self._refusals += 1
-        if self._refusals < self._options.attempts:
+        if self._times_refused(batch.number, first) < self._options.attempts:
             raise SinkUnavailable(f"{told}; it is tried again before these rows are put aside")
         self._place.put_aside(batch, told, rows)
+
+    def _times_refused(self, number: int, first: int) -> int:
+        """This time included."""
+        place, times = self._refused
+        self._refused = (number, first), times + 1 if place == (number, first) else 1
+        return self._refused[1]
 
     def _post(self, key: str, body: bytes, remaining: float) -> httpx.Response:
         if self._client is None:
             self._client = httpx.Client(headers=self._options.headers)
         headers = {"Content-Type": MEDIA_TYPE, "Idempotency-Key": key}
-        timeout = max(0.001, min(self._options.timeout, remaining))
+        timeout = min(self._options.timeout, remaining)
         try:
             return self._client.post(
                 self._options.url, content=body, headers=headers, timeout=timeout

@@ -10,6 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from ha_engine.errors import SinkRefused
+
 MEDIA_TYPE = "application/x-ndjson"
 
 
@@ -19,6 +21,28 @@ def json_lines(table: pa.Table) -> bytes:
     Raises TypeError for a value without a form.
     """
     return "".join(f"{json_text(row)}\n" for row in rows_of(table)).encode()
+
+
+def require_form(schema: pa.Schema) -> None:
+    """Raises SinkRefused for a column of a type that has no form in JSON."""
+    for field in schema:
+        if not _has_form(field.type):
+            raise SinkRefused(
+                f"column {field.name} is {field.type}, which has no form in JSON; "
+                "cast it to a text in the query"
+            )
+
+
+def _has_form(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        return _has_form(kind.value_type)
+    if pa.types.is_map(kind):
+        # A key must become a text, which json does for numbers and booleans alone.
+        plain = (pa.types.is_string, pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
+        return any(of(kind.key_type) for of in plain) and _has_form(kind.item_type)
+    if pa.types.is_nested(kind):
+        return all(_has_form(kind.field(index).type) for index in range(kind.num_fields))
+    return not (pa.types.is_duration(kind) or pa.types.is_interval(kind))
 
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:

@@ -10,11 +10,11 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from ha_engine.errors import EngineError, SinkRefused, SinkUnavailable
+from ha_engine.errors import OutboxDamaged, SinkRefused, SinkUnavailable
 from ha_engine.outbox.batch_file import in_canonical_order, read_batch_file
 from ha_engine.outbox.outbox import OutboxBatch
 from ha_engine.plugins import OutputBatch, SinkPlace, SinkPlugin
@@ -24,7 +24,10 @@ from ha_engine.publish.sinks.dead_letters import DeadLetters
 T = TypeVar("T")
 
 SLICE_SECONDS = 0.1
-PREPARE_SECONDS = 10.0
+PREPARE_SECONDS = 2.0
+"""The query process waits for it with all of its queries."""
+CLOSE_SECONDS = 0.2
+"""A demotion waits for it."""
 
 
 class LedgerCalls(Protocol):
@@ -57,10 +60,11 @@ class PluginSink:
         return self._dead_letters.rows
 
     def prepare(self, schema: pa.Schema) -> None:
-        """Ask the plug-in whether it takes rows of ``schema``."""
-        until = time.monotonic() + PREPARE_SECONDS
+        """Ask the plug-in whether it takes rows of ``schema``, unless it is at something else."""
+        if self._guard.busy:
+            raise SinkUnavailable(f"sink {self.name} is busy")
         self._guard.call(
-            "prepare", lambda: self._opened().prepare(schema), lambda: until - time.monotonic()
+            "prepare", lambda: self._opened().prepare(schema), _for_seconds(PREPARE_SECONDS)
         )
 
     def claim(self, epoch: int, start_after: int, group_id: str, deadline: Deadline) -> int:
@@ -85,11 +89,10 @@ class PluginSink:
         self._ledger.advance(number, epoch, deadline.remaining_seconds)
 
     def close(self) -> None:
-        """Let the plug-in close what it holds; a later call opens it again."""
+        """Let the plug-in close what it holds, and wait a moment for it; a later call opens it."""
         self._ledger.close()
         if self._plugin is not None and not self._guard.busy:
-            until = time.monotonic() + PREPARE_SECONDS
-            self._guard.call("close", self._plugin.close, lambda: until - time.monotonic())
+            self._guard.call("close", self._plugin.close, _for_seconds(CLOSE_SECONDS))
 
     def _opened(self) -> SinkPlugin:
         if self._plugin is None:
@@ -97,51 +100,74 @@ class PluginSink:
         return self._plugin
 
 
+def _for_seconds(seconds: float) -> Remaining:
+    until = time.monotonic() + seconds
+    return lambda: until - time.monotonic()
+
+
 class Guard:
-    """Calls of code that may raise anything or never return, one at a time."""
+    """Calls of code that may raise anything or never return, one at a time.
+
+    Who waited in vain and comes again with the same step gets the outcome of the first call: what
+    takes longer than one deadline is done once all the same.
+    """
 
     def __init__(self, whose: str) -> None:
         self._whose = whose
-        self._turn = threading.Lock()
-        self._step = ""
+        self._lock = threading.Lock()
+        self._begun: tuple[str, Future[Any]] | None = None
 
     @property
     def busy(self) -> bool:
-        return self._turn.locked()
+        begun = self._begun
+        return begun is not None and not begun[1].done()
 
     def call(self, step: str, work: Callable[[], T], remaining: Remaining) -> T:
         """Raises SinkUnavailable when the time is over: it may come to its end all the same."""
-        while not self._turn.acquire(timeout=SLICE_SECONDS):
-            if remaining() <= 0:
-                raise SinkUnavailable(
-                    f"{self._whose} hangs in {self._step}; restart the node if it stays so"
-                )
-        self._step, outcome = step, Future[T]()
-        # A daemon: the end of the process does not wait for what hangs.
-        threading.Thread(target=self._run, args=(work, outcome), name=step, daemon=True).start()
-        while not outcome.done():
-            left = remaining()
-            if left <= 0:
-                raise SinkUnavailable(f"{self._whose} did not end {step} in time")
-            wait([outcome], min(left, SLICE_SECONDS))
-        return self._result(step, outcome)
+        while True:
+            if (left := remaining()) <= 0:
+                raise SinkUnavailable(f"{self._whose} {self._late(step)}")
+            mine, outcome = self._begin(step, work)
+            if wait([outcome], min(left, SLICE_SECONDS)).done and mine:
+                with self._lock:
+                    self._begun = None
+                return self._result(step, outcome)
 
-    def _run(self, work: Callable[[], T], outcome: Future[T]) -> None:
-        try:
-            result = work()
-        except BaseException as error:
-            self._turn.release()
-            outcome.set_exception(error)
-        else:
-            self._turn.release()
-            outcome.set_result(result)
+    def _begin(self, step: str, work: Callable[[], T]) -> tuple[bool, Future[T]]:
+        """Whether what runs now is this step, and what it comes to."""
+        with self._lock:
+            if self._begun is None or (self._begun[0] != step and self._begun[1].done()):
+                self._begun = step, Future()
+                # A daemon: the end of the process does not wait for what hangs.
+                threading.Thread(
+                    target=_run, args=(work, self._begun[1]), name=step, daemon=True
+                ).start()
+            return self._begun[0] == step, self._begun[1]
+
+    def _late(self, step: str) -> str:
+        begun = self._begun
+        if begun is None or begun[0] == step:
+            return f"did not end {step} in time; restart the node if it stays so"
+        return f"is still at {begun[0]}; restart the node if it stays so"
 
     def _result(self, step: str, outcome: Future[T]) -> T:
         try:
             return outcome.result()
-        except EngineError:
+        except (SinkUnavailable, SinkRefused, OutboxDamaged):
             raise
         except BaseException as error:
-            raise SinkRefused(
-                f"{self._whose} failed in {step}: {type(error).__name__}: {error}"
-            ) from error
+            raise SinkRefused(f"{self._whose} failed in {step}: {_told(error)}") from error
+
+
+def _run(work: Callable[[], T], outcome: Future[T]) -> None:
+    try:
+        outcome.set_result(work())
+    except BaseException as error:
+        outcome.set_exception(error)
+
+
+def _told(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return type(error).__name__

@@ -1,15 +1,18 @@
 """A sink that does everything wrong, as its option says."""
 
 import threading
+import time
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
+
+from ha_engine.errors import Fenced
 
 
 class BrokenOptions(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    how: Literal["raises", "hangs", "refuses the schema"]
+    how: Literal["raises", "fences", "hangs", "hangs in close", "is slow", "refuses the schema"]
 
 
 class BrokenSink:
@@ -18,15 +21,24 @@ class BrokenSink:
 
     def __init__(self, options, place):
         self._how = options.how
+        self.delivered = []
 
     def prepare(self, schema):
         if self._how == "refuses the schema":
             raise KeyError("no such column")
 
     def deliver(self, batch):
-        if self._how == "hangs":
-            threading.Event().wait()
-        raise RuntimeError("out of luck")
+        match self._how:
+            case "hangs":
+                threading.Event().wait()
+            case "raises":
+                raise RuntimeError("out of luck")
+            case "fences":
+                raise Fenced(99, "itself")
+            case "is slow":
+                time.sleep(1.5)
+        self.delivered.append(batch.number)
 
     def close(self):
-        pass
+        if self._how == "hangs in close":
+            threading.Event().wait()

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 
 from tests.e2e.node_under_test import free_port
-from tests.e2e.pair import Pair
+from tests.e2e.pair import NAMES, Pair
 from tests.programs import found
 from tests.waiting import wait_until
 
@@ -34,11 +34,17 @@ class Balancer:
         self.environ = {**os.environ, **listens, **places}
         self.events, self.status = (f"http://{listen}" for listen in listens.values())
 
-    def answers(self) -> bool:
+    def knows_the_active(self) -> bool:
+        """HAProxy takes every server for up until it has asked it, and asks each in its turn."""
+        roles = {self._role() for _ in range(2 * len(NAMES))}
+        return roles == {"active"}
+
+    def _role(self) -> str | None:
         try:
-            return httpx.get(f"{self.status}/v1/status", timeout=2).status_code == 200
+            answer = httpx.get(f"{self.status}/v1/status", timeout=2)
         except httpx.HTTPError:
-            return False
+            return None
+        return answer.json().get("role") if answer.is_success else None
 
 
 @contextmanager
@@ -46,7 +52,7 @@ def balancing(pair: Pair) -> Iterator[Balancer]:
     balancer = Balancer(pair)
     with subprocess.Popen([program(), "-db", "-f", CONFIG], env=balancer.environ) as process:
         try:
-            wait_until(balancer.answers, within=10, every=0.1)
+            wait_until(balancer.knows_the_active, within=20, every=0.1)
             yield balancer
         finally:
             process.terminate()

@@ -152,7 +152,7 @@ def test_a_wrong_content_type_is_answered_with_what_is_read(node: NodeUnderTest)
     assert answer.status_code == 415
     assert answer.json()["error"] == (
         "content type 'application/xml' is not read here; "
-        "send application/x-ndjson or application/json"
+        "send application/x-ndjson, application/json or application/vnd.apache.arrow.stream"
     )
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.sim.many import FORCED, Result, known_seeds, play_all
 
 CI_SEEDS = 2000
+CORES = os.cpu_count() or 1
 REACHED_AT_LEAST = {
     "acquisitions": 2000,
     "failovers": 500,
@@ -50,7 +53,8 @@ FORCED_REACH_AT_LEAST = {
 
 @pytest.fixture(scope="module")
 def forced() -> Result:
-    return play_all([*known_seeds(FORCED), *range(1, FORCED_SEEDS + 1)], forces=True)
+    seeds = [*known_seeds(FORCED), *range(1, FORCED_SEEDS + 1)]
+    return play_all(seeds, CORES, forces=True)
 
 
 @pytest.mark.slow
@@ -67,7 +71,7 @@ def test_forced_failovers_reach(what: str, forced: Result) -> None:
 
 @pytest.fixture(scope="module")
 def result() -> Result:
-    return play_all([*known_seeds(), *range(1, CI_SEEDS + 1)])
+    return play_all([*known_seeds(), *range(1, CI_SEEDS + 1)], CORES)
 
 
 @pytest.mark.slow

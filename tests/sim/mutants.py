@@ -36,8 +36,8 @@ def _hunted(seed: int, rule: str, module: str, old: str, new: str) -> Hunted:
 HUNTED = (
     _hunted(1, "I3", "leading", "(in_sync | self.joining) - {self.me}", "self.joining - {self.me}"),
     _hunted(3, "I3", "leading", " if self.match_of(m) >= committed)", ")"),
-    _hunted(55, "P8", "leading", "if m == self.me or not self._is_lost(m, now))", ")"),
-    _hunted(116, "R1", "lease", "self.row, self._in_flight, *self._un", "self.row, *self._un"),
+    _hunted(93, "P8", "leading", "if m == self.me or not self._is_lost(m, now))", ")"),
+    _hunted(137, "R1", "lease", "self.row, self._in_flight, *self._un", "self.row, *self._un"),
     _hunted(
         1,
         "I3",
@@ -63,7 +63,7 @@ HUNTED = (
     _hunted(
         12, "R16", "lease", "+ self.timing.ttl, self._promised_until)", "+ self.timing.ttl, 0)"
     ),
-    _hunted(28, "R16", "leading", "return asked_at + ttl - margin", "return asked_at + 2 * ttl"),
+    _hunted(46, "R16", "leading", "return asked_at + ttl - margin", "return asked_at + 2 * ttl"),
     _hunted(
         252,
         "R15",

@@ -1,10 +1,11 @@
 """Empties the data directory of a stopped node, so that it joins its group anew.
 
-Checkpoints go first, then the outbox, then the journal, whose identity goes before its segments:
-what a crash in between leaves is a state that a start either mends or refuses, never output whose
-journal is gone. The highest lease that was ever read stays (R5), and so does the configuration.
-The lease row is left alone: a new journal has a new id, so the row's word on the old one is void,
-and the holder writes that one out as it does with any member that is silent (R8, R9).
+Checkpoints go first, then the outbox, then the journal, whose identity goes before its segments,
+and last a snapshot that waits for its place: what a crash in between leaves is a state that a start
+either mends or refuses, never output whose journal is gone. The highest lease that was ever read
+stays (R5), and so does the configuration. The lease row is left alone: a new journal has a new id,
+so the row's word on the old one is void, and the holder writes that one out as it does with any
+member that is silent (R8, R9).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ha_engine.archive.restoring import WHOLE
 from ha_engine.config import Config
 from ha_engine.data_dir import lock_directory
 from ha_engine.durable import fsync_directory
@@ -77,6 +79,7 @@ def parts(config: Config) -> list[Part]:
         "checkpoints": config.checkpoint_dir,
         "outbox": home / "outbox",
         "journal": home / "journal",
+        "restored snapshot": home / WHOLE,
     }
     return [
         Part(name, path, _size(path))

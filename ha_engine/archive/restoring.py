@@ -33,7 +33,7 @@ from ha_engine.types import History, Revision
 log = structlog.get_logger(__name__)
 
 CHECKPOINTS, OUTBOX, JOURNAL = "checkpoints", "outbox", "journal"
-_COMING, _WHOLE = ".restoring", ".restored"
+_COMING, WHOLE = ".restoring", ".restored"
 PIN_SECONDS = 60.0
 """A restore says again and again that it needs its revision; one that has died lets go of it."""
 
@@ -54,11 +54,11 @@ class Places:
     @property
     def whole(self) -> Path:
         """Is there once everything has come."""
-        return self.home / _WHOLE
+        return self.home / WHOLE
 
     @property
     def staged_checkpoints(self) -> Path:
-        return self.checkpoints / _WHOLE
+        return self.checkpoints / WHOLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class Restoring:
         self.store.pin(revision.id, PIN_SECONDS)
         manifest = self._manifest(revision)
         try:
-            self._clear()
+            _clear(self.places)
             bring(revision, manifest, self._pinning(revision.id))
         except OSError as error:
             raise DiskFailed(f"{self.places.home} cannot be written: {error.strerror}") from error
@@ -186,11 +186,6 @@ class Restoring:
         _replace(fresh, self.places.checkpoints / query)
         shutil.rmtree(self.places.staged_checkpoints)
 
-    def _clear(self) -> None:
-        for place in (self.places.coming, self.places.staged_checkpoints):
-            if place.exists():
-                shutil.rmtree(place)
-
     def _download(self, manifest: Manifest, progress: Progress) -> None:
         """Checkpoints go to their own root, whose file system they are to be renamed on."""
         mine = [file for file in manifest.files if file.path.startswith(f"{CHECKPOINTS}/")]
@@ -220,13 +215,22 @@ class Restoring:
             stamp_restored(checkpoint, f"{journal_id}:{one.lineage}")
 
 
+def _clear(places: Places) -> None:
+    """What came of a restore that did not become whole."""
+    for place in (places.coming, places.staged_checkpoints):
+        if place.exists():
+            shutil.rmtree(place)
+
+
 def finish(places: Places) -> bool:
-    """Puts what has come into its place; False when nothing has. For before anything is opened.
+    """Puts what has come into its place; False when nothing has, and a part of it goes: it may be
+    as large as the state. For before anything is opened.
 
     Raises DiskFailed.
     """
     try:
         if not places.whole.is_dir():
+            _clear(places)
             return False
         _replace_checkpoints(places)
         _keep_what_was_given_up(places)

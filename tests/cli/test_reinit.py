@@ -12,6 +12,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from ha_engine.archive.restoring import Places, finish
 from ha_engine.cli import root
 from ha_engine.core import HighWater
 from ha_engine.data_dir import DataDirectory, lock_directory
@@ -129,6 +130,19 @@ def test_it_asks_first_and_no_keeps_everything(
     assert reinit("node-b", answers="y\n").exit_code == 0
     assert is_empty(home)
     assert "nothing to delete" in reinit("node-b").output
+
+
+def test_a_snapshot_that_waits_for_its_place_does_not_come_back(
+    reinit: Run, store: PostgresLeaseStore, home: Path
+) -> None:
+    waiting = home / ".restored" / "outbox" / "delays"
+    waiting.mkdir(parents=True)
+    (waiting / "1.arrow").write_bytes(b"x")
+    store.create(listed(OTHER))
+    assert reinit("node-b", "--yes").exit_code == 0
+    assert not waiting.exists()
+    finish(Places(home, home / "checkpoints"))
+    assert is_empty(home)
 
 
 def test_another_nodes_name_is_the_wrong_host(reinit: Run, home: Path) -> None:

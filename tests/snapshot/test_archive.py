@@ -72,6 +72,20 @@ async def test_what_was_stored_comes_back_at_another_place(engine: Engine, tmp_p
     assert not finish(new.places)
 
 
+async def test_what_a_killed_restore_had_brought_goes_at_the_next_start(
+    engine: Engine, tmp_path: Path
+) -> None:
+    old, new = node_at(tmp_path / "a", engine), node_at(tmp_path / "b", engine, empty=True)
+    await taken(old, 3)
+    await new.archive.restore(ANYWHERE)
+    new.places.whole.rename(new.places.coming)
+    assert new.places.staged_checkpoints.exists()
+    new.journal.close()
+    assert not finish(new.places)
+    assert not new.places.coming.exists()
+    assert not new.places.staged_checkpoints.exists()
+
+
 async def test_nothing_of_a_capture_is_left_and_the_next_one_stores_only_what_is_new(
     engine: Engine, tmp_path: Path
 ) -> None:

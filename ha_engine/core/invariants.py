@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ha_engine.errors import InvariantBroken
@@ -9,54 +10,54 @@ from ha_engine.types import Role
 
 if TYPE_CHECKING:
     from ha_engine.core.core import Core
+    from ha_engine.core.marks import QueryMarks
 
 
 def check(core: Core) -> None:
     """Raises InvariantBroken naming the first one that is not true."""
-    for number, holds, said in _facts(core):
-        if not holds:
-            raise InvariantBroken(f"{number} does not hold: {said}")
+    for number, said in _broken(core):
+        raise InvariantBroken(f"{number} does not hold: {said}")
 
 
-def _facts(core: Core) -> list[tuple[str, bool, str]]:
-    acting = core.role in (Role.PROMOTING, Role.ACTIVE)
-    facts = [
-        ("I1", not acting or core.epoch > 0, "a node acts without an epoch"),
-        (
-            "I3",
-            core.journal.committed <= core.journal.durable,
-            f"committed {core.journal.committed} over {core.journal.durable}",
-        ),
-        (
-            "I8",
-            core.journal.durable <= core.journal.last.sequence,
-            f"durable {core.journal.durable} over {core.journal.last}",
-        ),
-        (
-            "I8",
-            not acting or core.journal.last.epoch <= core.epoch,
-            "the journal's epoch is above ours",
-        ),
-        ("I4", not core.receiving or core.role is Role.ACTIVE, "receivers are open, not active"),
-        ("I2", not core.receiving or core.may_act(), "receivers are open past safe_until"),
-        ("I8", not (acting and core.following.epoch), "a node acts and follows another"),
-    ]
-    # R5: a regressed row may list who had left before what was committed since.
-    if core.tenure is not None and not core.lease.regressed:
-        everywhere = core.tenure.leading.all_have(core.journal.committed, core.lease.possible)
-        facts.append(("I3", everywhere, f"{core.journal.committed} is not on every in-sync member"))
+def _broken(core: Core) -> Iterator[tuple[str, str]]:
+    yield from _broken_roles(core)
+    yield from _broken_journal(core)
     for name, marks in core.deployment.marks.items():
-        facts += [
-            (
-                "I5",
-                marks.last.through <= core.journal.last.sequence,
-                f"{name}'s mark is past the journal",
-            ),
-            ("I6", marks.admitted <= marks.last.number, f"{name} admitted a batch without a mark"),
-            (
-                "I7",
-                marks.published_through <= marks.last.number,
-                f"{name} published a batch without a mark",
-            ),
-        ]
-    return facts
+        yield from _broken_marks(core, name, marks)
+
+
+def _broken_roles(core: Core) -> Iterator[tuple[str, str]]:
+    if core.receiving and core.role is not Role.ACTIVE:
+        yield "I4", "receivers are open, not active"
+    if core.receiving and not core.may_act():
+        yield "I2", "receivers are open past safe_until"
+    if core.role not in (Role.PROMOTING, Role.ACTIVE):
+        return
+    if core.epoch <= 0:
+        yield "I1", "a node acts without an epoch"
+    if core.journal.last.epoch > core.epoch:
+        yield "I8", "the journal's epoch is above ours"
+    if core.following.epoch:
+        yield "I8", "a node acts and follows another"
+
+
+def _broken_journal(core: Core) -> Iterator[tuple[str, str]]:
+    committed, durable, last = core.journal.committed, core.journal.durable, core.journal.last
+    if committed > durable:
+        yield "I3", f"committed {committed} over {durable}"
+    if durable > last.sequence:
+        yield "I8", f"durable {durable} over {last}"
+    # R5: a regressed row may list who had left before what was committed since.
+    if core.tenure is None or core.lease.regressed:
+        return
+    if not core.tenure.leading.all_have(committed, core.lease.possible):
+        yield "I3", f"{committed} is not on every in-sync member"
+
+
+def _broken_marks(core: Core, name: str, marks: QueryMarks) -> Iterator[tuple[str, str]]:
+    if marks.last.through > core.journal.last.sequence:
+        yield "I5", f"{name}'s mark is past the journal"
+    if marks.admitted > marks.last.number:
+        yield "I6", f"{name} admitted a batch without a mark"
+    if marks.published_through > marks.last.number:
+        yield "I7", f"{name} published a batch without a mark"

@@ -40,6 +40,8 @@ class QueryMarks:
         self.initial = Mark(query, 0, 0)
         # The mark before those that are kept one by one.
         self.before = self.initial
+        # The newest mark in the journal, committed or not.
+        self.last = self.initial
         # Marks that a snapshot brought, and the journal does not have yet.
         self.unwritten: list[Mark] = []
         self._throughs = array("Q")
@@ -67,12 +69,6 @@ class QueryMarks:
 
     # -- what the journal says ---------------------------------------------------------------------
 
-    @property
-    def last(self) -> Mark:
-        """The newest mark in the journal, committed or not."""
-        number = self.before.number + len(self._throughs)
-        return Mark(self.query, number, self._throughs[-1]) if self._throughs else self.before
-
     def restart_at(self, initial: Mark) -> None:
         """An application record starts the query's state anew after ``initial``.
 
@@ -85,6 +81,7 @@ class QueryMarks:
         kept = initial.number - self.before.number
         self.initial = self.before = initial
         self._throughs, self._sequences = self._throughs[kept:], self._sequences[kept:]
+        self.last = self.mark_at(initial.number + len(self._throughs))
         self.admitted = initial.number
         self._uncut.drop_through(initial.through)
 
@@ -112,6 +109,7 @@ class QueryMarks:
             raise InvariantBroken(f"mark {mark} does not follow {self.last} (I5, I6)")
         self._throughs.append(mark.through)
         self._sequences.append(sequence)
+        self.last = mark
         self._uncut.drop_through(mark.through)
 
     def saw_published(self, sequence: int, published: Published) -> None:
@@ -174,6 +172,7 @@ class QueryMarks:
     def stand_on(self, base: QueryBase) -> None:
         """What the records said before the first that will be taken in."""
         self.initial, self.before, self.unwritten = base.initial, base.last, [*base.ahead]
+        self.last = base.last
         self.admitted = base.last.number
         self.recorded = dict(base.published)
         self.unheard = set(base.unheard) & set(self.sinks)

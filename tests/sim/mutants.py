@@ -156,8 +156,8 @@ TOLD = (
         schedules.a_row_regresses_to_one_with_a_removed_member,
         "R5",
         "invariants",
-        " and not core.lease.regressed:",
-        ":",
+        "if core.tenure is None or core.lease.regressed:",
+        "if core.tenure is None:",
     ),
     _told(
         schedules.a_row_regresses_and_its_holder_dies,

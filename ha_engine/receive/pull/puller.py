@@ -206,7 +206,7 @@ class Puller:
         """The dead letters first: a row that is behind the offset is somewhere."""
         known = self._known
         sifted = await self._calls.call(
-            "the rows that it read", lambda: self._intake.sift(self.stream, batch)
+            "what it read", lambda: self._intake.sift(self.stream, batch)
         )
         letters = [*batch.dead_letters, *sifted.dead_letters]
         if letters:

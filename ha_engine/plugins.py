@@ -136,7 +136,8 @@ class SourcePlugin(Protocol):
     The engine calls ``open`` with the offset of the last batch that its journal has, then ``read``
     again and again, on the active only. A batch is journalled together with its offset. After any
     trouble, and on the next active, ``open`` comes again: what was read and not journalled must be
-    read once more, the same rows in the same order, or ``guarantee`` must say that it cannot.
+    read once more, the same rows in the same order, or ``guarantee`` must say that it cannot. A
+    ``read`` that follows a batch, without an ``open`` in between, means that it is committed.
 
     Raise SourceUnavailable for what may pass and SourceRefused for what only a person can mend; the
     source is opened again, sooner or later. Anything else that is raised counts as a fault of the

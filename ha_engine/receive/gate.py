@@ -230,7 +230,8 @@ class Gate:
         pull: Pull | None,
     ) -> Awaitable[Position]:
         loop = asyncio.get_running_loop()
-        request = Request(batch, self._size_of(batch), submission, pull, loop.create_future())
+        size = self._size_of(batch) + (0 if pull is None else pull.size)
+        request = Request(batch, size, submission, pull, loop.create_future())
         self.room.take(request.size)
         group = self._groups.get(stream)
         if group is not None and not group.has_room_for(request, self.rows_max):

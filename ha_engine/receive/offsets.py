@@ -39,6 +39,11 @@ class Pull:
     offset: str
     rejected: int = 0
 
+    @property
+    def size(self) -> int:
+        """Of its offset in a record's meta at most, in bytes: a character may be written as six."""
+        return 6 * len(self.offset)
+
 
 class OffsetTable:
     """One entry for each source that the journal ever had a batch of."""

@@ -17,9 +17,7 @@ REACHED_AT_LEAST = {"rows pulled": 500, "rows refused by the gate": 50, "failove
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_each_row_of_a_source_is_journalled_once_over_all_histories() -> None:
-    reached = Counter[str]()
-    for seed in SEEDS:
-        reached += play(seed, pulls=Way())
+    reached = _play_all(Way())
     for what, least in REACHED_AT_LEAST.items():
         assert reached[what] >= least, dict(reached)
 
@@ -39,5 +37,8 @@ def test_what_a_forced_failover_gives_up_is_read_again() -> None:
 def test_without_the_gates_comparison_rows_come_twice_or_never(asks_the_journal: bool) -> None:
     way = Way(asks_the_journal=asks_the_journal, gate_compares=False)
     with pytest.raises(Failed, match="rows of the source"):
-        for seed in SEEDS:
-            play(seed, pulls=way)
+        _play_all(way)
+
+
+def _play_all(way: Way) -> Counter[str]:
+    return sum((play(seed, pulls=way) for seed in SEEDS), Counter[str]())

@@ -285,9 +285,14 @@ def broken(how: str) -> Any:
         ("raises in its construction", SourceState.REFUSED, "failed in its construction: Lookup"),
         ("hangs", SourceState.LATE, "has not come back from read for"),
         ("has other columns", SourceState.REFUSED, "the stream has no field 'strange'"),
-        ("has no offset", SourceState.REFUSED, "read what is no batch with an offset"),
-        ("reads no batch", SourceState.REFUSED, "read what is no batch with an offset"),
+        ("has no offset", SourceState.REFUSED, "what it read is no batch with an offset"),
+        ("reads no batch", SourceState.REFUSED, "what it read is no batch with an offset"),
         ("reads too much", SourceState.REFUSED, f"read {ROWS_MAX + 1} rows where {ROWS_MAX} were"),
+        ("reads no rows", SourceState.REFUSED, "failed in read: TypeError: 'int' object is not"),
+        ("reads text", SourceState.REFUSED, "a row is str, and must be bytes"),
+        ("has strange letters", SourceState.REFUSED, "failed in read: AttributeError"),
+        ("has no places", SourceState.REFUSED, "failed in what it read: ZeroDivisionError"),
+        ("has a wild offset", SourceState.REFUSED, "failed in read: UnicodeEncodeError"),
     ],
 )
 async def test_a_broken_source_is_named_and_the_others_go_on(

@@ -68,9 +68,9 @@ class Calls:
         return outcome
 
     async def _over(self, step: str, outcome: Future[Any]) -> None:
-        waited = 0.0
+        waited, watched = 0.0, _watched(outcome)
         while not outcome.done():
-            await asyncio.wait({_watched(outcome)}, timeout=self._late_after)
+            await asyncio.wait({watched}, timeout=self._late_after)
             waited += self._late_after
             if not outcome.done():
                 self._late(

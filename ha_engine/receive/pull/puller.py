@@ -25,11 +25,12 @@ from ha_engine.errors import (
     SourceRefused,
     SourceUnavailable,
 )
-from ha_engine.plugins import OFFSET_BYTES_MAX, DeadLetter, SourceBatch, SourcePlugin
+from ha_engine.plugins import DeadLetter, SourceBatch, SourcePlugin
 from ha_engine.receive.intake import Intake, Parcel
 from ha_engine.receive.offsets import Pull, SourceOffset
 from ha_engine.receive.pull.calls import LATE_SECONDS, Calls
 from ha_engine.receive.pull.dead_letters import DeadLetters
+from ha_engine.receive.pull.fit import fitting
 
 log = structlog.get_logger(__name__)
 
@@ -152,15 +153,13 @@ class Puller:
         if not self._is_open:
             await self._open()
         self._is_open = False  # if this step fails, only the journal knows how far it came
-        plugin, rows_max, began = self._plugin, self._rows_max, time.monotonic()
-        assert plugin is not None
-        batch = await self._calls.call("read", lambda: plugin.read(rows_max, READ_SECONDS))
+        began = time.monotonic()
+        batch = await self._read()
         if batch is None:
             self._backlog = None if self._backlog is None else 0
             self._become(SourceState.IDLE)
             await asyncio.sleep(max(0.0, began + IDLE_SECONDS - time.monotonic()))
         else:
-            self._require_fit(batch)
             await self._store(batch)
             self._backlog, self._rows_max = batch.backlog, min(self._most, 2 * self._rows_max)
             self._become(SourceState.READING)
@@ -171,6 +170,13 @@ class Puller:
             self._plugin = await self._calls.call("its construction", self._make)
         plugin, offset = self._plugin, self._known.offset
         await self._calls.call("open", lambda: plugin.open(offset))
+
+    async def _read(self) -> SourceBatch | None:
+        plugin, most = self._plugin, self._rows_max
+        assert plugin is not None
+        return await self._calls.call(
+            "read", lambda: fitting(plugin.read(most, READ_SECONDS), most)
+        )
 
     async def _room(self) -> None:
         """Nothing is read that could not be stored. Raises NotActive."""
@@ -191,17 +197,6 @@ class Puller:
 
     # -- a batch -----------------------------------------------------------------------------------
 
-    def _require_fit(self, batch: SourceBatch) -> None:
-        """Raises SourceRefused, since it is the plug-in's fault."""
-        if not isinstance(batch, SourceBatch) or not isinstance(batch.offset, str):
-            raise SourceRefused(f"{self._whose} read what is no batch with an offset")
-        if len(batch.offset.encode()) > OFFSET_BYTES_MAX:
-            raise SourceRefused(f"{self._whose} has an offset of over {OFFSET_BYTES_MAX} bytes")
-        if len(batch.rows) > self._rows_max:
-            raise SourceRefused(
-                f"{self._whose} read {len(batch.rows)} rows where {self._rows_max} were asked for"
-            )
-
     async def _store(self, batch: SourceBatch) -> None:
         """The dead letters first: a row that is behind the offset is somewhere."""
         known = self._known
@@ -216,11 +211,14 @@ class Puller:
             await self._submit(Parcel(self.stream, sifted.events, None, pull))
         except PayloadTooLarge as error:
             if len(batch.rows) == 1:
-                letter = DeadLetter(batch.place(0), str(error))
-                letters = [*batch.dead_letters, letter]
-                return await self._store(replace(batch, rows=(), dead_letters=letters))
+                return await self._store(await self._without_row(batch, str(error)))
             self._rows_max = max(1, len(batch.rows) // 2)
             raise SourceUnavailable(f"{self._whose} is read in smaller pieces: {error}") from error
+
+    async def _without_row(self, batch: SourceBatch, reason: str) -> SourceBatch:
+        place = await self._calls.call("its place", lambda: str(batch.place(0)))
+        letters = [*batch.dead_letters, DeadLetter(place, reason)]
+        return replace(batch, rows=(), dead_letters=letters)
 
     async def _put_aside(self, number: int, letters: list[DeadLetter]) -> None:
         await asyncio.to_thread(self._dead_letters.put_aside, number, letters)

@@ -48,7 +48,8 @@ def _sift_lines(decoder: Decoder, rows: Sequence[bytes], batch: SourceBatch) -> 
     parts, bad = _parted(len(lines), parse)
     refused |= {numbers[at]: reason for at, reason in bad.items()}
     letters = [
-        DeadLetter(batch.place(number), refused[number], rows[number]) for number in sorted(refused)
+        DeadLetter(str(batch.place(number)), refused[number], rows[number])
+        for number in sorted(refused)
     ]
     return Sifted(_joined(parts, decoder.schema), tuple(letters))
 
@@ -62,7 +63,9 @@ def _sift_arrow(decoder: Decoder, rows: pa.RecordBatch, batch: SourceBatch) -> S
 
     parts, bad = _parted(rows.num_rows, parse)
     letters = [
-        DeadLetter(batch.place(number), reason, str(rows.slice(number, 1).to_pylist()[0]).encode())
+        DeadLetter(
+            str(batch.place(number)), reason, str(rows.slice(number, 1).to_pylist()[0]).encode()
+        )
         for number, reason in sorted(bad.items())
     ]
     return Sifted(_joined(parts, decoder.schema), tuple(letters))

@@ -22,6 +22,11 @@ class BrokenOptions(BaseModel):
         "has no offset",
         "reads too much",
         "reads no batch",
+        "reads no rows",
+        "reads text",
+        "has strange letters",
+        "has no places",
+        "has a wild offset",
     ]
 
 
@@ -53,6 +58,16 @@ class BrokenSource:
                 return SourceBatch("1", [b"{}"] * (rows_max + 1))
             case "reads no batch":
                 return [b"{}"]
+            case "reads no rows":
+                return SourceBatch("1", 7)
+            case "reads text":
+                return SourceBatch("1", ["{}"])
+            case "has strange letters":
+                return SourceBatch("1", (), ["a", "b"])
+            case "has no places":
+                return SourceBatch("1", [b"?"], (), lambda row: str(1 // 0))
+            case "has a wild offset":
+                return SourceBatch("\ud800")
         return None
 
     def close(self):

@@ -21,7 +21,7 @@ from ha_engine.types import Events
 from tests.receive.solo import NoBacklog, SoloLog
 
 SCHEMA = pa.schema([pa.field("id", pa.int32(), nullable=False), pa.field("text", pa.string())])
-TIMING = Timing(backoff_max=0.05, refused_max=0.05, late_after=0.2)
+TIMING = Timing(backoff_max=0.05, refused_max=0.05, late_after=1.0)
 
 Make = Callable[[SourcePlace], SourcePlugin]
 

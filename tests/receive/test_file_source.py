@@ -87,7 +87,7 @@ class Reader:
         self.offset = offset
         self.source.open(offset)
 
-    def read(self, rows_max: int = ALL, seconds: float = 0.5) -> SourceBatch | None:
+    def read(self, rows_max: int = ALL, seconds: float = 0.25) -> SourceBatch | None:
         batch = self.source.read(rows_max, seconds)
         self.offset = self.offset if batch is None else batch.offset
         return batch

@@ -45,8 +45,12 @@ class CsvRows:
 
     def _cells(self, row: bytes) -> list[str]:
         try:
-            text = io.StringIO(row.decode(), newline="")
-            [cells] = csv.reader(text, delimiter=self._delimiter, strict=True)
+            text = row.decode()
+            plain = text.rstrip("\r\n")
+            if '"' not in text and "\r" not in plain:
+                return plain.split(self._delimiter)  # the reader takes three times as long
+            lines = io.StringIO(text, newline="")
+            [cells] = csv.reader(lines, delimiter=self._delimiter, strict=True)
         except UnicodeDecodeError:
             raise BadRow("not valid UTF-8") from None
         except (csv.Error, ValueError) as error:

@@ -74,13 +74,16 @@ class Numbers:
         self.end, self.piece, self.bad = end, piece, bad
         self.next, self.opened, self.reads = 0, list[str | None](), 0
         self.fails: Exception | None = None
+        self.calls: list[str] = []
 
     def open(self, offset: str | None) -> None:
+        self.calls.append("open")
         self.opened.append(offset)
         self.next = int(offset or 0)
 
     def read(self, rows_max: int, seconds: float) -> SourceBatch | None:
         self.reads += 1
+        self.calls.append("read")
         if self.fails is not None:
             error, self.fails = self.fails, None
             raise error
@@ -95,7 +98,7 @@ class Numbers:
         return b'{"id": "?"}' if number in self.bad else b'{"id": %d}' % number
 
     def close(self) -> None:
-        pass
+        self.calls.append("close")
 
 
 def always(source: Any) -> Make:
@@ -159,7 +162,7 @@ async def test_what_was_read_and_never_journalled_is_read_again(started: Any) ->
     """The record is offered and its fate unknown: the offset that counts is the journal's."""
     source = Numbers(20, piece=5)
     node = started(numbers=source)
-    await async_wait_until(lambda: len(node.ids()) == 20, within=WITHIN)
+    await async_wait_until(lambda: node.status("numbers").state is SourceState.IDLE, within=WITHIN)
     source.end = 40
     node.log.hold()
     await async_wait_until(lambda: len(node.ids()) == 25, within=WITHIN)
@@ -262,7 +265,7 @@ async def test_rows_that_are_too_many_for_a_request_come_in_smaller_pieces(start
 async def test_trouble_that_passes_is_told_and_passes(started: Any) -> None:
     source = Numbers(20, piece=5)
     node = started(numbers=source)
-    await async_wait_until(lambda: len(node.ids()) == 20, within=WITHIN)
+    await async_wait_until(lambda: node.status("numbers").state is SourceState.IDLE, within=WITHIN)
     source.fails, source.end = SourceUnavailable("the share is away"), 30
     await async_wait_until(lambda: len(node.ids()) == 30, within=WITHIN)
     assert (node.ids(), source.opened) == (list(range(30)), [None, "20"])
@@ -325,7 +328,7 @@ async def test_a_source_that_hangs_holds_up_no_demotion(tmp_path: Path, how: str
 async def test_a_read_that_comes_back_after_the_gate_was_closed_stores_nothing(
     started: Any,
 ) -> None:
-    """And no other call begins before it has come back."""
+    """And no other call begins before it has come back, when the source is closed first."""
     let_go, begun = threading.Event(), threading.Event()
 
     class Slow(Numbers):
@@ -345,7 +348,7 @@ async def test_a_read_that_comes_back_after_the_gate_was_closed_stores_nothing(
     assert source.opened == [None]
     node.receivers.close("demoted")
     let_go.set()
-    await asyncio.sleep(0.1)
+    await async_wait_until(lambda: source.calls == ["open", "read", "close"], within=WITHIN)
     assert node.ids() == []
     node.receivers.open()
     await async_wait_until(lambda: node.ids() == list(range(10)), within=WITHIN)

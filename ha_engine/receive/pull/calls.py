@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 from ha_engine.errors import SourceRefused, SourceUnavailable
@@ -29,6 +29,7 @@ class Calls:
     ) -> None:
         self._whose, self._late, self._late_after = whose, late, late_after
         self._begun: tuple[str, Future[Any]] | None = None
+        self._last: Future[None] | None = None
 
     @property
     def busy(self) -> bool:
@@ -50,11 +51,13 @@ class Calls:
             told = f"{self._whose} failed in {step}: {_told(error)}"
             raise SourceRefused(told) from error
 
-    async def call_briefly(self, step: str, work: Callable[[], None], within: float) -> None:
-        """Not at all while another call runs; how it ends is of no interest."""
-        if not self.busy:
-            outcome = self._begin(step, work)
-            await asyncio.wait({_watched(outcome)}, timeout=within)
+    async def call_last(self, work: Callable[[], None], within: float) -> None:
+        """Let ``work`` follow whatever runs now, be it after ``within``; how it ends is of no
+        interest. No other call begins before it has ended."""
+        if self._last is None or self._last.done():
+            step, before = self._begun if self.busy and self._begun else ("close", None)
+            self._last = self._begin(step, lambda: _following(before, work))
+        await asyncio.wait({_watched(self._last)}, timeout=within)
 
     async def _free(self) -> None:
         if self._begun is not None:
@@ -77,6 +80,12 @@ class Calls:
                     f"{self._whose} has not come back from {step} for {waited:g} s; restart the "
                     "node if it stays so"
                 )
+
+
+def _following(before: Future[Any] | None, work: Callable[[], None]) -> None:
+    if before is not None:
+        wait([before])
+    work()
 
 
 def _watched(outcome: Future[Any]) -> asyncio.Future[None]:

@@ -144,7 +144,7 @@ class Puller:
             self._backlog = None
             self._become(SourceState.STOPPED)
             if self._plugin is not None:
-                await self._calls.call_briefly("close", self._plugin.close, CLOSE_SECONDS)
+                await self._calls.call_last(self._plugin.close, CLOSE_SECONDS)
 
     # -- one step ----------------------------------------------------------------------------------
 

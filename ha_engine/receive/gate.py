@@ -253,9 +253,10 @@ class Gate:
                 f"one request holds at most {self.rows_max} events; send several smaller ones"
             )
         size: int = batch.nbytes
-        if size > REQUEST_BYTES_MAX:
+        most = min(REQUEST_BYTES_MAX, self.room.size)
+        if size > most:
             raise PayloadTooLarge(
-                f"these events take {size} bytes, a request at most {REQUEST_BYTES_MAX}; send fewer"
+                f"these events take {size} bytes, a request at most {most}; send fewer"
             )
         return size
 

@@ -28,6 +28,7 @@ from ha_engine.query.application import load_application
 from ha_engine.receive.offsets import Pull, SourceOffset
 from ha_engine.receive.pull.puller import ROWS_MAX, SourceState
 from ha_engine.testing import SourceContract
+from ha_engine.types import Events, Position, Pulled, Record
 from tests.receive.pulling import SCHEMA, Make, Pulling
 from tests.waiting import async_wait_until
 
@@ -254,12 +255,19 @@ async def test_rows_may_come_as_a_record_batch(started: Any) -> None:
 
 
 async def test_rows_that_are_too_many_for_a_request_come_in_smaller_pieces(started: Any) -> None:
+    """And one that is too large alone is put aside."""
+
     class Wide(Numbers):
         def _row(self, number: int) -> bytes:
-            return json.dumps({"id": number, "text": "x" * (8 << 20)}).encode()
+            length = (2 << 20) if number == 9 else (200 << 10)
+            return json.dumps({"id": number, "text": "x" * length}).encode()
 
-    node = started(ReceiveConfig(max_pending="256MiB"), numbers=Wide(7, piece=7))
-    await async_wait_until(lambda: node.ids() == list(range(7)), within=3 * WITHIN)
+    node = started(ReceiveConfig(max_pending="1MiB"), numbers=Wide(20, piece=9))
+    await async_wait_until(lambda: node.ids() == [*range(9), *range(10, 20)], within=WITHIN)
+    [file] = node.status("numbers").dead_letters.iterdir()
+    [letter] = [json.loads(line) for line in file.read_text().splitlines()]
+    assert letter["place"] == "row 9"
+    assert "a request at most 1048576" in letter["reason"]
 
 
 async def test_trouble_that_passes_is_told_and_passes(started: Any) -> None:
@@ -352,6 +360,30 @@ async def test_a_read_that_comes_back_after_the_gate_was_closed_stores_nothing(
     assert node.ids() == []
     node.receivers.open()
     await async_wait_until(lambda: node.ids() == list(range(10)), within=WITHIN)
+
+
+async def test_rows_that_another_has_journalled_while_they_were_read_are_refused(
+    started: Any,
+) -> None:
+    """They are read behind an offset that is the journal's no longer."""
+    let_go, begun = threading.Event(), threading.Event()
+
+    class Slow(Numbers):
+        def read(self, rows_max: int, seconds: float) -> SourceBatch | None:
+            if not begun.is_set():
+                begun.set()
+                let_go.wait(WITHIN)
+            return super().read(rows_max, seconds)
+
+    source = Slow(10)
+    node = started(numbers=source)
+    await async_wait_until(begun.is_set, within=WITHIN)
+    theirs = Events("events", 4, 0, (), (Pulled("numbers", "4", 4),))
+    node.gate.replay(Record(Position(2, 1), 0, theirs))
+    let_go.set()
+    await async_wait_until(lambda: node.ids() == list(range(4, 10)), within=WITHIN)
+    assert source.opened == [None, "4"]
+    assert node.status("numbers").known.rows == 10
 
 
 # -- in an application -----------------------------------------------------------------------------

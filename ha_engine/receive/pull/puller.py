@@ -108,6 +108,8 @@ class Puller:
         self._most = min(ROWS_MAX, intake.rows_max)
         self._is_open, self._rows_max = False, self._most
         self._state, self._error, self._since = SourceState.STOPPED, "", time.time()
+        # What the source has read behind; not what the journal may have got meanwhile.
+        self._after: str | None = None
         self._backlog: int | None = None
         self._failures = 0
 
@@ -170,6 +172,7 @@ class Puller:
             self._plugin = await self._calls.call("its construction", self._make)
         plugin, offset = self._plugin, self._known.offset
         await self._calls.call("open", lambda: plugin.open(offset))
+        self._after = offset
 
     async def _read(self) -> SourceBatch | None:
         plugin, most = self._plugin, self._rows_max
@@ -199,21 +202,27 @@ class Puller:
 
     async def _store(self, batch: SourceBatch) -> None:
         """The dead letters first: a row that is behind the offset is somewhere."""
-        known = self._known
         sifted = await self._calls.call(
             "what it read", lambda: self._intake.sift(self.stream, batch)
         )
         letters = [*batch.dead_letters, *sifted.dead_letters]
         if letters:
-            await self._put_aside(known.batches + 1, letters)
-        pull = Pull(self.source, known.offset, batch.offset, len(letters))
+            await self._put_aside(self._known.batches + 1, letters)
+        pull = Pull(self.source, self._after, batch.offset, len(letters))
         try:
             await self._submit(Parcel(self.stream, sifted.events, None, pull))
+            self._after = batch.offset
         except PayloadTooLarge as error:
-            if len(batch.rows) == 1:
-                return await self._store(await self._without_row(batch, str(error)))
-            self._rows_max = max(1, len(batch.rows) // 2)
-            raise SourceUnavailable(f"{self._whose} is read in smaller pieces: {error}") from error
+            await self._store_less(batch, error)
+
+    async def _store_less(self, batch: SourceBatch, too_large: PayloadTooLarge) -> None:
+        """Fewer rows at the next read, or nothing of the one that is too large alone."""
+        if len(batch.rows) == 1:
+            await self._store(await self._without_row(batch, str(too_large)))
+            return
+        self._rows_max = max(1, len(batch.rows) // 2)
+        told = f"{self._whose} is read in smaller pieces: {too_large}"
+        raise SourceUnavailable(told) from too_large
 
     async def _without_row(self, batch: SourceBatch, reason: str) -> SourceBatch:
         place = await self._calls.call("its place", lambda: str(batch.place(0)))

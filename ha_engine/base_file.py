@@ -1,7 +1,8 @@
-"""The file that stands for the records which were trimmed: what they said, and of which producers.
+"""The file that stands for the records which were trimmed: what they said, of which producers, and
+how far each source was read.
 
 A digest and an Arrow IPC file, replaced as a whole: its rows are the producer table, its metadata
-the base.
+the base and the offsets.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -21,14 +23,27 @@ from ha_engine.types import Base, Mark, Position, QueryBase, QueryVersion
 
 NAME = "base.arrow"
 """In the directory of the journal, since it goes where that goes."""
-VERSION = 1
+VERSION, VERSION_WITH_OFFSETS = 1, 2
+"""An engine that knows no offsets must not go on from a file that has some: it would read all of
+the source again."""
 DIGEST_BYTES = 32
 _KEY = b"ha_engine.base"
 
 
-def encode(base: Base, producers: pa.Table) -> bytes:
-    """``producers`` is of PRODUCERS_SCHEMA."""
-    metadata = {_KEY: json.dumps({"version": VERSION, **asdict(base)}).encode()}
+class Standing(NamedTuple):
+    """``producers`` is of PRODUCERS_SCHEMA; ``offsets`` have a stream, a source, its offset, and
+    how many rows, rejected rows and batches it gave."""
+
+    base: Base
+    producers: pa.Table
+    offsets: Sequence[tuple[str, str, str, int, int, int]] = ()
+
+
+def encode(standing: Standing) -> bytes:
+    base, producers, offsets = standing
+    version = VERSION_WITH_OFFSETS if offsets else VERSION
+    tree = {"version": version, **asdict(base), "offsets": list(offsets)}
+    metadata = {_KEY: json.dumps(tree).encode()}
     sink = pa.BufferOutputStream()
     table = producers.replace_schema_metadata(metadata)
     with pa.ipc.new_file(sink, table.schema) as writer:
@@ -37,7 +52,7 @@ def encode(base: Base, producers: pa.Table) -> bytes:
     return _digest(content) + content
 
 
-def decode(encoded: bytes) -> tuple[Base, pa.Table]:
+def decode(encoded: bytes) -> Standing:
     """Raises ValueError when it is none, or of another version (R32)."""
     content = encoded[DIGEST_BYTES:]
     if encoded[:DIGEST_BYTES] != _digest(content):
@@ -46,9 +61,10 @@ def decode(encoded: bytes) -> tuple[Base, pa.Table]:
         with pa.ipc.open_file(pa.py_buffer(content)) as reader:
             table = reader.read_all()
         tree = json.loads(table.schema.metadata[_KEY])
-        if tree.pop("version") != VERSION:
+        if tree.pop("version") not in (VERSION, VERSION_WITH_OFFSETS):
             raise ValueError("it is of another version")
-        return _from_tree(tree), table.replace_schema_metadata(None)
+        offsets = tuple(map(_offset, tree.get("offsets", ())))
+        return Standing(_from_tree(tree), table.replace_schema_metadata(None), offsets)
     except (pa.ArrowException, KeyError, TypeError) as error:
         raise ValueError("it cannot be read") from error
 
@@ -68,7 +84,7 @@ def store(path: Path, encoded: bytes) -> None:
     fsync_directory(path.parent)
 
 
-def load(path: Path) -> tuple[Base, pa.Table] | None:
+def load(path: Path) -> Standing | None:
     """None where nothing was ever trimmed. Raises JournalDamaged."""
     try:
         return decode(path.read_bytes())
@@ -87,6 +103,11 @@ def _from_tree(tree: dict[str, Any]) -> Base:
         tuple(map(_query, tree["queries"])),
         tuple((query, number) for query, number in tree["skips"]),
     )
+
+
+def _offset(row: list[Any]) -> tuple[str, str, str, int, int, int]:
+    stream, source, offset, rows, rejected, batches = row
+    return stream, source, offset, rows, rejected, batches
 
 
 def _position(tree: dict[str, int]) -> Position:

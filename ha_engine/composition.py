@@ -53,6 +53,7 @@ from ha_engine.receive.ingest import IngestServer
 from ha_engine.receive.intake import Intake
 from ha_engine.runtime_dir import make_runtime_dir
 from ha_engine.sink_assembly import sinks_of
+from ha_engine.source_assembly import receivers_of
 from ha_engine.sync import EventSync
 from ha_engine.sync_owner import SyncOwner
 from ha_engine.types import Extent, Position
@@ -112,6 +113,7 @@ class Node:
             self.data.base,
         )
         self.intake = Intake(self.gate, config.http.max_body)
+        self.receivers = receivers_of(config, self.application, self.gate, self.intake)
         self.ingest = IngestServer(self.intake, config.ingest, self._ingest_of)
         self.peers = EventSync(config.event_sync, self.journal, self._sync_owner(process_id))
         # Only makes a change be read sooner: polling alone suffices.
@@ -151,13 +153,14 @@ class Node:
 
     async def run(self) -> None:
         """Serves until it is asked to stop. Raises what broke it."""
-        self.publisher.failed.add_done_callback(self._publisher_died)
+        for failed in (self.publisher.failed, self.receivers.failed):
+            failed.add_done_callback(self._stage_died)
         self.driver.connect(
             Ports(
                 self.writer,
                 self.lease_store,
                 self.lease_admin,
-                self.gate,
+                self.receivers,
                 self.publisher,
                 self.local,
                 Keeper(self.data, self.journal, self.writer, self.outbox),
@@ -191,6 +194,7 @@ class Node:
         self, web: WebServer, local_server: Any, tasks: list[asyncio.Task[None]]
     ) -> None:
         web.should_exit = True
+        await self.receivers.stop()
         await self.ingest.stop()
         await self.peers.stop()
         await asyncio.to_thread(self.listener.stop)
@@ -262,6 +266,7 @@ class Node:
             self.config.group,
             self.metrics.gate,
             self.publisher.status(),
+            self.receivers.status(),
             self.progress,
             self.peers,
             self.driver.tally,
@@ -330,7 +335,7 @@ class Node:
     def _published(self, query: str, sink: str, batch: int) -> None:
         self.driver.handle(on.SinkPublished(query, sink, batch))
 
-    def _publisher_died(self, failed: asyncio.Future[None]) -> None:
+    def _stage_died(self, failed: asyncio.Future[None]) -> None:
         error = None if failed.cancelled() else failed.exception()
         if error is not None:
             self.driver.fail(error)

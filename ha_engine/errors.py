@@ -208,6 +208,19 @@ class NotActive(Rejected):
         super().__init__(reason)
 
 
+class OffsetMoved(EngineError):
+    """The rows do not follow what the journal has of their source; it is opened again where that
+    ends."""
+
+
+class SourceUnavailable(EngineError):
+    """The source cannot be read now; it is tried again."""
+
+
+class SourceRefused(EngineError):
+    """The source cannot go on before a person has mended something."""
+
+
 # -- output ----------------------------------------------------------------------------------------
 
 

@@ -27,6 +27,15 @@ ROLE_CODES = {
 }
 """Stable: dashboards and alerts compare with them."""
 STATE_CODES = {"waiting": 0, "running": 1, "failed": 2}
+SOURCE_CODES = {
+    "stopped": 0,
+    "idle": 1,
+    "reading": 2,
+    "paused": 3,
+    "late": 4,
+    "unavailable": 5,
+    "refused": 6,
+}
 
 _ACK_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 _BATCH_BUCKETS = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
@@ -81,6 +90,18 @@ _QUERY_GAUGES = {
     "query_dropped_by_watermark": ("dropped_by_watermark", "Rows too late in the newest batch."),
     "outbox_batches": ("outbox_batches", "Batches admitted and not yet published everywhere."),
     "outbox_bytes": ("outbox_bytes", "Bytes admitted and not yet published everywhere."),
+}
+_SOURCE_COUNTERS = {
+    "source_rows": ("rows", "Rows of the source in the journal, since its first, on every node."),
+    "source_rejected": ("rejected", "Rows of the source that were put aside, likewise."),
+    "source_failures": ("failures", "Attempts to read the source that failed."),
+}
+_SOURCE_GAUGES = {
+    "source_state": ("state", "What the source is at, as a stable code."),
+    "source_backlog_bytes": (
+        "backlog_bytes",
+        "Bytes that the active's source knows to wait.",
+    ),
 }
 
 
@@ -147,6 +168,7 @@ class NodeMetrics:
         yield self._rejected(status["receive"]["rejected_requests"])
         yield self._role_changes(status["counts"]["role_changes"])
         yield from self._peers(status["peers"])
+        yield from self._sources(status["sources"])
         yield from self._queries(status["queries"])
 
     def _snapshots(self, seen: dict[str, Any]) -> Iterator[Metric]:
@@ -202,6 +224,26 @@ class NodeMetrics:
             for peer, seen in peers.items():
                 if seen[key] is not None:
                     family.add_metric([*self._labels.values(), peer], seen[key])
+            yield family
+
+    def _sources(self, streams: dict[str, Any]) -> Iterator[Metric]:
+        labels = [*self._labels, "stream", "source"]
+        families: list[tuple[GaugeMetricFamily | CounterMetricFamily, str]] = [
+            *(
+                (CounterMetricFamily(f"ha_engine_{name}", text, labels=labels), key)
+                for name, (key, text) in _SOURCE_COUNTERS.items()
+            ),
+            *(
+                (GaugeMetricFamily(f"ha_engine_{name}", text, labels=labels), key)
+                for name, (key, text) in _SOURCE_GAUGES.items()
+            ),
+        ]
+        for family, key in families:
+            for stream, sources in streams.items():
+                for source, seen in sources.items():
+                    value = SOURCE_CODES[seen[key]] if key == "state" else seen[key]
+                    if value is not None:
+                        family.add_metric([*self._labels.values(), stream, source], value)
             yield family
 
     def _rejected(self, reasons: dict[str, int]) -> CounterMetricFamily:

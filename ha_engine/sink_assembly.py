@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from ha_engine.assembly import database_engine
 from ha_engine.config import Config
 from ha_engine.config.load import dereferenced
 from ha_engine.errors import ConfigError
+from ha_engine.plugin_options import options_of
 from ha_engine.plugins import SinkPlace, sink_kind
 from ha_engine.postgres.ledger import LedgerKey
 from ha_engine.postgres.ledger_store import LedgerStore
@@ -59,31 +59,7 @@ def _plugin_sink(config: Config, query: str, spec: PluginSinkSpec, base: Path) -
 def plugin_options(query: str, spec: PluginSinkSpec, base: Path) -> BaseModel:
     """As the plug-in wants them, with what they refer to. Raises ConfigError, without a value."""
     where = f"query {query}: sink {spec.name}"
-    options = _resolved(dict(spec.options), base, where)
-    try:
-        return sink_kind(spec.type).Options.model_validate(options)
-    except ValidationError as error:
-        # Without the values: one may be a secret.
-        found = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        key = ".".join(map(str, found["loc"]))
-        raise ConfigError(f"{where}: {key}: {found['msg']}") from None
-    except Exception as error:  # a validator is other people's code, and may tell a value
-        raise ConfigError(f"{where} cannot be opened: {type(error).__name__}") from error
-
-
-def _resolved(value: Any, base: Path, where: str) -> Any:
-    match value:
-        case dict():
-            return {key: _resolved(part, base, where) for key, part in value.items()}
-        case list():
-            return [_resolved(part, base, where) for part in value]
-        case str():
-            found = dereferenced(value, base, os.environ)
-            if found is None:
-                raise ConfigError(f"{where} refers to {value}, which is not set")
-            return found
-        case _:
-            return value
+    return options_of(where, sink_kind(spec.type).Options, spec.options, base)
 
 
 def _postgres_sink(config: Config, query: str, spec: PostgresSinkSpec, base: Path) -> Sink:

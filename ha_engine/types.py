@@ -65,6 +65,17 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True)
+class Pulled:
+    """One batch of a source inside an events record: ``offset`` is where the source goes on behind
+    it, in words of its own. ``rows`` are in the record, ``rejected`` were put aside."""
+
+    source: str
+    offset: str
+    rows: int
+    rejected: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Events:
     """Body of an events record; its payload is one Arrow IPC batch of the stream's schema."""
 
@@ -72,6 +83,7 @@ class Events:
     rows: int
     received_at_us: int
     submissions: tuple[Submission, ...] = ()
+    pulled: tuple[Pulled, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

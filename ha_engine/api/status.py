@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from ha_engine import __version__
@@ -16,6 +16,7 @@ from ha_engine.core.lease import Lease
 from ha_engine.core.marks import QueryMarks
 from ha_engine.core.queries import QueryLife
 from ha_engine.publish import SinkStatus
+from ha_engine.receive.pull.puller import SourceStatus
 from ha_engine.tally import Tally
 
 
@@ -60,6 +61,7 @@ def status_of(
     group: str,
     gate: GateCounts,
     sinks: Sequence[SinkStatus],
+    sources: Sequence[SourceStatus],
     progress: Mapping[str, Progress],
     links: Links,
     tally: Tally,
@@ -92,6 +94,7 @@ def status_of(
         "journal": _journal(core),
         "snapshot": snapshot_tree(core, archive),
         "receive": _receive(gate, core),
+        "sources": _sources(sources),
         "query_process": {
             "incarnation": process.incarnation,
             "attended": process.attended,
@@ -188,6 +191,23 @@ def _query(marks: QueryMarks, life: QueryLife, progress: Progress) -> dict[str, 
         "state_rows": progress.state_rows,
         "state_bytes": progress.state_bytes,
     }
+
+
+def _sources(sources: Sequence[SourceStatus]) -> dict[str, dict[str, Any]]:
+    """By stream and name; rows, rejected and batches are all that the journal ever had."""
+    found: dict[str, dict[str, Any]] = {}
+    for one in sources:
+        found.setdefault(one.stream, {})[one.source] = {
+            "type": one.type,
+            "state": one.state.value,
+            **asdict(one.known),
+            "backlog_bytes": one.backlog,
+            "error": one.error,
+            "since": one.since,
+            "failures": one.failures,
+            "dead_letters": str(one.dead_letters),
+        }
+    return found
 
 
 def _sink(sink: SinkStatus) -> dict[str, Any]:

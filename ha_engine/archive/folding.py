@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import pyarrow as pa
-
 from ha_engine import base_file
+from ha_engine.base_file import Standing
 from ha_engine.core import Deployment, OwnJournal
 from ha_engine.journal import Journal
+from ha_engine.receive.offsets import OffsetTable
 from ha_engine.receive.producers import ProducerTable
 from ha_engine.types import Base, Cut, Events, Mark, Record
 
@@ -29,12 +29,13 @@ class Folding:
 
     def through(self, sequence: int) -> bytes:
         """The base that stands for the records up to ``sequence``, as a file has it."""
-        return base_file.encode(*self._fold(sequence))
+        return base_file.encode(self._fold(sequence))
 
     def at(self, cut: Cut) -> bytes:
         """The same, with the marks that end there though they are written later (R28)."""
-        base, producers = self._fold(cut.position.sequence)
-        return base_file.encode(_with_marks(base, cut, self._marks_behind(cut)), producers)
+        standing = self._fold(cut.position.sequence)
+        base = _with_marks(standing.base, cut, self._marks_behind(cut))
+        return base_file.encode(standing._replace(base=base))
 
     def _marks_behind(self, cut: Cut) -> list[Mark]:
         """Those up to the ones that the cut stands on, though their records are behind it."""
@@ -49,16 +50,19 @@ class Folding:
                 break
         return found
 
-    def _fold(self, sequence: int) -> tuple[Base, pa.Table]:
+    def _fold(self, sequence: int) -> Standing:
         journal, producers = OwnJournal(self.deployment()), self.producers()
+        offsets = OffsetTable()
         if found := base_file.load(self.path):
-            journal.stand_on(found[0])
-            producers.stand_on(found[1])
+            journal.stand_on(found.base)
+            producers.stand_on(found.producers)
+            offsets.stand_on(found.offsets)
         for record in self._records(journal.last.sequence + 1, sequence):
             journal.restore(record)
             if isinstance(record.body, Events):
                 producers.apply(record.position, record.body)
-        return journal.as_base(), producers.to_table()
+                offsets.apply(record.body)
+        return Standing(journal.as_base(), producers.to_table(), offsets.to_rows())
 
     def _records(self, first: int, last: int) -> Iterable[Record]:
         return self.journal.read(first, last, payloads=False) if first <= last else ()

@@ -198,7 +198,7 @@ class Restoring:
         """Of a new id, since no word on the old one holds (R8); it begins behind the base."""
         coming = self.places.coming
         try:
-            base, _ = base_file.decode((coming / base_file.NAME).read_bytes())
+            base = base_file.decode((coming / base_file.NAME).read_bytes()).base
         except ValueError as error:
             raise SnapshotDamaged(f"what its journal said cannot be read: {error}") from error
         journal_id = Journal.create_behind(

@@ -60,6 +60,10 @@ def _print(report: ApplicationReport) -> None:
 
     console = Console(soft_wrap=True, highlight=False)
     console.print(f"[bold]{report.application}[/bold]  digest {report.digest}")
+    for source in report.sources:
+        console.print(
+            f"{source.stream} <- {source.name}: {source.type}, {source.guarantee}", markup=False
+        )
     for query in report.queries:
         _print_query(console, query)
     bad = sum(query.error is not None for query in report.queries)

@@ -28,6 +28,7 @@ def node_table(status: dict[str, Any]) -> Table:
         "events": f"{receive['accepted_events']} accepted, "
         f"{receive['duplicate_events']} duplicate, "
         f"{receive['backlog_events']} waiting for a batch",
+        **_sources(status),
         **{f"peer {name}": _peer(peer) for name, peer in status["peers"].items()},
         "query process": _process(status["query_process"]),
         "snapshot": escape(snapshot_line(status["snapshot"])),
@@ -52,6 +53,17 @@ def snapshot_line(seen: dict[str, Any]) -> str:
     if seen["why_not"]:
         told.append(f"no newer one, since {seen['why_not']}")
     return "; ".join(told)
+
+
+def _sources(status: dict[str, Any]) -> dict[str, str]:
+    """A node of an engine without sources tells of none."""
+    found = {}
+    for stream, sources in status.get("sources", {}).items():
+        for name, source in sources.items():
+            told = f"{source['state']}, {source['rows']} rows, {source['rejected']} rejected"
+            error = f": {escape(source['error'])}" if source["error"] else ""
+            found[f"source {stream}/{name}"] = told + error
+    return found
 
 
 def _peer(peer: dict[str, Any]) -> str:

@@ -31,6 +31,7 @@ from ha_engine.types import (
     Mark,
     Position,
     Published,
+    Pulled,
     QueryVersion,
     Record,
     RecordKind,
@@ -192,15 +193,23 @@ def _written(body: Body) -> tuple[RecordKind, str]:
 def _written_events(body: Events) -> str:
     text = f'"stream":{_quoted(body.stream)},"rows":{body.rows}'
     text += f',"received_at_us":{body.received_at_us}'
-    if not body.submissions:
-        return f"{{{text}}}"
-    submissions = _joined(
-        [
-            f"[{_quoted(one.producer)},{one.sequence},{_quoted(one.digest)},{one.rows}]"
-            for one in body.submissions
-        ]
-    )
-    return f'{{{text},"submissions":[{submissions}]}}'
+    if body.submissions:
+        submissions = _joined(
+            [
+                f"[{_quoted(one.producer)},{one.sequence},{_quoted(one.digest)},{one.rows}]"
+                for one in body.submissions
+            ]
+        )
+        text += f',"submissions":[{submissions}]'
+    if body.pulled:
+        pulled = _joined(
+            [
+                f"[{_quoted(one.source)},{_quoted(one.offset)},{one.rows},{one.rejected}]"
+                for one in body.pulled
+            ]
+        )
+        text += f',"pulled":[{pulled}]'
+    return f"{{{text}}}"
 
 
 def _written_mark(body: Mark) -> str:
@@ -239,12 +248,13 @@ def _read(kind: int, meta: Any) -> Body:
 
 
 def _read_events(meta: Any) -> Events:
-    submissions = meta.get("submissions")
+    submissions, pulled = meta.get("submissions"), meta.get("pulled")
     return Events(
         meta["stream"],
         meta["rows"],
         meta["received_at_us"],
         tuple([Submission(*one) for one in submissions]) if submissions else (),
+        tuple([Pulled(*one) for one in pulled]) if pulled else (),
     )
 
 

@@ -52,13 +52,31 @@ class Watermark:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceSpec:
+    """A source that the active pulls. ``options`` are as written; a value may refer to a secret."""
+
+    name: str
+    type: str
+    guarantee: str
+    options: MappingProxyType[str, Any] = field(repr=False)
+
+    @property
+    def digest(self) -> str:
+        return _digest(self.type, self.name, _options_text(self.options))
+
+
+@dataclass(frozen=True, slots=True)
 class StreamSpec:
-    """An input stream. ``columns`` are what producers send, without the system columns."""
+    """An input stream. ``columns`` are what producers send, without the system columns.
+
+    ``sources`` are no part of its digest: a query's state does not depend on where rows come from.
+    """
 
     name: str
     columns: tuple[Column, ...]
     watermark: Watermark | None = None
     system_columns: tuple[str, ...] = ()
+    sources: tuple[SourceSpec, ...] = ()
 
     @property
     def arrow_schema(self) -> pa.Schema:
@@ -126,9 +144,11 @@ class PluginSinkSpec:
 
     @property
     def digest(self) -> str:
-        return _digest(
-            self.type, self.name, json.dumps(_named(self.options), sort_keys=True, default=str)
-        )
+        return _digest(self.type, self.name, _options_text(self.options))
+
+
+def _options_text(options: Any) -> str:
+    return json.dumps(_named(options), sort_keys=True, default=str)
 
 
 def _named(options: Any) -> Any:
@@ -198,13 +218,15 @@ class StreamApplication:
 
     @property
     def digest(self) -> str:
-        """Differs when any stream, query or sink does, but for URLs of databases and the layout."""
+        """Differs when any stream, source, query or sink does, but for URLs of databases and the
+        layout."""
         streams = [f"{s.name} {s.digest}" for s in self.streams.values()]
         queries = [
             f"{q.name} {q.digest} {q.deterministic} " + " ".join(s.digest for s in q.sinks)
             for q in self.queries.values()
         ]
-        return _digest(self.name, *sorted(streams), *sorted(queries))
+        pulled = [f"{s.name} {one.digest}" for s in self.streams.values() for one in s.sources]
+        return _digest(self.name, *sorted(streams), *sorted(queries), *sorted(pulled))
 
 
 def query_digest(

@@ -31,7 +31,8 @@ from ha_engine.query.application import (
 )
 from ha_engine.query.columns import Column, parse_column
 from ha_engine.query.file_words import Name, Section, found, keys_of, nearest, sentence
-from ha_engine.query.sink_sections import SinkSection, sinks_of
+from ha_engine.query.plugin_sections import PluginSection, sources_of
+from ha_engine.query.sink_sections import sinks_of
 from ha_engine.query.sql_words import names_in, watermarked_in
 
 _SHORT_DELAY = re.compile(r"(\d+)\s*(ms|s|m|h|d)")
@@ -56,6 +57,7 @@ class _Stream(Section):
     columns: dict[Name, str] = Field(alias="schema", min_length=1)
     watermark: _Watermark | None = None
     system_columns: list[Literal["_received_at", "_event_id"]] = Field(default_factory=list)
+    sources: list[PluginSection] = Field(default_factory=list)
 
 
 class _Query(Section):
@@ -65,7 +67,7 @@ class _Query(Section):
     output_mode: Literal["append", "update", "complete"] = "append"
     on_change: Literal["keep", "reset"] | None = None
     deterministic: bool = True
-    sinks: list[SinkSection] = Field(default_factory=list)
+    sinks: list[PluginSection] = Field(default_factory=list)
 
 
 class _Application(Section):
@@ -119,7 +121,8 @@ def _stream(name: str, raw: _Stream) -> StreamSpec:
     if len(set(raw.system_columns)) < len(raw.system_columns):
         raise ApplicationError(f"streams.{name}.system_columns names a column twice; remove one")
     watermark = _watermark(name, raw.watermark, columns, raw.system_columns)
-    return StreamSpec(name, columns, watermark, tuple(raw.system_columns))
+    sources = sources_of(f"streams.{name}", raw.sources)
+    return StreamSpec(name, columns, watermark, tuple(raw.system_columns), sources)
 
 
 def _column(stream: str, name: str, text: str) -> Column:

@@ -44,6 +44,16 @@ class SinkReport:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceReport:
+    """A source, the stream it feeds and what it guarantees."""
+
+    stream: str
+    name: str
+    type: str
+    guarantee: str
+
+
+@dataclass(frozen=True, slots=True)
 class QueryReport:
     """One query. ``columns`` are (name, Arrow type); ``error`` None means that it can run."""
 
@@ -63,6 +73,7 @@ class ApplicationReport:
     application: str
     digest: str
     queries: tuple[QueryReport, ...]
+    sources: tuple[SourceReport, ...] = ()
 
     @property
     def is_good(self) -> bool:
@@ -75,7 +86,12 @@ class ApplicationReport:
 def check_application(application: StreamApplication, spark: SparkSession) -> ApplicationReport:
     """Plans every query as a node would. Raises nothing about a query: it is in the report."""
     queries = tuple(_check(application, spec, spark) for spec in application.queries.values())
-    return ApplicationReport(application.name, application.digest, queries)
+    sources = tuple(
+        SourceReport(stream.name, one.name, one.type, one.guarantee)
+        for stream in application.streams.values()
+        for one in stream.sources
+    )
+    return ApplicationReport(application.name, application.digest, queries, sources)
 
 
 def _check(application: StreamApplication, spec: QuerySpec, spark: SparkSession) -> QueryReport:

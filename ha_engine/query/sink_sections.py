@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
-from ha_engine.config.load import is_reference
 from ha_engine.errors import ApplicationError
 from ha_engine.plugins import sink_kind
 from ha_engine.query.application import (
@@ -19,6 +17,7 @@ from ha_engine.query.application import (
     SinkSpec,
 )
 from ha_engine.query.file_words import Name, Section, found, keys_of, sentence
+from ha_engine.query.plugin_sections import PluginSection, check_options
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -31,15 +30,6 @@ def _table(value: str) -> str:
     return value
 
 
-class SinkSection(Section):
-    """What each kind of sink has; the other keys are those of its kind."""
-
-    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
-
-    name: Name
-    type: str
-
-
 class _PostgresSink(Section):
     table: Annotated[str, AfterValidator(_table)]
     mode: Literal["insert", "upsert"] = "insert"
@@ -48,7 +38,7 @@ class _PostgresSink(Section):
     url: str | None = None
 
 
-def sinks_of(where: str, raw: list[SinkSection], mode: OutputMode) -> tuple[SinkSpec, ...]:
+def sinks_of(where: str, raw: list[PluginSection], mode: OutputMode) -> tuple[SinkSpec, ...]:
     """Raises ApplicationError."""
     names = [sink.name for sink in raw]
     if len(set(names)) < len(names):
@@ -58,7 +48,7 @@ def sinks_of(where: str, raw: list[SinkSection], mode: OutputMode) -> tuple[Sink
     return tuple(_sink(f"{where}.sinks.{sink.name}", sink, mode) for sink in raw)
 
 
-def _sink(where: str, raw: SinkSection, mode: OutputMode) -> SinkSpec:
+def _sink(where: str, raw: PluginSection, mode: OutputMode) -> SinkSpec:
     options = dict(raw.model_extra or {})
     if raw.type == "postgres":
         return _postgres_sink(where, raw.name, _fitting(where, _PostgresSink, options), mode)
@@ -66,7 +56,7 @@ def _sink(where: str, raw: SinkSection, mode: OutputMode) -> SinkSpec:
         kind = sink_kind(raw.type)
     except ApplicationError as error:
         raise ApplicationError(f"{where}.type: {error}") from error
-    _check_options(where, kind.Options, options)
+    check_options(where, kind.Options, options)
     return PluginSinkSpec(raw.name, raw.type, kind.guarantee, MappingProxyType(options))
 
 
@@ -77,28 +67,6 @@ def _fitting(where: str, model: type[M], options: dict[str, Any]) -> M:
         raise ApplicationError(
             f"{where}.{sentence(found(error), lambda _: keys_of(model))}"
         ) from None
-
-
-def _check_options(where: str, model: type[BaseModel], options: dict[str, Any]) -> None:
-    """What a reference stands for, only a node knows."""
-    try:
-        model.model_validate(options)
-    except ValidationError as error:
-        wrong = [one for one in found(error) if not is_reference(one["input"])]
-        if wrong:
-            raise _refusal(where, model, [_without_value(one) for one in wrong]) from None
-    except Exception as error:  # a validator is other people's code
-        told = f"{where}: its keys cannot be checked: {type(error).__name__}: {error}"
-        raise ApplicationError(told) from error
-
-
-def _without_value(one: ErrorDetails) -> ErrorDetails:
-    """It may be a secret."""
-    return cast(ErrorDetails, {key: part for key, part in one.items() if key != "input"})
-
-
-def _refusal(where: str, model: type[BaseModel], wrong: list[ErrorDetails]) -> ApplicationError:
-    return ApplicationError(f"{where}.{sentence(wrong, lambda _: keys_of(model))}")
 
 
 def _postgres_sink(where: str, name: str, raw: _PostgresSink, mode: OutputMode) -> PostgresSinkSpec:

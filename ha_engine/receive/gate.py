@@ -20,9 +20,10 @@ from typing import Protocol
 import pyarrow as pa
 
 from ha_engine.config import ReceiveConfig
-from ha_engine.errors import Backpressure, NotActive, PayloadTooLarge, UnknownStream
+from ha_engine.errors import Backpressure, NotActive, OffsetMoved, PayloadTooLarge, UnknownStream
 from ha_engine.receive.decode import Decoder
 from ha_engine.receive.group import REQUEST_BYTES_MAX, Group, Request
+from ha_engine.receive.offsets import Offsets, OffsetTable, Pull, SourceKey
 from ha_engine.receive.producers import ProducerTable, require_same
 from ha_engine.receive.room import Room
 from ha_engine.types import Events, Position, Record, Submission
@@ -100,8 +101,10 @@ class Gate:
             name: Decoder(schema, config.max_record_rows) for name, schema in schemas.items()
         }
         self._log, self._backlog, self._wall_clock_us = log, backlog, wall_clock_us
-        self._rows_max = config.max_record_rows
+        self.rows_max = config.max_record_rows
         self._producers = ProducerTable(config.producers_max, config.sequences_kept)
+        self.offsets = OffsetTable()
+        self._pulling: set[SourceKey] = set()
         self._closed: NotActive | None = NotActive("this node is starting; try again")
         self._groups: dict[str, Group] = {}
         self._gathering: dict[tuple[str, int], Request] = {}
@@ -125,20 +128,22 @@ class Gate:
         self._gathering.clear()
 
     def replay(self, record: Record) -> None:
-        """Tell the producer table of a record that another wrote, or that was found at start."""
+        """Tell both tables of a record that another wrote, or that was found at start."""
         match record.body:
             case Events() as events:
-                self._producers.apply(record.position, events)
+                self._remember(record.position, events)
 
-    def stand_on(self, producers: pa.Table) -> None:
-        """What the records said of producers that the journal no longer holds."""
+    def stand_on(self, producers: pa.Table, offsets: Offsets) -> None:
+        """What the records said of producers and sources that the journal no longer holds."""
         self._producers.stand_on(producers)
+        self.offsets.stand_on(offsets)
 
     def rebuild(self, records: Iterable[Record]) -> None:
-        """The producer table anew, from all records that the journal still holds, in order."""
-        self._producers.rebuild(
-            (record.position, record.body) for record in records if isinstance(record.body, Events)
-        )
+        """Both tables anew, from all records that the journal still holds, in order."""
+        self._producers.rebuild(())
+        self.offsets.rebuild(())
+        for record in records:
+            self.replay(record)
 
     # -- the producers' side -----------------------------------------------------------------------
 
@@ -163,13 +168,18 @@ class Gate:
             raise refusal
 
     async def submit(
-        self, stream: str, batch: pa.RecordBatch, submission: Submission | None = None
+        self,
+        stream: str,
+        batch: pa.RecordBatch,
+        submission: Submission | None = None,
+        pull: Pull | None = None,
     ) -> Receipt:
         """Store ``batch``, all of it or nothing, and return when it is committed.
 
         With a ``submission`` that was stored before, nothing is stored and the answer is that of
-        the original. Raises NotActive, Backpressure, PayloadTooLarge, SequenceConflict,
-        UnknownStream.
+        the original. With a ``pull`` it is stored only behind what the journal has of its source.
+        Raises NotActive, Backpressure, PayloadTooLarge, SequenceConflict, UnknownStream,
+        OffsetMoved.
         """
         self.require_open()
         if self.decoder(stream).schema != batch.schema:
@@ -180,9 +190,17 @@ class Gate:
             self.counters.duplicate(stream, receipt.accepted)
             return receipt
         started = perf_counter()  # the clock of uvloop ticks in milliseconds
-        position = await self._gather(stream, batch, submission)
+        if pull is not None:
+            self._require_next(stream, pull)
+        position = await self._gather(stream, batch, submission, pull)
         self.counters.accepted(stream, batch.num_rows, perf_counter() - started)
         return Receipt(batch.num_rows, position)
+
+    def _require_next(self, stream: str, pull: Pull) -> None:
+        """Raises OffsetMoved; what waits to be offered is in no table yet."""
+        if (stream, pull.source) in self._pulling:
+            raise OffsetMoved(f"a batch of source {pull.source} of stream {stream} is under way")
+        self.offsets.require_next(stream, pull)
 
     # -- retries -----------------------------------------------------------------------------------
 
@@ -205,31 +223,40 @@ class Gate:
     # -- group commit ------------------------------------------------------------------------------
 
     def _gather(
-        self, stream: str, batch: pa.RecordBatch, submission: Submission | None
+        self,
+        stream: str,
+        batch: pa.RecordBatch,
+        submission: Submission | None,
+        pull: Pull | None,
     ) -> Awaitable[Position]:
         loop = asyncio.get_running_loop()
-        request = Request(batch, self._size_of(batch), submission, loop.create_future())
+        size = self._size_of(batch) + (0 if pull is None else pull.size)
+        request = Request(batch, size, submission, pull, loop.create_future())
         self.room.take(request.size)
         group = self._groups.get(stream)
-        if group is not None and not group.has_room_for(request, self._rows_max):
+        if group is not None and not group.has_room_for(request, self.rows_max):
             self._offer(stream)
         self._groups.setdefault(stream, Group(stream)).add(request)
         if submission is not None:
             self._gathering[submission.producer, submission.sequence] = request
+        if pull is not None:
+            self._pulling.add(key := (stream, pull.source))
+            request.stored.add_done_callback(lambda _: self._pulling.discard(key))
         if not self._in_flight and not self._flushing:
             self._flushing = True
             loop.call_soon(self._flush)
         return asyncio.shield(request.stored)
 
     def _size_of(self, batch: pa.RecordBatch) -> int:
-        if batch.num_rows > self._rows_max:
+        if batch.num_rows > self.rows_max:
             raise PayloadTooLarge(
-                f"one request holds at most {self._rows_max} events; send several smaller ones"
+                f"one request holds at most {self.rows_max} events; send several smaller ones"
             )
         size: int = batch.nbytes
-        if size > REQUEST_BYTES_MAX:
+        most = min(REQUEST_BYTES_MAX, self.room.size)
+        if size > most:
             raise PayloadTooLarge(
-                f"these events take {size} bytes, a request at most {REQUEST_BYTES_MAX}; send fewer"
+                f"these events take {size} bytes, a request at most {most}; send fewer"
             )
         return size
 
@@ -249,10 +276,14 @@ class Gate:
         except Exception as error:  # whatever it is, those who wait must not wait for ever
             self._drop(group, error)
             return
-        self._producers.apply(position, events)
+        self._remember(position, events)
         name = f"commit of record {position}"
         task = asyncio.get_running_loop().create_task(self._settle(group, position), name=name)
         self._in_flight.add(task)
+
+    def _remember(self, position: Position, events: Events) -> None:
+        self._producers.apply(position, events)
+        self.offsets.apply(events)
 
     def _drop(self, group: Group, error: BaseException) -> None:
         self.room.give(group.size)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from ha_engine.types import Events, Position, Submission
+from ha_engine.receive.offsets import Pull
+from ha_engine.types import Events, Position, Pulled, Submission
 
 RECORD_BYTES_MAX = 4 << 20
 """Gathering stops here; one request alone may be larger."""
@@ -24,7 +25,14 @@ class Request:
     batch: pa.RecordBatch
     size: int
     submission: Submission | None
+    pull: Pull | None
     stored: asyncio.Future[Position]
+
+    @property
+    def pulled(self) -> Pulled | None:
+        if self.pull is None:
+            return None
+        return Pulled(self.pull.source, self.pull.offset, self.batch.num_rows, self.pull.rejected)
 
     @property
     def digest(self) -> str:
@@ -58,7 +66,8 @@ class Group:
         batches = [request.batch for request in ordered]
         batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
         submissions = tuple(one.submission for one in ordered if one.submission is not None)
-        events = Events(self.stream, self.rows, received_at_us, submissions)
+        pulled = tuple(told for one in ordered if (told := one.pulled) is not None)
+        events = Events(self.stream, self.rows, received_at_us, submissions, pulled)
         return events, batch.serialize().to_pybytes()
 
     def answer(self, position: Position) -> None:

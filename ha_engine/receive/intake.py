@@ -13,11 +13,14 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from ha_engine.errors import InvalidEvents, Rejected
+from ha_engine.plugins import SourceBatch
 from ha_engine.receive.body import Body
 from ha_engine.receive.decode import Format
 from ha_engine.receive.gate import Gate, Receipt
 from ha_engine.receive.joining import JoiningDecoder
+from ha_engine.receive.offsets import Pull, SourceOffset
 from ha_engine.receive.producers import digest_of
+from ha_engine.receive.pull.sift import Sifted, sift
 from ha_engine.types import Submission
 
 DECODING_THREADS = 2
@@ -34,6 +37,7 @@ class Parcel(NamedTuple):
     stream: str
     batch: pa.RecordBatch
     submission: Submission | None
+    pull: Pull | None = None
 
 
 class Column(NamedTuple):
@@ -45,10 +49,11 @@ class Column(NamedTuple):
 
 
 class Intake:
-    """One a node, on its event loop. ``body_max`` in bytes bounds the body of one request."""
+    """One a node, on its event loop. ``body_max`` in bytes bounds the body of one request,
+    ``rows_max`` its events."""
 
     def __init__(self, gate: Gate, body_max: int) -> None:
-        self._gate, self.body_max = gate, body_max
+        self._gate, self.body_max, self.rows_max = gate, body_max, gate.rows_max
         threads = ThreadPoolExecutor(DECODING_THREADS, thread_name_prefix="decode")
         self._decoders = {
             stream: JoiningDecoder(gate.decoder(stream), threads) for stream in gate.streams
@@ -72,6 +77,14 @@ class Intake:
         """Raises InvalidEvents, PayloadTooLarge."""
         batch = await self._decoders[stream].decode(raw, form)
         return Parcel(stream, batch, _submission(identity, stream, raw, batch.num_rows))
+
+    def sift(self, stream: str, batch: SourceBatch) -> Sifted:
+        """The rows of a source; from any thread. Raises InvalidEvents, PayloadTooLarge."""
+        return sift(self._gate.decoder(stream), batch)
+
+    def pulled(self, stream: str, source: str) -> SourceOffset:
+        """What the journal has of a source."""
+        return self._gate.offsets.find(stream, source)
 
     async def store(self, parcel: Parcel) -> Receipt:
         """Return when it is committed. Raises what ``Gate.submit`` raises."""

@@ -52,7 +52,7 @@ def numbered(number: int, rows: int = 3) -> pa.Table:
     return pa.table({"id": ids, "text": texts}, schema=SCHEMA)
 
 
-def _refusal(options: type[BaseModel], written: dict[str, Any]) -> str:
+def refusal_of(options: type[BaseModel], written: dict[str, Any]) -> str:
     try:
         options.model_validate(written)
     except ValidationError as error:
@@ -96,7 +96,7 @@ class SinkContract:
         require_fit(self.kind)
 
     def test_it_refuses_a_key_that_it_does_not_know(self) -> None:
-        told = _refusal(self.kind.Options, self.options() | {"no_such_key": 1})
+        told = refusal_of(self.kind.Options, self.options() | {"no_such_key": 1})
         assert "no_such_key" in told, "an unknown key was taken: set extra='forbid'"
 
     def test_a_batch_is_there_when_deliver_returns(self) -> None:

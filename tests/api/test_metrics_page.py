@@ -15,8 +15,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from ha_engine.api.status import status_of
 from ha_engine.core import inputs as on
 from ha_engine.core.role import LEGAL
-from ha_engine.metrics import NodeMetrics
+from ha_engine.metrics import SOURCE_CODES, NodeMetrics
 from ha_engine.publish import SinkState, SinkStatus
+from ha_engine.receive.offsets import SourceOffset
+from ha_engine.receive.pull.puller import SourceState, SourceStatus
 from ha_engine.sync import Report, Traffic
 from ha_engine.tally import Restored, SnapshotTally, Tally, Transfer
 from ha_engine.types import Holder, LeaseRow, Position, Revision, Role
@@ -74,9 +76,24 @@ def families() -> dict[str, Any]:
 
     sink = SinkStatus("delays", "board", SinkState.PUBLISHING, 1, 0, None, 0.0, dead_letters=3)
 
+    known = SourceOffset("7", 40, 2, 5)
+    source = SourceStatus(
+        "flights", "drop", "file", SourceState.IDLE, known, 0, None, 0.0, 1, Path("/rejected")
+    )
+
     def status() -> dict[str, Any]:
         return status_of(
-            world.core, "g", metrics.gate, (sink,), {}, Links(), tally, Revisions(), 0.0, world.now
+            world.core,
+            "g",
+            metrics.gate,
+            (sink,),
+            (source,),
+            {},
+            Links(),
+            tally,
+            Revisions(),
+            0.0,
+            world.now,
         )
 
     metrics = NodeMetrics("g", "a", status)
@@ -121,6 +138,13 @@ def test_the_pair_is_told_in_numbers(families: dict[str, Any]) -> None:
     assert value("ha_engine_sync_sent_bytes", peer="b") == 5
     assert value("ha_engine_sync_received_bytes", peer="b") == 7
     assert value("ha_engine_role_changes", role="joining", reason="started") == 1
+    totals = [value(f"ha_engine_source_{name}") for name in ("rows", "rejected", "failures")]
+    assert totals == [40, 2, 1]
+    assert value("ha_engine_source_state", stream="flights", source="drop") == 1
+
+
+def test_every_state_of_a_source_has_a_code() -> None:
+    assert SOURCE_CODES.keys() == {state.value for state in SourceState}
 
 
 def test_the_page_has_every_reason_for_which_a_role_changes() -> None:

@@ -71,8 +71,11 @@ def flights(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 def _with_files(application: str, home: Path) -> str:
-    """The same, with a sink of files beside the table of alerts."""
+    """The same, with a sink of files beside the table of alerts, and a directory to read from."""
     tree = yaml.safe_load(application)
+    (home / "in").mkdir()
+    source = {"name": "drop", "type": "file", "directory": str(home / "in"), "format": "ndjson"}
+    tree["streams"]["departures"]["sources"] = [source]
     files = {"name": "files", "type": "files", "directory": str(home / "files")}
     tree["queries"]["alerts"]["sinks"].append(files)
     return yaml.safe_dump(tree, sort_keys=False)
@@ -101,12 +104,28 @@ def test_the_files_have_what_the_table_has(flights: Flights) -> None:
     assert dict(ledgers) == {"files": status["queries"]["alerts"]["published"]["table"]}
 
 
+def test_flights_in_a_file_arrive_as_those_of_a_producer_do(flights: Flights) -> None:
+    lines = [_line(row) for row in flights.take(3_000).to_pylist()]
+    directory = flights.node.directory / "in"
+    (directory / "flights.part").write_text("\n".join([*lines, '{"origin": 7}']))
+    (directory / "flights.part").rename(directory / "flights")
+
+    def source() -> tuple[str, int, int]:
+        seen = (flights.node.status() or {})["sources"]["departures"]["drop"]
+        return seen["state"], seen["rows"], seen["rejected"]
+
+    wait_until(lambda: source() == ("idle", 3_000, 1), within=flights.node.patience)
+    flights.require_equal()
+
+
+def _line(row: dict[str, Any]) -> str:
+    return json.dumps(row, default=lambda moment: moment.isoformat())
+
+
 def test_a_window_closes_by_a_tick_when_input_pauses(flights: Flights) -> None:
     """All in one request, so in one batch: nothing but a tick can act on its watermark."""
     table = flights.take(10_000)
-    lines = [
-        json.dumps(row, default=lambda moment: moment.isoformat()) for row in table.to_pylist()
-    ]
+    lines = [_line(row) for row in table.to_pylist()]
     answer = flights.node.post("departures", "\n".join(lines).encode(), "application/x-ndjson")
     assert answer.status_code == httpx.codes.OK
     flights.require_equal()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,8 +13,18 @@ from hypothesis import strategies as st
 
 from ha_engine import base_file
 from ha_engine.errors import JournalDamaged
+from ha_engine.receive.offsets import OffsetTable, SourceOffset
 from ha_engine.receive.producers import PRODUCERS_SCHEMA, ProducerTable
-from ha_engine.types import Base, Events, Mark, Position, QueryBase, QueryVersion, Submission
+from ha_engine.types import (
+    Base,
+    Events,
+    Mark,
+    Position,
+    Pulled,
+    QueryBase,
+    QueryVersion,
+    Submission,
+)
 
 VERSION = QueryVersion("delays", "ab", Mark("delays", 0, 0))
 BASE = Base(
@@ -43,28 +55,32 @@ def producers() -> pa.Table:
     return table.to_table()
 
 
+OFFSETS = (("flights", "drop", '{"file":"a"}', 7, 1, 3), ("weather", "drop", "", 0, 2, 1))
+STANDING = base_file.Standing(BASE, producers(), OFFSETS)
+
+
 def test_it_comes_back_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "base.arrow"
     assert base_file.load(path) is None
-    base_file.store(path, base_file.encode(BASE, producers()))
-    assert base_file.load(path) == (BASE, producers())
+    base_file.store(path, base_file.encode(STANDING))
+    assert base_file.load(path) == STANDING
     empty = pa.table([[]] * len(PRODUCERS_SCHEMA), schema=PRODUCERS_SCHEMA)
-    base_file.store(path, base_file.encode(Base(), empty))
-    assert base_file.load(path) == (Base(), empty)
+    base_file.store(path, base_file.encode(base_file.Standing(Base(), empty)))
+    assert base_file.load(path) == base_file.Standing(Base(), empty)
     assert [one.name for one in tmp_path.iterdir()] == ["base.arrow"]
 
 
 @pytest.mark.parametrize("cut", [0, 10, 200, -1])
 def test_a_file_that_is_not_whole_is_refused(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "base.arrow"
-    path.write_bytes(base_file.encode(BASE, producers())[:cut])
+    path.write_bytes(base_file.encode(STANDING)[:cut])
     with pytest.raises(JournalDamaged, match=r"base\.arrow is damaged"):
         base_file.load(path)
 
 
 @given(st.data())
 def test_a_bit_that_flips_is_found(data: st.DataObject) -> None:
-    damaged = bytearray(base_file.encode(BASE, producers()))
+    damaged = bytearray(base_file.encode(STANDING))
     at = data.draw(st.integers(0, len(damaged) * 8 - 1))
     damaged[at // 8] ^= 1 << at % 8
     with pytest.raises(ValueError, match="digest"):
@@ -74,9 +90,38 @@ def test_a_bit_that_flips_is_found(data: st.DataObject) -> None:
 def test_a_file_of_another_version_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base_file, "VERSION", 9)
-    newer = base_file.encode(BASE, producers())
+    monkeypatch.setattr(base_file, "VERSION_WITH_OFFSETS", 9)
+    newer = base_file.encode(STANDING)
     monkeypatch.undo()
     (tmp_path / "base.arrow").write_bytes(newer)
     with pytest.raises(JournalDamaged, match="another version"):
         base_file.load(tmp_path / "base.arrow")
+
+
+def test_a_file_of_an_engine_that_knew_no_offsets_has_none() -> None:
+    """And what has none is written so that such an engine reads it."""
+    encoded = base_file.encode(base_file.Standing(BASE, producers()))
+    with pa.ipc.open_file(pa.py_buffer(encoded[base_file.DIGEST_BYTES :])) as reader:
+        table = reader.read_all()
+    tree = json.loads(table.schema.metadata[b"ha_engine.base"])
+    assert tree["version"] == 1
+    del tree["offsets"]
+    old = table.replace_schema_metadata({b"ha_engine.base": json.dumps(tree).encode()})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, old.schema) as writer:
+        writer.write_table(old)
+    content = sink.getvalue().to_pybytes()
+    digest = hashlib.blake2b(content, digest_size=base_file.DIGEST_BYTES).digest()
+    assert base_file.decode(digest + content) == base_file.Standing(BASE, producers(), ())
+
+
+def test_offsets_follow_the_records_as_the_table_of_them_does() -> None:
+    table, other = OffsetTable(), OffsetTable()
+    pulled = (Pulled("drop", "one", 3, 1), Pulled("other", "x", 2))
+    table.apply(Events("flights", 5, 0, (), pulled))
+    other.stand_on(table.to_rows())
+    for one in (table, other):
+        one.apply(Events("flights", 1, 0, (), (Pulled("drop", "two", 1),)))
+        assert one.find("flights", "drop") == SourceOffset("two", 4, 1, 2)
+        assert one.find("flights", "other") == SourceOffset("x", 2, 0, 1)
+        assert one.find("weather", "drop") == SourceOffset()

@@ -18,6 +18,7 @@ from ha_engine.types import (
     Mark,
     Position,
     Published,
+    Pulled,
     QueryVersion,
     Record,
     Skip,
@@ -29,8 +30,16 @@ numbers = st.integers(0, 2**63)
 marks = st.builds(Mark, st.text(), numbers, numbers)
 versions = st.builds(QueryVersion, st.text(), st.text(), marks, st.booleans())
 submissions = st.builds(Submission, st.text(), numbers, st.text(), numbers)
+pulled = st.builds(Pulled, st.text(), st.text(), numbers, numbers)
 bodies: st.SearchStrategy[Body] = st.one_of(
-    st.builds(Events, st.text(), numbers, numbers, st.lists(submissions, max_size=4).map(tuple)),
+    st.builds(
+        Events,
+        st.text(),
+        numbers,
+        numbers,
+        st.lists(submissions, max_size=4).map(tuple),
+        st.lists(pulled, max_size=4).map(tuple),
+    ),
     marks,
     st.builds(Published, st.text(), st.text(), numbers),
     st.builds(EpochStart, st.text(), st.text(), st.booleans()),

@@ -15,6 +15,7 @@ from tests.sim.facts import Facts
 from tests.sim.network import Network
 from tests.sim.node import TIMING, SimNode
 from tests.sim.producers import Producers
+from tests.sim.pulling import Pulling, Way
 
 THREE_NODES = 0.25
 DRIFT_MAX = TIMING.margin / TIMING.ttl / 4
@@ -24,6 +25,7 @@ class Group:
     """What faults and judges reach for. ``transcript`` holds (true time, who, what).
 
     ``forces``: an operator forces failovers too, while the nodes in ``off`` are switched off.
+    ``pulls``: there is a source besides the producers, read in that way.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class Group:
         nodes: int | None = None,
         *,
         forces: bool = False,
+        pulls: Way | None = None,
     ) -> None:
         self.forces, self.off = forces, set[str]()
         self.seed, self.random = seed, Random(seed)
@@ -49,6 +52,7 @@ class Group:
         self.names = "abc"[:size]
         self.nodes = {name: self._node(name, engine) for name in self.names}
         self.producers = Producers(self)
+        self.pulling = Pulling(self, pulls) if pulls else None
         self.network.join(sorted(self.nodes))
 
     def _node(self, name: str, engine: Any) -> SimNode:

@@ -14,6 +14,7 @@ from tests.sim.faults import FAULT_PHASE_SECONDS, Faults
 from tests.sim.forcing import switch_on
 from tests.sim.group import Group
 from tests.sim.node import PLANS, TIMING
+from tests.sim.pulling import Way, require_each_once
 from tests.sim.transcript import told
 
 HEALED_WITHIN = 60.0
@@ -24,9 +25,12 @@ class Failed(AssertionError):
     """A history broke a rule; the message has its seed, the rule and the last of its transcript."""
 
 
-def play(seed: int, engine: Any = ha_engine.core, *, forces: bool = False) -> Counter[str]:
-    """What the history of ``seed`` reached; with forced failovers it is another. Raises Failed."""
-    return _played(Group(seed, engine, forces=forces)).counters
+def play(
+    seed: int, engine: Any = ha_engine.core, *, forces: bool = False, pulls: Way | None = None
+) -> Counter[str]:
+    """What the history of ``seed`` reached; with forced failovers, or a source, it is another.
+    Raises Failed."""
+    return _played(Group(seed, engine, forces=forces, pulls=pulls)).counters
 
 
 def tell(seed: int, *, forces: bool = False) -> str:
@@ -61,6 +65,8 @@ def heal(group: Group) -> None:
         _act_as_operator(group, group.now - began)
         if group.now > began + 1.5:
             group.producers.sending = False
+            if group.pulling:
+                group.pulling.sending = False
         if _settled(group) is None:
             break
     why = _settled(group)
@@ -155,6 +161,7 @@ def _require_equal(group: Group) -> None:
     for disk in disks:
         require(disk.records[:shortest] == first, "C8", "journals differ after healing")
     committed = [position for position in group.facts.committed if position.sequence <= shortest]
+    require_each_once(first)
     require(committed == [r.position for r in first][: len(committed)], "P1", "records are gone")
     requests = [one for r in first if isinstance(r.body, Events) for one in r.body.submissions]
     names = [(one.producer, one.sequence) for one in requests]

@@ -20,6 +20,7 @@ from tests.core.world import World, plan
 from tests.sim.agenda import Deed
 from tests.sim.archive import require_out_of_sync
 from tests.sim.delivery import Delivery
+from tests.sim.pulling import pulled_by
 from tests.sim.sim_truth import SimTruth
 from tests.sim.streams import Streams
 
@@ -66,6 +67,7 @@ class SimNode(World):
         self.timing, self.ghost, self.truth = TIMING, _Nobody(), SimTruth(self)
         self.heard = lambda action: group.tell(name, action)
         self.known: dict[tuple[str, int], int] = {}
+        self.pulled = 0
         self.fsync_max, self.spark_starts_within = 0.02, (0.05, 0.5)
         self.new_disk()
 
@@ -127,7 +129,7 @@ class SimNode(World):
     def start(self, *, ticks: bool = True) -> None:
         if self.alive:
             return
-        self.known = {}
+        self.known, self.pulled = {}, 0
         for record in self.disk.records:
             self._index(record)
         super().start(ticks=ticks)
@@ -240,6 +242,7 @@ class SimNode(World):
         if isinstance(record.body, Events):
             for one in record.body.submissions:
                 self.known[(one.producer, one.sequence)] = record.position.sequence
+        self.pulled = pulled_by(record) or self.pulled
 
     def _fsync(self) -> None:
         """One at a time; it makes durable what was written when it began."""

@@ -39,6 +39,7 @@ from ha_engine.types import (
     Mark,
     Member,
     Position,
+    Pulled,
     QueryVersion,
     Record,
     Submission,
@@ -63,7 +64,8 @@ def bodies() -> Iterator[Body]:
 
 
 def batch_of(number: int) -> Iterator[Body]:
-    yield Events("flights", 1, 0, (Submission("p", number, "ab" * 16, 1),))
+    pulled = Pulled("drop", f"file {number}", 1, 1)
+    yield Events("flights", 2, 0, (Submission("p", number, "ab" * 16, 1),), (pulled,))
     yield Mark(QUERY, number, 1 + 2 * number)
 
 

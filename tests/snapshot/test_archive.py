@@ -42,7 +42,8 @@ def require_restored(home: Path, number: int) -> None:
     assert (journal.group_id, journal.epochs) == ("group-1", (Position(1, 1),))
     found = base_file.load(home / "journal" / "base.arrow")
     assert found is not None
-    base, producers = found
+    base, producers, offsets = found
+    assert offsets == (("flights", "drop", f"file {number}", number, number, number),)
     assert base.position == cut.position
     assert base.queries[0].last == Mark(QUERY, number, cut.position.sequence)
     assert producers.column("sequence").to_pylist() == list(range(1, number + 1))

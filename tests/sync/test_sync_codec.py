@@ -28,7 +28,9 @@ from ha_engine.core.messages import (
     TakeSnapshot,
 )
 from ha_engine.journal.record import _REST, _START, MAGIC, encode
+from ha_engine.plugins import OFFSET_BYTES_MAX
 from ha_engine.receive.group import REQUEST_BYTES_MAX, SUBMISSIONS_MAX
+from ha_engine.receive.offsets import Pull
 from ha_engine.sync.codec import MalformedFrame, records_frame, to_frame, to_message
 from ha_engine.sync.hello import from_frame
 from ha_engine.sync.hello import to_frame as hello_frame
@@ -257,5 +259,7 @@ def test_the_largest_record_of_the_gate_fits_into_a_message() -> None:
     submission = Submission("p" * 128, 2**63 - 1, "d" * 32, 20_000)
     body = Events("s" * 63, 20_000, 2**62, (submission,) * SUBMISSIONS_MAX)
     meta = len(encode(Record(Position(2**62, 2**62), 2**62, body)))
+    # A request that is alone in its record may have an offset besides.
+    meta += Pull("drop", None, "o" * OFFSET_BYTES_MAX).size
     # Arrow's own framing of a batch: buffers are padded, and each column has a line of metadata.
     assert meta + REQUEST_BYTES_MAX + (4 << 20) < MESSAGE_BYTES_MAX

@@ -1,0 +1,44 @@
+"""What an application file says to a plug-in, with the secrets that it refers to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from ha_engine.config.load import dereferenced
+from ha_engine.errors import ConfigError
+
+
+def options_of(
+    where: str, model: type[BaseModel], written: Mapping[str, Any], base: Path
+) -> BaseModel:
+    """As the plug-in wants them; ``where`` names it. Raises ConfigError, without a value."""
+    options = _resolved(dict(written), base, where)
+    try:
+        return model.model_validate(options)
+    except ValidationError as error:
+        # Without the values: one may be a secret.
+        found = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        key = ".".join(map(str, found["loc"]))
+        raise ConfigError(f"{where}: {key}: {found['msg']}") from None
+    except Exception as error:  # a validator is other people's code, and may tell a value
+        raise ConfigError(f"{where} cannot be opened: {type(error).__name__}") from error
+
+
+def _resolved(value: Any, base: Path, where: str) -> Any:
+    match value:
+        case dict():
+            return {key: _resolved(part, base, where) for key, part in value.items()}
+        case list():
+            return [_resolved(part, base, where) for part in value]
+        case str():
+            found = dereferenced(value, base, os.environ)
+            if found is None:
+                raise ConfigError(f"{where} refers to {value}, which is not set")
+            return found
+        case _:
+            return value

@@ -1,0 +1,66 @@
+"""Sections of an application file that name a plug-in: sources whole, and what sinks share."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any, cast
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from ha_engine.config.load import is_reference
+from ha_engine.errors import ApplicationError
+from ha_engine.plugins import source_kind
+from ha_engine.query.application import SourceSpec
+from ha_engine.query.file_words import Name, Section, found, keys_of, sentence
+
+
+class PluginSection(Section):
+    """The other keys are those of its kind."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
+
+    name: Name
+    type: str
+
+
+def sources_of(where: str, raw: list[PluginSection]) -> tuple[SourceSpec, ...]:
+    """Raises ApplicationError."""
+    names = [source.name.lower() for source in raw]
+    if len(set(names)) < len(names):
+        raise ApplicationError(
+            f"{where}.sources: two sources have the same name; the journal tells them apart by it"
+        )
+    return tuple(_source(f"{where}.sources.{source.name}", source) for source in raw)
+
+
+def _source(where: str, raw: PluginSection) -> SourceSpec:
+    options = dict(raw.model_extra or {})
+    try:
+        kind = source_kind(raw.type)
+    except ApplicationError as error:
+        raise ApplicationError(f"{where}.type: {error}") from error
+    check_options(where, kind.Options, options)
+    return SourceSpec(raw.name, raw.type, kind.guarantee, MappingProxyType(options))
+
+
+def check_options(where: str, model: type[BaseModel], options: dict[str, Any]) -> None:
+    """What a reference stands for, only a node knows. Raises ApplicationError."""
+    try:
+        model.model_validate(options)
+    except ValidationError as error:
+        wrong = [one for one in found(error) if not is_reference(one["input"])]
+        if wrong:
+            raise _refusal(where, model, [_without_value(one) for one in wrong]) from None
+    except Exception as error:  # a validator is other people's code
+        told = f"{where}: its keys cannot be checked: {type(error).__name__}: {error}"
+        raise ApplicationError(told) from error
+
+
+def _without_value(one: ErrorDetails) -> ErrorDetails:
+    """It may be a secret."""
+    return cast(ErrorDetails, {key: part for key, part in one.items() if key != "input"})
+
+
+def _refusal(where: str, model: type[BaseModel], wrong: list[ErrorDetails]) -> ApplicationError:
+    return ApplicationError(f"{where}.{sentence(wrong, lambda _: keys_of(model))}")

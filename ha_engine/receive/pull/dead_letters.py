@@ -1,0 +1,56 @@
+"""Rows of a source that are no events of its stream: put aside in files, for a person to read.
+
+    <data_dir>/rejected/<stream>/<source>/<batch>-<digest>.jsonl
+
+Each line has the place, the reason and the beginning of what stood there. They are durable before
+the batch is journalled: a crash between the two leaves a file of a batch that the next active reads
+again, so a row may be put aside twice, and never not at all. They lie on the node that was the
+active then, and are part of no snapshot.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import structlog
+
+from ha_engine.durable import make_directory, write_whole
+from ha_engine.errors import SourceUnavailable
+from ha_engine.plugins import DeadLetter
+
+log = structlog.get_logger(__name__)
+
+DIRECTORY = "rejected"
+RAW_BYTES_MAX = 4 << 10
+
+
+class DeadLetters:
+    """Of one source of one stream."""
+
+    def __init__(self, data_dir: Path, stream: str, source: str) -> None:
+        self.directory = data_dir / DIRECTORY / stream / source
+        self._stream, self._source = stream, source
+
+    def put_aside(self, batch: int, letters: Sequence[DeadLetter]) -> None:
+        """Durable when it returns; the same again is the same file. Raises SourceUnavailable."""
+        content = "".join(map(_line, letters)).encode()
+        name = hashlib.blake2b(content, digest_size=8).hexdigest()
+        path = self.directory / f"{batch:012}-{name}.jsonl"
+        try:
+            if path.exists():
+                return
+            make_directory(self.directory, 0o700)
+            write_whole(path, content)
+        except OSError as error:
+            raise SourceUnavailable(f"{path} cannot be written: {error.strerror}") from error
+        place = {"stream": self._stream, "source": self._source, "rows": len(letters)}
+        first = letters[0]
+        log.error("rows rejected", **place, at=first.place, reason=first.reason, file=str(path))
+
+
+def _line(letter: DeadLetter) -> str:
+    raw = letter.raw[:RAW_BYTES_MAX].decode(errors="backslashreplace")
+    return json.dumps({"place": letter.place, "reason": letter.reason, "raw": raw}) + "\n"

@@ -1,0 +1,246 @@
+"""The kind ``file``: a directory of files, each read once and whole, in the order of their names.
+
+A file has all of its content from the moment that it has its name, so it comes by a rename, and it
+never changes afterwards. What the offset says of it, its size and a digest of its beginning, tells
+whether the next active sees the same file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ha_engine.errors import SourceRefused, SourceUnavailable
+from ha_engine.plugins import DeadLetter, SourceBatch, SourcePlace
+from ha_engine.receive.pull.csv_rows import BadRow, CsvRows, whole_rows
+from ha_engine.receive.pull.lines import LINE_BYTES_MAX, Line, lines_of
+from ha_engine.receive.pull.listing import LOOK_EVERY_SECONDS, Listing
+
+CHUNK_BYTES = 4 << 20
+HEAD_BYTES = 4 << 10
+_BOM = b"\xef\xbb\xbf"
+
+
+class FileOptions(BaseModel):
+    """``skip`` names files that are passed over, one that is half read too."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    directory: Path
+    format: Literal["ndjson", "csv"]
+    pattern: str = "*"
+    delimiter: str = Field(",", min_length=1, max_length=1)
+    skip: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """The offset: ``bytes`` and ``lines`` of ``file`` are read; ``done`` when that is all of it."""
+
+    file: str
+    size: int
+    head: str
+    bytes: int = 0
+    lines: int = 0
+    done: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Reached:
+        return cls(**json.loads(text))
+
+    @property
+    def text(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+
+class FileSource:
+    """Implements ``plugins.SourcePlugin``."""
+
+    Options = FileOptions
+    guarantee = "exactly once, as long as every node sees the same files"
+
+    def __init__(self, options: FileOptions, place: SourcePlace) -> None:
+        self._options, self._schema = options, place.schema
+        self._reached: Reached | None = None
+        self._file: BinaryIO | None = None
+        self._csv: CsvRows | None = None
+        self._listing = self._new_listing()
+
+    def open(self, offset: str | None) -> None:
+        self.close()
+        self._reached = None if offset is None else Reached.parse(offset)
+        self._listing = self._new_listing()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+
+    def read(self, rows_max: int, seconds: float) -> SourceBatch | None:
+        until = time.monotonic() + seconds
+        while True:
+            batch = self._next(rows_max)
+            left = until - time.monotonic()
+            if batch is not None or left <= 0:
+                return batch
+            time.sleep(min(LOOK_EVERY_SECONDS, left))
+
+    def _next(self, rows_max: int) -> SourceBatch | None:
+        reached = self._reached
+        self._listing.look("" if reached is None else reached.file)
+        if reached is not None and (late := self._listing.take_late()):
+            return SourceBatch(reached.text, dead_letters=[_too_late(n, reached) for n in late])
+        if reached is None or reached.done or reached.file in self._options.skip:
+            reached = self._begin(reached)
+        if reached is None:
+            return None
+        batch, self._reached = self._chunk(reached, rows_max)
+        return batch
+
+    # -- which file --------------------------------------------------------------------------------
+
+    def _new_listing(self) -> Listing:
+        options = self._options
+        return Listing(options.directory, options.pattern, options.skip)
+
+    def _begin(self, last: Reached | None) -> Reached | None:
+        """The beginning of the next file; an empty one is passed over."""
+        name = self._listing.next_after("" if last is None else last.file)
+        if name is None:
+            return None
+        self.close()
+        file = self._opened(name)
+        size, head = _identity(file)
+        return self._past_header(file, Reached(name, size, head))
+
+    def _resume(self, reached: Reached) -> BinaryIO:
+        """Where the journal ends. Raises SourceRefused when it is another file."""
+        file = self._opened(reached.file)
+        size, head = _identity(file)
+        if (size, head) != (reached.size, reached.head):
+            file.close()
+            raise SourceRefused(
+                f"{file.name} has changed since it was read up to byte {reached.bytes} (it had "
+                f"{reached.size} bytes, and has {size}); bring it back as it was, or name it in "
+                "skip"
+            )
+        self._past_header(file, reached)
+        return file
+
+    def _opened(self, name: str) -> BinaryIO:
+        path = self._options.directory / name
+        try:
+            return path.open("rb")
+        except FileNotFoundError as error:
+            raise SourceUnavailable(
+                f"{path} is not here, and was not read to its end; bring it back, or name it in "
+                "skip"
+            ) from error
+        except OSError as error:
+            raise SourceUnavailable(f"{path} cannot be read: {error.strerror}") from error
+
+    def _past_header(self, file: BinaryIO, reached: Reached) -> Reached:
+        """Keeps ``file``, which stands at its beginning, and reads what tells of all its rows."""
+        self._file, self._csv = file, None
+        if self._options.format != "csv":
+            return reached
+        try:
+            self._csv = CsvRows(
+                file.readline(LINE_BYTES_MAX), self._schema, self._options.delimiter
+            )
+        except BadRow as bad:
+            self.close()
+            raise SourceRefused(f"the header of {file.name} is {bad}; name it in skip") from bad
+        return reached if reached.bytes else replace(reached, bytes=file.tell(), lines=1)
+
+    # -- what it says ------------------------------------------------------------------------------
+
+    def _chunk(self, reached: Reached, rows_max: int) -> tuple[SourceBatch, Reached]:
+        file = self._file or self._resume(reached)
+        chunk = _Chunk(reached)
+        try:
+            file.seek(reached.bytes)
+            for lines in self._rows(file):
+                self._take(chunk, lines)
+                if len(chunk.numbers) >= rows_max or chunk.at >= reached.bytes + CHUNK_BYTES:
+                    break
+        except OSError as error:
+            raise SourceUnavailable(f"{file.name} cannot be read: {error.strerror}") from error
+        if chunk.at == reached.bytes:
+            raise SourceRefused(f"{file.name} ends at byte {chunk.at}, and had {reached.size}")
+        reached = chunk.end()
+        backlog = reached.size - reached.bytes + self._listing.bytes_after(reached.file)
+        return chunk.batch(reached.text, backlog), reached
+
+    def _rows(self, file: BinaryIO) -> Iterator[list[Line]]:
+        return whole_rows(lines_of(file)) if self._csv else ([line] for line in lines_of(file))
+
+    def _take(self, chunk: _Chunk, lines: list[Line]) -> None:
+        raw = lines[0].raw if len(lines) == 1 else b"".join(line.raw for line in lines)
+        if not chunk.at:
+            raw = raw.removeprefix(_BOM)
+        try:
+            if not all(line.is_whole for line in lines):
+                raise BadRow(f"a line is longer than {LINE_BYTES_MAX} bytes")
+            if raw.strip():
+                chunk.add(raw.rstrip(b"\r\n") if self._csv is None else self._csv.to_json(raw))
+        except BadRow as bad:
+            chunk.reject(raw, str(bad))
+        chunk.pass_over(lines)
+
+
+@dataclass
+class _Chunk:
+    """Some rows of one file, from ``began`` to byte ``at`` behind ``line`` lines; ``numbers`` are
+    those of their lines."""
+
+    began: Reached
+    rows: list[bytes] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    letters: list[DeadLetter] = field(default_factory=list)
+    at: int = field(init=False)
+    line: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.at, self.line = self.began.bytes, self.began.lines
+
+    def add(self, row: bytes) -> None:
+        self.rows.append(row)
+        self.numbers.append(self.line + 1)
+
+    def reject(self, raw: bytes, reason: str) -> None:
+        self.letters.append(DeadLetter(f"{self.began.file}:{self.line + 1}", reason, raw))
+
+    def pass_over(self, lines: list[Line]) -> None:
+        self.at += sum(line.size for line in lines)
+        self.line += len(lines)
+
+    def end(self) -> Reached:
+        done = self.at >= self.began.size
+        return replace(self.began, bytes=self.at, lines=self.line, done=done)
+
+    def batch(self, offset: str, backlog: int) -> SourceBatch:
+        file, numbers = self.began.file, self.numbers
+        return SourceBatch(
+            offset, self.rows, self.letters, lambda row: f"{file}:{numbers[row]}", backlog
+        )
+
+
+def _identity(file: BinaryIO) -> tuple[int, str]:
+    """Size in bytes and a digest of the beginning; ``file`` stands there afterwards."""
+    head = file.read(HEAD_BYTES)
+    file.seek(0)
+    return os.fstat(file.fileno()).st_size, hashlib.blake2b(head, digest_size=16).hexdigest()
+
+
+def _too_late(name: str, reached: Reached) -> DeadLetter:
+    why = f"the file came when {reached.file} was read already; give it a name behind that"
+    return DeadLetter(name, why)

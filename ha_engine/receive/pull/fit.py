@@ -1,0 +1,36 @@
+"""What a plug-in has read is looked at before the engine relies on it: it may be anything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from ha_engine.plugins import OFFSET_BYTES_MAX, DeadLetter, SourceBatch
+
+
+def fitting(read: Any, rows_max: int) -> SourceBatch | None:
+    """The same in values that are what they are said to be. Raises TypeError, ValueError, and
+    whatever else other people's objects do."""
+    if read is None:
+        return None
+    if not isinstance(read, SourceBatch) or not isinstance(read.offset, str):
+        raise TypeError("what it read is no batch with an offset")
+    if len(read.offset.encode()) > OFFSET_BYTES_MAX:
+        raise ValueError(f"its offset has more than {OFFSET_BYTES_MAX} bytes")
+    rows = read.rows if isinstance(read.rows, pa.RecordBatch) else tuple(map(_row, read.rows))
+    if len(rows) > rows_max:
+        raise ValueError(f"it read {len(rows)} rows where {rows_max} were asked for")
+    letters = tuple(map(_letter, read.dead_letters))
+    backlog = None if read.backlog is None else int(read.backlog)
+    return SourceBatch(read.offset, rows, letters, read.place, backlog)
+
+
+def _row(row: Any) -> bytes:
+    if not isinstance(row, bytes):
+        raise TypeError(f"a row is {type(row).__name__}, and must be bytes")
+    return row
+
+
+def _letter(letter: DeadLetter) -> DeadLetter:
+    return DeadLetter(str(letter.place), str(letter.reason), bytes(letter.raw))

@@ -1,0 +1,80 @@
+"""The files of a directory in the order of their names, as far as that order is certain.
+
+A listing that runs while files come may miss one and have another that came after it. What was
+there before a listing began, it has: so a file is taken once a second listing has seen it too, and
+with it all that came before.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from ha_engine.errors import SourceUnavailable
+
+LOOK_EVERY_SECONDS = 0.2
+LOOKING_PART_MAX = 0.1
+"""A directory that takes long to list is listed less often."""
+
+
+class Listing:
+    """Drafts (``.name`` and ``name.part``) and the names in ``skip`` are not seen."""
+
+    def __init__(self, directory: Path, pattern: str, skip: tuple[str, ...]) -> None:
+        self._directory, self._pattern, self._skip = directory, pattern, frozenset(skip)
+        self._sizes: dict[str, int] | None = None
+        self._certain_through = ""
+        self._next_look = float("-inf")
+        self._late: list[str] = []
+
+    def look(self, read_through: str, *, now: bool = False) -> None:
+        """List again, if it is time or ``now``. Raises SourceUnavailable."""
+        began = time.monotonic()
+        if began < self._next_look and not now:
+            return
+        before, self._sizes = self._sizes, self._list()
+        took = time.monotonic() - began
+        self._next_look = began + max(LOOK_EVERY_SECONDS, took / LOOKING_PART_MAX)
+        if before is not None:
+            self._certain_through = max(before, default="")
+            self._late += [n for n in self._sizes if n not in before and n < read_through]
+
+    def take_late(self) -> list[str]:
+        """Names that came before ``read_through`` when that was read already, each told once."""
+        late, self._late = sorted(self._late), []
+        return late
+
+    def next_after(self, name: str) -> str | None:
+        """The first file behind ``name`` that has any content."""
+        found = self._first_after(name)
+        if found is not None and found > self._certain_through:
+            self.look(name, now=True)
+            found = self._first_after(name)
+        return found
+
+    def bytes_after(self, name: str) -> int:
+        return sum(size for one, size in (self._sizes or {}).items() if one > name)
+
+    def _first_after(self, name: str) -> str | None:
+        sizes = (self._sizes or {}).items()
+        return min((one for one, size in sizes if one > name and size), default=None)
+
+    def _list(self) -> dict[str, int]:
+        try:
+            with os.scandir(self._directory) as entries:
+                return {
+                    entry.name: entry.stat().st_size
+                    for entry in entries
+                    if self._is_wanted(entry.name) and entry.is_file()
+                }
+        except FileNotFoundError as error:
+            raise SourceUnavailable(f"{error.filename} does not exist") from error
+        except OSError as error:
+            told = f"{error.filename or self._directory} cannot be listed: {error.strerror}"
+            raise SourceUnavailable(told) from error
+
+    def _is_wanted(self, name: str) -> bool:
+        draft = name.startswith(".") or name.endswith(".part")
+        return not draft and fnmatchcase(name, self._pattern) and name not in self._skip

@@ -1,0 +1,282 @@
+"""One source while this node takes events: opened where the journal ends, batch after batch.
+
+Not for deciding whether it may run: ``receivers`` starts and stops it with the gate, and the gate
+refuses what does not follow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+
+import structlog
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
+from tenacity.wait import wait_base
+
+from ha_engine.errors import (
+    Backpressure,
+    NotActive,
+    OffsetMoved,
+    PayloadTooLarge,
+    SourceRefused,
+    SourceUnavailable,
+)
+from ha_engine.plugins import DeadLetter, SourceBatch, SourcePlugin
+from ha_engine.receive.intake import Intake, Parcel
+from ha_engine.receive.offsets import Pull, SourceOffset
+from ha_engine.receive.pull.calls import LATE_SECONDS, Calls
+from ha_engine.receive.pull.dead_letters import DeadLetters
+from ha_engine.receive.pull.fit import fitting
+
+log = structlog.get_logger(__name__)
+
+ROWS_MAX = 10_000
+READ_SECONDS = 1.0
+"""A read without rows comes back after these, so that a source of a node that is no longer active
+is soon left alone."""
+CLOSE_SECONDS = 0.2
+IDLE_SECONDS = 0.05
+"""A plug-in that does not wait for rows by itself must not take a core."""
+
+
+class SourceState(Enum):
+    """How a source fares, for the status page and metrics."""
+
+    STOPPED = "stopped"
+    READING = "reading"
+    IDLE = "idle"
+    PAUSED = "paused"
+    LATE = "late"
+    UNAVAILABLE = "unavailable"
+    REFUSED = "refused"
+
+
+_FAILED = frozenset({SourceState.UNAVAILABLE, SourceState.REFUSED})
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStatus:
+    """``known`` is what the journal has of it, the same on every node; ``backlog`` the bytes that
+    the source knows to wait, None when it does not know; ``since`` a Unix time; ``failures`` count
+    since the process began; ``dead_letters`` is where those of this node lie."""
+
+    stream: str
+    source: str
+    type: str
+    state: SourceState
+    known: SourceOffset
+    backlog: int | None
+    error: str | None
+    since: float
+    failures: int
+    dead_letters: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds: the longest pause between two attempts, and when a call is told of as late."""
+
+    backoff_max: float = 5.0
+    refused_max: float = 60.0
+    late_after: float = LATE_SECONDS
+
+
+class Puller:
+    """``make`` gives the plug-in's instance; it may raise anything."""
+
+    def __init__(
+        self,
+        stream: str,
+        source: str,
+        kind: str,
+        make: Callable[[], SourcePlugin],
+        intake: Intake,
+        dead_letters: DeadLetters,
+        timing: Timing | None = None,
+    ) -> None:
+        self.stream, self.source, self._kind = stream, source, kind
+        self._make, self._intake, self._dead_letters = make, intake, dead_letters
+        self._timing = timing or Timing()
+        whose = f"source {source} of stream {stream}, of type {kind},"
+        self._calls = Calls(whose, self._late, self._timing.late_after)
+        self._whose = whose
+        self._plugin: SourcePlugin | None = None
+        self._most = min(ROWS_MAX, intake.rows_max)
+        self._is_open, self._rows_max = False, self._most
+        self._state, self._error, self._since = SourceState.STOPPED, "", time.time()
+        # What the source has read behind; not what the journal may have got meanwhile.
+        self._after: str | None = None
+        self._backlog: int | None = None
+        self._failures = 0
+
+    def status(self) -> SourceStatus:
+        """As it is now."""
+        return SourceStatus(
+            self.stream,
+            self.source,
+            self._kind,
+            self._state,
+            self._known,
+            self._backlog,
+            self._error or None,
+            self._since,
+            self._failures,
+            self._dead_letters.directory,
+        )
+
+    async def run(self) -> None:
+        """Pull until cancelled. The plug-in has a moment to close then, and no more."""
+        self._is_open = False
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(
+                (SourceUnavailable, SourceRefused, NotActive, OffsetMoved)
+            ),
+            wait=_Pause(self._timing),
+            before_sleep=self._failed,
+            reraise=True,
+        )
+        try:
+            while True:
+                await retrying(self._step)
+        finally:
+            self._backlog = None
+            self._become(SourceState.STOPPED)
+            if self._plugin is not None:
+                await self._calls.call_last(self._plugin.close, CLOSE_SECONDS)
+
+    # -- one step ----------------------------------------------------------------------------------
+
+    async def _step(self) -> None:
+        await self._room()
+        if not self._is_open:
+            await self._open()
+        self._is_open = False  # if this step fails, only the journal knows how far it came
+        began = time.monotonic()
+        batch = await self._read()
+        if batch is None:
+            self._backlog = None if self._backlog is None else 0
+            self._become(SourceState.IDLE)
+            await asyncio.sleep(max(0.0, began + IDLE_SECONDS - time.monotonic()))
+        else:
+            await self._store(batch)
+            self._backlog, self._rows_max = batch.backlog, min(self._most, 2 * self._rows_max)
+            self._become(SourceState.READING)
+        self._is_open = True
+
+    async def _open(self) -> None:
+        if self._plugin is None:
+            self._plugin = await self._calls.call("its construction", self._make)
+        plugin, offset = self._plugin, self._known.offset
+        await self._calls.call("open", lambda: plugin.open(offset))
+        self._after = offset
+
+    async def _read(self) -> SourceBatch | None:
+        plugin, most = self._plugin, self._rows_max
+        assert plugin is not None
+        return await self._calls.call(
+            "read", lambda: fitting(plugin.read(most, READ_SECONDS), most)
+        )
+
+    async def _room(self) -> None:
+        """Nothing is read that could not be stored. Raises NotActive."""
+        while True:
+            try:
+                self._intake.require_open()
+                return
+            except Backpressure as full:
+                await self._pause(full)
+
+    async def _pause(self, full: Backpressure) -> None:
+        self._become(SourceState.PAUSED, str(full))
+        await asyncio.sleep(full.retry_after_seconds)
+
+    @property
+    def _known(self) -> SourceOffset:
+        return self._intake.pulled(self.stream, self.source)
+
+    # -- a batch -----------------------------------------------------------------------------------
+
+    async def _store(self, batch: SourceBatch) -> None:
+        """The dead letters first: a row that is behind the offset is somewhere."""
+        sifted = await self._calls.call(
+            "what it read", lambda: self._intake.sift(self.stream, batch)
+        )
+        letters = [*batch.dead_letters, *sifted.dead_letters]
+        if letters:
+            await self._put_aside(self._known.batches + 1, letters)
+        pull = Pull(self.source, self._after, batch.offset, len(letters))
+        try:
+            await self._submit(Parcel(self.stream, sifted.events, None, pull))
+            self._after = batch.offset
+        except PayloadTooLarge as error:
+            await self._store_less(batch, error)
+
+    async def _store_less(self, batch: SourceBatch, too_large: PayloadTooLarge) -> None:
+        """Fewer rows at the next read, or nothing of the one that is too large alone."""
+        if len(batch.rows) == 1:
+            await self._store(await self._without_row(batch, str(too_large)))
+            return
+        self._rows_max = max(1, len(batch.rows) // 2)
+        told = f"{self._whose} is read in smaller pieces: {too_large}"
+        raise SourceUnavailable(told) from too_large
+
+    async def _without_row(self, batch: SourceBatch, reason: str) -> SourceBatch:
+        place = await self._calls.call("its place", lambda: str(batch.place(0)))
+        letters = [*batch.dead_letters, DeadLetter(place, reason)]
+        return replace(batch, rows=(), dead_letters=letters)
+
+    async def _put_aside(self, number: int, letters: list[DeadLetter]) -> None:
+        await asyncio.to_thread(self._dead_letters.put_aside, number, letters)
+
+    async def _submit(self, parcel: Parcel) -> None:
+        while True:
+            try:
+                await self._intake.store(parcel)
+                return
+            except Backpressure as full:
+                await self._pause(full)
+
+    # -- how it fares ------------------------------------------------------------------------------
+
+    def _late(self, told: str) -> None:
+        self._become(SourceState.LATE, told)
+
+    def _failed(self, attempt: RetryCallState) -> None:
+        error = attempt.outcome.exception() if attempt.outcome else None
+        match error:
+            case NotActive():
+                self._become(SourceState.PAUSED, str(error))
+            case SourceRefused():
+                self._failures += 1
+                self._become(SourceState.REFUSED, str(error))
+            case _:
+                self._failures += 1
+                self._become(SourceState.UNAVAILABLE, str(error))
+
+    def _become(self, state: SourceState, error: str = "") -> None:
+        if state is self._state and error == self._error:
+            return
+        failed_before = self._state in _FAILED or self._state is SourceState.LATE
+        self._state, self._error, self._since = state, error, time.time()
+        place = {"stream": self.stream, "source": self.source}
+        if state in _FAILED or state is SourceState.LATE:
+            log.warning("source fails", **place, reason=error)
+        elif failed_before and state in (SourceState.READING, SourceState.IDLE):
+            log.info("source is read again", **place)
+
+
+class _Pause(wait_base):
+    """Exponential with jitter; a refusal waits longer, since only an operator ends it."""
+
+    def __init__(self, timing: Timing) -> None:
+        self._unavailable = wait_random_exponential(multiplier=0.1, max=timing.backoff_max)
+        self._refused = wait_random_exponential(multiplier=1, max=timing.refused_max)
+
+    def __call__(self, retry_state: RetryCallState) -> float:
+        error = retry_state.outcome.exception() if retry_state.outcome else None
+        wait = self._refused if isinstance(error, SourceRefused) else self._unavailable
+        return float(wait(retry_state))

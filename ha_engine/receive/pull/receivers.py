@@ -1,0 +1,76 @@
+"""The gate and the sources behind one word of the core: open, or closed.
+
+A source may run only while the gate is open. It is stopped with it and not waited for: the gate
+refuses whatever comes late, and a row that was read and not journalled is read again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+
+from ha_engine.receive.gate import Gate
+from ha_engine.receive.pull.puller import Puller, SourceStatus
+from ha_engine.types import Record
+
+
+class Receivers:
+    """On the node's event loop. ``failed`` gets the exception of a task that died of anything that
+    no plug-in can do."""
+
+    def __init__(self, gate: Gate, pullers: Sequence[Puller]) -> None:
+        self._gate, self._pullers = gate, tuple(pullers)
+        self._latest: dict[Puller, asyncio.Task[None]] = {}
+        self._running: set[asyncio.Task[None]] = set()
+        self._is_open = False
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def open(self) -> None:
+        self._gate.open()
+        if not self._is_open:
+            self._is_open = True
+            for puller in self._pullers:
+                self._start(puller)
+
+    def replay(self, record: Record) -> None:
+        self._gate.replay(record)
+
+    def close(self, reason: str, active: str | None = None) -> None:
+        """The gate first: what a source has in flight there is answered or dropped."""
+        self._gate.close(reason, active)
+        self._is_open = False
+        for task in self._running:
+            task.cancel()
+
+    async def stop(self) -> None:
+        """For the end of the node: each plug-in has its moment to close."""
+        self.close("this node is stopping")
+        while self._running:
+            await asyncio.wait(self._running)
+
+    def status(self) -> list[SourceStatus]:
+        """Each source as it is now."""
+        return [puller.status() for puller in self._pullers]
+
+    def _start(self, puller: Puller) -> None:
+        run = _after(self._latest.get(puller), puller)
+        task = asyncio.create_task(run, name=f"pull {puller.stream}/{puller.source}")
+        self._latest[puller] = task
+        self._running.add(task)
+        task.add_done_callback(partial(self._ended, puller))
+
+    def _ended(self, puller: Puller, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if self._latest.get(puller) is task:
+            del self._latest[puller]
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self.failed.done():
+            self.failed.set_exception(error)
+
+
+async def _after(before: asyncio.Task[None] | None, puller: Puller) -> None:
+    """One life after the other; that of before was cancelled, and ends within a moment."""
+    if before is not None:
+        await asyncio.wait({before})
+    await puller.run()

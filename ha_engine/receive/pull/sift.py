@@ -1,0 +1,97 @@
+"""Rows that are events of a stream, and those that are none, told apart: one bad row refuses itself
+and not its batch. The judge is the decoder, as for a request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from ha_engine.errors import InvalidEvents
+from ha_engine.plugins import DeadLetter, SourceBatch
+from ha_engine.receive.decode import Decoder, Format
+
+_BLANK = b" \t\r"
+
+Parse = Callable[[int, int], pa.RecordBatch]
+"""Rows from the one number up to the other. Raises InvalidEvents."""
+
+
+class Sifted(NamedTuple):
+    """All rows in their order: those that are events, and the others."""
+
+    events: pa.RecordBatch
+    dead_letters: tuple[DeadLetter, ...]
+
+
+def sift(decoder: Decoder, batch: SourceBatch) -> Sifted:
+    """Raises InvalidEvents when a record batch has no columns of the stream."""
+    if isinstance(batch.rows, pa.RecordBatch):
+        return _sift_arrow(decoder, batch.rows, batch)
+    return _sift_lines(decoder, batch.rows, batch)
+
+
+def _sift_lines(decoder: Decoder, rows: Sequence[bytes], batch: SourceBatch) -> Sifted:
+    lines, numbers, refused = list[bytes](), list[int](), dict[int, str]()
+    for number, row in enumerate(rows):
+        line = row.strip(_BLANK)
+        if not line or b"\n" in line:
+            refused[number] = "a row must be one line" if line else "the row is empty"
+        else:
+            lines.append(line)
+            numbers.append(number)
+
+    def parse(low: int, high: int) -> pa.RecordBatch:
+        return decoder.decode(b"\n".join(lines[low:high]), Format.NDJSON)
+
+    parts, bad = _parted(len(lines), parse)
+    refused |= {numbers[at]: reason for at, reason in bad.items()}
+    letters = [
+        DeadLetter(str(batch.place(number)), refused[number], rows[number])
+        for number in sorted(refused)
+    ]
+    return Sifted(_joined(parts, decoder.schema), tuple(letters))
+
+
+def _sift_arrow(decoder: Decoder, rows: pa.RecordBatch, batch: SourceBatch) -> Sifted:
+    def parse(low: int, high: int) -> pa.RecordBatch:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, rows.schema) as writer:
+            writer.write_batch(rows.slice(low, high - low))
+        return decoder.decode(sink.getvalue().to_pybytes(), Format.ARROW)
+
+    parts, bad = _parted(rows.num_rows, parse)
+    letters = [
+        DeadLetter(
+            str(batch.place(number)), reason, str(rows.slice(number, 1).to_pylist()[0]).encode()
+        )
+        for number, reason in sorted(bad.items())
+    ]
+    return Sifted(_joined(parts, decoder.schema), tuple(letters))
+
+
+def _parted(count: int, parse: Parse) -> tuple[list[pa.RecordBatch], dict[int, str]]:
+    """The good rows in pieces, and the bad ones with the reason. What is behind a bad row is tried
+    in halves, so that many of them cost no more than the logarithm of their number."""
+    parts, bad = list[pa.RecordBatch](), dict[int, str]()
+    waiting = [(0, count)] if count else []
+    while waiting:
+        low, high = waiting.pop()
+        try:
+            parts.append(parse(low, high))
+        except InvalidEvents as refusal:
+            if refusal.row is None and high - low == 1:
+                raise
+            found = low if refusal.row is None else low + refusal.row
+            behind = found
+            if refusal.row is not None:
+                bad[found], behind = refusal.reason, found + 1
+            middle = (behind + high) // 2
+            pieces = ((middle, high), (behind, middle), (low, found))
+            waiting += [(first, end) for first, end in pieces if first < end]
+    return parts, bad
+
+
+def _joined(parts: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    return pa.concat_batches(parts) if parts else pa.RecordBatch.from_pylist([], schema=schema)

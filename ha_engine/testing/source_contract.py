@@ -1,0 +1,177 @@
+"""What the engine relies on in every kind of source. Inherit it in a pytest module:
+
+class TestMySource(SourceContract):
+    kind = MySource
+
+    def options(self) -> dict[str, Any]:
+        return {"directory": str(self.home)}
+
+    def put(self, rows: list[dict[str, Any]]) -> None:
+        make these rows be there to read, behind those of earlier calls
+
+The rows have the columns ``id`` (a number) and ``text``. Every row must come, in order, and again
+behind each offset that the source gave.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from ha_engine.plugins import (
+    OFFSET_BYTES_MAX,
+    SOURCES,
+    SourceBatch,
+    SourcePlace,
+    SourcePlugin,
+    require_fit,
+)
+from ha_engine.testing.sink_contract import SCHEMA, refusal_of
+
+READ_SECONDS = 0.3
+LATE_SECONDS = 10.0
+ROWS_MAX = 1_000
+
+
+def _rows(first: int, count: int) -> list[dict[str, Any]]:
+    """Rows that no other call has."""
+    return [{"id": row, "text": f'row {row}, "quoted", é'} for row in range(first, first + count)]
+
+
+def _told(batch: SourceBatch) -> list[dict[str, Any]]:
+    if isinstance(batch.rows, pa.RecordBatch):
+        found: list[dict[str, Any]] = batch.rows.to_pylist()
+        return found
+    return [json.loads(row) for row in batch.rows]
+
+
+class SourceContract:
+    """``home`` is an empty directory of the test."""
+
+    kind: ClassVar[type[SourcePlugin]]
+    home: Path
+
+    def options(self) -> dict[str, Any]:
+        """What the application file would say, without name and type."""
+        raise NotImplementedError
+
+    def put(self, rows: list[dict[str, Any]]) -> None:
+        """Make these rows be there to read."""
+        raise NotImplementedError
+
+    def opened(self, offset: str | None = None) -> SourcePlugin:
+        """An instance, as another node or a new process makes it."""
+        place = SourcePlace("group", "stream", "source", SCHEMA)
+        source = self.kind(self.kind.Options.model_validate(self.options()), place)
+        source.open(offset)
+        return source
+
+    def setup_method(self, method: Callable[..., None]) -> None:
+        self.home = Path(tempfile.mkdtemp(prefix="source-contract-"))
+
+    def teardown_method(self, method: Callable[..., None]) -> None:
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    # -- the contract ------------------------------------------------------------------------------
+
+    def test_it_has_what_the_engine_calls(self) -> None:
+        require_fit(self.kind, SOURCES)
+
+    def test_it_refuses_a_key_that_it_does_not_know(self) -> None:
+        told = refusal_of(self.kind.Options, self.options() | {"no_such_key": 1})
+        assert "no_such_key" in told, "an unknown key was taken: set extra='forbid'"
+
+    def test_all_rows_come_in_their_order(self) -> None:
+        self.put(_rows(0, 2_500))
+        self.put(_rows(2_500, 3))
+        source = self.opened()
+        assert self._rest(source) == _rows(0, 2_503)
+        source.close()
+
+    def test_it_reads_no_more_rows_than_it_may(self) -> None:
+        self.put(_rows(0, 20))
+        source = self.opened()
+        found = list[dict[str, Any]]()
+        while len(found) < 20:
+            rows = self._read(source, 3)
+            assert len(rows) <= 3
+            found += rows
+        assert found == _rows(0, 20)
+        source.close()
+
+    def test_without_rows_it_comes_back_in_time(self) -> None:
+        source = self.opened()
+        began = time.monotonic()
+        assert source.read(ROWS_MAX, READ_SECONDS) is None
+        assert time.monotonic() - began < READ_SECONDS + LATE_SECONDS
+        source.close()
+
+    def test_rows_that_come_later_are_read(self) -> None:
+        self.put(_rows(0, 3))
+        source = self.opened()
+        assert self._rest(source) == _rows(0, 3)
+        self.put(_rows(3, 3))
+        assert self._rest(source, 3) == _rows(3, 3)
+        source.close()
+
+    def test_another_instance_goes_on_behind_any_offset(self) -> None:
+        self.put(_rows(0, 5))
+        self.put(_rows(5, 5))
+        source, offsets = self.opened(), list[tuple[str | None, int]]([(None, 0)])
+        while offsets[-1][1] < 10:
+            batch = source.read(3, LATE_SECONDS)
+            assert batch is not None, "rows are missing"
+            self._require_fit(batch)
+            offsets.append((batch.offset, offsets[-1][1] + len(batch.rows)))
+        source.close()
+        for offset, rows in offsets:
+            other = self.opened(offset)
+            assert self._rest(other, 10 - rows) == _rows(rows, 10 - rows)
+            other.close()
+
+    def test_it_may_be_opened_again_where_it_was_before(self) -> None:
+        """So does the engine after any trouble, without a close if there was no time."""
+        self.put(_rows(0, 10))
+        source = self.opened()
+        first = source.read(3, LATE_SECONDS)
+        assert first is not None
+        self._read(source, 3)
+        source.open(first.offset)
+        rest = 10 - len(first.rows)
+        assert self._rest(source, rest) == _rows(10 - rest, rest)
+        source.close()
+        source.close()
+        source.open(None)
+        assert self._rest(source, 10) == _rows(0, 10)
+        source.close()
+
+    def _rest(self, source: SourcePlugin, least: int = 0) -> list[dict[str, Any]]:
+        """All that comes; at least so many rows are waited for."""
+        found, until = list[dict[str, Any]](), time.monotonic() + LATE_SECONDS
+        while True:
+            batch = source.read(ROWS_MAX, READ_SECONDS)
+            if batch is not None:
+                self._require_fit(batch)
+                found += _told(batch)
+            elif len(found) >= least or time.monotonic() > until:
+                return found
+
+    def _read(self, source: SourcePlugin, rows_max: int) -> list[dict[str, Any]]:
+        batch = source.read(rows_max, LATE_SECONDS)
+        assert batch is not None, "rows are missing"
+        return _told(batch)
+
+    @staticmethod
+    def _require_fit(batch: SourceBatch) -> None:
+        assert isinstance(batch.offset, str), "an offset is text"
+        assert len(batch.offset.encode()) <= OFFSET_BYTES_MAX, "the offset is too long"
+        assert not batch.dead_letters
+        for row in range(len(batch.rows)):
+            assert batch.place(row), "a row has no place"

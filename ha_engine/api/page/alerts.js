@@ -61,7 +61,7 @@ function* ofMember(member, group) {
 }
 
 function* ofStatus(name, {lease, snapshot, query_process: spark}, heard) {
-  if (!lease.database_answers) {
+  if (lease.database_answers === false) {
     const text =
       'The active goes on while the nodes hear each other, but nobody can take over and no snapshot is taken.';
     yield bad('The database does not answer', text, 'HaEngineDatabaseFails', name);
@@ -115,7 +115,7 @@ function* ofSnapshots({age_seconds: age, why_not: why}) {
 
 function* ofStrangers(strangers) {
   for (const [name, why] of Object.entries(strangers))
-    yield warn(`${name} is refused`, sentence(why));
+    yield warn(`${name} is refused`, why);
 }
 
 function* ofTheLastChange({history, dark}) {

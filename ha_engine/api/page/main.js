@@ -48,6 +48,18 @@ function draw() {
   put('footer', `ha_engine ${group.teller.status.version}, as ${group.teller.name} tells it`);
 }
 
+/** What was drawn before must not pass for news. */
+function drawOrTell() {
+  try {
+    draw();
+  } catch (error) {
+    const title = 'This page cannot show what the nodes say';
+    const text = `${error}. Load it again; "ha-engine status" tells the same.`;
+    setVerdict({level: 'dark', title, text, detail: ''});
+    console.error(error);
+  }
+}
+
 function put(id, ...children) {
   show(document.getElementById(id), ...children);
 }
@@ -146,4 +158,4 @@ document.addEventListener('click', (event) => {
 document.addEventListener('securitypolicyviolation', (event) => {
   if (event.effectiveDirective === 'connect-src') blocked.add(event.blockedURI);
 });
-setInterval(draw, DRAW_EVERY_MS);
+setInterval(drawOrTell, DRAW_EVERY_MS);

@@ -49,12 +49,10 @@ export class Samples {
     return durable == null ? null : this.#journal.secondsBehind(durable, now);
   }
 
-  /** How long ago the oldest batch was marked that is not in this sink. */
-  sinkSeconds(query, sink, now) {
+  /** How long ago the batch was marked that follows `through`, the last one in a sink. */
+  sinkSeconds(query, through, now) {
     const marks = this.#marks.get(query);
-    return marks && sink.published_through != null
-      ? marks.secondsBehind(sink.published_through, now)
-      : null;
+    return marks && through !== null ? marks.secondsBehind(through, now) : null;
   }
 }
 

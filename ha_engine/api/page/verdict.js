@@ -73,6 +73,13 @@ function guarded({active, members, lease}) {
       `${active.name} is active, ${names} in sync, and nobody takes over until failover is resumed.`,
     ];
   }
+  if (!others.some((member) => member.answers)) {
+    return [
+      'warn',
+      `${names} does not answer`,
+      `${active.name} is active, and holds acks back until ${names} answers or is no longer in sync.`,
+    ];
+  }
   if (others.some((member) => member.warm)) {
     return [
       'good',

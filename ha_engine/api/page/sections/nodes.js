@@ -63,7 +63,7 @@ function known(member, group, samples, now) {
     'may take over': role === 'active' || !status ? null : takeover(status.lease, group.active),
     journal: `${count(journal.durable)} durable, ${count(journal.committed)} committed`,
     Spark: status && (status.query_process.attended ? 'running' : 'starting'),
-    database: status && (status.lease.database_answers ? 'answers' : 'does not answer'),
+    database: status && (status.lease.database_answers === false ? 'does not answer' : 'answers'),
     room: member.room ? null : 'none for events',
     up: status && seconds(status.uptime_seconds),
     'began with': status?.snapshot.restored && restored(status.snapshot.restored),

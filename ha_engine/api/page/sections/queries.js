@@ -2,7 +2,7 @@
 
 import {badge, facts, h} from '../dom.js';
 import {leadingStatus} from '../group.js';
-import {age, bytes, count, milliseconds, moment, NONE, plural, utc} from '../words.js';
+import {age, bytes, count, milliseconds, moment, plural, utc} from '../words.js';
 
 const STATES = {running: 'good', waiting: 'busy', failed: 'bad'};
 const SINKS = {publishing: 'good', claiming: 'busy', stopped: 'calm'};
@@ -52,7 +52,7 @@ function query(name, seen, group, samples, now) {
     h(
       'ul',
       {class: 'sinks', 'aria-label': `Sinks of ${name}`},
-      Object.entries(seen.sinks).map(([sink, of]) => sinkLine(name, sink, of, samples, now)),
+      Object.keys(seen.sinks).map((sink) => sinkLine(name, sink, seen, samples, now)),
     ),
   );
 }
@@ -66,23 +66,26 @@ function batches(name, seen, group) {
     .join(', ');
 }
 
-function sinkLine(query, name, sink, samples, now) {
-  const late = sink.backlog ? samples.sinkSeconds(query, sink, now) : 0;
-  const backlog = sink.backlog
-    ? `${plural(sink.backlog, 'batch')} behind${`, ${age(late)}`}`
-    : 'nothing waits';
+/** A node that publishes nothing itself knows from its journal what is published. */
+function sinkLine(query, name, seen, samples, now) {
+  const {state, backlog, error, since, dead_letters: dead, ...sink} = seen.sinks[name];
+  const through = sink.published_through ?? seen.published[name] ?? null;
   return h(
     'li',
     {},
     h('b', {}, name),
-    badge(SINKS[sink.state] ?? 'bad', sink.state),
+    badge(SINKS[state] ?? 'bad', state),
+    h('span', {}, `through batch ${count(through)}`),
     h(
       'span',
       {},
-      `through batch ${sink.published_through == null ? NONE : count(sink.published_through)}`,
+      backlog ? behind(backlog, samples.sinkSeconds(query, through, now)) : 'nothing waits',
     ),
-    h('span', {}, backlog),
-    sink.dead_letters > 0 && h('span', {class: 'dead'}, plural(sink.dead_letters, 'dead letter')),
-    sink.error && h('p', {class: 'reason'}, `${sink.error} (since ${moment(1000 * sink.since)})`),
+    dead > 0 && h('span', {class: 'dead'}, plural(dead, 'dead letter')),
+    error && h('p', {class: 'reason'}, `${error} (since ${moment(1000 * since)})`),
   );
+}
+
+function behind(batches, since) {
+  return `${plural(batches, 'batch')} behind${since === null ? '' : `, ${age(since)}`}`;
 }

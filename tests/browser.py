@@ -24,11 +24,10 @@ START_SECONDS = 60
 
 
 class Browser:
-    """One tab. What it asked of the network and printed on its console is kept."""
+    """One tab."""
 
     def __init__(self, session: httpx.Client) -> None:
         self._session = session
-        self._asked: list[str] = []
 
     def open(self, url: str) -> None:
         self._post("url", url=url)
@@ -43,8 +42,8 @@ class Browser:
 
     def text(self, selector: str = "body") -> str:
         """What a person reads there now; empty where nothing matches."""
-        found = self.run("return document.querySelector(arguments[0])?.innerText ?? ''", selector)
-        return str(found)
+        script = "return document.querySelector(arguments[0])?.innerText ?? ''"
+        return str(self.run(script, selector))
 
     def click(self, selector: str) -> None:
         """As a person does: it fails where something covers it."""
@@ -84,14 +83,16 @@ def browsing() -> Iterator[Browser]:
     process = subprocess.Popen([driver, f"--port={port}"], stdout=subprocess.DEVNULL)
     try:
         with (
-            tempfile.TemporaryDirectory() as profile,
+            tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,
             httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=START_SECONDS) as client,
         ):
             wait_until(lambda: _ready(client), within=START_SECONDS)
             session = _new_session(client, chromium, profile)
             client.base_url = httpx.URL(f"http://127.0.0.1:{port}/session/{session}/")
-            yield Browser(client)
-            client.delete("")
+            try:
+                yield Browser(client)
+            finally:
+                client.delete("")
     finally:
         process.terminate()
         process.wait(START_SECONDS)

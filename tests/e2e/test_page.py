@@ -242,8 +242,9 @@ import(module).then(({nodeCards}) => {
   const status = restoring && {
     snapshot: {restoring}, journal: {}, lease: {}, query_process: {}, uptime_seconds: 1};
   const b = {name: 'b', answers: true, role: 'joining', why: '', inSync: false, warm: false,
-    room: true, told, status};
-  const a = {name: 'a', answers: true, role: 'active', why: '', told: {journal: {last: 90}}};
+    room: true, heard: null, told, status};
+  const a = {name: 'a', answers: true, role: 'active', why: '', heard: null,
+    told: {journal: {last: 90}}};
   const samples = {lagSeconds: () => 1};
   const group = {members: [a, b], active: a, lease: null, teller: {name: 'a'}};
   const [, card] = nodeCards(group, samples, 0);
@@ -251,7 +252,7 @@ import(module).then(({nodeCards}) => {
   const step = card.querySelector('[aria-current]').textContent;
   const words = card.querySelector('.rejoin p').textContent;
   done([step, words, bar.hasAttribute('value') ? bar.position : null]);
-});
+}).catch((error) => done([String(error)]));
 """
 
 

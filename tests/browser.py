@@ -24,10 +24,10 @@ START_SECONDS = 60
 
 
 class Browser:
-    """One tab."""
+    """One tab of one session of ``driver``."""
 
-    def __init__(self, session: httpx.Client) -> None:
-        self._session = session
+    def __init__(self, driver: httpx.Client, session: str) -> None:
+        self._driver, self._path = driver, f"/session/{session}"
 
     def open(self, url: str) -> None:
         self._post("url", url=url)
@@ -66,8 +66,12 @@ class Browser:
         """What the browser wrote on its console since it was asked last: errors and warnings."""
         return [entry["message"] for entry in self._post("se/log", type="browser")]
 
+    def close(self) -> None:
+        """Returns when its processes are gone."""
+        assert self._driver.delete(self._path).status_code == 200
+
     def _post(self, path: str, **body: Any) -> Any:
-        answer = self._session.post(path, json=body)
+        answer = self._driver.post(f"{self._path}/{path}", json=body)
         value = answer.json()["value"]
         assert answer.status_code == 200, value
         return value
@@ -83,16 +87,15 @@ def browsing() -> Iterator[Browser]:
     process = subprocess.Popen([driver, f"--port={port}"], stdout=subprocess.DEVNULL)
     try:
         with (
-            tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,
+            tempfile.TemporaryDirectory() as profile,
             httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=START_SECONDS) as client,
         ):
             wait_until(lambda: _ready(client), within=START_SECONDS)
-            session = _new_session(client, chromium, profile)
-            client.base_url = httpx.URL(f"http://127.0.0.1:{port}/session/{session}/")
+            browser = Browser(client, _new_session(client, chromium, profile))
             try:
-                yield Browser(client)
+                yield browser
             finally:
-                client.delete("")
+                browser.close()
     finally:
         process.terminate()
         process.wait(START_SECONDS)

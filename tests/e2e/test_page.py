@@ -264,6 +264,7 @@ import(module).then(({nodeCards}) => {
         ("starting Spark", None, "50 records and 3 batches to go", None),
         ("batches", None, "50 records and 3 batches to go", 0.7),
     ],
+    ids=["snapshot", "journal", "Spark", "batches"],
 )
 def test_a_node_on_its_way_back_tells_stage_and_progress(
     pair: Pair,

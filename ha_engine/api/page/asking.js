@@ -93,7 +93,7 @@ export class Nodes {
   meetPeers() {
     const {cluster} = this.home;
     for (const [name, {url}] of Object.entries(cluster?.nodes ?? {})) {
-      if (name !== cluster.node && url) this.#meet(name, `${url}/`);
+      if (name !== cluster.node && /^https?:/.test(url)) this.#meet(name, `${url}/`);
     }
   }
 

@@ -138,7 +138,8 @@ def test_an_operator_pauses_resumes_and_switches_over_and_reads_each_answer(
     request(browser, "switchover")
     answered(browser, f"{other.name} is taking over")
     shows(browser, "Protected", f"{other.name} is active")
-    shows(browser, "switchover by an operator at the page", where="#history")
+    for place in ("#history", "#alerts"):
+        shows(browser, "by an operator at the page", where=place)
     # It is asked of the active, on the active's own page.
     shows(browser, f"Switch over at {other.name}", where="#actions")
 

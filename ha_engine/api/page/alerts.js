@@ -114,13 +114,16 @@ function* ofSnapshots({age_seconds: age, why_not: why}) {
 }
 
 function* ofStrangers(strangers) {
-  for (const [name, why] of Object.entries(strangers))
-    yield warn(`${name} is refused`, why);
+  for (const [name, why] of Object.entries(strangers)) yield warn(`${name} is refused`, why);
 }
 
 function* ofTheLastChange({history, dark}) {
-  const last = history?.changes?.find(({node}) => node);
-  if (!last?.previous_node || dark || Date.now() - new Date(last.at) > LATELY_MS) return;
-  const title = `${last.node} is the active since ${moment(last.at)}`;
-  yield info(title, last.why ? sentence(last.why) : '', 'HaEngineFailedOver');
+  const changes = history?.changes ?? [];
+  const last = changes.findIndex(({node}) => node);
+  const {node, at, previous_node: previous, why} = changes[last] ?? {};
+  const isFirst = !changes.slice(last + 1).some((change) => change.node);
+  if (dark || isFirst || Date.now() - new Date(at) > LATELY_MS) return;
+  // Whoever released the lease says why; whoever took it up only that it was released.
+  const reason = (previous ? why : changes[last + 1].why) ?? 'no reason was recorded';
+  yield info(`${node} is the active since ${moment(at)}`, sentence(reason), 'HaEngineFailedOver');
 }

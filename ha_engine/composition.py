@@ -16,6 +16,7 @@ from ha_engine.api.cluster import cluster_of
 from ha_engine.api.failover import failover_routes
 from ha_engine.api.http import NodeView, application
 from ha_engine.api.lease import lease_routes
+from ha_engine.api.page import WithPage
 from ha_engine.api.server import WebServer, listen
 from ha_engine.api.snapshot import snapshot_routes
 from ha_engine.api.status import Progress, status_of
@@ -256,7 +257,8 @@ class Node:
             *failover_routes(self.core, self.driver.handle),
             *snapshot_routes(self.core, self.archive, self.driver.handle),
         ]
-        return WebServer(application(view, others), self.config.http)
+        served = WithPage(application(view, others), self.peers.urls)
+        return WebServer(served, self.config.http)
 
     # -- what stages ask ---------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from prometheus_client.core import (
     Metric,
 )
 
+from ha_engine.latency import RecentLatency
 from ha_engine.receive.gate import Tally
 
 ROLE_CODES = {
@@ -111,10 +112,12 @@ class GateCounters(Tally):
     def __init__(self, ack_seconds: Histogram) -> None:
         super().__init__()
         self._ack_seconds = ack_seconds
+        self.acks = RecentLatency()
 
     def accepted(self, stream: str, rows: int, seconds: float) -> None:
         super().accepted(stream, rows, seconds)
         self._ack_seconds.observe(seconds)
+        self.acks.observe(seconds)
 
 
 class NodeMetrics:

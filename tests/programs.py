@@ -20,5 +20,6 @@ def needs(*programs: str) -> pytest.MarkDecorator:
     missing = [program for program in programs if found(program) is None]
     return pytest.mark.skipif(
         bool(missing) and os.environ.get(ALL) != "all",
-        reason=f"needs {', '.join(missing)}; apt-get install haproxy openssl prometheus systemd",
+        reason=f"needs {', '.join(missing)}; apt-get install "
+        "chromium-driver haproxy openssl prometheus systemd",
     )

@@ -15,6 +15,7 @@ from ha_engine.core import Core
 from ha_engine.core.lease import Lease
 from ha_engine.core.marks import QueryMarks
 from ha_engine.core.queries import QueryLife
+from ha_engine.latency import RecentLatency
 from ha_engine.publish import SinkStatus
 from ha_engine.receive.pull.puller import SourceStatus
 from ha_engine.tally import Tally
@@ -26,6 +27,7 @@ class GateCounts(Protocol):
     rows_accepted: int
     rows_duplicate: int
     requests_rejected: dict[str, int]
+    acks: RecentLatency
 
 
 class Traffic(Protocol):
@@ -69,7 +71,18 @@ def status_of(
     started_at: float,
     now: float,
 ) -> dict[str, Any]:
-    """The body of GET /v1/status, ``now`` on the core's clock: it may have stood still since."""
+    """The body of GET /v1/status, ``now`` on the core's clock: it may have stood still since.
+
+    Counts are since the process started, times in the unit that their name ends in. Where a name
+    does not say it all:
+
+    - ``lease``: ``authority_seconds`` is how long this node may act without another renewal, null
+      while nobody else can acquire; ``takeover_seconds`` how long the row must still stand still
+      before this node may acquire, null while it may not; ``database_answers`` is false from a
+      call that failed or was late until one is answered;
+    - ``receive.ack_ms``: ``p50`` and ``p99``, from a request's validated events to their commit,
+      of the last five to ten seconds; null without a request in that time.
+    """
     handover, process = core.tenure and core.tenure.handover, core.querying.process
     authority = core.authority_seconds(now)
     return {
@@ -87,7 +100,7 @@ def status_of(
         "active": core.lease.active_url,
         "handover_to": handover.to if handover else None,
         "uptime_seconds": round(time.monotonic() - started_at, 1),
-        "lease": _lease(core.lease, authority),
+        "lease": _lease(core.lease, authority, now),
         "peers": {name: _peer(name, core, links) for name in links.names()},
         "strangers": strangers(links),
         "counts": _counts(tally),
@@ -136,7 +149,15 @@ def _receive(gate: GateCounts, core: Core) -> dict[str, Any]:
         "duplicate_events": gate.rows_duplicate,
         "rejected_requests": dict(gate.requests_rejected),
         "backlog_events": core.deployment.backlog_events(),
+        "ack_ms": _ack_ms(gate.acks),
     }
+
+
+def _ack_ms(acks: RecentLatency) -> dict[str, float] | None:
+    quantiles = acks.quantiles(0.5, 0.99)
+    if quantiles is None:
+        return None
+    return {name: round(1000 * s, 2) for name, s in zip(("p50", "p99"), quantiles, strict=True)}
 
 
 def _peer(name: str, core: Core, links: Links) -> dict[str, Any]:
@@ -157,8 +178,9 @@ def _peer(name: str, core: Core, links: Links) -> dict[str, Any]:
     }
 
 
-def _lease(lease: Lease, authority: float) -> dict[str, Any]:
-    row = lease.row
+def _lease(lease: Lease, authority: float, now: float) -> dict[str, Any]:
+    row, takeover_at = lease.row, lease.takeover_at
+    takeover = None if takeover_at is None or lease.mine else max(0.0, takeover_at - now)
     return {
         "holder": row.holder.node if row and row.holder else None,
         "epoch": row.epoch if row else None,
@@ -167,6 +189,8 @@ def _lease(lease: Lease, authority: float) -> dict[str, Any]:
         "paused": row.paused if row else False,
         "authority_seconds": None if math.isinf(authority) else round(authority, 3),
         "alone": lease.alone,
+        "takeover_seconds": None if takeover is None else round(takeover, 3),
+        "database_answers": not lease.failing,
     }
 
 

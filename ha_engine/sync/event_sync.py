@@ -7,7 +7,7 @@ by the core.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -79,6 +79,7 @@ class EventSync(rpc.EventSyncServicer):
         self._unreachable: dict[str, str] = {}
         # By peer with a link: when it came, and what it said.
         self._reports: dict[str, tuple[float, Report]] = {}
+        self._urls: dict[str, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: grpc.aio.Server | None = None
         self._stopping = False
@@ -190,6 +191,10 @@ class EventSync(rpc.EventSyncServicer):
         now = asyncio.get_running_loop().time()
         return {peer: (now - came, report) for peer, (came, report) in self._reports.items()}
 
+    def urls(self) -> Iterable[str]:
+        """Of the HTTP interfaces that peers have named, connected or gone since."""
+        return self._urls.values()
+
     def traffic(self) -> Mapping[str, Traffic]:
         """Counters by peer."""
         return self._traffic
@@ -259,7 +264,8 @@ class EventSync(rpc.EventSyncServicer):
             return
         if frame.HasField("report"):
             now = asyncio.get_running_loop().time()
-            self._reports[link.peer] = now, to_report(frame.report)
+            report = to_report(frame.report)
+            self._reports[link.peer], self._urls[link.peer] = (now, report), report.url
             return
         message = to_message(frame)
         if isinstance(message, Ack):

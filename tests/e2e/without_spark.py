@@ -62,6 +62,9 @@ class NodeWithoutSpark(NodeUnderTest):
         log.close()
         threading.Thread(target=self._supervise, args=(self.process,), daemon=True).start()
 
+    def query_process_wanted(self, incarnation: str) -> None:
+        """None comes, here."""
+
     def _supervise(self, process: subprocess.Popen[bytes]) -> None:
         """Says that no query process lives, starts none however often it is asked to, and tells
         of each that it is to stop that it is gone."""
@@ -81,5 +84,7 @@ class NodeWithoutSpark(NodeUnderTest):
                         incarnation = command.stop.incarnation
                         ended = pb.QueryProcessGone(incarnation=incarnation, reason="stopped")
                         gone.put(pb.SupervisorEvent(query_gone=ended))
+                    else:
+                        self.query_process_wanted(command.start.incarnation)
             except grpc.RpcError:
                 return

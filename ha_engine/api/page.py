@@ -1,0 +1,134 @@
+"""The page at ``/``: static files of this package, and what lets it hear the other node too.
+
+Why browsers may ask a node from a peer's page, and why nobody else's may: docs/adr/0009.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+FILES = Path(__file__).parent / "page"
+READ_BY_PEERS = frozenset({"/v1/status", "/v1/cluster", "/v1/history"})
+"""All that a peer's page may read here. Each is a GET that changes nothing."""
+
+Urls = Callable[[], Iterable[str]]
+"""Where the peers' pages are, as each peer reported it."""
+
+_URL = re.compile(r"(https?)://(\[[0-9a-f:]+\]|[a-z0-9.-]+)(:\d{1,5})?")
+_USUAL_PORTS = {("http", ":80"), ("https", ":443")}
+_HEADERS = {
+    "Cache-Control": "no-cache",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class WithPage:
+    """``api`` with the page at ``/``, and what browsers may ask of it. An ASGI application.
+
+    A peer's page may read READ_BY_PEERS; a page of anybody else may not change a thing. What is no
+    part of the page the API answers, refusals included.
+    """
+
+    def __init__(self, api: ASGIApp, peers: Urls) -> None:
+        self._api, self._readable = api, ReadByPeers(api, peers)
+        self._page = Starlette(routes=_routes(peers))
+        self._paths = {"/", *(f"/page/{file.relative_to(FILES)}" for file in FILES.rglob("*.*"))}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._of(scope)(scope, receive, send)
+
+    def _of(self, scope: Scope) -> ASGIApp:
+        if scope["type"] != "http":
+            return self._api
+        if scope["method"] not in ("GET", "HEAD"):
+            return _NOT_FROM_THERE if _is_of_another_site(scope) else self._api
+        if scope["path"] in self._paths:
+            return self._page
+        return self._readable if scope["path"] in READ_BY_PEERS else self._api
+
+
+_NOT_FROM_THERE = JSONResponse(
+    {"error": "a page of another site asks for this; open the page of this node instead"}, 403
+)
+
+
+def _is_of_another_site(scope: Scope) -> bool:
+    """A browser sends it for whatever page its user visits, who knows nothing of it."""
+    sent_by = Headers(scope=scope).get("sec-fetch-site")
+    return sent_by in ("cross-site", "same-site")
+
+
+def _routes(peers: Urls) -> list[BaseRoute]:
+    async def index(request: Request) -> Response:
+        policy = {"Content-Security-Policy": content_security_policy(peers())}
+        return FileResponse(FILES / "index.html", headers=_HEADERS | policy)
+
+    return [Route("/", index, methods=["GET"]), Mount("/page", _Files(directory=FILES))]
+
+
+class _Files(StaticFiles):
+    """The page's files, asked for again by their ETag whenever the page is loaded."""
+
+    def file_response(self, *args: object, **kwargs: object) -> Response:
+        response = super().file_response(*args, **kwargs)  # type: ignore[arg-type]
+        response.headers.update(_HEADERS)
+        return response
+
+
+def content_security_policy(urls: Iterable[str]) -> str:
+    """Scripts and styles from this node alone; JSON from it and from ``urls``; nothing else.
+
+    Trusted types without a policy make a browser refuse to parse any string as markup.
+    """
+    heard = " ".join(["'self'", *sorted(origins(urls))])
+    return (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        f"connect-src {heard}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
+    )
+
+
+def origins(urls: Iterable[str]) -> set[str]:
+    """As browsers write them. What is none is left out: a peer says its URL itself."""
+    found = filter(None, (_URL.fullmatch(url.lower()) for url in urls))
+    return {_origin(*match.groups(default="")) for match in found}
+
+
+def _origin(scheme: str, host: str, port: str) -> str:
+    return f"{scheme}://{host}" + ("" if (scheme, port) in _USUAL_PORTS else port)
+
+
+class ReadByPeers:
+    """Lets the page of a peer read what ``app`` answers, with no credentials. ASGI middleware.
+
+    Any other page gets the answer without the header, so that its browser keeps it from the page.
+    """
+
+    def __init__(self, app: ASGIApp, peers: Urls) -> None:
+        self._app, self._peers = app, peers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        origin = Headers(scope=scope).get("origin")
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.add_vary_header("Origin")
+                if origin is not None and origin in origins(self._peers()):
+                    headers["Access-Control-Allow-Origin"] = origin
+            await send(message)
+
+        await self._app(scope, receive, answer)

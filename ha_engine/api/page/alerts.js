@@ -1,0 +1,129 @@
+// What is wrong or worth knowing beside the verdict, worst first. Pure.
+//
+// Numbers that count up by themselves stay out of the texts, since these are read aloud when they
+// change.
+
+import {leadingStatus} from './group.js';
+import {heldBack} from './samples.js';
+import {list, moment, plural, sentence} from './words.js';
+
+const SNAPSHOT_SECONDS_MAX = 3600;
+const LATELY_MS = 15 * 60 * 1000;
+const ORDER = ['bad', 'warn', 'info'];
+const BROKEN_SINKS = ['unavailable', 'refused', 'fenced'];
+
+/** `runbook` names a paragraph of docs/RUNBOOK.md; `on` the node with which the title ends. */
+const of = (level) => (title, text, runbook, on) => ({level, title, text, runbook, on});
+const bad = of('bad');
+const warn = of('warn');
+const info = of('info');
+
+/** @returns {{level: string, title: string, text: string, runbook?: string}[]} */
+export function alertsOf(group) {
+  const status = leadingStatus(group);
+  const alerts = [
+    ...group.members.flatMap((member) => [...ofMember(member, group), ...ofItsQueries(member)]),
+    ...ofSinks(status),
+    ...ofSnapshots(status.snapshot),
+    ...ofStrangers(group.strangers),
+    ...ofTheLastChange(group),
+  ];
+  return together(alerts).sort((a, b) => ORDER.indexOf(a.level) - ORDER.indexOf(b.level));
+}
+
+/** What is the same on several nodes is said once, with all their names. */
+function together(alerts) {
+  const alike = new Map();
+  for (const alert of alerts) {
+    const key = `${alert.title}: ${alert.text}`;
+    alike.set(key, [...(alike.get(key) ?? []), alert]);
+  }
+  return [...alike.values()].map((same) => {
+    const nodes = list(same.map(({on}) => on).filter(Boolean));
+    return {...same[0], title: `${same[0].title} ${nodes}`.trim()};
+  });
+}
+
+function* ofMember(member, group) {
+  const {name, status, told, trouble} = member;
+  if (!member.answers && !group.dark) {
+    const text = sentence(trouble ?? 'it has said nothing for some seconds');
+    yield bad(`${name} does not answer`, text, 'HaEngineNodeDown');
+  }
+  if (status && !told && !group.dark) {
+    const text = sentence(trouble ?? 'both answer this browser; the network between them is down');
+    yield bad(`${group.teller.name} and ${name} do not hear each other`, text);
+  }
+  if (member.room === false) {
+    yield bad('No room on', 'So producers get 429.', 'HaEngineNoRoom', name);
+  }
+  if (status) yield* ofStatus(name, status, member.heard);
+}
+
+function* ofStatus(name, {lease, snapshot, query_process: spark}, heard) {
+  if (lease.database_answers === false) {
+    const text =
+      'The active goes on while the nodes hear each other, but nobody can take over and no snapshot is taken.';
+    yield bad('The database does not answer', text, 'HaEngineDatabaseFails', name);
+  }
+  if (heldBack(heard) > 0) {
+    const text = `More comes in than ${name} takes, so they get 429 and try again.`;
+    yield warn('Producers are held back', text, 'HaEngineProducersHeldBack');
+  }
+  if (snapshot.restored?.passed_over.length) {
+    const newer = plural(snapshot.restored.passed_over.length, 'newer one');
+    yield warn(`${name} began with an older snapshot`, `${newer} could not be used.`);
+  }
+  if (!spark.attended && spark.last_death)
+    yield warn(`Spark starts again on ${name}`, spark.last_death);
+}
+
+function* ofItsQueries({name, status, told}) {
+  for (const [query, seen] of Object.entries(status?.queries ?? told?.queries ?? {})) {
+    if (seen.state !== 'failed') continue;
+    const where = seen.failed_batch ? `Batch ${seen.failed_batch}: ` : '';
+    const text = seen.reason ? where + seen.reason : 'Its node tells why.';
+    yield bad(`Query ${query} has FAILED on`, text, 'HaEngineQueryFailed', name);
+  }
+  for (const [query, {differs}] of Object.entries(told?.queries ?? {})) {
+    const title = `Batch ${differs} of ${query} came out differently on ${name}`;
+    if (differs) yield bad(title, 'What is published is the active’s.', 'HaEngineDigestMismatch');
+  }
+}
+
+function* ofSinks({queries}) {
+  for (const [query, {sinks}] of Object.entries(queries)) {
+    for (const [name, {state, error, dead_letters: dead}] of Object.entries(sinks)) {
+      if (BROKEN_SINKS.includes(state)) {
+        yield bad(`Sink ${name} of ${query} is ${state}`, error ?? '', 'HaEngineSinkBehind');
+      }
+      if (dead) {
+        const text = `${plural(dead, 'row')} that it will never take, put aside since its node started.`;
+        yield warn(`Dead letters of sink ${name} of ${query}`, text, 'HaEngineDeadLetters');
+      }
+    }
+  }
+}
+
+function* ofSnapshots({age_seconds: age, why_not: why}) {
+  if (why) yield warn('No newer snapshot', sentence(why), 'HaEngineSnapshotOld');
+  else if (age > SNAPSHOT_SECONDS_MAX) {
+    const text = 'Where no events come, it stays the newest.';
+    yield warn('The newest snapshot is over an hour old', text, 'HaEngineSnapshotOld');
+  }
+}
+
+function* ofStrangers(strangers) {
+  for (const [name, why] of Object.entries(strangers)) yield warn(`${name} is refused`, why);
+}
+
+function* ofTheLastChange({history, dark}) {
+  const changes = history?.changes ?? [];
+  const last = changes.findIndex(({node}) => node);
+  const {node, at, previous_node: previous, why} = changes[last] ?? {};
+  const isFirst = !changes.slice(last + 1).some((change) => change.node);
+  if (dark || isFirst || Date.now() - new Date(at) > LATELY_MS) return;
+  // Whoever released the lease says why; whoever took it up only that it was released.
+  const reason = (previous ? why : changes[last + 1].why) ?? 'no reason was recorded';
+  yield info(`${node} is the active since ${moment(at)}`, sentence(reason), 'HaEngineFailedOver');
+}

@@ -1,0 +1,113 @@
+// Asks nodes what they say, once a second each, and remembers the last answer.
+
+const EVERY_MS = 1000;
+const HIDDEN_EVERY_MS = 5000; // nobody looks; the title still tells
+const ANSWER_MS_MAX = 2000;
+const HISTORY_EVERY_MS = 15000;
+
+/** An answer older than this is no news of a node any more. */
+export const FRESH_MS = 3500;
+
+/** One node as this browser hears it. */
+export class Heard {
+  /** @param {string} base the URL of its HTTP interface, with a slash at the end */
+  constructor(base) {
+    this.base = base;
+    this.status = this.cluster = null;
+    this.answeredAt = null; // of performance.now()
+    this.before = null; // the answer before: {status, at}
+    this.trouble = null; // why there is no answer, as a sentence
+    this.history = null; // {changes} or {error}
+    this.historyAt = -Infinity;
+    this.closed = false;
+  }
+
+  get name() {
+    return this.status?.node ?? null;
+  }
+
+  /** Whether it answered when it was asked last, and that was just now. */
+  isFresh(now) {
+    return this.answeredAt !== null && this.trouble === null && now - this.answeredAt < FRESH_MS;
+  }
+
+  /** Asks until it is closed. */
+  async listen() {
+    while (!this.closed) {
+      await this.#ask();
+      await new Promise((resume) =>
+        setTimeout(resume, document.hidden ? HIDDEN_EVERY_MS : EVERY_MS),
+      );
+    }
+  }
+
+  async #ask() {
+    try {
+      const [status, cluster] = await Promise.all([
+        this.#get('v1/status'),
+        this.#get('v1/cluster'),
+      ]);
+      if (this.status) this.before = {status: this.status, at: this.answeredAt};
+      const changed = cluster.lease?.epoch !== this.cluster?.lease?.epoch;
+      Object.assign(this, {status, cluster, answeredAt: performance.now(), trouble: null});
+      if (changed || this.answeredAt - this.historyAt > HISTORY_EVERY_MS) await this.#askHistory();
+    } catch (error) {
+      this.trouble = sentence(error);
+    }
+  }
+
+  async #askHistory() {
+    this.historyAt = performance.now();
+    try {
+      this.history = {changes: (await this.#get('v1/history?limit=20')).history};
+    } catch (error) {
+      this.history = {changes: this.history?.changes, error: sentence(error)};
+    }
+  }
+
+  async #get(path) {
+    const answer = await fetch(this.base + path, {
+      cache: 'no-store',
+      redirect: 'error',
+      signal: AbortSignal.timeout(ANSWER_MS_MAX),
+    });
+    const body = await answer.json();
+    if (!answer.ok) throw new Error(body.error ?? `${path} answered ${answer.status}`);
+    return body;
+  }
+}
+
+/** The node that serves this page, and the peers at the URLs that it names. */
+export class Nodes {
+  constructor(base) {
+    this.home = new Heard(base);
+    this.peers = new Map();
+    this.home.listen();
+  }
+
+  get all() {
+    return [this.home, ...this.peers.values()];
+  }
+
+  /** A node that was named since the last time is heard from now on. */
+  meetPeers() {
+    const {cluster} = this.home;
+    for (const [name, {url}] of Object.entries(cluster?.nodes ?? {})) {
+      if (name !== cluster.node && /^https?:/.test(url)) this.#meet(name, `${url}/`);
+    }
+  }
+
+  #meet(name, base) {
+    const known = this.peers.get(name);
+    if (known?.base === base) return;
+    if (known) known.closed = true;
+    const peer = new Heard(base);
+    this.peers.set(name, peer);
+    peer.listen();
+  }
+}
+
+function sentence(error) {
+  if (error.name === 'TimeoutError') return `no answer within ${ANSWER_MS_MAX / 1000} s`;
+  return error instanceof TypeError ? 'it cannot be reached' : error.message;
+}

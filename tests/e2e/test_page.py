@@ -1,0 +1,299 @@
+"""The page at ``/`` of two real nodes, as an operator sees it in a real browser. Without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.engine import make_url
+
+from ha_engine.postgres.embedded import EmbeddedPostgres
+from ha_engine.postgres.engine import open_engine
+from tests.browser import PROGRAMS, Browser, browsing
+from tests.e2e.node_under_test import NodeUnderTest
+from tests.e2e.pair import Pair, running_pair
+from tests.e2e.stand_in import NodeWithStandIn
+from tests.e2e.without_spark import APPLICATION
+from tests.programs import needs
+from tests.waiting import wait_until
+
+pytestmark = [needs(*PROGRAMS), pytest.mark.slow, pytest.mark.timeout(300)]
+
+PATIENCE = 60
+LEASE = {"ttl": "6s", "renew_every": "500ms", "db_timeout": "1s"}
+"""Long enough for a page that asks once a second to be seen while nobody is active."""
+HOSTILE = "<script>document.title = 'broken'</script><img src='//evil.example/x'>"
+
+
+@pytest.fixture(scope="module")
+def pair(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    home = tmp_path_factory.mktemp("page")
+    pair = Pair(home, APPLICATION, module_database, NodeWithStandIn, lease=LEASE)
+    with running_pair(pair):
+        yield pair
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with browsing() as browser:
+        yield browser
+
+
+@pytest.fixture
+def active(pair: Pair) -> NodeUnderTest:
+    """Of a pair that is whole."""
+    return pair.wait_protected()
+
+
+def shows(browser: Browser, *words: str, where: str = "#verdict") -> None:
+    """Returns when all of them stand there."""
+
+    def all_there() -> bool:
+        shown = browser.text(where)
+        return all(word in shown for word in words)
+
+    wait_until(all_there, within=PATIENCE, every=0.1)
+
+
+def request(browser: Browser, what: str, token: str = "") -> None:
+    """An operator presses the button, and confirms."""
+    shows(browser, "failover", where="#actions")
+    browser.click(f"[data-request={what}]")
+    if token:
+        browser.type("#token", token)
+    browser.click("#request-send")
+
+
+def answered(browser: Browser, *words: str) -> None:
+    shows(browser, *words, where="#request-answer")
+    browser.click("#request-close")
+
+
+def test_a_healthy_pair_is_shown_by_either_node_and_nobody_else_is_asked(
+    pair: Pair, active: NodeUnderTest, browser: Browser
+) -> None:
+    for node in (pair.other(active), active):
+        browser.open(f"{node.url}/")
+        shows(browser, "Protected", f"{active.name} is active", "in sync and warm")
+        for card, role in ((active, "active"), (pair.other(active), "passive")):
+            shows(browser, role, "in sync", "warm", where=f"[data-node={card.name}]")
+        shows(browser, "first row of the group", where="#history")
+        # Each is heard by the browser itself, not only through the other.
+        wait_until(lambda: _origins(browser) == set(pair.urls), within=PATIENCE)
+        assert "does not reach it" not in browser.text("#nodes")
+        assert browser.complaints() == []
+
+
+def _origins(browser: Browser) -> set[str]:
+    return {"/".join(url.split("/")[:3]) for url in browser.asked()}
+
+
+def test_throughput_latency_and_batches_move(
+    pair: Pair, active: NodeUnderTest, browser: Browser
+) -> None:
+    browser.open(f"{pair.other(active).url}/")
+    shows(browser, "p99", where="#charts")
+    before = browser.run("return document.querySelector('.line').getAttribute('d')")
+
+    def moved() -> bool:
+        active.send("events", [{"id": 1, "text": "x"}] * 10)
+        p99, rate = (browser.text(f"{chart} .legend li:last-child b") for chart in CHARTS)
+        return p99.endswith("ms") and rate not in ("–", "0/s")
+
+    wait_until(moved, within=PATIENCE, every=0.1)
+    assert browser.run("return document.querySelector('.line').getAttribute('d')") != before
+    published = (active.status() or {})["queries"]["copies"]["published"]["table"]
+    assert published > 0
+    wait_until(lambda: _batch(browser) >= published, within=PATIENCE, every=0.1)
+
+
+CHARTS = (".chart:nth-child(2)", ".chart:nth-child(1)")
+
+
+def _batch(browser: Browser) -> int:
+    words = browser.text(".sinks li").split("through batch ")[-1].split()
+    return int(words[0]) if words and words[0].isdigit() else 0
+
+
+def test_an_operator_pauses_resumes_and_switches_over_and_reads_each_answer(
+    pair: Pair, active: NodeUnderTest, browser: Browser
+) -> None:
+    other = pair.other(active)
+    browser.open(f"{active.url}/")
+    request(browser, "pause", token="secret")
+    answered(browser, "Failover is paused", active.name)
+    shows(browser, "Failover is paused")
+    # The token stays in the tab's memory: not in its storage, nor in any address.
+    assert browser.run("return localStorage.length + sessionStorage.length") == 0
+    assert browser.run("return document.cookie + location.href") == f"{active.url}/"
+    request(browser, "switchover")
+    answered(browser, "failover is paused; run: ha-engine resume")
+    request(browser, "resume")
+    answered(browser, "Failover is on")
+    shows(browser, "Protected")
+    request(browser, "switchover")
+    answered(browser, f"{other.name} is taking over")
+    shows(browser, "Protected", f"{other.name} is active")
+    for place in ("#history", "#alerts"):
+        shows(browser, "by an operator at the page", where=place)
+    # It is asked of the active, on the active's own page.
+    shows(browser, f"Switch over at {other.name}", where="#actions")
+
+
+def test_what_a_failed_query_says_is_text(
+    pair: Pair, active: NodeUnderTest, browser: Browser
+) -> None:
+    nodes = [node for node in pair.nodes.values() if isinstance(node, NodeWithStandIn)]
+    browser.open(f"{active.url}/")
+    for node in nodes:
+        node.failing = HOSTILE
+    assert active.send("events", [{"id": 1, "text": "x"}]).status_code == 200
+    try:
+        shows(browser, "Query copies has FAILED", HOSTILE, where="#alerts")
+        shows(browser, "FAILED", HOSTILE, where="#queries")
+        assert browser.run("return document.querySelectorAll('main script, main img').length") == 0
+        assert "broken" not in browser.run("return document.title")
+        assert not any("evil.example" in url for url in browser.asked())
+    finally:
+        for node in nodes:
+            node.failing = ""
+            node.http.post("/v1/queries/copies/retry")
+    shows(browser, "Protected")
+
+
+@contextmanager
+def refusing(server: EmbeddedPostgres, url: str) -> Iterator[None]:
+    """The database lets nobody in, and throws out who is."""
+    name = make_url(url).database
+    administration = open_engine(server.url).execution_options(isolation_level="AUTOCOMMIT")
+    allow = f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS"
+    with administration.connect() as connection:
+        connection.execute(text(f"{allow} false"))
+        kick = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = :name"
+        connection.execute(text(kick), {"name": name})
+        try:
+            yield
+        finally:
+            connection.execute(text(f"{allow} true"))
+
+
+def test_a_database_that_is_away_is_told_and_the_active_goes_on(
+    postgres: EmbeddedPostgres,
+    module_database: str,
+    active: NodeUnderTest,
+    browser: Browser,
+) -> None:
+    browser.open(f"{active.url}/")
+    shows(browser, "Protected")
+    with refusing(postgres, module_database):
+        shows(browser, f"The database does not answer {active.name}", where="#alerts")
+        assert active.is_active()
+    shows(browser, "Protected")
+    wait_until(lambda: "database" not in browser.text("#alerts"), within=PATIENCE, every=0.1)
+
+
+def test_a_passive_that_was_killed_is_shown_and_comes_back(
+    pair: Pair, active: NodeUnderTest, browser: Browser
+) -> None:
+    passive = pair.other(active)
+    browser.open(f"{active.url}/")
+    shows(browser, "Protected")
+    passive.kill_everything()
+    try:
+        shows(browser, "Not protected", f"{passive.name} does not answer")
+        shows(browser, "no answer", "It was passive", where=f"[data-node={passive.name}]")
+        shows(browser, f"{passive.name} does not answer", where="#alerts")
+    finally:
+        passive.start()
+    shows(browser, "Protected", "in sync and warm")
+
+
+def test_a_page_whose_node_dies_goes_on_with_the_peer_and_shows_the_failover(
+    pair: Pair, active: NodeUnderTest, browser: Browser
+) -> None:
+    heir = pair.other(active)
+    browser.open(f"{active.url}/")
+    shows(browser, "Protected")
+    shows(browser, "passive", where=f"[data-node={heir.name}]")
+    wait_until(lambda: any(heir.url in url for url in browser.asked()), within=PATIENCE)
+    active.kill_everything()
+    try:
+        shows(browser, f"Failing over to {heir.name}", f"{active.name} held the lease")
+        shows(browser, "takes over", where=f"[data-node={heir.name}]")
+        shows(browser, f"The page goes on with {heir.name}", where="#notices")
+        shows(browser, "Not protected", f"{heir.name} goes on alone")
+        shows(browser, "not renewed for a ttl", where="#history")
+        assert browser.text("#actions") == ""
+    finally:
+        active.start()
+    shows(browser, "Protected", f"{heir.name} is active")
+    wait_until(lambda: browser.text("#notices") == "", within=PATIENCE, every=0.1)
+
+
+_REJOINS = """
+const [module, stage, restoring, done] = arguments;
+import(module).then(({nodeCards}) => {
+  const journal = {id: 'j', last: 90, durable: 40, committed: 40};
+  const rejoin = {stage, records: 50, batches: 3, bytes: 0};
+  const told = {rejoin, journal, lag_records: 50, queries: {q: {batch: 7}}};
+  const status = restoring && {
+    snapshot: {restoring}, journal: {}, lease: {}, query_process: {}, uptime_seconds: 1};
+  const b = {name: 'b', answers: true, role: 'joining', why: '', inSync: false, warm: false,
+    room: true, heard: null, told, status};
+  const a = {name: 'a', answers: true, role: 'active', why: '', heard: null,
+    told: {journal: {last: 90}}};
+  const samples = {lagSeconds: () => 1};
+  const group = {members: [a, b], active: a, lease: null, teller: {name: 'a'}};
+  const [, card] = nodeCards(group, samples, 0);
+  const bar = card.querySelector('progress');
+  const step = card.querySelector('[aria-current]').textContent;
+  const words = card.querySelector('.rejoin p').textContent;
+  done([step, words, bar.hasAttribute('value') ? bar.position : null]);
+}).catch((error) => done([String(error)]));
+"""
+
+
+@pytest.mark.parametrize(
+    ("stage", "restoring", "words", "position"),
+    [
+        ("snapshot", {"bytes_done": 25, "bytes_total": 100}, "25 B of 100 B", 0.25),
+        ("journal", None, "record 40 of 90: 50 to go", 40 / 90),
+        ("starting Spark", None, "50 records and 3 batches to go", None),
+        ("batches", None, "50 records and 3 batches to go", 0.7),
+    ],
+    ids=["snapshot", "journal", "Spark", "batches"],
+)
+def test_a_node_on_its_way_back_tells_stage_and_progress(
+    pair: Pair,
+    browser: Browser,
+    stage: str,
+    restoring: dict[str, int] | None,
+    words: str,
+    position: float | None,
+) -> None:
+    browser.open(f"{pair.a.url}/")
+    module = f"{pair.a.url}/page/sections/nodes.js"
+    told: Any = browser.run_async(_REJOINS, module, stage, restoring)
+    assert told[0] == stage
+    assert words in told[1]
+    assert told[2] == pytest.approx(position)
+
+
+def test_it_fits_on_a_phone_in_light_and_dark(
+    active: NodeUnderTest, browser: Browser, tmp_path: Path
+) -> None:
+    browser.open(f"{active.url}/")
+    shows(browser, "Protected")
+    phone = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    browser.devtools("Emulation.setDeviceMetricsOverride", **phone)
+    assert browser.run("return document.documentElement.scrollWidth") <= 390
+    grounds = set()
+    for scheme in ("light", "dark"):
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        browser.devtools("Emulation.setEmulatedMedia", features=[feature])
+        grounds.add(browser.run("return getComputedStyle(document.body).backgroundColor"))
+    assert len(grounds) == 2

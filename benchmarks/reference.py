@@ -17,6 +17,11 @@ from benchmarks.workload import (
     drawn,
 )
 
+
+class SinkDiffers(Exception):
+    """An event was lost, or counted twice."""
+
+
 WINDOW_SECONDS = 10
 OPEN_EVENTS_MAX = 2 * (BATCH_EVENTS + WINDOW_EVENTS) + WINDOW_EVENTS
 """So many of the newest may wait in windows that are still open: the watermark's delay, the batches
@@ -24,25 +29,34 @@ that have not moved it yet, and the window that began."""
 
 
 def require_equal(database: Database, table: str, sent: Schedule) -> int:
-    """How many windows are closed. Raises RuntimeError when one is wrong, twice or not there.
+    """How many windows are closed. Raises SinkDiffers when one is wrong, twice or not there.
 
     ``sent`` must begin with a window, behind all that was sent before.
     """
+    began = START_US // 1_000_000 + sent.first // WINDOW_EVENTS * WINDOW_SECONDS
+    second = "extract(epoch FROM start)::bigint"
+    rows = database.read(
+        f"SELECT key, ({second} - {began}) / {WINDOW_SECONDS} AS number, events, "
+        f"round(total::numeric, 6) AS total FROM {table} WHERE {second} >= {began}"
+    )
+    return closed_windows(rows, sent)
+
+
+def closed_windows(rows: pa.Table, sent: Schedule) -> int:
+    """The same for rows of key, number of the window, events, total."""
     counts, millionths = _expected(sent)
-    places, found_counts, found_millionths = _found(database, table, sent.first // WINDOW_EVENTS)
+    places, found_counts, found_millionths = _found(rows)
     closed = int(places.max()) // KEYS + 1 if len(places) else 0
     wanted = np.flatnonzero(counts[: closed * KEYS])
     order = np.argsort(places)
     if not np.array_equal(places[order], wanted):
-        raise RuntimeError(f"{table} has {len(places)} rows of {closed} windows, not {len(wanted)}")
+        raise SinkDiffers(f"{len(places)} rows of {closed} windows, not {len(wanted)}")
     if not np.array_equal(found_counts[order], counts[wanted]):
-        raise RuntimeError(f"{table} counts other events than were sent")
+        raise SinkDiffers("other events were counted than were sent")
     if not np.array_equal(found_millionths[order], millionths[wanted]):
-        raise RuntimeError(f"{table} sums other amounts than were sent")
+        raise SinkDiffers("other amounts were summed than were sent")
     if closed * WINDOW_EVENTS < sent.events - OPEN_EVENTS_MAX:
-        raise RuntimeError(
-            f"{table} has {closed} windows of {sent.events} events: some are missing"
-        )
+        raise SinkDiffers(f"only {closed} windows of {sent.events} events are there")
     return closed
 
 
@@ -58,14 +72,8 @@ def _expected(sent: Schedule) -> tuple[Numbers, Numbers]:
     return counts, millionths
 
 
-def _found(database: Database, table: str, first_window: int) -> tuple[Numbers, Numbers, Numbers]:
-    """Place, events and millionths of each row of those windows."""
-    began = START_US // 1_000_000 + first_window * WINDOW_SECONDS
-    second = "extract(epoch FROM start)::bigint"
-    rows = database.read(
-        f"SELECT key, ({second} - {began}) / {WINDOW_SECONDS} AS number, events, "
-        f"round(total::numeric, 6) AS total FROM {table} WHERE {second} >= {began}"
-    )
+def _found(rows: pa.Table) -> tuple[Numbers, Numbers, Numbers]:
+    """Place, events and millionths of each row."""
     keys = pc.cast(pc.utf8_slice_codeunits(rows["key"].cast(pa.string()), 4), pa.int64())
     places = rows["number"].to_numpy() * KEYS + keys.to_numpy()
     total = rows["total"].cast(pa.float64()).to_numpy()

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import failover, nice, price
+from benchmarks import failover, nice, price, receive
 from benchmarks.database import Database
 from benchmarks.engine_side import NO_TICKS, EngineSide, engine_side, pair_side
 from benchmarks.idle import measure_idle
@@ -133,6 +133,11 @@ class Runs:
         result = Result("failover")
         with self._place("failover") as (directory, db):
             failover.measure(directory, db, count, ttl, result)
+        return result
+
+    def receive(self, seconds: float, rounds: int) -> Result:
+        result = Result("receive")
+        receive.measure(receive.Load(seconds, connections=32), rounds, self._keep, result)
         return result
 
     def idle(self, rounds: int, seconds: float) -> Result:

@@ -48,7 +48,7 @@ class Sustained:
     closed: int = 0
 
     def run(self, rate: float, seconds: float, after_id: int) -> None:
-        """Events whose ids lie behind ``after_id``. Raises RuntimeError when the sink differs."""
+        """Events whose ids lie behind ``after_id``. Raises SinkDiffers."""
         audit(self.database.url)
         first = (after_id // WINDOW_EVENTS + 3) * WINDOW_EVENTS
         self.sent = Sent(Schedule.of_rate(first, rate, seconds, REQUESTS_A_SECOND))

@@ -137,4 +137,5 @@ def as_ndjson(batch: pa.RecordBatch) -> bytes:
         "",
     ]
     lines = pc.binary_join_element_wise(*parts)
-    return lines.buffers()[2].to_pybytes()
+    body: bytes = lines.buffers()[2].to_pybytes()
+    return body

@@ -100,7 +100,8 @@ class ClassArchive:
             log.info("no class archive is written: the disk has little room")
             return
         listed, draft = self._list.with_suffix(".listed"), self._archive.with_suffix(".draft")
-        shutil.copyfile(self._list, listed)  # the JVM goes on to write into its own
+        # The JVM goes on to write into its own, and may be in the middle of a line.
+        listed.write_bytes(self._list.read_bytes().rpartition(b"\n")[0] + b"\n")
         dump = (
             "-Xshare:dump",
             f"-XX:SharedClassListFile={listed}",

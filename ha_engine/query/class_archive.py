@@ -32,8 +32,10 @@ _SHAPING = ("-Xmx", "-XX:+Use", "-XX:-Use", "--add-modules")
 """What an archive must have been written with to be mapped later."""
 _STEP_BACK = (
     "import os, sys; os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)); "
+    "open('/proc/self/oom_score_adj', 'w').write('1000'); "
     "os.execv(sys.argv[1], sys.argv[1:])"
 )
+"""It takes a gigabyte: where that is too much, it is what has to go."""
 
 
 class ClassArchive:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import time
 from collections.abc import Iterator, Sequence
@@ -140,7 +141,8 @@ def processes_of(node: NodeUnderTest) -> list[psutil.Process]:
     top = psutil.Process(node.process.pid)
     found = {process.pid: process for process in (top, *top.children(recursive=True))}
     for pid in node.left_over():
-        found.setdefault(pid, psutil.Process(pid))
+        with contextlib.suppress(psutil.NoSuchProcess):  # a worker that Spark no longer needed
+            found.setdefault(pid, psutil.Process(pid))
     return [process for process in found.values() if lives(process)]
 
 

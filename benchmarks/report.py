@@ -58,7 +58,7 @@ class Result:
     began: float = field(default_factory=time.time)
 
     def add(self, name: str, unit: str, samples: Sequence[float], **target: Any) -> None:
-        self.figures.append(Figure(name, unit, list(samples), **target))
+        self.figures.append(Figure(name, unit, [float(one) for one in samples], **target))
 
     def extend(self, name: str, unit: str, sample: float) -> None:
         """One more sample of a figure that may be new."""
@@ -79,11 +79,11 @@ class Result:
         self.figures[self.figures.index(old)] = new
 
     def at_least(self, name: str, samples: Sequence[float], least: float, unit: str = "") -> None:
-        met = statistics.median(samples) >= least
+        met = bool(statistics.median(samples) >= least)
         self.add(name, unit, samples, target=f">= {least:g}", met=met)
 
     def at_most(self, name: str, samples: Sequence[float], most: float, unit: str = "") -> None:
-        met = statistics.median(samples) <= most
+        met = bool(statistics.median(samples) <= most)
         self.add(name, unit, samples, target=f"<= {most:g}", met=met)
 
     def show(self, console: Console) -> None:

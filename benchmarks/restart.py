@@ -7,6 +7,7 @@ must wait out its own lease, so the ttl is part of it.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -16,14 +17,16 @@ from typing import Any
 import httpx
 from rich.console import Console
 
+from benchmarks.database import Database
 from benchmarks.engine_side import EngineSide
 from benchmarks.report import Result
 from benchmarks.waiting import wait_until
-from benchmarks.workload import FIRST_EVENT, as_ndjson
+from benchmarks.workload import as_ndjson, events
 from ha_engine.client.payload import Form
 from tests.e2e.node_under_test import NodeUnderTest
 
-STREAM = "filter_100"
+STREAM, TABLE = "filter_100", "engine_filter_100"
+FIRST_ID = 1 << 40
 TARGET_SECONDS = 7.0
 ARCHIVE_SECONDS_MAX, START_SECONDS_MAX = 900.0, 300.0
 RETRY_SECONDS = 0.02
@@ -40,8 +43,9 @@ STEPS = (
 class Restarts:
     """Of the node of ``engine``, which runs and has worked."""
 
-    def __init__(self, engine: EngineSide, console: Console) -> None:
-        self._engine, self._node, self._console = engine, engine.node, console
+    def __init__(self, engine: EngineSide, database: Database, console: Console) -> None:
+        self._node, self._database, self._console = engine.node, database, console
+        self._ids = itertools.count(FIRST_ID)
 
     def measure(self, rounds: int, result: Result) -> None:
         self._make_archive()
@@ -67,9 +71,11 @@ class Restarts:
         """Seconds from the start to each step."""
         seen, began = dict[str, float](), time.time()
         self._node.start()
-        with _one_event(self._node, began, seen):
+        event = next(self._ids)
+        with _one_event(self._node, event, began, seen):
             wait_until(lambda: self._looked(began, seen), within=START_SECONDS_MAX)
-        seen[STEPS[-1]] = self._engine.wait_published(STREAM) - began
+        wait_until(lambda: self._database.committed_at(TABLE, [event]), within=START_SECONDS_MAX)
+        seen[STEPS[-1]] = self._database.committed_at(TABLE, [event])[event] - began
         return {step: seen[step] for step in STEPS}
 
     def _looked(self, began: float, seen: dict[str, float]) -> bool:
@@ -91,9 +97,11 @@ def _attended(status: dict[str, Any] | None) -> bool:
 
 
 @contextmanager
-def _one_event(node: NodeUnderTest, began: float, seen: dict[str, float]) -> Iterator[None]:
-    """Somebody who sends one until it is acknowledged."""
-    body, over = as_ndjson(FIRST_EVENT), threading.Event()
+def _one_event(
+    node: NodeUnderTest, event: int, began: float, seen: dict[str, float]
+) -> Iterator[None]:
+    """Somebody who sends the one with that id until it is acknowledged."""
+    body, over = as_ndjson(events(event, 1)), threading.Event()
 
     def send() -> None:
         with httpx.Client(headers={"Content-Type": Form.NDJSON.value}) as client:

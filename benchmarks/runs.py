@@ -110,7 +110,7 @@ class Runs:
             self._place("restart") as (directory, db),
             engine_side(directory / "engine", db) as engine,
         ):
-            Restarts(engine, self._console).measure(rounds, result)
+            Restarts(engine, db, self._console).measure(rounds, result)
         return result
 
     def nice(self, rate: int, seconds: float, rounds: int) -> Result:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from rich.console import Console
-from rich.markup import escape
 
 from benchmarks.picture import draw
 from benchmarks.report import RESULTS, Result
@@ -82,5 +81,5 @@ def _results(step: Step, together: Result, console: Console) -> Iterator[Result]
         yield step.run()
     except Exception as error:
         together.failures.append(f"{step.name}: {error}")
-        console.print(f"[red]{step.name} failed: {escape(str(error))}[/red]")
+        console.print_exception(max_frames=6)
     console.print(f"{step.name} took {(time.monotonic() - began) / 60:.1f} minutes")

@@ -101,7 +101,7 @@ class Result:
             *self.failures,
             *(f"{key}: {value}" for key, value in machine().items()),
         ):
-            console.print(line, highlight=False)
+            console.print(line, highlight=False, markup=False)
 
     def ordered(self) -> list[Figure]:
         """Ratios first, then what else has a target."""

@@ -39,7 +39,7 @@ check: $(PROJECT) ## Lint, format, types, import rules, generated code.
 	$(BIN)/lint-imports
 	$(MAKE) --no-print-directory proto-check
 
-bench: java $(PROJECT) ## Measure throughput and latency against plain PySpark.
+bench: java $(PROJECT) ## Measure everything, for an hour and a half; ARGS=--quick for a quarter of one.
 	$(BIN)/python -m benchmarks $(ARGS)
 
 # -- generated code --------------------------------------------------------------------------------

@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from benchmarks.database import Database, database
-from benchmarks.engine_side import NO_TICKS, EngineSide, engine_side
-from benchmarks.idle import measure_idle
-from benchmarks.latency import Latency, Pace
-from benchmarks.memory import Overload
-from benchmarks.phases import event_log, show_phases
-from benchmarks.plain_side import PlainSide, plain_side
-from benchmarks.price import both_sides, measure
+from benchmarks.engine_side import engine_side
+from benchmarks.everything import quick, run_all, whole
+from benchmarks.latency import Latency
+from benchmarks.places import place
 from benchmarks.report import Result
-from benchmarks.snapshots import state_of
-from benchmarks.throughput import Throughput, measure_all
+from benchmarks.runs import Runs
 from benchmarks.timeline import show_timeline, taken
-from benchmarks.workload import BATCH_EVENTS, WORKLOADS
 
 app = typer.Typer(help=__doc__, pretty_exceptions_enable=False)
 console = Console()
 
-ONE_A_SECOND = Pace("one request a second", 1, 1, 20)
-STEADY = Pace("steady load of 20,000 events/s", 20, 1_000, 20)
-ROOM = {"receive": {"max_backlog_events": 50_000_000}}
-
 Keep = Annotated[Path | None, typer.Option(help="Work below this directory and keep it.")]
+Rounds = Annotated[int, typer.Option(help="Samples of each figure.")]
+Seconds = Annotated[float, typer.Option(help="How long one sample takes.")]
 PassiveDisk = Annotated[
     Path | None,
     typer.Option(help="The passive keeps its data below this directory, on another disk."),
@@ -40,82 +29,97 @@ PassiveDisk = Annotated[
 
 
 @app.callback(invoke_without_command=True)
-def _default(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        compare()
-
-
-@app.command()
-def compare(rounds: int = 5, rows: int = 2_000_000, keep: Keep = None) -> None:
-    """Throughput and latency against a plain PySpark job."""
-    throughput(rounds, rows, keep=keep and keep / "throughput")
-    latency(3, keep=keep and keep / "latency")
+def _default(
+    context: typer.Context,
+    is_quick: Annotated[
+        bool, typer.Option("--quick", help="Everything in small: a quarter of an hour.")
+    ] = False,
+    keep: Keep = None,
+) -> None:
+    """Without a command: all of them, for an hour and a half, and a picture."""
+    if context.invoked_subcommand is not None:
+        return
+    runs = Runs(console, keep)
+    steps, name = (quick(runs), "quick") if is_quick else (whole(runs), "bench")
+    raise typer.Exit(1 if run_all(steps, name, console).failures else 0)
 
 
 @app.command()
 def throughput(
-    rounds: int = 5, rows: int = 2_000_000, only: str = "", phases: bool = False, keep: Keep = None
+    rounds: Rounds = 5,
+    rows: int = 2_000_000,
+    only: str = "",
+    phases: bool = False,
+    keep: Keep = None,
 ) -> None:
-    """Rows a second for two filters and a windowed aggregation."""
-    result = Result("throughput")
-    chosen = [workload for workload in WORKLOADS if only in ("", workload.name)]
-    query = NO_TICKS | {"max_events_per_batch": BATCH_EVENTS}
-    with _both_sides(keep, BATCH_EVENTS // 2 if phases else 0, query=query, **ROOM) as sides:
-        measure_all(chosen, Throughput(*sides, rows), rounds, result, console)
-    _finish(result)
+    """Rows a second of one node against a plain job: two filters and a windowed aggregation."""
+    _finish(Runs(console, keep).throughput(rounds, rows, only, phases))
 
 
 @app.command()
-def latency(rounds: int = 3, phases: bool = False, keep: Keep = None) -> None:
-    """From the ack to the row in PostgreSQL, at one request a second and under steady load."""
-    result = Result("latency")
-    with _both_sides(keep, 1 if phases else 0) as sides:
-        measure = Latency(*sides)
-        measure.measure(ONE_A_SECOND, rounds, result, console, {"micro-batch": 1.5})
-        measure.measure(STEADY, rounds, result, console, {"event to sink": 1.3})
-    _finish(result)
+def pair(
+    rate: Annotated[int, typer.Option(help="Events a second that are offered.")] = 100_000,
+    seconds: Annotated[float, typer.Option(help="How long they are offered.")] = 300,
+    rounds: Annotated[int, typer.Option(help="Samples against the plain pair.")] = 5,
+    rows: int = 2_000_000,
+    keep: Keep = None,
+) -> None:
+    """A pair at an offered rate, its lag and its CPU; and rows a second against two plain jobs."""
+    _finish(Runs(console, keep).pair(rate, seconds, rounds, rows))
 
 
 @app.command()
-def idle(rounds: int = 2, seconds: float = 60, keep: Keep = None) -> None:
+def latency(
+    rates: Annotated[
+        str, typer.Option(help="Events a second, as 1,1000,10000: of a node and of a pair.")
+    ] = "",
+    seconds: Seconds = 20,
+    rounds: Rounds = 3,
+    phases: bool = False,
+    keep: Keep = None,
+) -> None:
+    """From the ack to the row in PostgreSQL: against a plain job, or with --rates under load."""
+    runs = Runs(console, keep)
+    if rates:
+        _finish(runs.load([int(rate) for rate in rates.split(",")], seconds, rounds))
+    else:
+        _finish(runs.latency(rounds, phases))
+
+
+@app.command()
+def restart(rounds: Rounds = 5, keep: Keep = None) -> None:
+    """First output of a node after kill -9, with and without an archive of Spark's classes."""
+    _finish(Runs(console, keep).restart(rounds))
+
+
+@app.command()
+def nice(rate: int = 50_000, seconds: Seconds = 12, rounds: Rounds = 3, keep: Keep = None) -> None:
+    """Acks of single events while two Sparks are at work, by query.nice."""
+    _finish(Runs(console, keep).nice(rate, seconds, rounds))
+
+
+@app.command()
+def failover(count: int = 12, ttl: str = "5s", keep: Keep = None) -> None:
+    """Outages of ingest and output of a pair, by fault (ttl: 2s or 5s)."""
+    _finish(Runs(console, keep).failover(count, ttl))
+
+
+@app.command()
+def idle(rounds: Rounds = 2, seconds: Seconds = 60, keep: Keep = None) -> None:
     """CPU of a node without input."""
-    result = Result("idle")
-    with _place(keep) as (directory, db), engine_side(directory / "engine", db) as engine:
-        measure_idle(engine, seconds, rounds, result, console)
-    _finish(result)
+    _finish(Runs(console, keep).idle(rounds, seconds))
 
 
 @app.command()
-def memory(seconds: float = 180, keep: Keep = None) -> None:
+def memory(seconds: Seconds = 180, keep: Keep = None) -> None:
     """Memory of the node process under overload, and that nothing acknowledged is lost."""
-    result = Result("memory")
-    with _place(keep) as (directory, db), engine_side(directory / "engine", db) as engine:
-        Overload(engine, db).measure(seconds, result, console)
-    _finish(result)
+    _finish(Runs(console, keep).memory(seconds))
 
 
 @app.command()
-def timeline(seconds: float = 60, keep: Keep = None) -> None:
-    """Where the latency of one acknowledged event goes, step by step."""
-    with _place(keep) as (directory, db), taken(directory / "notes"):
-        with engine_side(directory / "engine", db) as engine:
-            trace = Latency(engine, None, db).trace
-            trace(10)
-            sent = trace(seconds)
-        show_timeline(directory / "notes", sent, console)
-
-
-@app.command()
-def price(rounds: int = 5, passive_disk: PassiveDisk = None, keep: Keep = None) -> None:
+def price(rounds: Rounds = 5, passive_disk: PassiveDisk = None, keep: Keep = None) -> None:
     """What a second node costs: acks and rows a second of a pair against a node alone."""
-    result = Result("price")
-    with ExitStack() as stack:
-        directory, db = stack.enter_context(_place(keep))
-        place = passive_disk and Path(
-            stack.enter_context(tempfile.TemporaryDirectory(dir=passive_disk))
-        )
-        measure(stack.enter_context(both_sides(directory, db, place)), rounds, result, console)
-    _finish(result)
+    _finish(Runs(console, keep).price(rounds, passive_disk))
 
 
 @app.command()
@@ -127,49 +131,18 @@ def snapshots(
     keep: Keep = None,
 ) -> None:
     """What snapshots cost, and how a node comes back from an empty disk."""
-    result = Result(f"snapshots {provider} {keys} keys of {width}")
-    with (
-        _place(keep) as (directory, db),
-        state_of(directory, db, keys, width, provider, console) as measure,
-    ):
-        measure.cost(result)
-        measure.restore(result)
-        if rounds:
-            measure.acks(result)
-            measure.throughput(rounds, result)
-    _finish(result)
+    _finish(Runs(console, keep).snapshots(keys, width, provider, rounds))
 
 
-@contextmanager
-def _both_sides(
-    keep: Path | None, phases_of: int, **sections: dict[str, Any]
-) -> Iterator[tuple[EngineSide, PlainSide, Database]]:
-    """Both sides on one database. ``phases_of`` > 0 shows Spark's phases of batches that large."""
-    with _place(keep) as (directory, db):
-        logs = {side: directory / f"{side}-events" for side in ("engine", "plain")}
-        spark = {side: event_log(log) if phases_of else {} for side, log in logs.items()}
-        sections["query"] = sections.get("query", {}) | {"spark": spark["engine"]}
-        with engine_side(directory / "engine", db, **sections) as engine:
-            db.make_plain_tables()
-            with plain_side(directory / "plain", db, spark["plain"]) as plain:
-                yield engine, plain, db
-        if phases_of:
-            show_phases(logs, console, phases_of)
-
-
-@contextmanager
-def _place(keep: Path | None) -> Iterator[tuple[Path, Database]]:
-    """A directory for one run, with a PostgreSQL in it."""
-    if keep is not None:
-        keep.mkdir(parents=True)
-        with database(keep / "postgres") as db:
-            yield keep, db
-        return
-    with (
-        tempfile.TemporaryDirectory(prefix="ha-engine-bench-") as name,
-        database(Path(name) / "postgres") as db,
-    ):
-        yield Path(name), db
+@app.command()
+def timeline(seconds: float = 60, keep: Keep = None) -> None:
+    """Where the latency of one acknowledged event goes, step by step."""
+    with place(keep) as (directory, db), taken(directory / "notes"):
+        with engine_side(directory / "engine", db) as engine:
+            trace = Latency(engine, None, db).trace
+            trace(10)
+            sent = trace(seconds)
+        show_timeline(directory / "notes", sent, console)
 
 
 def _finish(result: Result) -> None:

@@ -7,14 +7,19 @@ on both sides alike.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 
+import psutil
+import pyarrow as pa
+import pyarrow.csv
 from sqlalchemy import Engine, bindparam, inspect, text
 
 from benchmarks.waiting import wait_until
-from benchmarks.workload import WORKLOADS
+from benchmarks.workload import WORKLOADS, Workload
 from ha_engine.postgres.embedded import EmbeddedPostgres
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.upgrade import upgrade
@@ -25,23 +30,41 @@ _STAMP = "extract(epoch FROM pg_xact_commit_timestamp(xmin))::float8"
 class Database:
     """``url`` is SQLAlchemy's; times are seconds since 1970."""
 
-    def __init__(self, url: str, engine: Engine) -> None:
-        self.url, self._engine = url, engine
+    def __init__(self, url: str, engine: Engine, pid: int) -> None:
+        self.url, self._engine, self._pid = url, engine, pid
 
     @property
     def libpq_url(self) -> str:
         return self.url.replace("+psycopg2", "")
 
-    def make_plain_tables(self) -> None:
-        """Tables of the plain side, like those that the engine makes when its queries start."""
-        wait_until(self._engine_tables_exist, within=120)
-        with self._engine.begin() as connection:
-            for one in WORKLOADS:
-                connection.execute(text(f"CREATE TABLE plain_{one.name} (LIKE engine_{one.name})"))
+    def processes(self) -> list[psutil.Process]:
+        """The server and its backends."""
+        server = psutil.Process(self._pid)
+        return [server, *server.children(recursive=True)]
 
-    def _engine_tables_exist(self) -> bool:
-        there = set(inspect(self._engine).get_table_names())
-        return there >= {f"engine_{one.name}" for one in WORKLOADS}
+    def make_plain_tables(
+        self, workloads: Sequence[Workload] = WORKLOADS, sides: Sequence[str] = ("plain",)
+    ) -> None:
+        """Tables of the plain sides, like those that the engine makes when its queries start."""
+        names = [workload.name for workload in workloads]
+        wait_until(lambda: self._exist([f"engine_{name}" for name in names]), within=120)
+        with self._engine.begin() as connection:
+            for side, name in product(sides, names):
+                connection.execute(text(f"CREATE TABLE {side}_{name} (LIKE engine_{name})"))
+
+    def _exist(self, tables: Sequence[str]) -> bool:
+        return set(inspect(self._engine).get_table_names()) >= set(tables)
+
+    def read(self, select: str) -> pa.Table:
+        """The rows of a query as Arrow, by COPY: for many of them."""
+        connection = self._engine.raw_connection()
+        try:
+            csv = io.BytesIO()
+            copy = f"COPY ({select}) TO STDOUT (FORMAT csv, HEADER)"
+            connection.cursor().copy_expert(copy, csv)
+        finally:
+            connection.close()
+        return pyarrow.csv.read_csv(pa.py_buffer(csv.getvalue()))
 
     def empty(self, table: str) -> None:
         with self._engine.begin() as connection:
@@ -67,6 +90,15 @@ class Database:
         with self._engine.begin() as connection:
             return float(connection.execute(statement, {"query": query}).scalar_one())
 
+    def ledger_moves(self, query: str) -> list[tuple[float, int]]:
+        """When each batch was published, and its number; needs the trigger of ``kills.audit``."""
+        statement = text(
+            "SELECT extract(epoch FROM at)::float8, batch FROM ledger_audit "
+            "WHERE query = :query ORDER BY at"
+        )
+        with self._engine.begin() as connection:
+            return [(row[0], row[1]) for row in connection.execute(statement, {"query": query})]
+
     def committed_at(self, table: str, ids: Sequence[int]) -> dict[int, float]:
         """When each of these rows was committed; those that are not there yet are left out."""
         statement = text(f"SELECT id, {_STAMP} FROM {table} WHERE id IN :ids")
@@ -88,6 +120,6 @@ def database(directory: Path) -> Iterator[Database]:
         engine = open_engine(server.url, statement_timeout=120)
         upgrade(engine)
         try:
-            yield Database(server.url, engine)
+            yield Database(server.url, engine, server.pid)
         finally:
             engine.dispose()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import time
 from collections.abc import Iterator, Sequence
@@ -16,8 +17,10 @@ from benchmarks.database import Database
 from benchmarks.feeder import Feeder
 from benchmarks.processes import cpu_seconds, lives, session_of, spent, standing_still
 from benchmarks.waiting import wait_until
-from benchmarks.workload import FIRST_EVENT, WORKLOADS, application, as_ndjson
+from benchmarks.workload import FIRST_EVENT, WORKLOADS, Workload, application, as_ndjson
+from ha_engine.client.payload import Form
 from tests.e2e.node_under_test import NodeUnderTest, running
+from tests.e2e.pair import Pair, running_pair
 
 ROUND_SECONDS = 300.0
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -31,19 +34,33 @@ NO_TICKS = {"tick_after": "1h"}
 
 
 class EngineSide:
-    """The node must have been started."""
+    """``node`` is the active and must run, as must the ``passive`` that follows it, if any.
 
-    def __init__(self, node: NodeUnderTest, database: Database) -> None:
-        self.node, self._database = node, database
+    A batch counts once it is in the sink and the passive has run it as well.
+    """
+
+    def __init__(
+        self,
+        node: NodeUnderTest,
+        database: Database,
+        workloads: Sequence[Workload] = WORKLOADS,
+        passive: NodeUnderTest | None = None,
+    ) -> None:
+        self.node, self._database, self._workloads = node, database, workloads
+        self.nodes = (node,) if passive is None else (node, passive)
         self._address = node.url.removeprefix("http://")
         self._staged: dict[str, list[bytes]] = {}
 
-    def feeder(self, stream: str) -> Feeder:
-        return Feeder(self._address, stream)
+    @property
+    def urls(self) -> list[str]:
+        return [node.url for node in self.nodes]
+
+    def feeder(self, stream: str, form: Form = Form.NDJSON) -> Feeder:
+        return Feeder(self._address, stream, form)
 
     def prime(self) -> None:
         """Return when every query has worked: a state of "running" is only the node's intention."""
-        for workload in WORKLOADS:
+        for workload in self._workloads:
             self.feeder(workload.name).feed([as_ndjson(FIRST_EVENT)])
             self.wait_published(workload.name)
 
@@ -75,35 +92,43 @@ class EngineSide:
         return self.wait_published(stream) - began
 
     def wait_published(self, stream: str) -> float:
-        """When the newest batch of the stream's query was committed."""
+        """When the newest batch of the stream's query was committed, or the passive level."""
         wait_until(lambda: self.published(stream), within=ROUND_SECONDS)
-        return self._database.published_at(stream)
+        committed = self._database.published_at(stream)
+        if not self._is_level(stream):
+            wait_until(lambda: self._is_level(stream), within=ROUND_SECONDS, every=0.02)
+            return time.time()
+        return committed
 
     def published(self, stream: str) -> bool:
-        status = self.node.status()
-        query = status["queries"][stream] if status else None
-        if query is None or query["state"] != "running":
-            raise RuntimeError(f"query {stream} does not run: {query}; see the node's log")
+        query = self._query(self.node, stream)
         return bool(
             query["backlog_events"] == 0
             and all(batch == query["mark"] for batch in query["published"].values())
         )
 
+    def _is_level(self, stream: str) -> bool:
+        """Whether each node has run the same batches."""
+        return len({self._query(node, stream)["batch"] for node in self.nodes}) == 1
+
+    def _query(self, node: NodeUnderTest, stream: str) -> dict[str, Any]:
+        status = node.status()
+        query = status["queries"][stream] if status else None
+        if query is None or query["state"] != "running":
+            raise RuntimeError(f"query {stream} does not run: {query}; see the node's log")
+        found: dict[str, Any] = query
+        return found
+
     # -- processes ---------------------------------------------------------------------------------
 
     def processes(self) -> list[psutil.Process]:
-        """Every process of the node: supervisor, node, driver, JVM, workers."""
-        assert self.node.process is not None
-        top = psutil.Process(self.node.process.pid)
-        found = {process.pid: process for process in (top, *top.children(recursive=True))}
-        for pid in self.node.left_over():
-            found.setdefault(pid, psutil.Process(pid))
-        return [process for process in found.values() if lives(process)]
+        """Every process of the nodes: supervisor, node, driver, JVM, workers."""
+        return [process for node in self.nodes for process in processes_of(node)]
 
     def spark_processes(self) -> list[psutil.Process]:
         """The driver, the JVM and the workers."""
-        pid = self.node.pid_of("query")
-        return session_of(pid) if pid is not None else []
+        pids = (node.pid_of("query") for node in self.nodes)
+        return [process for pid in pids if pid is not None for process in session_of(pid)]
 
     def node_process(self) -> psutil.Process:
         pid = self.node.pid_of("node")
@@ -111,18 +136,54 @@ class EngineSide:
         return psutil.Process(pid)
 
 
+def processes_of(node: NodeUnderTest) -> list[psutil.Process]:
+    assert node.process is not None
+    top = psutil.Process(node.process.pid)
+    found = {process.pid: process for process in (top, *top.children(recursive=True))}
+    for pid in node.left_over():
+        with contextlib.suppress(psutil.NoSuchProcess):  # a worker that Spark no longer needed
+            found.setdefault(pid, psutil.Process(pid))
+    return [process for process in found.values() if lives(process)]
+
+
+def _merged(sections: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    names = {**DEFAULTS, **sections}
+    return {name: DEFAULTS.get(name, {}) | sections.get(name, {}) for name in names}
+
+
+@contextmanager
+def pair_side(
+    directory: Path,
+    database: Database,
+    workloads: Sequence[Workload] = WORKLOADS,
+    **sections: dict[str, Any],
+) -> Iterator[EngineSide]:
+    """Two nodes, warm and in sync; the settings are those of ``engine_side``."""
+    directory.mkdir()
+    merged = _merged(sections)
+    merged["query"] = {"min_batch_interval": "0s"} | merged["query"]
+    pair = Pair(directory, application(workloads), database.url, **merged)
+    with running_pair(pair):
+        active = pair.wait_protected()
+        side = EngineSide(active, database, workloads, pair.other(active))
+        side.prime()
+        yield side
+
+
 @contextmanager
 def engine_side(
-    directory: Path, database: Database, **sections: dict[str, Any]
+    directory: Path,
+    database: Database,
+    workloads: Sequence[Workload] = WORKLOADS,
+    **sections: dict[str, Any],
 ) -> Iterator[EngineSide]:
     """``sections`` of the config replace keys of the defaults."""
     directory.mkdir()
-    merged = {
-        name: DEFAULTS.get(name, {}) | sections.get(name, {}) for name in {**DEFAULTS, **sections}
-    }
-    node = NodeUnderTest(directory, application(), database.url, **merged)
+    node = NodeUnderTest(
+        directory, application(workloads), database.url, "node-a", **_merged(sections)
+    )
     with running(node):
         node.wait_running()
-        side = EngineSide(node, database)
+        side = EngineSide(node, database, workloads)
         side.prime()
         yield side

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from ha_engine.client.payload import Form
+
 CONNECTIONS = 4
 
 
@@ -26,8 +28,9 @@ class Fed:
 class Feeder:
     """Posts bodies to one stream of the node at ``address`` (host:port)."""
 
-    def __init__(self, address: str, stream: str) -> None:
+    def __init__(self, address: str, stream: str, form: Form = Form.NDJSON) -> None:
         self._address, self._path = address, f"/v1/streams/{stream}/events"
+        self._headers = {"Content-Type": form.value}
 
     def connect(self) -> http.client.HTTPConnection:
         connection = http.client.HTTPConnection(self._address, timeout=60)
@@ -36,7 +39,7 @@ class Feeder:
 
     def post(self, connection: http.client.HTTPConnection, body: bytes) -> int | None:
         """Rows accepted, or None when the node asked to come again later."""
-        connection.request("POST", self._path, body, {"Content-Type": "application/x-ndjson"})
+        connection.request("POST", self._path, body, self._headers)
         answer = connection.getresponse()
         text = answer.read()
         if answer.status == 429:

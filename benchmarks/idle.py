@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 
-import psutil
 from rich.console import Console
 
 from benchmarks.engine_side import EngineSide
-from benchmarks.processes import cpu_seconds
+from benchmarks.processes import cpu_seconds, part_of
 from benchmarks.report import Result
 
 PERCENT_MAX = 10.0
@@ -35,7 +34,7 @@ def measure_idle(
 def _round(engine: EngineSide, seconds: float) -> dict[str, float]:
     """Percent of a core by part; a worker that ends meanwhile counts as far as it was seen."""
     processes = engine.processes()
-    parts = {process.pid: _part(process) for process in processes}
+    parts = {process.pid: part_of(process) for process in processes}
     before = cpu_seconds(processes)
     began = time.monotonic()
     time.sleep(seconds)
@@ -44,17 +43,3 @@ def _round(engine: EngineSide, seconds: float) -> dict[str, float]:
     for pid, used in after.items():
         found[parts[pid]] += (used - before[pid]) / took * 100
     return found
-
-
-def _part(process: psutil.Process) -> str:
-    """Which of the node's processes it is."""
-    words = " ".join(process.cmdline())
-    for sign, part in (
-        ("ha_engine.node", "node process"),
-        ("ha_engine.query.main", "Spark driver"),
-        ("SparkSubmit", "JVM"),
-        ("ha_engine run", "supervisor"),
-    ):
-        if sign in words:
-            return part
-    return "Spark's Python workers"

@@ -70,9 +70,11 @@ class Progress(StreamingQueryListener):  # type: ignore[misc]
             self._report.write("died", reason=event.exception[:2000])
 
 
-def copied(workload: Workload, url: str, report: Report) -> Callable[[DataFrame, int], None]:
+def copied(
+    workload: Workload, settings: dict[str, Any], report: Report
+) -> Callable[[DataFrame, int], None]:
     """What foreachBatch calls."""
-    connection = psycopg2.connect(url)
+    connection = psycopg2.connect(settings["url"])
 
     def copy(frame: DataFrame, batch: int) -> None:
         table = frame.toArrow()
@@ -83,7 +85,7 @@ def copied(workload: Workload, url: str, report: Report) -> Callable[[DataFrame,
             csv.seek(0)
             with connection, connection.cursor() as cursor:
                 columns = ", ".join(f'"{name}"' for name in table.column_names)
-                into = f"plain_{workload.name} ({columns})"
+                into = f"{settings['tables']}_{workload.name} ({columns})"
                 cursor.copy_expert(f"COPY {into} FROM STDIN (FORMAT csv)", csv, 1 << 20)
         report.write("commit", query=workload.name, batch=batch, at=time.time())
 
@@ -100,7 +102,7 @@ def start(
     reader.load().withWatermark(*WATERMARK).createOrReplaceTempView(workload.name)
     stream = spark.sql(workload.sql).writeStream.queryName(workload.name).outputMode("append")
     stream = stream.option("checkpointLocation", str(Path(settings["checkpoint"], workload.name)))
-    stream.foreachBatch(copied(workload, settings["url"], report)).start()
+    stream.foreachBatch(copied(workload, settings, report)).start()
 
 
 def main() -> None:
@@ -114,7 +116,8 @@ def main() -> None:
     report = Report(Path(settings["report"]))
     spark.streams.addListener(Progress(report))
     for workload in WORKLOADS:
-        start(spark, workload, settings, report)
+        if workload.name in settings["workloads"]:
+            start(spark, workload, settings, report)
     report.write("started")
     spark.streams.awaitAnyTermination()
 

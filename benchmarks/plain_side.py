@@ -7,8 +7,8 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,32 +19,42 @@ from benchmarks.database import Database
 from benchmarks.plain_source import file_of
 from benchmarks.processes import session_of
 from benchmarks.waiting import wait_until
-from benchmarks.workload import BATCH_EVENTS, FIRST_EVENT, REQUEST_ROWS, SCHEMA, WORKLOADS
+from benchmarks.workload import BATCH_EVENTS, FIRST_EVENT, REQUEST_ROWS, SCHEMA, WORKLOADS, Workload
 
 START_SECONDS = 120.0
 ROUND_SECONDS = 300.0
+PAIR_TABLES = ("plain", "other")
 
 
 class PlainSide:
     """Implements the side's protocol: ``stage`` what a round reads, then ``run`` it."""
 
-    def __init__(self, directory: Path, database: Database, spark: dict[str, str]) -> None:
-        self._directory, self._database = directory, database
+    def __init__(
+        self,
+        directory: Path,
+        database: Database,
+        spark: Mapping[str, str],
+        workloads: Sequence[Workload] = WORKLOADS,
+        tables: str = "plain",
+    ) -> None:
+        self._directory, self._workloads, self.tables = directory, workloads, (tables,)
         self._spool, self._report = directory / "spool", directory / "report.jsonl"
         self._staged: dict[str, list[Path]] = {}
-        self._next = {workload.name: 1 for workload in WORKLOADS}
+        self._next = {workload.name: 1 for workload in workloads}
         self._lines: list[dict[str, Any]] = []
         self._read = 0
-        for workload in WORKLOADS:
+        for workload in workloads:
             (self._spool / workload.name).mkdir(parents=True)
         settings = {
             "spool": str(self._spool),
             "checkpoint": str(directory / "checkpoints"),
             "report": str(self._report),
             "url": database.libpq_url,
+            "tables": tables,
+            "workloads": [workload.name for workload in workloads],
             "files_per_batch": BATCH_EVENTS // REQUEST_ROWS,
             "tasks": 2,
-            "spark": spark,
+            "spark": dict(spark),
         }
         (directory / "settings.json").write_text(json.dumps(settings))
         self._report.touch()
@@ -64,7 +74,7 @@ class PlainSide:
                 command, stdout=log, stderr=log, start_new_session=True
             )
         wait_until(lambda: bool(self._find("started")), within=START_SECONDS)
-        for workload in WORKLOADS:
+        for workload in self._workloads:
             self.put(workload.name, FIRST_EVENT)
             self.wait_read(workload.name)
 
@@ -96,9 +106,13 @@ class PlainSide:
     def run(self, stream: str) -> float:
         """Seconds from the files' being readable to the commit of the last one's batch."""
         began = time.time()
+        self.release(stream)
+        return self.wait_read(stream) - began
+
+    def release(self, stream: str) -> None:
+        """Make what was staged readable."""
         for path in self._staged.pop(stream):
             path.rename(path.with_suffix(""))
-        return self.wait_read(stream) - began
 
     def wait_read(self, stream: str) -> float:
         """When the batch of the newest file was committed."""
@@ -158,12 +172,55 @@ class PlainSide:
             raise RuntimeError(f"a query of the plain job died: {died[0]['reason']}")
 
 
+class PlainPair:
+    """Two plain jobs at once, each over all events and with tables of its own: what two hosts
+    without the engine would do."""
+
+    tables = PAIR_TABLES
+
+    def __init__(self, sides: Sequence[PlainSide]) -> None:
+        self._sides = sides
+
+    def processes(self) -> list[psutil.Process]:
+        return [process for side in self._sides for process in side.processes()]
+
+    def stage(self, stream: str, batches: Sequence[pa.RecordBatch]) -> None:
+        for side in self._sides:
+            side.stage(stream, batches)
+
+    def run(self, stream: str) -> float:
+        """Seconds until the slower one has committed its last batch."""
+        began = time.time()
+        for side in self._sides:
+            side.release(stream)
+        return max(side.wait_read(stream) for side in self._sides) - began
+
+
+@contextmanager
+def plain_pair(
+    directory: Path, database: Database, workloads: Sequence[Workload]
+) -> Iterator[PlainPair]:
+    with ExitStack() as stack:
+        sides = [
+            stack.enter_context(
+                plain_side(directory / tables, database, workloads=workloads, tables=tables)
+            )
+            for tables in PAIR_TABLES
+        ]
+        yield PlainPair(sides)
+
+
 @contextmanager
 def plain_side(
-    directory: Path, database: Database, spark: dict[str, str] | None = None
+    directory: Path,
+    database: Database,
+    spark: Mapping[str, str] | None = None,
+    *,
+    workloads: Sequence[Workload] = WORKLOADS,
+    tables: str = "plain",
 ) -> Iterator[PlainSide]:
-    directory.mkdir()
-    side = PlainSide(directory, database, spark or {})
+    directory.mkdir(parents=True)
+    side = PlainSide(directory, database, spark or {}, workloads, tables)
     try:
         side.start()
         yield side

@@ -124,11 +124,12 @@ def _report(found: dict[str, list[float]], result: Result) -> None:
     def over(figure: str) -> list[float]:
         return [1000 * (with_peer - alone) for with_peer, alone in both(figure)]
 
-    result.add("rows/s of the pair over alone", "", [p / a for p, a in both("rows/s")])
+    result.add("rows/s of the pair over alone", "ratio", [p / a for p, a in both("rows/s")])
     spent_alone = [a / p for p, a in both("active's CPU s per million rows")]
-    result.add("rows by CPU second of the active, over alone", "", spent_alone)
+    result.add("rows by CPU second of the active, over alone", "ratio", spent_alone)
     taken = [p / a for p, a in both("half load rows/s over offered")]
-    result.at_least("half load (not limited by CPU): rows/s of the pair over alone", taken, 0.85)
+    name = "half load (not limited by CPU): rows/s of the pair over alone"
+    result.at_least(name, taken, 0.85, "ratio")
     result.at_most("idle: ack p50 over alone", over("idle p50"), 1.5, "ms")
     result.at_most("half load: ack p50 over alone", over("half load p50"), 3.0, "ms")
     for load in ("idle", "half load"):

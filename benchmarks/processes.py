@@ -43,6 +43,20 @@ def spent(before: dict[int, float], after: dict[int, float]) -> float:
     return sum(seconds - before.get(pid, 0.0) for pid, seconds in after.items())
 
 
+def part_of(process: psutil.Process) -> str:
+    """Which of the node's processes it is."""
+    words = " ".join(process.cmdline())
+    for sign, part in (
+        ("ha_engine.node", "node process"),
+        ("ha_engine.query.main", "Spark driver"),
+        ("SparkSubmit", "JVM"),
+        ("ha_engine run", "supervisor"),
+    ):
+        if sign in words:
+            return part
+    return "Spark's Python workers"
+
+
 @contextmanager
 def standing_still(processes: Sequence[psutil.Process]) -> Iterator[None]:
     """They get no CPU inside, so that they do not disturb what is measured there."""

@@ -1,6 +1,6 @@
 """The receive stage alone: rows/s through HTTP, gate and journal, with every ack after fdatasync.
 
-    python -m benchmarks.receive [--seconds 5] [--connections 16] [--directory DIR]
+    python -m benchmarks.receive [--seconds 5] [--rounds 3] [--connections 16] [--directory DIR]
 
 The server is a process of its own; the load comes from this one, over raw keep-alive sockets, since
 a full HTTP client would cost more than the server. Both share the machine.
@@ -12,40 +12,63 @@ import argparse
 import asyncio
 import json
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
 import psutil
 import uvloop
+from rich.console import Console
+
+from benchmarks.processes import cpu_seconds, spent
+from benchmarks.report import Result
 
 BODIES = {"4 KB": 4 << 10, "256 KB": 256 << 10}
+WARM_UP_SECONDS = 1.0
 
 
-def main() -> None:
-    options = _options()
+@dataclass(frozen=True)
+class Load:
+    """``idempotent``: with a producer id and a sequence in each request."""
+
+    seconds: float = 5.0
+    connections: int = 16
+    idempotent: bool = False
+
+
+def measure(load: Load, rounds: int, directory: Path | None, result: Result) -> None:
+    """The journal lies in ``directory``; None: among the temporary files."""
     for name, size in BODIES.items():
-        with tempfile.TemporaryDirectory(dir=options.directory) as directory:
+        with tempfile.TemporaryDirectory(dir=directory) as place:
             port = _free_port()
-            server = _start(Path(directory), port)
+            server = _start(Path(place), port)
             try:
                 body, rows = _body(size)
-                print(f"{name}: {_line(options, server, port, body, rows)}", flush=True)
+                _run(replace(load, seconds=WARM_UP_SECONDS), port, body)
+                for _ in range(rounds):
+                    _round(f"bodies of {name}", load, server.pid, port, body, rows, result)
             finally:
                 server.terminate()
                 server.wait()
 
 
-def _options() -> argparse.Namespace:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--connections", type=int, default=16)
-    parser.add_argument("--directory", default=None, help="where the journal lies; default /tmp")
+    parser.add_argument("--seconds", type=float, default=Load.seconds)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--connections", type=int, default=Load.connections)
+    parser.add_argument("--directory", type=Path, help="where the journal lies; default /tmp")
     parser.add_argument("--idempotent", action="store_true", help="with producer id and sequence")
-    return parser.parse_args()
+    given, result = parser.parse_args(), Result("receive")
+    load = Load(given.seconds, given.connections, given.idempotent)
+    measure(load, given.rounds, given.directory, result)
+    result.show(Console())
+    print(f"written to {result.save()}")
 
 
 def _start(directory: Path, port: int) -> subprocess.Popen[bytes]:
@@ -82,39 +105,34 @@ def _body(size: int) -> tuple[bytes, int]:
     return b"\n".join(lines), len(lines)
 
 
-def _line(
-    options: argparse.Namespace,
-    server: subprocess.Popen[bytes],
-    port: int,
-    body: bytes,
-    rows: int,
-) -> str:
-    process = psutil.Process(server.pid)
-    _run(1.0, options, port, body)
-    before, started = process.cpu_times(), time.perf_counter()
-    latencies = sorted(_run(options.seconds, options, port, body))
-    seconds = time.perf_counter() - started
-    after = process.cpu_times()
-    cpu = (after.user + after.system - before.user - before.system) / seconds
-    requests = len(latencies)
-    p50, p99 = (latencies[requests * part // 100] * 1e3 for part in (50, 99))
-    return (
-        f"{requests * rows / seconds:,.0f} rows/s ({requests / seconds:,.0f} requests/s of "
-        f"{rows} rows, {options.connections} connections), ack p50 {p50:.2f} ms p99 {p99:.2f} ms, "
-        f"server CPU {cpu:.0%} of one core, memory {process.memory_info().rss >> 20} MiB"
-    )
+def _round(
+    name: str, load: Load, server: int, port: int, body: bytes, rows: int, result: Result
+) -> None:
+    process = psutil.Process(server)
+    before, began = cpu_seconds([process]), time.perf_counter()
+    waits = _run(load, port, body)
+    took, used = time.perf_counter() - began, spent(before, cpu_seconds([process]))
+    figures = {
+        ("rows/s", ""): len(waits) * rows / took,
+        ("ack p50", "ms"): 1e3 * statistics.median(waits),
+        ("ack p99", "ms"): 1e3 * statistics.quantiles(waits, n=100)[98],
+        ("server's CPU", "cores"): used / took,
+        ("server's memory", "MiB"): process.memory_info().rss / (1 << 20),
+    }
+    for (figure, unit), value in figures.items():
+        result.extend(f"{name}: {figure}", unit, value)
 
 
-def _run(seconds: float, options: argparse.Namespace, port: int, body: bytes) -> list[float]:
-    return uvloop.run(_load(seconds, options, port, body))
+def _run(load: Load, port: int, body: bytes) -> list[float]:
+    return uvloop.run(_load(load, port, body))
 
 
-async def _load(seconds: float, options: argparse.Namespace, port: int, body: bytes) -> list[float]:
+async def _load(load: Load, port: int, body: bytes) -> list[float]:
     loop = asyncio.get_running_loop()
-    until = time.perf_counter() + seconds
+    until = time.perf_counter() + load.seconds
     clients = [
-        _Client(loop, body, until, number if options.idempotent else None)
-        for number in range(options.connections)
+        _Client(loop, body, until, number if load.idempotent else None)
+        for number in range(load.connections)
     ]
     for client in clients:
         await loop.create_connection(lambda client=client: client, "127.0.0.1", port)  # type: ignore[misc]

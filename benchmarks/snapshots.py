@@ -227,7 +227,9 @@ class Snapshots:
                     rates[taking] = 2 * self.keys / (time.monotonic() - began)
             ratios.append(rates[True] / rates[False])
             self.console.print(f"  {rates[True]:,.0f} rows/s with, {rates[False]:,.0f} without")
-        result.at_least(f"rows/s with a snapshot each {every:g} s, over none", ratios, 0.97)
+        result.at_least(
+            f"rows/s with a snapshot each {every:g} s, over none", ratios, 0.97, "ratio"
+        )
 
     @contextmanager
     def _snapshots_each(self, seconds: float | None) -> Iterator[None]:

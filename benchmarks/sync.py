@@ -27,6 +27,7 @@ from ha_engine.core.messages import Ack, Records
 from ha_engine.journal import Journal
 from ha_engine.journal.writer import JournalWriter
 from ha_engine.sync import EventSync, Hello
+from ha_engine.sync.report import Report
 from ha_engine.types import Position, Record
 
 SMALL, LARGE = 4 << 10, 256 << 10
@@ -52,6 +53,24 @@ class Side:
     def hello(self) -> Hello:
         identity = self.journal.journal_id
         return Hello("bench", "bench", "", self.node, self.node, identity, "", "", {}, "")
+
+    def report(self) -> Report:
+        last = self.journal.last.sequence
+        return Report(
+            role="",
+            why="",
+            epoch=EPOCH,
+            url="",
+            journal_id=self.journal.journal_id,
+            last=last,
+            durable=last,
+            committed=self.acked,
+            suspended=False,
+            warm=True,
+            room=True,
+            follows=True,
+            attended=True,
+        )
 
     def committed(self) -> int:
         return self.acked

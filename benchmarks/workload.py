@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +19,7 @@ WINDOW_EVENTS = 10 * EVENTS_PER_SECOND
 WATERMARK = ("at", "10 seconds")
 BATCH_EVENTS = 200_000
 REQUEST_ROWS = 20_000
-_START_US = int(datetime(2024, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000
+START_US = int(datetime(2024, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000
 
 SCHEMA = pa.schema(
     [
@@ -28,6 +30,9 @@ SCHEMA = pa.schema(
     ]
 )
 DDL = "id BIGINT NOT NULL, at TIMESTAMP NOT NULL, key STRING NOT NULL, amount DOUBLE NOT NULL"
+
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
+_NAMES = pa.array([f"key-{key:05}" for key in range(KEYS)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,10 @@ WORKLOADS = (
 )
 
 
-def application() -> str:
+WINDOWED = WORKLOADS[2]
+
+
+def application(workloads: Sequence[Workload] = WORKLOADS) -> str:
     """The stream application of the engine's side."""
     schema = {
         "id": "bigint not null",
@@ -64,8 +72,8 @@ def application() -> str:
     return yaml.safe_dump(
         {
             "name": "bench",
-            "streams": {workload.name: stream for workload in WORKLOADS},
-            "queries": {workload.name: _query(workload) for workload in WORKLOADS},
+            "streams": {workload.name: stream for workload in workloads},
+            "queries": {workload.name: _query(workload) for workload in workloads},
         },
         sort_keys=False,
     )
@@ -81,17 +89,22 @@ def _query(workload: Workload) -> dict[str, object]:
     return {"sql": workload.sql, "output_mode": "append", "sinks": [sink]}
 
 
-def events(first: int, count: int) -> pa.RecordBatch:
-    """``count`` events with ids from ``first``; the same ids give the same events."""
-    ids = np.arange(first, first + count, dtype=np.int64)
+def drawn(first: int, count: int) -> tuple[Numbers, Numbers]:
+    """Number of the key, and millionths of the amount, of each event of one request."""
     random = np.random.default_rng(first)
-    keys = random.integers(0, KEYS, count)
-    names = pa.DictionaryArray.from_arrays(keys, [f"key-{key:05}" for key in range(KEYS)])
+    return random.integers(0, KEYS, count), np.rint(random.random(count) * 1e6).astype(np.int64)
+
+
+def events(first: int, count: int) -> pa.RecordBatch:
+    """``count`` events with ids from ``first``; the same call gives the same events."""
+    ids = np.arange(first, first + count, dtype=np.int64)
+    keys, millionths = drawn(first, count)
+    names = pa.DictionaryArray.from_arrays(keys, _NAMES)
     columns = [
         pa.array(ids),
-        pa.array(_START_US + ids * (1_000_000 // EVENTS_PER_SECOND)).cast(SCHEMA.field("at").type),
+        pa.array(START_US + ids * (1_000_000 // EVENTS_PER_SECOND)).cast(SCHEMA.field("at").type),
         names.cast(pa.string()),
-        pa.array(random.random(count).round(6)),
+        pa.array(millionths / 1e6),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
@@ -124,4 +137,5 @@ def as_ndjson(batch: pa.RecordBatch) -> bytes:
         "",
     ]
     lines = pc.binary_join_element_wise(*parts)
-    return lines.buffers()[2].to_pybytes()
+    body: bytes = lines.buffers()[2].to_pybytes()
+    return body

@@ -238,6 +238,7 @@ class Supervisor:
             "query": config.query.model_dump(),
             "checkpoint_dir": str(config.checkpoint_dir),
             "outbox_dir": str(data_dir / "outbox"),
+            "classes_dir": str(data_dir.absolute() / "classes"),
         }
         return [
             *(sys.executable, "-m", "ha_engine.query.main"),

@@ -263,6 +263,11 @@ class QueryConfig(Section):
     start_timeout: Duration = Field(
         default=120.0, description="How long the Spark process may take to start."
     )
+    class_archive: bool = Field(
+        default=True,
+        description="Keep an archive of Spark's classes below data_dir (some 190 MB), written in "
+        "idle time after the first start, which makes later ones faster.",
+    )
     restart_backoff_max: Duration = Field(
         default=30.0, description="Longest wait before a dead Spark process is started again."
     )

@@ -171,7 +171,7 @@ def _config(
         "http": {"listen": f"127.0.0.1:{_free_port()}"},
         # Loopback needs no TLS. Two Sparks share this machine, so batches leave each other time.
         "event_sync": {"listen": listens[name], "peers": peers, "insecure": True},
-        "query": {"min_batch_interval": "500ms", "heap": "768MiB"},
+        "query": {"min_batch_interval": "500ms", "heap": "768MiB", "class_archive": False},
     }
 
 

@@ -15,7 +15,8 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ import structlog
 from ha_engine.errors import EngineError, QueryProcessFailed
 from ha_engine.query.application_versions import ApplicationVersions
 from ha_engine.query.checkpoints import mark_clean
+from ha_engine.query.class_archive import ClassArchive, NoArchive
 from ha_engine.query.lifeline import ProcessId, end_with_parent, end_without
 from ha_engine.query.link import (
     Address,
@@ -35,7 +37,7 @@ from ha_engine.query.link import (
 )
 from ha_engine.query.reports import Reports
 from ha_engine.query.runner import Directories, QueryRunner
-from ha_engine.query.session import SparkSettings, check_java, start_spark
+from ha_engine.query.session import SparkSettings, check_java, installation_of, start_spark
 from ha_engine.query.start_deadline import StartDeadline
 from ha_engine.v1 import local_pb2 as pb
 from ha_engine.v1.local_pb2_grpc import LocalStub
@@ -52,8 +54,8 @@ SCRATCH = ".scratch"
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What the command line says. The JSON has ``query`` (as in the config, durations and sizes
-    plain numbers), ``checkpoint_dir`` and ``outbox_dir``. ``--parent`` is the text of a ProcessId:
-    this process ends with that one."""
+    plain numbers), ``checkpoint_dir``, ``outbox_dir`` and ``classes_dir``. ``--parent`` is the text
+    of a ProcessId: this process ends with that one. ``classes`` is where the class archive lies."""
 
     address: Address
     application: Path
@@ -62,6 +64,7 @@ class Settings:
     read_parallelism: int
     start_seconds_max: float
     nice: int
+    classes: Path | None
 
     @classmethod
     def parse(cls, arguments: list[str]) -> Settings:
@@ -79,6 +82,7 @@ class Settings:
             config["query"]["read_parallelism"],
             config["query"]["start_timeout"],
             config["query"]["nice"],
+            Path(config["classes_dir"]) if config["query"]["class_archive"] else None,
         )
 
 
@@ -95,6 +99,12 @@ def _spark_settings(query: dict[str, Any], checkpoints: Path) -> SparkSettings:
     known = SparkSettings.__dataclass_fields__
     given = {key: value for key, value in query.items() if key in known}
     return SparkSettings(**given, scratch=(checkpoints / SCRATCH).resolve())
+
+
+def _class_archive(settings: Settings) -> ClassArchive | NoArchive:
+    if settings.classes is None:
+        return NoArchive()
+    return ClassArchive(settings.classes, installation_of(settings.spark))
 
 
 class Attendance:
@@ -145,7 +155,10 @@ class QueryProcess:
         self._attendance = Attendance(settings.address, self._channel, deadline.node_reached)
         self._failure: BaseException | None = None
         link = NodeLink(settings.address, channel=self._channel)
-        self._spark = start_spark(settings.spark, versions.directory)
+        self._classes = _class_archive(settings)
+        options = self._classes.java_options()
+        self._spark = start_spark(replace(settings.spark, java_options=options), versions.directory)
+        self._classes.spark_started()
         deadline.spark_started()
         self._jvm = self._spark.sparkContext._gateway.proc
         self._checkpoints = settings.directories.checkpoints
@@ -198,7 +211,8 @@ class QueryProcess:
     def _listen(self, reports: Reports) -> None:
         from ha_engine.query.progress import ProgressListener
 
-        self._spark.streams.addListener(ProgressListener(reports))
+        ended = partial(self._classes.batch_ended, self._jvm.pid)
+        self._spark.streams.addListener(ProgressListener(reports, ended))
 
     def _fail(self, error: BaseException) -> None:
         """The first reason counts; what fails after it, or while this process ends, follows it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
@@ -19,8 +21,8 @@ from ha_engine.v1 import local_pb2 as pb
 class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
     """Ends and failures are not taken from here: who waits for the query learns them first."""
 
-    def __init__(self, reports: Reports) -> None:
-        self._reports = reports
+    def __init__(self, reports: Reports, batch_ended: Callable[[], None]) -> None:
+        self._reports, self._batch_ended = reports, batch_ended
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         pass
@@ -29,6 +31,7 @@ class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
         progress = progress_of(event.progress)
         if progress.number and event.progress.name:
             self._reports.progress(event.progress.name, progress)
+            self._batch_ended()
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
         pass

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ha_engine.errors import JavaMissing
+from ha_engine.query.class_archive import installation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +35,7 @@ class SparkSettings:
     """What Spark needs of the ``query`` section. ``heap`` is bytes; ``spark`` adds or overrides.
 
     ``scratch`` is a directory of this process alone, emptied at start: a killed Spark leaves its
-    files behind. None: the system's place for temporary files.
+    files behind. None: the system's place for temporary files. ``java_options`` go to the JVM.
     """
 
     master: str = "local[2]"
@@ -43,20 +44,27 @@ class SparkSettings:
     state_store: str = "hdfs"
     spark: Mapping[str, str] = field(default_factory=dict)
     scratch: Path | None = None
+    java_options: tuple[str, ...] = ()
 
 
 def check_java() -> int:
     """The major version of the Java that Spark will start. Raises JavaMissing."""
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    if java is None or not os.access(java, os.X_OK):
-        where = f"at {java} (JAVA_HOME)" if home else "on the PATH"
-        raise JavaMissing(f"there is no java {where}: {_ADVICE}")
+    java = find_java()
     found = _VERSION.search(_version_text(java))
     if found is None or int(found[1]) < JAVA_VERSION_MIN:
         what = f"version {found[1]}" if found else "of a version that it does not tell"
         raise JavaMissing(f"{java} is {what}: {_ADVICE}")
     return int(found[1])
+
+
+def find_java() -> str:
+    """The path of what Spark will start. Raises JavaMissing."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if java is None or not os.access(java, os.X_OK):
+        where = f"at {java} (JAVA_HOME)" if home else "on the PATH"
+        raise JavaMissing(f"there is no java {where}: {_ADVICE}")
+    return java
 
 
 def _version_text(java: str) -> str:
@@ -77,13 +85,15 @@ def spark_conf(settings: SparkSettings) -> dict[str, str]:
         **_places(settings.scratch),
         **settings.spark,
         **_repeatable(),
-        "spark.driver.defaultJavaOptions": " ".join(_java_options(settings.scratch)),
+        "spark.driver.defaultJavaOptions": " ".join(_java_options(settings)),
     }
 
 
-def _java_options(scratch: Path | None) -> list[str]:
+def _java_options(settings: SparkSettings) -> list[str]:
     options = ["-Duser.timezone=UTC", f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"]
-    return options if scratch is None else [*options, f'"-Djava.io.tmpdir={scratch}"']
+    if settings.scratch is not None:
+        options.append(f"-Djava.io.tmpdir={settings.scratch}")
+    return [f'"{option}"' for option in (*options, *settings.java_options)]
 
 
 def _places(scratch: Path | None) -> dict[str, str]:
@@ -127,6 +137,15 @@ def _fast(settings: SparkSettings) -> dict[str, str]:
 def _state_store(kind: str) -> str:
     name = "RocksDB" if kind == "rocksdb" else "HDFSBacked"
     return f"{_STREAMING}.state.{name}StateStoreProvider"
+
+
+def installation_of(settings: SparkSettings) -> str:
+    """What a class archive depends on. Raises JavaMissing."""
+    from pyspark.find_spark_home import _find_spark_home
+
+    jars = Path(_find_spark_home(), "jars").glob("*.jar")
+    own = (f"{key}={value}" for key, value in settings.spark.items())
+    return installation(Path(find_java()), jars, (str(settings.heap), *own))
 
 
 def _repeatable() -> dict[str, str]:

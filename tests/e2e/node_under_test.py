@@ -54,7 +54,8 @@ class NodeUnderTest:
             "database": {"url": database_url},
             "http": {"listen": self.url.removeprefix("http://")},
             "lease": {"ttl": "2s", "renew_every": "300ms", "db_timeout": "500ms"},
-            "query": {"heap": "768MiB"},
+            # A node that lives for a minute would only pay for it.
+            "query": {"heap": "768MiB", "class_archive": False},
         }
         for name, section in sections.items():
             config[name] = {**config.get(name, {}), **section}

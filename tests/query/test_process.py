@@ -72,10 +72,12 @@ def command_line(node: LocalNode, start_timeout: float = 120.0) -> list[str]:
             "read_parallelism": 3,
             "start_timeout": start_timeout,
             "nice": NICE,
+            "class_archive": False,
             "tick": 1,
         },
         "checkpoint_dir": str(node.checkpoints),
         "outbox_dir": str(node.outbox_directory),
+        "classes_dir": str(node.directory / "classes"),
     }
     arguments = {
         "--socket": str(node.socket),

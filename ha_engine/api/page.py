@@ -1,6 +1,6 @@
 """The page at ``/``: static files of this package, and what lets it hear the other node too.
 
-Why browsers may ask a node from a peer's page, and why nobody else's may: docs/adr/0009.
+Why browsers may ask a node from a peer's page, and why nobody else's may: docs/adr/0010.
 """
 
 from __future__ import annotations

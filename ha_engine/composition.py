@@ -13,12 +13,14 @@ from typing import Any
 import structlog
 
 from ha_engine.api.cluster import cluster_of
+from ha_engine.api.cluster_body import Cluster
 from ha_engine.api.failover import failover_routes
 from ha_engine.api.http import NodeView, application
 from ha_engine.api.lease import lease_routes
 from ha_engine.api.server import WebServer, listen
 from ha_engine.api.snapshot import snapshot_routes
 from ha_engine.api.status import Progress, status_of
+from ha_engine.api.status_body import Status
 from ha_engine.archive.restoring import finish
 from ha_engine.assembly import (
     archive_of,
@@ -256,7 +258,7 @@ class Node:
 
     # -- what stages ask ---------------------------------------------------------------------------
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> Status:
         return status_of(
             self.core,
             self.config.group,
@@ -270,7 +272,7 @@ class Node:
             boottime(),
         )
 
-    def cluster(self) -> dict[str, Any]:
+    def cluster(self) -> Cluster:
         return cluster_of(self.core, self.config.group, self.peers, self.archive.transfer.to_go)
 
     def _condition(self) -> Condition:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
@@ -99,7 +99,7 @@ class GateCounters(Tally):
 class NodeMetrics:
     """One registry per node process; ``status`` is called at each scrape."""
 
-    def __init__(self, group: str, node: str, status: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, group: str, node: str, status: Callable[[], Mapping[str, Any]]) -> None:
         self._labels = {"group": group, "node": node}
         self._status = status
         self.registry = CollectorRegistry()

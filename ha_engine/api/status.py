@@ -6,14 +6,26 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from ha_engine import __version__
 from ha_engine.api.cluster import Neighbours, strangers
 from ha_engine.api.snapshot import Archive, snapshot_tree
+from ha_engine.api.status_body import (
+    Counts,
+    JournalStatus,
+    LeaseStatus,
+    PeerStatus,
+    QueryProcessStatus,
+    QueryStatus,
+    ReceiveStatus,
+    SinkBody,
+    Status,
+)
 from ha_engine.core import Core
 from ha_engine.core.lease import Lease
 from ha_engine.core.marks import QueryMarks
+from ha_engine.core.process import QueryProcess
 from ha_engine.core.queries import QueryLife
 from ha_engine.publish import SinkStatus
 from ha_engine.tally import Tally
@@ -66,9 +78,9 @@ def status_of(
     archive: Archive,
     started_at: float,
     now: float,
-) -> dict[str, Any]:
+) -> Status:
     """The body of GET /v1/status, ``now`` on the core's clock: it may have stood still since."""
-    handover, process = core.tenure and core.tenure.handover, core.querying.process
+    handover = core.tenure and core.tenure.handover
     authority = core.authority_seconds(now)
     return {
         "group": group,
@@ -92,20 +104,28 @@ def status_of(
         "journal": _journal(core),
         "snapshot": snapshot_tree(core, archive),
         "receive": _receive(gate, core),
-        "query_process": {
-            "incarnation": process.incarnation,
-            "attended": process.attended,
-            "last_death": process.last_death,
-        },
+        "query_process": _process(core.querying.process),
         "queries": {
-            name: _query(marks, core.deployment.lives[name], progress.get(name, Progress()))
-            | {"sinks": {sink.sink: _sink(sink) for sink in sinks if sink.query == name}}
+            name: _query(
+                marks,
+                core.deployment.lives[name],
+                progress.get(name, Progress()),
+                [sink for sink in sinks if sink.query == name],
+            )
             for name, marks in core.deployment.marks.items()
         },
     }
 
 
-def _journal(core: Core) -> dict[str, Any]:
+def _process(process: QueryProcess) -> QueryProcessStatus:
+    return {
+        "incarnation": process.incarnation,
+        "attended": process.attended,
+        "last_death": process.last_death,
+    }
+
+
+def _journal(core: Core) -> JournalStatus:
     return {
         "id": core.identity.journal_id,
         "last": str(core.journal.last),
@@ -116,7 +136,7 @@ def _journal(core: Core) -> dict[str, Any]:
     }
 
 
-def _counts(tally: Tally) -> dict[str, Any]:
+def _counts(tally: Tally) -> Counts:
     return {
         "role_changes": [
             {"role": role, "reason": reason, "times": times}
@@ -127,7 +147,7 @@ def _counts(tally: Tally) -> dict[str, Any]:
     }
 
 
-def _receive(gate: GateCounts, core: Core) -> dict[str, Any]:
+def _receive(gate: GateCounts, core: Core) -> ReceiveStatus:
     return {
         "accepted_events": gate.rows_accepted,
         "duplicate_events": gate.rows_duplicate,
@@ -136,7 +156,7 @@ def _receive(gate: GateCounts, core: Core) -> dict[str, Any]:
     }
 
 
-def _peer(name: str, core: Core, links: Links) -> dict[str, Any]:
+def _peer(name: str, core: Core, links: Links) -> PeerStatus:
     """Match, lag, warm and room are known on the holder alone."""
     peer = core.tenure.leading.peers.get(name) if core.tenure else None
     traffic = links.traffic()[name]
@@ -154,7 +174,7 @@ def _peer(name: str, core: Core, links: Links) -> dict[str, Any]:
     }
 
 
-def _lease(lease: Lease, authority: float) -> dict[str, Any]:
+def _lease(lease: Lease, authority: float) -> LeaseStatus:
     row = lease.row
     return {
         "holder": row.holder.node if row and row.holder else None,
@@ -167,7 +187,9 @@ def _lease(lease: Lease, authority: float) -> dict[str, Any]:
     }
 
 
-def _query(marks: QueryMarks, life: QueryLife, progress: Progress) -> dict[str, Any]:
+def _query(
+    marks: QueryMarks, life: QueryLife, progress: Progress, sinks: Sequence[SinkStatus]
+) -> QueryStatus:
     batches, size = marks.outbox_backlog
     failure = life.failure
     return {
@@ -187,10 +209,11 @@ def _query(marks: QueryMarks, life: QueryLife, progress: Progress) -> dict[str, 
         "dropped_by_watermark": progress.dropped_by_watermark,
         "state_rows": progress.state_rows,
         "state_bytes": progress.state_bytes,
+        "sinks": {sink.sink: _sink(sink) for sink in sinks},
     }
 
 
-def _sink(sink: SinkStatus) -> dict[str, Any]:
+def _sink(sink: SinkStatus) -> SinkBody:
     return {
         "state": sink.state.value,
         "published_through": sink.published_through,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import typer
@@ -12,7 +13,7 @@ FormatOption = Annotated[
 ]
 
 
-def print_tree(tree: dict[str, Any], output: Literal["json", "yaml"]) -> None:
+def print_tree(tree: Mapping[str, Any], output: Literal["json", "yaml"]) -> None:
     """Plain values, as one JSON line or as YAML."""
     if output == "json":
         typer.echo(json.dumps(tree))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -158,7 +159,7 @@ def _tell_of_damage(found: list[dict[str, Any]]) -> None:
             typer.echo(f"  {sentence}")
 
 
-def _table(group: str, revisions: list[dict[str, Any]]) -> Any:
+def _table(group: str, revisions: Sequence[Mapping[str, Any]]) -> Any:
     from rich.table import Table
 
     none = None if revisions else "no snapshot has been taken yet"
@@ -177,7 +178,7 @@ def _table(group: str, revisions: list[dict[str, Any]]) -> Any:
     return table
 
 
-def _place(revision: dict[str, Any]) -> str:
+def _place(revision: Mapping[str, Any]) -> str:
     return f"{revision['epoch']}.{revision['sequence']}"
 
 

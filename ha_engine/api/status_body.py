@@ -1,0 +1,175 @@
+"""The type of GET /v1/status."""
+
+from __future__ import annotations
+
+from typing_extensions import TypedDict
+
+from ha_engine.api.bodies import RoleName, SnapshotBody
+from ha_engine.operation import described
+
+
+@described
+class LeaseStatus(TypedDict):
+    """The lease row as it was read last, and what this node may do under it."""
+
+    holder: str | None
+    epoch: int | None
+    version: int | None
+    in_sync: list[str]
+    """Nodes whose journal is listed as in sync."""
+    paused: bool
+    authority_seconds: float | None
+    """Until safe_until; null while nobody else can acquire."""
+    alone: bool
+    """Whether it is confirmed as the only member in sync."""
+
+
+@described
+class PeerStatus(TypedDict):
+    """Another node; what only the active knows is null elsewhere."""
+
+    connected: bool
+    stage: str | None
+    """'probe' while the journals are compared, 'replicate' while records flow."""
+    durable_sequence: int | None
+    lag_records: int | None
+    warm: bool | None
+    room: bool | None
+    refused: str | None
+    """Why the two do not work together, or why it cannot be dialled."""
+    bytes_sent: int
+    bytes_received: int
+
+
+@described
+class RoleChange(TypedDict):
+    """How often a role was taken for one reason; docs/METRICS.md lists both."""
+
+    role: RoleName
+    reason: str
+    times: int
+
+
+@described
+class Counts(TypedDict):
+    """Totals since the node process started."""
+
+    role_changes: list[RoleChange]
+    digest_mismatches: int
+    database_failures: int
+
+
+@described
+class JournalStatus(TypedDict):
+    """The journal on this node's disk."""
+
+    id: str
+    last: str
+    """Position of the newest record: epoch.sequence."""
+    base_sequence: int
+    """Everything through it was trimmed."""
+    last_sequence: int
+    durable_sequence: int
+    committed_sequence: int
+
+
+@described
+class ReceiveStatus(TypedDict):
+    """What producers sent since the node process started."""
+
+    accepted_events: int
+    duplicate_events: int
+    rejected_requests: dict[str, int]
+    """By reason."""
+    backlog_events: int
+    """Events that no batch has taken in yet."""
+
+
+@described
+class QueryProcessStatus(TypedDict):
+    """The process with Spark in it."""
+
+    incarnation: str | None
+    attended: bool
+    """Whether it has reported for work."""
+    last_death: str | None
+
+
+@described
+class SinkBody(TypedDict):
+    """One sink of a query."""
+
+    state: str
+    published_through: int | None
+    """Newest batch that it has."""
+    backlog: int
+    """Batches in the outbox that it lacks."""
+    error: str | None
+    since: float
+    """Unix time of the last change of state."""
+    dead_letters: int
+    """Rows that it will never take."""
+
+
+@described
+class QueryStatus(TypedDict):
+    """One query; its batches are numbered."""
+
+    state: str
+    """'waiting', 'running' or 'failed'."""
+    reason: str | None
+    """Why it has failed."""
+    failed_batch: int | None
+    restarts: int
+    mark: int
+    """Newest batch that is cut."""
+    batch: int
+    """Newest batch whose output is in the outbox."""
+    published: dict[str, int]
+    """Newest batch by sink, as the journal has it."""
+    backlog_events: int
+    outbox_batches: int
+    outbox_bytes: int
+    batch_rows: int
+    batch_duration_ms: int
+    watermark: str | None
+    dropped_by_watermark: int
+    state_rows: int
+    state_bytes: int
+    sinks: dict[str, SinkBody]
+
+
+@described
+class Status(TypedDict):
+    """A node as it sees itself."""
+
+    group: str
+    node: str
+    version: str
+    role: RoleName
+    why: str
+    """Why it has this role, or waits for another."""
+    epoch: int
+    suspended: bool
+    """Past safe_until: no acks, no output."""
+    protected: bool
+    """A second member is in sync."""
+    in_sync: bool
+    warm: bool
+    """The queries run, are caught up, and no batch has differed."""
+    room: bool
+    """The disk takes events."""
+    active: str | None
+    """URL of the active, where known."""
+    handover_to: str | None
+    uptime_seconds: float
+    lease: LeaseStatus
+    peers: dict[str, PeerStatus]
+    strangers: dict[str, str]
+    """Nodes that call and are none of the peers, each with why it is refused."""
+    counts: Counts
+    journal: JournalStatus
+    snapshot: SnapshotBody
+    receive: ReceiveStatus
+    query_process: QueryProcessStatus
+    queries: dict[str, QueryStatus]

@@ -19,7 +19,7 @@ from ha_engine.api.http import NodeView, application
 from ha_engine.api.lease import lease_routes
 from ha_engine.api.server import WebServer, listen
 from ha_engine.api.snapshot import snapshot_routes
-from ha_engine.api.status import Progress, status_of
+from ha_engine.api.status import Queues, status_of
 from ha_engine.api.status_body import Status
 from ha_engine.archive.restoring import finish
 from ha_engine.assembly import (
@@ -43,6 +43,7 @@ from ha_engine.journal.writer import JournalWriter
 from ha_engine.keeper import Keeper, restore
 from ha_engine.metrics import NodeMetrics
 from ha_engine.notify import Condition, ServiceManager
+from ha_engine.observer import QueryObserver
 from ha_engine.operator_requests import OperatorRequests
 from ha_engine.outbox import Outbox
 from ha_engine.ports import Ports
@@ -57,8 +58,8 @@ from ha_engine.runtime_dir import make_runtime_dir
 from ha_engine.sink_assembly import sinks_of
 from ha_engine.sync import EventSync
 from ha_engine.sync_owner import SyncOwner
+from ha_engine.tally import Tally
 from ha_engine.types import Extent, Position
-from ha_engine.v1 import local_pb2 as pb
 
 log = structlog.get_logger(__name__)
 
@@ -78,13 +79,15 @@ class Node:
         self.application = load_application(config.application)
         self.data = DataDirectory(config.node.data_dir)
         self.journal, self.outbox = self._open(living)
-        self.progress: dict[str, Progress] = {}
         self.core = core_of(
             config, self.application, self.journal, process_id, self.data.high_water()
         )
         if living:
             self.core.querying.process.adopt(living)
-        self.driver = Driver(self.core, boottime, config.lease.db_timeout)
+        self.metrics = NodeMetrics(config.group, config.node.id, self.status)
+        tally = Tally(database_asked=self.metrics.database.observe)
+        self.observer = QueryObserver(self.metrics, tally)
+        self.driver = Driver(self.core, boottime, config.lease.db_timeout, tally)
         self.writer = JournalWriter(
             self.journal,
             self.driver.durable,
@@ -92,7 +95,6 @@ class Node:
             # The gate's own bound lies below: what the core has given a position always fits.
             pending_bytes_max=2 * config.receive.max_pending + (64 << 20),
         )
-        self.metrics = NodeMetrics(config.group, config.node.id, self.status)
         limits, size = config.journal, lambda: self.journal.size_bytes
         self.disk = Disk(self.data.path, limits.min_free, size, limits.max_size)
         backlog = backlog_of(config, self.core, self.disk)
@@ -101,7 +103,7 @@ class Node:
         self.sinks = sinks_of(config, self.application)
         self.publisher = self._stopped_publisher()
         self.local = LocalService(
-            self.driver, self, self.outbox, self._sinks_of, self.publisher.admitted, self
+            self.driver, self, self.outbox, self._sinks_of, self.publisher.admitted, self.observer
         )
         self.lease_store = lease_store_of(config)
         self.archive = archive_of(
@@ -153,6 +155,8 @@ class Node:
 
     async def run(self) -> None:
         """Serves until it is asked to stop. Raises what broke it."""
+        last, streams = self.journal.last.sequence, self.application.streams
+        self.driver.arrivals.stand_on(boottime(), last, streams)
         self.publisher.failed.add_done_callback(self._publisher_died)
         self.driver.connect(
             Ports(
@@ -264,13 +268,20 @@ class Node:
             self.config.group,
             self.metrics.gate,
             self.publisher.status(),
-            self.progress,
+            self.observer.progress,
             self.peers,
             self.driver.tally,
             self.archive,
+            self.driver.arrivals,
+            self._queues(),
             self.started_at,
             boottime(),
         )
+
+    def _queues(self) -> Queues:
+        writer, room = self.writer, self.gate.room
+        polls = self.local.polls_pending
+        return Queues(room.taken, self.driver.acks_waiting, writer.pending_bytes, polls)
 
     def cluster(self) -> Cluster:
         return cluster_of(self.core, self.config.group, self.peers, self.archive.transfer.to_go)
@@ -307,18 +318,6 @@ class Node:
         return not self.driver.ended.done()
 
     # -- what stages tell --------------------------------------------------------------------------
-
-    def progressed(self, query: str, progress: pb.QueryProgress) -> None:
-        self.progress[query] = Progress(
-            progress.number,
-            progress.input_rows,
-            progress.duration_ms,
-            progress.watermark,
-            progress.dropped_by_watermark,
-            progress.state_rows,
-            progress.state_bytes,
-        )
-        self.metrics.observe_batch(query, progress.duration_ms / 1000)
 
     def _sinks_of(self, query: str) -> dict[str, Sink]:
         return {sink: opened for (name, sink), opened in self.sinks.items() if name == query}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,6 +22,7 @@ from ha_engine.api.status_body import (
     SinkBody,
     Status,
 )
+from ha_engine.arrivals import Arrivals
 from ha_engine.core import Core
 from ha_engine.core.lease import Lease
 from ha_engine.core.marks import QueryMarks
@@ -52,6 +53,7 @@ class Links(Neighbours, Protocol):
     """The stage between nodes, with what went over it."""
 
     def traffic(self) -> Mapping[str, Traffic]: ...
+    def in_flight(self) -> Mapping[str, int]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,39 @@ class Progress:
     dropped_by_watermark: int = 0
     state_rows: int = 0
     state_bytes: int = 0
+    dropped_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Queues:
+    """What waits inside the node at this moment."""
+
+    receive_bytes: int = 0
+    acks: int = 0
+    journal_bytes: int = 0
+    mark_polls: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Ages:
+    """What came when, seen from ``now``; in seconds."""
+
+    arrivals: Arrivals
+    now: float
+
+    def behind(self, sequence: int, streams: Iterable[str] = ()) -> float:
+        return round(self.arrivals.seconds_behind(self.now, sequence, streams), 2)
+
+    def of_mark(self, query: str) -> float | None:
+        seconds = self.arrivals.seconds_since_mark(self.now, query)
+        return None if seconds is None else round(seconds, 2)
+
+    def of_query(self, marks: QueryMarks) -> float:
+        """A tick that runs has no events; nor has what came for other queries."""
+        if not marks.events_uncut and marks.in_flight is None:
+            return 0.0
+        done = min(max(marks.admitted, marks.before.number), marks.last.number)
+        return self.behind(marks.mark_at(done).through, marks.streams)
 
 
 def status_of(
@@ -76,12 +111,14 @@ def status_of(
     links: Links,
     tally: Tally,
     archive: Archive,
+    arrivals: Arrivals,
+    queues: Queues,
     started_at: float,
     now: float,
 ) -> Status:
     """The body of GET /v1/status, ``now`` on the core's clock: it may have stood still since."""
     handover = core.tenure and core.tenure.handover
-    authority = core.authority_seconds(now)
+    authority, ages = core.authority_seconds(now), _Ages(arrivals, now)
     return {
         "group": group,
         "node": core.identity.node,
@@ -98,34 +135,36 @@ def status_of(
         "handover_to": handover.to if handover else None,
         "uptime_seconds": round(time.monotonic() - started_at, 1),
         "lease": _lease(core.lease, authority),
-        "peers": {name: _peer(name, core, links) for name in links.names()},
+        "peers": {name: _peer(name, core, links, ages) for name in links.names()},
         "strangers": strangers(links),
         "counts": _counts(tally),
-        "journal": _journal(core),
+        "journal": _journal(core, queues),
         "snapshot": snapshot_tree(core, archive),
-        "receive": _receive(gate, core),
-        "query_process": _process(core.querying.process),
+        "receive": _receive(gate, core, queues),
+        "query_process": _process(core.querying.process, queues),
         "queries": {
             name: _query(
                 marks,
                 core.deployment.lives[name],
                 progress.get(name, Progress()),
                 [sink for sink in sinks if sink.query == name],
+                ages,
             )
             for name, marks in core.deployment.marks.items()
         },
     }
 
 
-def _process(process: QueryProcess) -> QueryProcessStatus:
+def _process(process: QueryProcess, queues: Queues) -> QueryProcessStatus:
     return {
         "incarnation": process.incarnation,
         "attended": process.attended,
         "last_death": process.last_death,
+        "polls_pending": queues.mark_polls,
     }
 
 
-def _journal(core: Core) -> JournalStatus:
+def _journal(core: Core, queues: Queues) -> JournalStatus:
     return {
         "id": core.identity.journal_id,
         "last": str(core.journal.last),
@@ -133,6 +172,7 @@ def _journal(core: Core) -> JournalStatus:
         "last_sequence": core.journal.last.sequence,
         "durable_sequence": core.journal.durable,
         "committed_sequence": core.journal.committed,
+        "pending_bytes": queues.journal_bytes,
     }
 
 
@@ -144,19 +184,23 @@ def _counts(tally: Tally) -> Counts:
         ],
         "digest_mismatches": tally.digest_mismatches,
         "database_failures": tally.database_failures,
+        "orphaned_query_processes": tally.orphans,
+        "outage_seconds": tally.outage_seconds,
     }
 
 
-def _receive(gate: GateCounts, core: Core) -> ReceiveStatus:
+def _receive(gate: GateCounts, core: Core, queues: Queues) -> ReceiveStatus:
     return {
         "accepted_events": gate.rows_accepted,
         "duplicate_events": gate.rows_duplicate,
         "rejected_requests": dict(gate.requests_rejected),
         "backlog_events": core.deployment.backlog_events(),
+        "pending_bytes": queues.receive_bytes,
+        "pending_acks": queues.acks,
     }
 
 
-def _peer(name: str, core: Core, links: Links) -> PeerStatus:
+def _peer(name: str, core: Core, links: Links, ages: _Ages) -> PeerStatus:
     """Match, lag, warm and room are known on the holder alone."""
     peer = core.tenure.leading.peers.get(name) if core.tenure else None
     traffic = links.traffic()[name]
@@ -166,6 +210,9 @@ def _peer(name: str, core: Core, links: Links) -> PeerStatus:
         "stage": peer.stage.value if peer and known else None,
         "durable_sequence": peer.match if peer and known else None,
         "lag_records": core.journal.last.sequence - peer.match if peer and known else None,
+        "lag_events": ages.arrivals.events_behind(peer.match) if peer and known else None,
+        "lag_seconds": ages.behind(peer.match) if peer and known else None,
+        "in_flight_bytes": links.in_flight().get(name, 0),
         "warm": peer.warm if peer and known else None,
         "room": peer.room if peer and known else None,
         "refused": links.refusals().get(name) or links.unreachable().get(name),
@@ -188,7 +235,7 @@ def _lease(lease: Lease, authority: float) -> LeaseStatus:
 
 
 def _query(
-    marks: QueryMarks, life: QueryLife, progress: Progress, sinks: Sequence[SinkStatus]
+    marks: QueryMarks, life: QueryLife, progress: Progress, sinks: Sequence[SinkStatus], ages: _Ages
 ) -> QueryStatus:
     batches, size = marks.outbox_backlog
     failure = life.failure
@@ -197,16 +244,20 @@ def _query(
         "reason": failure.reason if failure else None,
         "failed_batch": failure.number if failure else None,
         "restarts": life.restarts,
+        "poisoned_batches": life.poisoned,
         "mark": marks.last.number,
+        "mark_age_seconds": ages.of_mark(marks.query),
         "batch": marks.admitted,
         "published": dict(marks.published),
         "backlog_events": marks.events_uncut,
+        "lag_seconds": ages.of_query(marks),
         "outbox_batches": batches,
         "outbox_bytes": size,
         "batch_rows": progress.input_rows,
         "batch_duration_ms": progress.duration_ms,
         "watermark": progress.watermark or None,
         "dropped_by_watermark": progress.dropped_by_watermark,
+        "dropped_rows": progress.dropped_rows,
         "state_rows": progress.state_rows,
         "state_bytes": progress.state_bytes,
         "sinks": {sink.sink: _sink(sink) for sink in sinks},

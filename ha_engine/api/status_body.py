@@ -33,6 +33,12 @@ class PeerStatus(TypedDict):
     """'probe' while the journals are compared, 'replicate' while records flow."""
     durable_sequence: int | None
     lag_records: int | None
+    lag_events: int | None
+    """Events that came and are not on its disk, rounded up; of the last half hour."""
+    lag_seconds: float | None
+    """How long ago the oldest of them came."""
+    in_flight_bytes: int
+    """Sent, and not confirmed by its disk."""
     warm: bool | None
     room: bool | None
     refused: str | None
@@ -57,6 +63,10 @@ class Counts(TypedDict):
     role_changes: list[RoleChange]
     digest_mismatches: int
     database_failures: int
+    orphaned_query_processes: int
+    """That called and are not the one this node runs."""
+    outage_seconds: float | None
+    """How long nobody was active before this node, when it last became it."""
 
 
 @described
@@ -71,6 +81,8 @@ class JournalStatus(TypedDict):
     last_sequence: int
     durable_sequence: int
     committed_sequence: int
+    pending_bytes: int
+    """Written, and not on disk yet."""
 
 
 @described
@@ -83,6 +95,10 @@ class ReceiveStatus(TypedDict):
     """By reason."""
     backlog_events: int
     """Events that no batch has taken in yet."""
+    pending_bytes: int
+    """Of bodies that are read, and of events that wait for their commit."""
+    pending_acks: int
+    """Records with events that wait for their commit."""
 
 
 @described
@@ -93,6 +109,8 @@ class QueryProcessStatus(TypedDict):
     attended: bool
     """Whether it has reported for work."""
     last_death: str | None
+    polls_pending: int
+    """Queries that wait for a mark."""
 
 
 @described
@@ -121,19 +139,28 @@ class QueryStatus(TypedDict):
     """Why it has failed."""
     failed_batch: int | None
     restarts: int
+    poisoned_batches: int
+    """At which it became failed, since the node process started."""
     mark: int
     """Newest batch that is cut."""
+    mark_age_seconds: float | None
+    """Since then; null while this process has seen none."""
     batch: int
     """Newest batch whose output is in the outbox."""
     published: dict[str, int]
     """Newest batch by sink, as the journal has it."""
     backlog_events: int
+    lag_seconds: float
+    """Since the oldest event came whose output is not in the outbox; half an hour at most."""
     outbox_batches: int
     outbox_bytes: int
     batch_rows: int
     batch_duration_ms: int
     watermark: str | None
     dropped_by_watermark: int
+    """Rows too late, in the newest batch."""
+    dropped_rows: int
+    """The same, in all batches that Spark told of since the node process started."""
     state_rows: int
     state_bytes: int
     sinks: dict[str, SinkBody]

@@ -6,19 +6,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
 import structlog
 
+from ha_engine import logs
 from ha_engine.api.cluster import cluster_of
 from ha_engine.api.cluster_body import Cluster
-from ha_engine.api.failover import failover_routes
-from ha_engine.api.http import NodeView, application
-from ha_engine.api.lease import lease_routes
+from ha_engine.api.http import NodeView
 from ha_engine.api.server import WebServer, listen
-from ha_engine.api.snapshot import snapshot_routes
 from ha_engine.api.status import Queues, status_of
 from ha_engine.api.status_body import Status
 from ha_engine.archive.restoring import finish
@@ -41,6 +39,7 @@ from ha_engine.errors import ConfigError
 from ha_engine.journal import Journal
 from ha_engine.journal.writer import JournalWriter
 from ha_engine.keeper import Keeper, restore
+from ha_engine.local_answers import LocalAnswers
 from ha_engine.metrics import NodeMetrics
 from ha_engine.notify import Condition, ServiceManager
 from ha_engine.observer import QueryObserver
@@ -51,15 +50,16 @@ from ha_engine.publish import Publisher, Sink
 from ha_engine.query.application import load_application
 from ha_engine.query.service import LocalService, serve
 from ha_engine.receive.backlog import Disk
-from ha_engine.receive.http import routes
 from ha_engine.receive.ingest import IngestServer
 from ha_engine.receive.intake import Intake
+from ha_engine.reloading import Reloader
 from ha_engine.runtime_dir import make_runtime_dir
 from ha_engine.sink_assembly import sinks_of
 from ha_engine.sync import EventSync
 from ha_engine.sync_owner import SyncOwner
 from ha_engine.tally import Tally
-from ha_engine.types import Extent, Position
+from ha_engine.types import Position
+from ha_engine.web import web_application
 
 log = structlog.get_logger(__name__)
 
@@ -73,7 +73,12 @@ class Node:
     """Everything of one node process, from the locked data directory to the open HTTP port."""
 
     def __init__(
-        self, config: Config, process_id: str, living: str | None, service: ServiceManager
+        self,
+        config: Config,
+        read_config: Callable[[], Config],
+        process_id: str,
+        living: str | None,
+        service: ServiceManager,
     ) -> None:
         self.config, self.service, self.started_at = config, service, time.monotonic()
         self.application = load_application(config.application)
@@ -102,26 +107,24 @@ class Node:
         restore(self.data.base, self.journal, self.outbox, self.core, self.gate)
         self.sinks = sinks_of(config, self.application)
         self.publisher = self._stopped_publisher()
-        self.local = LocalService(
-            self.driver, self, self.outbox, self._sinks_of, self.publisher.admitted, self.observer
-        )
+        self.local = self._local_service()
         self.lease_store = lease_store_of(config)
-        self.archive = archive_of(
-            config,
-            self.application,
-            self.core,
-            self.journal,
-            self.writer,
-            self.outbox,
-            self.data.base,
-        )
+        parts = self.core, self.journal, self.writer, self.outbox, self.data.base
+        self.archive = archive_of(config, self.application, *parts)
         self.intake = Intake(self.gate, config.http.max_body)
         self.ingest = IngestServer(self.intake, config.ingest, self._ingest_of)
         self.peers = EventSync(config.event_sync, self.journal, self._sync_owner(process_id))
         # Only makes a change be read sooner: polling alone suffices.
         self.listener = lease_listener_of(config, partial(self.driver.handle, on.LeaseChanged()))
+        self.reloader = Reloader(config, read_config, self._take)
         # A connection of its own: no renewal waits for what an operator asks.
         self.lease_admin = lease_store_of(config)
+
+    def _local_service(self) -> LocalService:
+        answers, admitted = LocalAnswers(self.core, self.journal), self.publisher.admitted
+        return LocalService(
+            self.driver, answers, self.outbox, self._sinks_of, admitted, self.observer
+        )
 
     def _open(self, living: str | None) -> tuple[Journal, Outbox]:
         config, data = self.config, self.data
@@ -224,6 +227,17 @@ class Node:
         self.service.stopping()
         self.driver.handle(on.StopAsked())
 
+    def reload(self) -> None:
+        """SIGHUP came."""
+        self._reloading = self._watch(self.reloader.reload(), "reload")
+
+    def _take(self, config: Config) -> None:
+        """What can change while the node runs: ``reloading.RELOADABLE``."""
+        logs.configure(config.log, node=config.node.id, process="node")
+        self.disk.min_free, self.disk.journal_max = config.journal.min_free, config.journal.max_size
+        self.archive.keep = config.snapshot.revisions_to_keep
+        self.driver.handle(on.SnapshotEvery(config.snapshot.interval))
+
     async def _tick(self) -> None:
         """The supervisor says first what still runs, so that no second query process is started."""
         with contextlib.suppress(TimeoutError):
@@ -242,7 +256,8 @@ class Node:
         return asyncio.create_task(run(), name=name)
 
     def _web(self) -> WebServer:
-        operator = OperatorRequests(self.core, self.driver.handle)
+        core, handle = self.core, self.driver.handle
+        operator = OperatorRequests(core, handle)
         view = NodeView(
             self.status,
             self.cluster,
@@ -252,13 +267,9 @@ class Node:
             self._alive,
             operator.switch_over,
         )
-        others = [
-            *routes(self.intake),
-            *lease_routes(self.lease_admin, self.config.group),
-            *failover_routes(self.core, self.driver.handle),
-            *snapshot_routes(self.core, self.archive, self.driver.handle),
-        ]
-        return WebServer(application(view, others), self.config.http)
+        parts = self.intake, self.lease_admin, self.archive
+        served = web_application(view, core, handle, *parts, self.config.group)
+        return WebServer(served, self.config.http)
 
     # -- what stages ask ---------------------------------------------------------------------------
 
@@ -274,6 +285,7 @@ class Node:
             self.archive,
             self.driver.arrivals,
             self._queues(),
+            self.reloader.last,
             self.started_at,
             boottime(),
         )
@@ -289,18 +301,6 @@ class Node:
     def _condition(self) -> Condition:
         core, lease = self.core, self.core.lease
         return Condition(core.role, core.why, core.epoch, lease.protected, not lease.failing)
-
-    def incarnation(self) -> str | None:
-        return self.core.querying.process.incarnation
-
-    def skipped(self, query: str, number: int) -> bool:
-        return (query, number) in self.core.deployment.skips
-
-    def was_made_by_other_code(self, query: str, number: int) -> bool:
-        return self.core.deployment.was_made_by_other_code(query, number)
-
-    def locate(self, first: int, last: int) -> list[Extent]:
-        return self.journal.locate(first, last)
 
     def remaining_seconds(self) -> float:
         """The publisher's authority (R17)."""

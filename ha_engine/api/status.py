@@ -12,6 +12,7 @@ from ha_engine import __version__
 from ha_engine.api.cluster import Neighbours, strangers
 from ha_engine.api.snapshot import Archive, snapshot_tree
 from ha_engine.api.status_body import (
+    ConfigStatus,
     Counts,
     JournalStatus,
     LeaseStatus,
@@ -29,6 +30,7 @@ from ha_engine.core.marks import QueryMarks
 from ha_engine.core.process import QueryProcess
 from ha_engine.core.queries import QueryLife
 from ha_engine.publish import SinkStatus
+from ha_engine.reloading import Reloaded
 from ha_engine.tally import Tally
 
 
@@ -113,6 +115,7 @@ def status_of(
     archive: Archive,
     arrivals: Arrivals,
     queues: Queues,
+    reloaded: Reloaded,
     started_at: float,
     now: float,
 ) -> Status:
@@ -134,6 +137,7 @@ def status_of(
         "active": core.lease.active_url,
         "handover_to": handover.to if handover else None,
         "uptime_seconds": round(time.monotonic() - started_at, 1),
+        "config": _config(reloaded),
         "lease": _lease(core.lease, authority),
         "peers": {name: _peer(name, core, links, ages) for name in links.names()},
         "strangers": strangers(links),
@@ -142,16 +146,30 @@ def status_of(
         "snapshot": snapshot_tree(core, archive),
         "receive": _receive(gate, core, queues),
         "query_process": _process(core.querying.process, queues),
-        "queries": {
-            name: _query(
-                marks,
-                core.deployment.lives[name],
-                progress.get(name, Progress()),
-                [sink for sink in sinks if sink.query == name],
-                ages,
-            )
-            for name, marks in core.deployment.marks.items()
-        },
+        "queries": _queries(core, progress, sinks, ages),
+    }
+
+
+def _queries(
+    core: Core, progress: Mapping[str, Progress], sinks: Sequence[SinkStatus], ages: _Ages
+) -> dict[str, QueryStatus]:
+    return {
+        name: _query(
+            marks,
+            core.deployment.lives[name],
+            progress.get(name, Progress()),
+            [sink for sink in sinks if sink.query == name],
+            ages,
+        )
+        for name, marks in core.deployment.marks.items()
+    }
+
+
+def _config(reloaded: Reloaded) -> ConfigStatus:
+    return {
+        "reloaded_at": reloaded.at,
+        "problems": list(reloaded.problems),
+        "needs_restart": list(reloaded.needs_restart),
     }
 
 

@@ -9,6 +9,18 @@ from ha_engine.operation import described
 
 
 @described
+class ConfigStatus(TypedDict):
+    """How the config was last read again."""
+
+    reloaded_at: str | None
+    """ISO 8601; null before the first SIGHUP."""
+    problems: list[str]
+    """Why nothing of it was taken."""
+    needs_restart: list[str]
+    """Keys that are otherwise in the files than this process has them."""
+
+
+@described
 class LeaseStatus(TypedDict):
     """The lease row as it was read last, and what this node may do under it."""
 
@@ -190,6 +202,7 @@ class Status(TypedDict):
     """URL of the active, where known."""
     handover_to: str | None
     uptime_seconds: float
+    config: ConfigStatus
     lease: LeaseStatus
     peers: dict[str, PeerStatus]
     strangers: dict[str, str]

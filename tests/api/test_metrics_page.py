@@ -18,6 +18,7 @@ from ha_engine.core import inputs as on
 from ha_engine.core.role import LEGAL
 from ha_engine.metrics import NodeMetrics
 from ha_engine.publish import SinkState, SinkStatus
+from ha_engine.reloading import Reloaded
 from ha_engine.sync import Report, Traffic
 from ha_engine.tally import Restored, SnapshotTally, Tally, Transfer
 from ha_engine.types import Holder, LeaseRow, Position, Revision, Role
@@ -92,6 +93,7 @@ def families() -> dict[str, Any]:
             Revisions(),
             arrivals,
             Queues(receive_bytes=11, acks=12, journal_bytes=13, mark_polls=14),
+            Reloaded(),
             0.0,
             world.now,
         )

@@ -16,13 +16,11 @@ from starlette.routing import Route
 from ha_engine import errors
 from ha_engine.api.cluster import cluster_of
 from ha_engine.api.cluster_body import Cluster
-from ha_engine.api.failover import failover_routes
-from ha_engine.api.http import NodeView, application
-from ha_engine.api.lease import lease_routes
+from ha_engine.api.http import NodeView
 from ha_engine.api.requests import BYTES_MAX
-from ha_engine.api.snapshot import snapshot_routes
 from ha_engine.receive import http as receive
 from ha_engine.receive.http_operations import PUBLISH
+from ha_engine.web import web_application
 from tests.core.world import World
 
 REFUSALS = [
@@ -49,13 +47,7 @@ def served() -> Starlette:
     view = NodeView(
         lambda: status, dict, bytes, lambda *_: "", lambda _: "", lambda: True, lambda *_: "no"
     )
-    others = [
-        *receive.routes(nobody),
-        *lease_routes(nobody, "g"),
-        *failover_routes(world.core, lambda _: None),
-        *snapshot_routes(world.core, nobody, lambda _: None),
-    ]
-    return application(view, others)
+    return web_application(view, world.core, lambda _: None, nobody, nobody, nobody, "g")
 
 
 async def ask(served: Starlette, method: str, path: str, **more: Any) -> httpx.Response:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -172,23 +173,44 @@ def _checks(view: NodeView) -> list[OperationRoute]:
         _check(view, "readiness", _ready, "Whether it takes events or stands by to take them."),
         _check(view, "active", _active, "Whether it is the active and takes events."),
         _check(view, "primary", _active, "The same as /active."),
-        _check(view, "passive", _passive, "Whether it stands by, in sync."),
-        _check(view, "replica", _passive, "The same as /passive."),
+        _check(view, "passive", _passive, "Whether it stands by, in sync.", _LAG),
+        _check(view, "replica", _passive, "The same as /passive.", _LAG),
     ]
 
 
 Condition = Callable[[NodeView, Mapping[str, Any]], bool]
+_LAG = Parameter(
+    "lag",
+    "query",
+    "Most records of the active that its disk may lack; where nobody knows, it is no.",
+    Annotated[int, Field(ge=0)],
+)
 
 
-def _check(view: NodeView, name: str, holds: Condition, says: str) -> OperationRoute:
+def _check(
+    view: NodeView, name: str, holds: Condition, says: str, *takes: Parameter
+) -> OperationRoute:
     async def respond(request: Request) -> JSONResponse:
         status = view.status()
-        ok = holds(view, status)
+        lags = _LAG in takes and "lag" in request.query_params and _lags(view, request)
+        ok = holds(view, status) and not lags
         body = {"ok": ok, "role": status["role"], "epoch": status["epoch"], "why": status["why"]}
         return JSONResponse(body, 200 if ok else 503)
 
     answers = {200: Answer("It is so.", Check), 503: Answer("It is not so.", Check)}
-    return OperationRoute(f"/{name}", respond, Operation(name, says, answers), *CHECKS)
+    if takes:
+        answers[400] = Answer("The lag is no number of records.")
+    return OperationRoute(f"/{name}", respond, Operation(name, says, answers, takes), *CHECKS)
+
+
+def _lags(view: NodeView, request: Request) -> bool:
+    """Behind the active by more records than the request allows. Raises HTTPException."""
+    allowed = request.query_params["lag"]
+    if not (allowed.isascii() and allowed.isdigit() and len(allowed) < 20):
+        raise HTTPException(400, "lag must be a number of records, such as 1000")
+    cluster = view.cluster()
+    lag = cluster["nodes"][cluster["node"]]["lag_records"]
+    return lag is None or lag > int(allowed)
 
 
 def _alive(view: NodeView, status: Mapping[str, Any]) -> bool:

@@ -6,20 +6,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
 import structlog
 
+from ha_engine import logs
 from ha_engine.api.cluster import cluster_of
-from ha_engine.api.failover import failover_routes
-from ha_engine.api.http import NodeView, application
-from ha_engine.api.lease import lease_routes
+from ha_engine.api.cluster_body import Cluster
+from ha_engine.api.http import NodeView
 from ha_engine.api.page import WithPage
 from ha_engine.api.server import WebServer, listen
-from ha_engine.api.snapshot import snapshot_routes
-from ha_engine.api.status import Progress, status_of
+from ha_engine.api.status import Queues, status_of
+from ha_engine.api.status_body import Status
 from ha_engine.archive.restoring import finish
 from ha_engine.assembly import (
     archive_of,
@@ -40,8 +40,10 @@ from ha_engine.errors import ConfigError
 from ha_engine.journal import Journal
 from ha_engine.journal.writer import JournalWriter
 from ha_engine.keeper import Keeper, restore
+from ha_engine.local_answers import LocalAnswers
 from ha_engine.metrics import NodeMetrics
 from ha_engine.notify import Condition, ServiceManager
+from ha_engine.observer import QueryObserver
 from ha_engine.operator_requests import OperatorRequests
 from ha_engine.outbox import Outbox
 from ha_engine.ports import Ports
@@ -49,16 +51,17 @@ from ha_engine.publish import Publisher, Sink
 from ha_engine.query.application import load_application
 from ha_engine.query.service import LocalService, serve
 from ha_engine.receive.backlog import Disk
-from ha_engine.receive.http import routes
 from ha_engine.receive.ingest import IngestServer
 from ha_engine.receive.intake import Intake
+from ha_engine.reloading import Reloader
 from ha_engine.runtime_dir import make_runtime_dir
 from ha_engine.sink_assembly import sinks_of
 from ha_engine.source_assembly import receivers_of
 from ha_engine.sync import EventSync
 from ha_engine.sync_owner import SyncOwner
-from ha_engine.types import Extent, Position
-from ha_engine.v1 import local_pb2 as pb
+from ha_engine.tally import Tally
+from ha_engine.types import Position
+from ha_engine.web import web_application
 
 log = structlog.get_logger(__name__)
 
@@ -72,19 +75,26 @@ class Node:
     """Everything of one node process, from the locked data directory to the open HTTP port."""
 
     def __init__(
-        self, config: Config, process_id: str, living: str | None, service: ServiceManager
+        self,
+        config: Config,
+        read_config: Callable[[], Config],
+        process_id: str,
+        living: str | None,
+        service: ServiceManager,
     ) -> None:
         self.config, self.service, self.started_at = config, service, time.monotonic()
         self.application = load_application(config.application)
         self.data = DataDirectory(config.node.data_dir)
         self.journal, self.outbox = self._open(living)
-        self.progress: dict[str, Progress] = {}
         self.core = core_of(
             config, self.application, self.journal, process_id, self.data.high_water()
         )
         if living:
             self.core.querying.process.adopt(living)
-        self.driver = Driver(self.core, boottime, config.lease.db_timeout)
+        self.metrics = NodeMetrics(config.group, config.node.id, self.status)
+        tally = Tally(database_asked=self.metrics.database.observe)
+        self.observer = QueryObserver(self.metrics, tally)
+        self.driver = Driver(self.core, boottime, config.lease.db_timeout, tally)
         self.writer = JournalWriter(
             self.journal,
             self.driver.durable,
@@ -92,7 +102,6 @@ class Node:
             # The gate's own bound lies below: what the core has given a position always fits.
             pending_bytes_max=2 * config.receive.max_pending + (64 << 20),
         )
-        self.metrics = NodeMetrics(config.group, config.node.id, self.status)
         limits, size = config.journal, lambda: self.journal.size_bytes
         self.disk = Disk(self.data.path, limits.min_free, size, limits.max_size)
         backlog = backlog_of(config, self.core, self.disk)
@@ -100,27 +109,25 @@ class Node:
         restore(self.data.base, self.journal, self.outbox, self.core, self.gate)
         self.sinks = sinks_of(config, self.application)
         self.publisher = self._stopped_publisher()
-        self.local = LocalService(
-            self.driver, self, self.outbox, self._sinks_of, self.publisher.admitted, self
-        )
+        self.local = self._local_service()
         self.lease_store = lease_store_of(config)
-        self.archive = archive_of(
-            config,
-            self.application,
-            self.core,
-            self.journal,
-            self.writer,
-            self.outbox,
-            self.data.base,
-        )
+        parts = self.core, self.journal, self.writer, self.outbox, self.data.base
+        self.archive = archive_of(config, self.application, *parts)
         self.intake = Intake(self.gate, config.http.max_body)
         self.receivers = receivers_of(config, self.application, self.gate, self.intake)
         self.ingest = IngestServer(self.intake, config.ingest, self._ingest_of)
         self.peers = EventSync(config.event_sync, self.journal, self._sync_owner(process_id))
         # Only makes a change be read sooner: polling alone suffices.
         self.listener = lease_listener_of(config, partial(self.driver.handle, on.LeaseChanged()))
+        self.reloader = Reloader(config, read_config, self._take)
         # A connection of its own: no renewal waits for what an operator asks.
         self.lease_admin = lease_store_of(config)
+
+    def _local_service(self) -> LocalService:
+        answers, admitted = LocalAnswers(self.core, self.journal), self.publisher.admitted
+        return LocalService(
+            self.driver, answers, self.outbox, self._sinks_of, admitted, self.observer
+        )
 
     def _open(self, living: str | None) -> tuple[Journal, Outbox]:
         config, data = self.config, self.data
@@ -154,6 +161,8 @@ class Node:
 
     async def run(self) -> None:
         """Serves until it is asked to stop. Raises what broke it."""
+        last, streams = self.journal.last.sequence, self.application.streams
+        self.driver.arrivals.stand_on(boottime(), last, streams)
         for failed in (self.publisher.failed, self.receivers.failed):
             failed.add_done_callback(self._stage_died)
         self.driver.connect(
@@ -223,6 +232,17 @@ class Node:
         self.service.stopping()
         self.driver.handle(on.StopAsked())
 
+    def reload(self) -> None:
+        """SIGHUP came."""
+        self._reloading = self._watch(self.reloader.reload(), "reload")
+
+    def _take(self, config: Config) -> None:
+        """What can change while the node runs: ``reloading.RELOADABLE``."""
+        logs.configure(config.log, node=config.node.id, process="node")
+        self.disk.min_free, self.disk.journal_max = config.journal.min_free, config.journal.max_size
+        self.archive.keep = config.snapshot.revisions_to_keep
+        self.driver.handle(on.SnapshotEvery(config.snapshot.interval))
+
     async def _tick(self) -> None:
         """The supervisor says first what still runs, so that no second query process is started."""
         with contextlib.suppress(TimeoutError):
@@ -241,7 +261,8 @@ class Node:
         return asyncio.create_task(run(), name=name)
 
     def _web(self) -> WebServer:
-        operator = OperatorRequests(self.core, self.driver.handle)
+        core, handle = self.core, self.driver.handle
+        operator = OperatorRequests(core, handle)
         view = NodeView(
             self.status,
             self.cluster,
@@ -251,50 +272,43 @@ class Node:
             self._alive,
             operator.switch_over,
         )
-        others = [
-            *routes(self.intake),
-            *lease_routes(self.lease_admin, self.config.group),
-            *failover_routes(self.core, self.driver.handle),
-            *snapshot_routes(self.core, self.archive, self.driver.handle),
-        ]
-        served = WithPage(application(view, others), self.peers.urls)
+        parts = self.intake, self.lease_admin, self.archive
+        served = WithPage(
+            web_application(view, core, handle, *parts, self.config.group), self.peers.urls
+        )
         return WebServer(served, self.config.http)
 
     # -- what stages ask ---------------------------------------------------------------------------
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> Status:
         return status_of(
             self.core,
             self.config.group,
             self.metrics.gate,
             self.publisher.status(),
             self.receivers.status(),
-            self.progress,
+            self.observer.progress,
             self.peers,
             self.driver.tally,
             self.archive,
+            self.driver.arrivals,
+            self._queues(),
+            self.reloader.last,
             self.started_at,
             boottime(),
         )
 
-    def cluster(self) -> dict[str, Any]:
+    def _queues(self) -> Queues:
+        writer, room = self.writer, self.gate.room
+        polls = self.local.polls_pending
+        return Queues(room.taken, self.driver.acks_waiting, writer.pending_bytes, polls)
+
+    def cluster(self) -> Cluster:
         return cluster_of(self.core, self.config.group, self.peers, self.archive.transfer.to_go)
 
     def _condition(self) -> Condition:
         core, lease = self.core, self.core.lease
         return Condition(core.role, core.why, core.epoch, lease.protected, not lease.failing)
-
-    def incarnation(self) -> str | None:
-        return self.core.querying.process.incarnation
-
-    def skipped(self, query: str, number: int) -> bool:
-        return (query, number) in self.core.deployment.skips
-
-    def was_made_by_other_code(self, query: str, number: int) -> bool:
-        return self.core.deployment.was_made_by_other_code(query, number)
-
-    def locate(self, first: int, last: int) -> list[Extent]:
-        return self.journal.locate(first, last)
 
     def remaining_seconds(self) -> float:
         """The publisher's authority (R17)."""
@@ -312,18 +326,6 @@ class Node:
         return not self.driver.ended.done()
 
     # -- what stages tell --------------------------------------------------------------------------
-
-    def progressed(self, query: str, progress: pb.QueryProgress) -> None:
-        self.progress[query] = Progress(
-            progress.number,
-            progress.input_rows,
-            progress.duration_ms,
-            progress.watermark,
-            progress.dropped_by_watermark,
-            progress.state_rows,
-            progress.state_bytes,
-        )
-        self.metrics.observe_batch(query, progress.duration_ms / 1000)
 
     def _sinks_of(self, query: str) -> dict[str, Sink]:
         return {sink: opened for (name, sink), opened in self.sinks.items() if name == query}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from typing import Any
 import structlog
 
 from ha_engine.archivist import Archivist
+from ha_engine.arrivals import Arrivals
 from ha_engine.core import Core
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
@@ -40,10 +42,13 @@ LEASE_THREADS = 3
 class Driver:
     """One per node process, on its event loop."""
 
-    def __init__(self, core: Core, clock: Callable[[], float], db_timeout: float) -> None:
+    def __init__(
+        self, core: Core, clock: Callable[[], float], db_timeout: float, tally: Tally | None = None
+    ) -> None:
         self.core, self._clock, self._db_timeout = core, clock, db_timeout
         self._ports: Ports | None = None
-        self.tally, self._role = Tally(), core.role
+        self.tally, self._role = tally or Tally(), core.role
+        self.arrivals = Arrivals()
         self._inputs: deque[on.Input] = deque()
         self._stepping = False
         # A heap: a retry may wait for an older record than those who came before it.
@@ -124,6 +129,11 @@ class Driver:
         heapq.heappush(self._waiters, (sequence, next(self._arrivals), future))
         await future
 
+    @property
+    def acks_waiting(self) -> int:
+        """Records with events that producers wait for, and that are not committed yet."""
+        return len(self._waiters)
+
     def durable(self, sequence: int) -> None:
         self.handle(on.RecordsDurable(sequence))
 
@@ -184,6 +194,7 @@ class Driver:
             case do.StartPublishing(epoch):
                 ports.publishing.start(epoch)
             case do.NoteOutage(epoch, seconds):
+                self.tally.outage_seconds = seconds
                 self._spawn(self._note_outage(ports.outages, epoch, seconds), "note the outage")
             case do.StopPublishing():
                 self._spawn(ports.publishing.stop(), "stop publishing")
@@ -210,6 +221,7 @@ class Driver:
         """What came from the active, the gate learns of here (R27); its own it knows."""
         ports.appender.append(records)
         ports.peers.appended(records)
+        self.arrivals.saw(self._clock(), records)
         if not self.core.acting:
             for record in records:
                 ports.receivers.replay(record)
@@ -237,7 +249,7 @@ class Driver:
 
     async def _call_lease(self, action: do.Action) -> None:
         """A reply later than its deadline counts as lost; its thread is left to end by itself."""
-        loop = asyncio.get_running_loop()
+        loop, began = asyncio.get_running_loop(), time.monotonic()
         try:
             call = loop.run_in_executor(self._threads, self._ask, action)
             outcome = await asyncio.wait_for(call, self._db_timeout)
@@ -247,6 +259,7 @@ class Driver:
             raise
         except EngineError as error:
             outcome = on.DatabaseUnreachable(str(error))
+        self.tally.database_asked(time.monotonic() - began)
         self._tell_of_database(outcome)
         self.handle(outcome)
 

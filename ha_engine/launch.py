@@ -79,4 +79,5 @@ async def _until_stopped(supervisor: Supervisor) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, supervisor.stop)
+    loop.add_signal_handler(signal.SIGHUP, supervisor.reload)
     return await supervisor.run()

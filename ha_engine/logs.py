@@ -1,6 +1,6 @@
 """Logging of the engine's processes: structlog to stderr, for people or as JSON, without secrets.
 
-One call of ``configure`` at the start of a process; modules take ``structlog.get_logger()``. What
+A call of ``configure`` at the start of a process; modules take ``structlog.get_logger()``. What
 libraries log through ``logging`` (uvicorn, alembic, grpc) takes the same way out. Start uvicorn
 with ``log_config=None``, so that it does not set up its own.
 """
@@ -30,15 +30,24 @@ _SELF_MADE = ("uvicorn", "uvicorn.error", "uvicorn.access")
 
 
 def configure(log: LogConfig, *, node: str, process: str, stream: TextIO | None = None) -> None:
-    """Send every log line of this process to stderr (or ``stream``), each with node and process."""
+    """Send every log line of this process to stderr (or ``stream``), each with node and process.
+
+    May be called again with another level or format.
+    """
     out = stream or sys.stderr
     handler = logging.StreamHandler(out)
     handler.setFormatter(_formatter(log, _named(node, process), colours=out.isatty()))
     level = logging.getLevelNamesMapping()[log.level.upper()]
     _route_standard_logging(handler, level)
     structlog.configure(
-        processors=[*_common(_named(node, process)), _hand_over],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
+        # The level is asked of the standard logger at each line: who has logged before keeps his
+        # logger, and a reload must reach him too.
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *_common(_named(node, process)),
+            _hand_over,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.NOTSET),
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )

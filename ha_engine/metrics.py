@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
@@ -16,6 +16,11 @@ from prometheus_client.core import (
 
 from ha_engine.latency import RecentLatency
 from ha_engine.receive.gate import Tally
+
+_Told = Mapping[str, tuple[str, str]]
+"""Metric, where the status has it, and what it means."""
+_Seen = Mapping[tuple[str, ...], Mapping[str, Any]]
+"""Values of the labels, and what the status says of that."""
 
 ROLE_CODES = {
     "starting": 0,
@@ -39,6 +44,7 @@ SOURCE_CODES = {
 }
 
 _ACK_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+_DATABASE_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 _BATCH_BUCKETS = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 
 _FLAGS = {
@@ -52,7 +58,16 @@ _NODE_GAUGES = {
     "journal_last_sequence": ("journal", "last_sequence", "Newest record in the journal."),
     "journal_durable_sequence": ("journal", "durable_sequence", "Newest record on disk."),
     "journal_committed_sequence": ("journal", "committed_sequence", "Newest committed record."),
+    "journal_pending_bytes": ("journal", "pending_bytes", "Bytes written and not on disk yet."),
     "receive_backlog_events": ("receive", "backlog_events", "Events no batch has taken in yet."),
+    "receive_pending_bytes": ("receive", "pending_bytes", "Bytes being read or to be committed."),
+    "receive_pending_acks": ("receive", "pending_acks", "Records that producers wait for."),
+    "mark_polls_pending": ("query_process", "polls_pending", "Queries that wait for a mark."),
+    "outage_seconds": (
+        "counts",
+        "outage_seconds",
+        "How long nobody was active before this node became it last; NaN if it never did.",
+    ),
 }
 _NODE_COUNTERS = {
     "events_accepted": ("accepted_events", "Events stored."),
@@ -61,6 +76,7 @@ _NODE_COUNTERS = {
 _COUNTS = {
     "digest_mismatches": "Batches that came out differently from the active's.",
     "database_failures": "Calls on the lease row that failed or were late.",
+    "orphaned_query_processes": "Query processes that called and are not the one this node runs.",
 }
 _SNAPSHOT_GAUGES = {
     "age_seconds": ("age_seconds", "Since the newest snapshot became visible; NaN without one."),
@@ -76,6 +92,15 @@ _SNAPSHOT_COUNTERS = {
 _PEER_GAUGES = {
     "peer_connected": ("connected", "1 while a link to the peer is open."),
     "peer_lag_records": ("lag_records", "Records not yet on the peer's disk; on the active only."),
+    "peer_lag_events": (
+        "lag_events",
+        "Events of the last half hour not yet on the peer's disk, rounded up; on the active only.",
+    ),
+    "peer_lag_seconds": (
+        "lag_seconds",
+        "Since the oldest of them came, half an hour at most; on the active only.",
+    ),
+    "sync_in_flight_bytes": ("in_flight_bytes", "Bytes sent and not confirmed by the peer's disk."),
 }
 _PEER_COUNTERS = {
     "sync_sent_bytes": ("bytes_sent", "Bytes sent to the peer."),
@@ -85,6 +110,14 @@ _QUERY_GAUGES = {
     "query_batch": ("batch", "Newest batch whose output is in the outbox."),
     "query_mark": ("mark", "Newest mark in the journal."),
     "query_backlog_events": ("backlog_events", "Events the query has not taken in yet."),
+    "query_lag_seconds": (
+        "lag_seconds",
+        "Since the oldest event came whose output is not in the outbox, half an hour at most.",
+    ),
+    "query_mark_age_seconds": (
+        "mark_age_seconds",
+        "Since the newest mark; missing while this process has seen none.",
+    ),
     "query_restarts": ("restarts", "Restarts after a failure since the process started."),
     "query_state_rows": ("state_rows", "Rows in Spark's state."),
     "query_state_bytes": ("state_bytes", "Memory of Spark's state, in bytes."),
@@ -103,6 +136,10 @@ _SOURCE_GAUGES = {
         "backlog_bytes",
         "Bytes that the active's source knows to wait.",
     ),
+}
+_QUERY_COUNTERS = {
+    "query_dropped_rows": ("dropped_rows", "Rows too late, in all batches that Spark told of."),
+    "poisoned_batches": ("poisoned_batches", "Batches at which the query became FAILED."),
 }
 
 
@@ -123,7 +160,7 @@ class GateCounters(Tally):
 class NodeMetrics:
     """One registry per node process; ``status`` is called at each scrape."""
 
-    def __init__(self, group: str, node: str, status: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, group: str, node: str, status: Callable[[], Mapping[str, Any]]) -> None:
         self._labels = {"group": group, "node": node}
         self._status = status
         self.registry = CollectorRegistry()
@@ -144,6 +181,15 @@ class NodeMetrics:
             registry=self.registry,
         )
 
+        database = Histogram(
+            "ha_engine_database_seconds",
+            "Calls on the lease row, to their answer or deadline.",
+            list(self._labels),
+            buckets=_DATABASE_BUCKETS,
+            registry=self.registry,
+        )
+        self.database = database.labels(**self._labels)
+
     def observe_batch(self, query: str, seconds: float) -> None:
         self._batch.labels(**self._labels, query=query).observe(seconds)
 
@@ -162,7 +208,7 @@ class NodeMetrics:
         for name, text in _FLAGS.items():
             yield self._gauge(name, text, status[name])
         for name, (section, key, text) in _NODE_GAUGES.items():
-            yield self._gauge(name, text, status[section][key])
+            yield self._gauge(name, text, _number(status[section][key]))
         for name, (key, text) in _NODE_COUNTERS.items():
             yield self._counter(name, text, status["receive"][key])
         for name, text in _COUNTS.items():
@@ -178,7 +224,7 @@ class NodeMetrics:
         told = seen | (seen["newest"] or {})
         for name, (key, text) in _SNAPSHOT_GAUGES.items():
             value = told.get(key)
-            yield self._gauge(f"snapshot_{name}", text, math.nan if value is None else value)
+            yield self._gauge(f"snapshot_{name}", text, _number(value))
         restored = seen["restored"] or {"seconds": math.nan, "passed_over": ()}
         text = "What the restore took that this node's data began with; NaN if it began with none."
         yield self._gauge("snapshot_restore_seconds", text, restored["seconds"])
@@ -212,42 +258,34 @@ class NodeMetrics:
         return counter
 
     def _peers(self, peers: dict[str, Any]) -> Iterator[Metric]:
-        labels = [*self._labels, "peer"]
-        families: list[tuple[GaugeMetricFamily | CounterMetricFamily, str]] = [
-            *(
-                (GaugeMetricFamily(f"ha_engine_{name}", text, labels=labels), key)
-                for name, (key, text) in _PEER_GAUGES.items()
-            ),
-            *(
-                (CounterMetricFamily(f"ha_engine_{name}", text, labels=labels), key)
-                for name, (key, text) in _PEER_COUNTERS.items()
-            ),
-        ]
-        for family, key in families:
-            for peer, seen in peers.items():
-                if seen[key] is not None:
-                    family.add_metric([*self._labels.values(), peer], seen[key])
-            yield family
+        seen: _Seen = {(peer,): values for peer, values in peers.items()}
+        yield from self._gauges(("peer",), _PEER_GAUGES, seen)
+        yield from self._counters(("peer",), _PEER_COUNTERS, seen)
+
+    def _gauges(self, by: tuple[str, ...], told: _Told, seen: _Seen) -> Iterator[Metric]:
+        """A gauge for each of ``told``, with a sample for each in ``seen``; None says nothing."""
+        for name, (key, text) in told.items():
+            gauge = GaugeMetricFamily(f"ha_engine_{name}", text, labels=[*self._labels, *by])
+            for which, values in seen.items():
+                if values[key] is not None:
+                    gauge.add_metric([*self._labels.values(), *which], values[key])
+            yield gauge
+
+    def _counters(self, by: tuple[str, ...], told: _Told, seen: _Seen) -> Iterator[Metric]:
+        for name, (key, text) in told.items():
+            counter = CounterMetricFamily(f"ha_engine_{name}", text, labels=[*self._labels, *by])
+            for which, values in seen.items():
+                counter.add_metric([*self._labels.values(), *which], values[key])
+            yield counter
 
     def _sources(self, streams: dict[str, Any]) -> Iterator[Metric]:
-        labels = [*self._labels, "stream", "source"]
-        families: list[tuple[GaugeMetricFamily | CounterMetricFamily, str]] = [
-            *(
-                (CounterMetricFamily(f"ha_engine_{name}", text, labels=labels), key)
-                for name, (key, text) in _SOURCE_COUNTERS.items()
-            ),
-            *(
-                (GaugeMetricFamily(f"ha_engine_{name}", text, labels=labels), key)
-                for name, (key, text) in _SOURCE_GAUGES.items()
-            ),
-        ]
-        for family, key in families:
-            for stream, sources in streams.items():
-                for source, seen in sources.items():
-                    value = SOURCE_CODES[seen[key]] if key == "state" else seen[key]
-                    if value is not None:
-                        family.add_metric([*self._labels.values(), stream, source], value)
-            yield family
+        seen: _Seen = {
+            (stream, source): {**values, "state": SOURCE_CODES[values["state"]]}
+            for stream, sources in streams.items()
+            for source, values in sources.items()
+        }
+        yield from self._counters(("stream", "source"), _SOURCE_COUNTERS, seen)
+        yield from self._gauges(("stream", "source"), _SOURCE_GAUGES, seen)
 
     def _rejected(self, reasons: dict[str, int]) -> CounterMetricFamily:
         counter = CounterMetricFamily(
@@ -282,8 +320,10 @@ class NodeMetrics:
             state.add_metric([*self._labels.values(), query], STATE_CODES[seen["state"]])
         yield state
         yield from self._sinks(queries)
-        for name, (key, text) in _QUERY_GAUGES.items():
-            gauge = GaugeMetricFamily(f"ha_engine_{name}", text, labels=labels)
-            for query, seen in queries.items():
-                gauge.add_metric([*self._labels.values(), query], seen[key])
-            yield gauge
+        told: _Seen = {(query,): values for query, values in queries.items()}
+        yield from self._gauges(("query",), _QUERY_GAUGES, told)
+        yield from self._counters(("query",), _QUERY_COUNTERS, told)
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value

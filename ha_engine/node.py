@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import uuid
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -29,9 +30,11 @@ from ha_engine.sessions import die_with_parent
 log = structlog.get_logger(__name__)
 
 
-async def _main(config: Config, process_id: str, living: str | None) -> None:
-    node = Node(config, process_id, living, ServiceManager(os.environ))
+async def _main(config: Config, arguments: argparse.Namespace) -> None:
+    read = partial(load_config, arguments.config, os.environ)
+    node = Node(config, read, arguments.process, arguments.living, ServiceManager(os.environ))
     loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, node.reload)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, node.stop)
     await node.run()
@@ -50,7 +53,7 @@ def main() -> int:
     try:
         config = load_config(arguments.config, os.environ)
         logs.configure(config.log, node=config.node.id, process="node")
-        uvloop.run(_main(config, arguments.process, arguments.living))
+        uvloop.run(_main(config, arguments))
     except EngineError as error:
         log.error("the node process ends", reason=str(error))
         return error.exit_code

@@ -9,6 +9,7 @@ has been reaped. It holds no state that a restart would miss.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -23,7 +24,9 @@ from typing import Protocol
 import grpc
 import structlog
 
+from ha_engine import logs
 from ha_engine.config import Config
+from ha_engine.config.load import load_config
 from ha_engine.errors import EngineError, QueryProcessFailed
 from ha_engine.notify import ServiceManager
 from ha_engine.query.lifeline import ProcessId
@@ -87,10 +90,17 @@ class Supervisor:
         self._query_ended: asyncio.Task[None] | None = None
         # Of the stream that is open now: what an older one did not tell is told by its first event.
         self._events: asyncio.Queue[pb.SupervisorEvent] = asyncio.Queue()
-        self._stopping = asyncio.Event()
+        self._stopping, self._reload_asked = asyncio.Event(), asyncio.Event()
 
     def stop(self) -> None:
         self._stopping.set()
+
+    def reload(self) -> None:
+        """Its own log's settings; everything else, and what is wrong, is the node process's."""
+        with contextlib.suppress(EngineError, OSError):
+            config = load_config(self._config_path, os.environ)
+            logs.configure(config.log, node=self._config.node.id, process="supervisor")
+        self._reload_asked.set()
 
     async def run(self) -> int:
         """Returns the exit code of the command."""
@@ -119,7 +129,8 @@ class Supervisor:
         link = asyncio.create_task(self._attend_node(served), name="node link")
         stopper = asyncio.create_task(self._stop_when_asked(node), name="stopper")
         bridge = asyncio.create_task(ServiceManager(self._service).bridge(served), name="bridge")
-        tasks = (link, stopper, bridge)
+        reloads = asyncio.create_task(self._pass_reloads_on(node, served), name="reloads")
+        tasks = (link, stopper, bridge, reloads)
         try:
             code = await node.process.wait()
         finally:
@@ -155,6 +166,14 @@ class Supervisor:
         await asyncio.sleep(STOP_SECONDS)
         log.error("node process did not stop in time; killing it")
         node.process.kill()
+
+    async def _pass_reloads_on(self, node: Child, served: asyncio.Event) -> None:
+        """Before it serves, the signal would end the node process, which is not ready for it."""
+        while True:
+            await self._reload_asked.wait()
+            await served.wait()
+            self._reload_asked.clear()
+            _signal(node.process.pid, signal.SIGHUP)
 
     def _release(self, process_id: str) -> None:
         """The node process is certainly dead: nobody needs to wait for its ttl."""

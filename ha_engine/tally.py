@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ha_engine.core import inputs as on
@@ -28,6 +29,12 @@ class Tally:
     """By (new role, reason)."""
     digest_mismatches: int = 0
     database_failures: int = 0
+    orphans: int = 0
+    """Query processes that called and are not the one that this node runs."""
+    outage_seconds: float | None = None
+    """How long nobody was active before this node, when it last became it."""
+    database_asked: Callable[[float], None] = lambda seconds: None
+    """Told of each call on the lease row how long it took."""
 
     def role_changed(self, before: Role, role: Role, event: on.Input, *, stopping: bool) -> None:
         self.role_changes[role.value, _reason(before, role, event, stopping)] += 1

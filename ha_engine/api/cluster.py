@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
+from ha_engine.api.cluster_body import Cluster, ClusterNode, LeaseBody, NodeQuery, Rejoin
 from ha_engine.core import Core
 from ha_engine.sync import QueryReport, Report
 from ha_engine.types import LeaseRow, Member
@@ -57,28 +58,8 @@ def report_of(core: Core, to_restore: int, ingest: str = "") -> Report:
     )
 
 
-def cluster_of(core: Core, group: str, links: Neighbours, to_restore: int = 0) -> dict[str, Any]:
-    """The body of GET /v1/cluster.
-
-    ``node`` is who answers, ``active`` the name of the active or null, ``protected`` whether a
-    second member is in sync, ``lease`` the row as it was read last or null, and ``nodes`` has an
-    entry for each node of the group:
-
-    - ``answers``: whether it has reported within the last seconds; if not, everything below is
-      null but ``refused``, why the two do not work together, or ``unreachable``, why it cannot be
-      dialled, where that is known;
-    - ``reported_seconds_ago``, ``url``, ``role``, ``why``, ``epoch``, ``suspended``, ``warm``,
-      ``room`` (its disk takes events), ``in_sync`` (the row lists its journal), ``journal`` with
-      ``id`` and the sequences ``last``, ``durable`` and ``committed``;
-    - ``lag_records``: records of the active that are not on its disk, null without an active;
-    - ``queries`` by name: ``state``, ``mark``, ``batch`` (newest in its outbox), ``published``
-      (through every sink), ``differs`` (first batch unlike the active's, or null);
-    - ``rejoin``: null, or what it still lacks before it may take over: ``stage`` (comparing,
-      snapshot, journal, starting Spark, batches, rebuild), ``records`` and ``batches`` to go, and
-      ``bytes`` of a snapshot that is being restored.
-
-    ``strangers`` are nodes that call and are none of the peers, each with why it is refused.
-    """
+def cluster_of(core: Core, group: str, links: Neighbours, to_restore: int = 0) -> Cluster:
+    """The body of GET /v1/cluster."""
     row, said = core.lease.row, _said(core, links, to_restore)
     active = _active(said)
     holds = said[active][1] if active else None
@@ -130,9 +111,9 @@ def _active(said: Mapping[str, tuple[float, Report]]) -> str | None:
 
 def _node(
     name: str, said: tuple[float, Report] | None, row: LeaseRow | None, holds: Report | None
-) -> dict[str, Any]:
+) -> ClusterNode:
     if said is None:
-        return dict.fromkeys(_KEYS) | {"answers": False}
+        return _silent()
     age, report = said
     in_sync = row is not None and Member(name, report.journal_id) in row.in_sync
     return {
@@ -160,13 +141,28 @@ def _node(
     }
 
 
-_KEYS = (
-    *("reported_seconds_ago", "url", "role", "why", "epoch", "suspended", "warm", "room"),
-    *("in_sync", "journal", "lag_records", "queries", "rejoin", "refused", "unreachable"),
-)
+def _silent() -> ClusterNode:
+    return {
+        "answers": False,
+        "reported_seconds_ago": None,
+        "url": None,
+        "role": None,
+        "why": None,
+        "epoch": None,
+        "suspended": None,
+        "warm": None,
+        "room": None,
+        "in_sync": None,
+        "journal": None,
+        "lag_records": None,
+        "queries": None,
+        "rejoin": None,
+        "refused": None,
+        "unreachable": None,
+    }
 
 
-def _query(query: QueryReport) -> dict[str, Any]:
+def _query(query: QueryReport) -> NodeQuery:
     return {
         "state": query.state,
         "mark": query.mark,
@@ -176,7 +172,7 @@ def _query(query: QueryReport) -> dict[str, Any]:
     }
 
 
-def _rejoin(report: Report, in_sync: bool, holds: Report | None) -> dict[str, Any] | None:
+def _rejoin(report: Report, in_sync: bool, holds: Report | None) -> Rejoin | None:
     if holds is None or report.role in _ACTING or (in_sync and report.warm):
         return None
     return {
@@ -206,7 +202,7 @@ def _batches_to_go(report: Report, holds: Report) -> int:
     return sum(max(0, query.batch - has.get(query.query, 0)) for query in holds.queries)
 
 
-def _lease(row: LeaseRow) -> dict[str, Any]:
+def _lease(row: LeaseRow) -> LeaseBody:
     database = row.identity
     return {
         "group_id": row.group_id,

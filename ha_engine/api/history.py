@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC
-from typing import Any
 
+from ha_engine.api.bodies import History, HistoryLine, Pause
 from ha_engine.types import HolderChange, LeaseRow
 
 
-def history_tree(group: str, changes: Sequence[HolderChange]) -> dict[str, Any]:
-    """The body of GET /v1/history. ``node`` is null where the lease was released."""
+def history_tree(group: str, changes: Sequence[HolderChange]) -> History:
+    """The body of GET /v1/history."""
     return {"group": group, "history": [_line(change) for change in changes]}
 
 
-def _line(change: HolderChange) -> dict[str, Any]:
+def _line(change: HolderChange) -> HistoryLine:
     holder, previous = change.holder, change.previous
     return {
         "at": change.at.astimezone(UTC).isoformat(),
@@ -29,7 +29,7 @@ def _line(change: HolderChange) -> dict[str, Any]:
     }
 
 
-def pause_tree(group: str, row: LeaseRow) -> dict[str, Any]:
+def pause_tree(group: str, row: LeaseRow) -> Pause:
     """The body of the answer to POST /v1/pause and /v1/resume."""
     return {
         "group": group,

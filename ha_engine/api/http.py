@@ -2,27 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import Field
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Match
 
-CHECKS = ["GET", "HEAD", "OPTIONS"]
+from ha_engine.api import requests
+from ha_engine.api.bodies import Check, Handover, NotHere, Revived
+from ha_engine.api.cluster_body import Cluster
+from ha_engine.api.openapi import openapi_route
+from ha_engine.api.requests import SkipBody, SwitchoverBody
+from ha_engine.api.status_body import Status
+from ha_engine.operation import Answer, Operation, OperationRoute, Parameter
+
+CHECKS = ("GET", "HEAD", "OPTIONS")
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+
+_STATUS = Operation(
+    "status", "How this node is.", {200: Answer("As the node sees itself.", Status)}
+)
+_CLUSTER = Operation(
+    "cluster",
+    "How the nodes of the group are.",
+    {200: Answer("As this node heard of them last.", Cluster)},
+)
+_METRICS = Operation(
+    "metrics",
+    "Metrics in the text format of Prometheus.",
+    {200: Answer("All of them.", str, "text/plain")},
+)
+_QUERY = Parameter("query", "path", "Name of the query.")
+_REVIVED = {
+    200: Answer("It goes on.", Revived),
+    404: Answer("There is no such query."),
+    409: Answer("It has not failed, or this node must not decide it."),
+}
+_SKIP = Operation(
+    "skip",
+    "Give up the batch at which a query failed.",
+    {**_REVIVED, **requests.REFUSED},
+    [_QUERY],
+    requests.body_of(SkipBody),
+)
+_RETRY = Operation("retry", "Let a failed query try its batch again.", _REVIVED, [_QUERY])
+_SWITCHOVER = Operation(
+    "switchover",
+    "Make another node the active, with nothing lost.",
+    {
+        202: Answer("It has begun.", Handover),
+        409: Answer("This node is not the active, or no other can take over now.", NotHere),
+        **requests.REFUSED,
+    },
+    body=requests.body_of(SwitchoverBody),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
     """What the routes may ask of a node."""
 
-    status: Callable[[], dict[str, Any]]
-    cluster: Callable[[], dict[str, Any]]
+    status: Callable[[], Mapping[str, Any]]
+    cluster: Callable[[], Mapping[str, Any]]
     exposition: Callable[[], bytes]
     skip: Callable[[str, str], str]
     retry: Callable[[str], str]
@@ -30,50 +76,44 @@ class NodeView:
     switchover: Callable[[str | None, str], str]
 
 
-class SkipBody(BaseModel):
-    """Body of POST /v1/queries/{query}/skip."""
-
-    model_config = ConfigDict(extra="forbid")
-    by: str = "operator"
-
-
-class SwitchoverBody(BaseModel):
-    """Body of POST /v1/switchover; without ``to`` any node that can take over does."""
-
-    model_config = ConfigDict(extra="forbid")
-    to: str | None = None
-    by: str = "operator"
-
-
-def application(view: NodeView, others: Sequence[BaseRoute]) -> Starlette:
+def application(view: NodeView, others: Sequence[OperationRoute]) -> Starlette:
     """The ASGI application of a node; ``others`` are the routes of ingest and of the lease."""
     routes = [
         *others,
-        Route("/v1/status", _tree(view.status), methods=["GET"]),
-        Route("/v1/cluster", _tree(view.cluster), methods=["GET"]),
-        Route("/v1/queries/{query}/skip", _skip(view), methods=["POST"]),
-        Route("/v1/queries/{query}/retry", _retry(view), methods=["POST"]),
-        Route("/v1/switchover", _switchover(view), methods=["POST"]),
-        Route("/metrics", _metrics(view), methods=["GET"]),
-        Route("/liveness", _check(view, _alive), methods=CHECKS),
-        Route("/health", _check(view, _healthy), methods=CHECKS),
-        Route("/readiness", _check(view, _ready), methods=CHECKS),
-        Route("/active", _check(view, _active), methods=CHECKS),
-        Route("/primary", _check(view, _active), methods=CHECKS),
-        Route("/passive", _check(view, _passive), methods=CHECKS),
-        Route("/replica", _check(view, _passive), methods=CHECKS),
+        OperationRoute("/v1/status", _tree(view.status), _STATUS, "GET"),
+        OperationRoute("/v1/cluster", _tree(view.cluster), _CLUSTER, "GET"),
+        OperationRoute("/v1/queries/{query}/skip", _skip(view), _SKIP, "POST"),
+        OperationRoute("/v1/queries/{query}/retry", _retry(view), _RETRY, "POST"),
+        OperationRoute("/v1/switchover", _switchover(view), _SWITCHOVER, "POST"),
+        OperationRoute("/metrics", _metrics(view), _METRICS, "GET"),
+        *_checks(view),
     ]
-    handlers: dict[Any, Any] = {HTTPException: _http_error}
-    return Starlette(routes=routes, exception_handlers=handlers)
+    handlers: dict[Any, Any] = {HTTPException: http_error}
+    served = Starlette(routes=[*routes, openapi_route(routes)], exception_handlers=handlers)
+    # A path is answered or it is not: a redirect would tell whatever Host the client made up.
+    served.router.redirect_slashes = False
+    return served
 
 
-def _http_error(request: Request, error: Exception) -> JSONResponse:
+def http_error(request: Request, error: Exception) -> JSONResponse:
+    """Every refusal is a JSON object with the reason."""
     assert isinstance(error, HTTPException)
-    body = {"error": f"{request.method} {request.url.path}: {error.detail.lower()}"}
-    return JSONResponse(body, error.status_code, headers=error.headers)
+    body, headers = {"error": error.detail}, dict(error.headers or {})
+    if error.status_code in (404, 405):
+        body["error"] = f"{request.method} {request.url.path}: {error.detail.lower()}"
+    if error.status_code == 405:
+        headers["Allow"] = ", ".join(_allowed(request))
+    return JSONResponse(body, error.status_code, headers=headers)
 
 
-def _tree(ask: Callable[[], dict[str, Any]]) -> Any:
+def _allowed(request: Request) -> list[str]:
+    """Of all routes with this path: each by itself names only its own."""
+    routes = [route for route in request.app.routes if isinstance(route, OperationRoute)]
+    there = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    return sorted({method for route in there for method in route.methods or ()})
+
+
+def _tree(ask: Callable[[], Mapping[str, Any]]) -> Any:
     async def respond(request: Request) -> JSONResponse:
         return JSONResponse(ask())
 
@@ -89,10 +129,7 @@ def _metrics(view: NodeView) -> Any:
 
 def _skip(view: NodeView) -> Any:
     async def respond(request: Request) -> JSONResponse:
-        try:
-            body = SkipBody.model_validate_json(await request.body() or b"{}")
-        except ValidationError as error:
-            return JSONResponse({"error": error.errors()[0]["msg"]}, 400)
+        body = await requests.read(request, SkipBody)
         return _revived(view, request, lambda query: view.skip(query, body.by))
 
     return respond
@@ -107,10 +144,7 @@ def _retry(view: NodeView) -> Any:
 
 def _switchover(view: NodeView) -> Any:
     async def respond(request: Request) -> JSONResponse:
-        try:
-            body = SwitchoverBody.model_validate_json(await request.body() or b"{}")
-        except ValidationError as error:
-            return JSONResponse({"error": error.errors()[0]["msg"]}, 400)
+        body = await requests.read(request, SwitchoverBody)
         refusal = view.switchover(body.to, body.by)
         if refusal:
             return JSONResponse({"error": refusal, "active": view.status()["active"]}, 409)
@@ -129,35 +163,75 @@ def _revived(view: NodeView, request: Request, revive: Callable[[str], str]) -> 
     )
 
 
-def _check(view: NodeView, holds: Callable[[NodeView, dict[str, Any]], bool]) -> Any:
+# -- load balancers --------------------------------------------------------------------------------
+
+
+def _checks(view: NodeView) -> list[OperationRoute]:
+    return [
+        _check(view, "liveness", _alive, "Whether the process works; needs no database."),
+        _check(view, "health", _healthy, "Whether it works and no query has failed."),
+        _check(view, "readiness", _ready, "Whether it takes events or stands by to take them."),
+        _check(view, "active", _active, "Whether it is the active and takes events."),
+        _check(view, "primary", _active, "The same as /active."),
+        _check(view, "passive", _passive, "Whether it stands by, in sync.", _LAG),
+        _check(view, "replica", _passive, "The same as /passive.", _LAG),
+    ]
+
+
+Condition = Callable[[NodeView, Mapping[str, Any]], bool]
+_LAG = Parameter(
+    "lag",
+    "query",
+    "Most records of the active that its disk may lack; where nobody knows, it is no.",
+    Annotated[int, Field(ge=0)],
+)
+
+
+def _check(
+    view: NodeView, name: str, holds: Condition, says: str, *takes: Parameter
+) -> OperationRoute:
     async def respond(request: Request) -> JSONResponse:
         status = view.status()
-        ok = holds(view, status)
+        lags = _LAG in takes and "lag" in request.query_params and _lags(view, request)
+        ok = holds(view, status) and not lags
         body = {"ok": ok, "role": status["role"], "epoch": status["epoch"], "why": status["why"]}
         return JSONResponse(body, 200 if ok else 503)
 
-    return respond
+    answers = {200: Answer("It is so.", Check), 503: Answer("It is not so.", Check)}
+    if takes:
+        answers[400] = Answer("The lag is no number of records.")
+    return OperationRoute(f"/{name}", respond, Operation(name, says, answers, takes), *CHECKS)
 
 
-def _alive(view: NodeView, status: dict[str, Any]) -> bool:
+def _lags(view: NodeView, request: Request) -> bool:
+    """Behind the active by more records than the request allows. Raises HTTPException."""
+    allowed = request.query_params["lag"]
+    if not (allowed.isascii() and allowed.isdigit() and len(allowed) < 20):
+        raise HTTPException(400, "lag must be a number of records, such as 1000")
+    cluster = view.cluster()
+    lag = cluster["nodes"][cluster["node"]]["lag_records"]
+    return lag is None or lag > int(allowed)
+
+
+def _alive(view: NodeView, status: Mapping[str, Any]) -> bool:
     """The event loop turns and the core is fed; needs no database."""
     return view.alive()
 
 
-def _active(view: NodeView, status: dict[str, Any]) -> bool:
+def _active(view: NodeView, status: Mapping[str, Any]) -> bool:
     return bool(status["role"] == "active" and not status["suspended"])
 
 
-def _passive(view: NodeView, status: dict[str, Any]) -> bool:
+def _passive(view: NodeView, status: Mapping[str, Any]) -> bool:
     """In sync, and not the active: it takes over when the active is gone."""
     return bool(status["role"] == "passive")
 
 
-def _healthy(view: NodeView, status: dict[str, Any]) -> bool:
+def _healthy(view: NodeView, status: Mapping[str, Any]) -> bool:
     """Alive, and every query runs or waits for its turn."""
     return view.alive() and all(q["state"] != "failed" for q in status["queries"].values())
 
 
-def _ready(view: NodeView, status: dict[str, Any]) -> bool:
+def _ready(view: NodeView, status: Mapping[str, Any]) -> bool:
     """Takes events or stands by to take them."""
     return _active(view, status) or status["role"] == "passive"

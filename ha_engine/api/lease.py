@@ -5,19 +5,46 @@ They work on any node, active or not, as long as it reaches the database.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Protocol
 
+from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.routing import Route
 
+from ha_engine.api.bodies import History, Pause
 from ha_engine.api.history import history_tree, pause_tree
 from ha_engine.errors import DatabaseNotReady, DatabaseUnreachable, GroupUnknown, LeaseNotChanged
+from ha_engine.operation import Answer, Operation, OperationRoute, Parameter
 from ha_engine.types import HolderChange, LeaseRow
 
 LIMIT, LIMIT_MAX = 20, 1000
+_AWAY = Answer("The database does not answer, or lacks the engine's schema.")
+_PAUSED = {
+    200: Answer("How it is now.", Pause),
+    409: Answer("The group has no lease row yet, or others changed it all the time."),
+    503: _AWAY,
+}
+_HISTORY = Operation(
+    "history",
+    "Who held the lease, since when and why, and how long nobody was active.",
+    {
+        200: Answer("The newest changes.", History),
+        400: Answer("The limit is none."),
+        503: _AWAY,
+    },
+    takes=[
+        Parameter(
+            "limit",
+            "query",
+            "How many changes at most.",
+            Annotated[int, Field(ge=1, le=LIMIT_MAX, json_schema_extra={"default": LIMIT})],
+        )
+    ],
+)
+_PAUSE = Operation("pause", "Let no node take over the lease until it is resumed.", _PAUSED)
+_RESUME = Operation("resume", "End a pause.", _PAUSED)
 
 
 class LeaseAdmin(Protocol):
@@ -31,7 +58,7 @@ class LeaseAdmin(Protocol):
     def set_paused(self, paused: bool) -> LeaseRow: ...
 
 
-def lease_routes(admin: LeaseAdmin, group: str) -> list[Route]:
+def lease_routes(admin: LeaseAdmin, group: str) -> list[OperationRoute]:
     """``GET /v1/history?limit=``, ``POST /v1/pause`` and ``POST /v1/resume``."""
 
     async def history(request: Request) -> JSONResponse:
@@ -47,9 +74,9 @@ def lease_routes(admin: LeaseAdmin, group: str) -> list[Route]:
         return await _answer(lambda: pause_tree(group, admin.set_paused(False)))
 
     return [
-        Route("/v1/history", history, methods=["GET"]),
-        Route("/v1/pause", pause, methods=["POST"]),
-        Route("/v1/resume", resume, methods=["POST"]),
+        OperationRoute("/v1/history", history, _HISTORY, "GET"),
+        OperationRoute("/v1/pause", pause, _PAUSE, "POST"),
+        OperationRoute("/v1/resume", resume, _RESUME, "POST"),
     ]
 
 
@@ -58,7 +85,7 @@ def _limit(written: str) -> int | None:
     return int(written) if valid and 1 <= int(written) <= LIMIT_MAX else None
 
 
-async def _answer(ask: Callable[[], dict[str, Any]]) -> JSONResponse:
+async def _answer(ask: Callable[[], Mapping[str, Any]]) -> JSONResponse:
     try:
         return JSONResponse(await run_in_threadpool(ask))
     except (DatabaseUnreachable, DatabaseNotReady) as error:

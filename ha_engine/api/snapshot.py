@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Protocol
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.routing import Route
 
+from ha_engine.api.bodies import (
+    Moving,
+    NotHere,
+    RestoredBody,
+    RevisionBody,
+    SnapshotAsked,
+    SnapshotBody,
+)
 from ha_engine.core import Core
 from ha_engine.core import inputs as on
+from ha_engine.operation import Answer, Operation, OperationRoute
 from ha_engine.tally import Restored, SnapshotTally, Transfer
 from ha_engine.types import Revision
+
+_TELL = Operation(
+    "snapshots", "How snapshots are going.", {200: Answer("As this node knows.", SnapshotBody)}
+)
+_ASK = Operation(
+    "snapshot",
+    "Have the active take a snapshot of all that is committed now.",
+    {
+        202: Answer("It will be taken.", SnapshotAsked),
+        409: Answer("This node is not the active.", NotHere),
+    },
+)
 
 
 class Archive(Protocol):
@@ -32,7 +51,7 @@ class Archive(Protocol):
 
 def snapshot_routes(
     core: Core, archive: Archive, handle: Callable[[on.Input], None]
-) -> list[Route]:
+) -> list[OperationRoute]:
     """``GET /v1/snapshot`` tells, ``POST /v1/snapshot`` asks the active for one."""
 
     async def tell(request: Request) -> JSONResponse:
@@ -46,14 +65,13 @@ def snapshot_routes(
         return JSONResponse({"at_least": core.journal.committed}, 202)
 
     return [
-        Route("/v1/snapshot", tell, methods=["GET"]),
-        Route("/v1/snapshot", ask, methods=["POST"]),
+        OperationRoute("/v1/snapshot", tell, _TELL, "GET"),
+        OperationRoute("/v1/snapshot", ask, _ASK, "POST"),
     ]
 
 
-def snapshot_tree(core: Core, archive: Archive) -> dict[str, Any]:
-    """The body of GET /v1/snapshot; ``state`` and ``why_not`` are the active's alone, ``taking``
-    and ``restoring`` the bytes that this node moves now, ``restored`` what its data began from."""
+def snapshot_tree(core: Core, archive: Archive) -> SnapshotBody:
+    """The body of GET /v1/snapshot."""
     snapshots = core.tenure.snapshots if core.tenure else None
     age, revisions, counts = archive.age_seconds, archive.revisions, archive.counts
     return {
@@ -67,17 +85,27 @@ def snapshot_tree(core: Core, archive: Archive) -> dict[str, Any]:
         "seconds": round(counts.seconds, 3),
         "taking": _bytes_of(archive.upload),
         "restoring": _bytes_of(archive.transfer),
-        "restored": asdict(archive.restored) if archive.restored else None,
+        "restored": _restored(archive.restored) if archive.restored else None,
     }
 
 
-def _bytes_of(transfer: Transfer) -> dict[str, int] | None:
+def _restored(restored: Restored) -> RestoredBody:
+    return {
+        "revision": restored.revision,
+        "position": restored.position,
+        "bytes": restored.bytes,
+        "seconds": restored.seconds,
+        "passed_over": list(restored.passed_over),
+    }
+
+
+def _bytes_of(transfer: Transfer) -> Moving | None:
     if not transfer.total:
         return None
     return {"bytes_total": transfer.total, "bytes_done": transfer.done}
 
 
-def revision_tree(revision: Revision) -> dict[str, Any]:
+def revision_tree(revision: Revision) -> RevisionBody:
     """One revision, for the routes and the command line. Times are ISO 8601, sizes bytes."""
     return {
         "id": revision.id,

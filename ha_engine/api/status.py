@@ -4,20 +4,37 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 from ha_engine import __version__
 from ha_engine.api.cluster import Neighbours, strangers
 from ha_engine.api.snapshot import Archive, snapshot_tree
+from ha_engine.api.status_body import (
+    AckLatency,
+    ConfigStatus,
+    Counts,
+    JournalStatus,
+    LeaseStatus,
+    PeerStatus,
+    QueryProcessStatus,
+    QueryStatus,
+    ReceiveStatus,
+    SinkBody,
+    SourceBody,
+    Status,
+)
+from ha_engine.arrivals import Arrivals
 from ha_engine.core import Core
 from ha_engine.core.lease import Lease
 from ha_engine.core.marks import QueryMarks
+from ha_engine.core.process import QueryProcess
 from ha_engine.core.queries import QueryLife
 from ha_engine.latency import RecentLatency
 from ha_engine.publish import SinkStatus
 from ha_engine.receive.pull.puller import SourceStatus
+from ha_engine.reloading import Reloaded
 from ha_engine.tally import Tally
 
 
@@ -43,6 +60,7 @@ class Links(Neighbours, Protocol):
     """The stage between nodes, with what went over it."""
 
     def traffic(self) -> Mapping[str, Traffic]: ...
+    def in_flight(self) -> Mapping[str, int]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +74,39 @@ class Progress:
     dropped_by_watermark: int = 0
     state_rows: int = 0
     state_bytes: int = 0
+    dropped_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Queues:
+    """What waits inside the node at this moment."""
+
+    receive_bytes: int = 0
+    acks: int = 0
+    journal_bytes: int = 0
+    mark_polls: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Ages:
+    """What came when, seen from ``now``; in seconds."""
+
+    arrivals: Arrivals
+    now: float
+
+    def behind(self, sequence: int, streams: Iterable[str] = ()) -> float:
+        return round(self.arrivals.seconds_behind(self.now, sequence, streams), 2)
+
+    def of_mark(self, query: str) -> float | None:
+        seconds = self.arrivals.seconds_since_mark(self.now, query)
+        return None if seconds is None else round(seconds, 2)
+
+    def of_query(self, marks: QueryMarks) -> float:
+        """A tick that runs has no events; nor has what came for other queries."""
+        if not marks.events_uncut and marks.in_flight is None:
+            return 0.0
+        done = min(max(marks.admitted, marks.before.number), marks.last.number)
+        return self.behind(marks.mark_at(done).through, marks.streams)
 
 
 def status_of(
@@ -68,23 +119,15 @@ def status_of(
     links: Links,
     tally: Tally,
     archive: Archive,
+    arrivals: Arrivals,
+    queues: Queues,
+    reloaded: Reloaded,
     started_at: float,
     now: float,
-) -> dict[str, Any]:
-    """The body of GET /v1/status, ``now`` on the core's clock: it may have stood still since.
-
-    Counts are since the process started, times in the unit that their name ends in. Where a name
-    does not say it all:
-
-    - ``lease``: ``authority_seconds`` is how long this node may act without another renewal, null
-      while nobody else can acquire; ``takeover_seconds`` how long the row must still stand still
-      before this node may acquire, null while it may not; ``database_answers`` is false from a
-      call that failed or was late until one is answered;
-    - ``receive.ack_ms``: ``p50`` and ``p99``, from a request's validated events to their commit,
-      of the last five to ten seconds; null without a request in that time.
-    """
-    handover, process = core.tenure and core.tenure.handover, core.querying.process
-    authority = core.authority_seconds(now)
+) -> Status:
+    """The body of GET /v1/status, ``now`` on the core's clock: it may have stood still since."""
+    handover = core.tenure and core.tenure.handover
+    authority, ages = core.authority_seconds(now), _Ages(arrivals, now)
     return {
         "group": group,
         "node": core.identity.node,
@@ -100,28 +143,53 @@ def status_of(
         "active": core.lease.active_url,
         "handover_to": handover.to if handover else None,
         "uptime_seconds": round(time.monotonic() - started_at, 1),
+        "config": _config(reloaded),
         "lease": _lease(core.lease, authority, now),
-        "peers": {name: _peer(name, core, links) for name in links.names()},
+        "peers": {name: _peer(name, core, links, ages) for name in links.names()},
         "strangers": strangers(links),
         "counts": _counts(tally),
-        "journal": _journal(core),
+        "journal": _journal(core, queues),
         "snapshot": snapshot_tree(core, archive),
-        "receive": _receive(gate, core),
+        "receive": _receive(gate, core, queues),
         "sources": _sources(sources),
-        "query_process": {
-            "incarnation": process.incarnation,
-            "attended": process.attended,
-            "last_death": process.last_death,
-        },
-        "queries": {
-            name: _query(marks, core.deployment.lives[name], progress.get(name, Progress()))
-            | {"sinks": {sink.sink: _sink(sink) for sink in sinks if sink.query == name}}
-            for name, marks in core.deployment.marks.items()
-        },
+        "query_process": _process(core.querying.process, queues),
+        "queries": _queries(core, progress, sinks, ages),
     }
 
 
-def _journal(core: Core) -> dict[str, Any]:
+def _queries(
+    core: Core, progress: Mapping[str, Progress], sinks: Sequence[SinkStatus], ages: _Ages
+) -> dict[str, QueryStatus]:
+    return {
+        name: _query(
+            marks,
+            core.deployment.lives[name],
+            progress.get(name, Progress()),
+            [sink for sink in sinks if sink.query == name],
+            ages,
+        )
+        for name, marks in core.deployment.marks.items()
+    }
+
+
+def _config(reloaded: Reloaded) -> ConfigStatus:
+    return {
+        "reloaded_at": reloaded.at,
+        "problems": list(reloaded.problems),
+        "needs_restart": list(reloaded.needs_restart),
+    }
+
+
+def _process(process: QueryProcess, queues: Queues) -> QueryProcessStatus:
+    return {
+        "incarnation": process.incarnation,
+        "attended": process.attended,
+        "last_death": process.last_death,
+        "polls_pending": queues.mark_polls,
+    }
+
+
+def _journal(core: Core, queues: Queues) -> JournalStatus:
     return {
         "id": core.identity.journal_id,
         "last": str(core.journal.last),
@@ -129,10 +197,11 @@ def _journal(core: Core) -> dict[str, Any]:
         "last_sequence": core.journal.last.sequence,
         "durable_sequence": core.journal.durable,
         "committed_sequence": core.journal.committed,
+        "pending_bytes": queues.journal_bytes,
     }
 
 
-def _counts(tally: Tally) -> dict[str, Any]:
+def _counts(tally: Tally) -> Counts:
     return {
         "role_changes": [
             {"role": role, "reason": reason, "times": times}
@@ -140,27 +209,32 @@ def _counts(tally: Tally) -> dict[str, Any]:
         ],
         "digest_mismatches": tally.digest_mismatches,
         "database_failures": tally.database_failures,
+        "orphaned_query_processes": tally.orphans,
+        "outage_seconds": tally.outage_seconds,
     }
 
 
-def _receive(gate: GateCounts, core: Core) -> dict[str, Any]:
+def _receive(gate: GateCounts, core: Core, queues: Queues) -> ReceiveStatus:
     return {
         "accepted_events": gate.rows_accepted,
         "duplicate_events": gate.rows_duplicate,
         "rejected_requests": dict(gate.requests_rejected),
         "backlog_events": core.deployment.backlog_events(),
+        "pending_bytes": queues.receive_bytes,
+        "pending_acks": queues.acks,
         "ack_ms": _ack_ms(gate.acks),
     }
 
 
-def _ack_ms(acks: RecentLatency) -> dict[str, float] | None:
+def _ack_ms(acks: RecentLatency) -> AckLatency | None:
     quantiles = acks.quantiles(0.5, 0.99)
     if quantiles is None:
         return None
-    return {name: round(1000 * s, 2) for name, s in zip(("p50", "p99"), quantiles, strict=True)}
+    p50, p99 = (round(1000 * seconds, 2) for seconds in quantiles)
+    return {"p50": p50, "p99": p99}
 
 
-def _peer(name: str, core: Core, links: Links) -> dict[str, Any]:
+def _peer(name: str, core: Core, links: Links, ages: _Ages) -> PeerStatus:
     """Match, lag, warm and room are known on the holder alone."""
     peer = core.tenure.leading.peers.get(name) if core.tenure else None
     traffic = links.traffic()[name]
@@ -170,6 +244,9 @@ def _peer(name: str, core: Core, links: Links) -> dict[str, Any]:
         "stage": peer.stage.value if peer and known else None,
         "durable_sequence": peer.match if peer and known else None,
         "lag_records": core.journal.last.sequence - peer.match if peer and known else None,
+        "lag_events": ages.arrivals.events_behind(peer.match) if peer and known else None,
+        "lag_seconds": ages.behind(peer.match) if peer and known else None,
+        "in_flight_bytes": links.in_flight().get(name, 0),
         "warm": peer.warm if peer and known else None,
         "room": peer.room if peer and known else None,
         "refused": links.refusals().get(name) or links.unreachable().get(name),
@@ -178,7 +255,7 @@ def _peer(name: str, core: Core, links: Links) -> dict[str, Any]:
     }
 
 
-def _lease(lease: Lease, authority: float, now: float) -> dict[str, Any]:
+def _lease(lease: Lease, authority: float, now: float) -> LeaseStatus:
     row, takeover_at = lease.row, lease.takeover_at
     takeover = None if takeover_at is None or lease.mine else max(0.0, takeover_at - now)
     return {
@@ -194,7 +271,9 @@ def _lease(lease: Lease, authority: float, now: float) -> dict[str, Any]:
     }
 
 
-def _query(marks: QueryMarks, life: QueryLife, progress: Progress) -> dict[str, Any]:
+def _query(
+    marks: QueryMarks, life: QueryLife, progress: Progress, sinks: Sequence[SinkStatus], ages: _Ages
+) -> QueryStatus:
     batches, size = marks.outbox_backlog
     failure = life.failure
     return {
@@ -202,39 +281,52 @@ def _query(marks: QueryMarks, life: QueryLife, progress: Progress) -> dict[str, 
         "reason": failure.reason if failure else None,
         "failed_batch": failure.number if failure else None,
         "restarts": life.restarts,
+        "poisoned_batches": life.poisoned,
         "mark": marks.last.number,
+        "mark_age_seconds": ages.of_mark(marks.query),
         "batch": marks.admitted,
         "published": dict(marks.published),
         "backlog_events": marks.events_uncut,
+        "lag_seconds": ages.of_query(marks),
         "outbox_batches": batches,
         "outbox_bytes": size,
         "batch_rows": progress.input_rows,
         "batch_duration_ms": progress.duration_ms,
         "watermark": progress.watermark or None,
         "dropped_by_watermark": progress.dropped_by_watermark,
+        "dropped_rows": progress.dropped_rows,
         "state_rows": progress.state_rows,
         "state_bytes": progress.state_bytes,
+        "sinks": {sink.sink: _sink(sink) for sink in sinks},
     }
 
 
-def _sources(sources: Sequence[SourceStatus]) -> dict[str, dict[str, Any]]:
-    """By stream and name; rows, rejected and batches are all that the journal ever had."""
-    found: dict[str, dict[str, Any]] = {}
+def _sources(sources: Sequence[SourceStatus]) -> dict[str, dict[str, SourceBody]]:
+    """By stream and name."""
+    found: dict[str, dict[str, SourceBody]] = {}
     for one in sources:
-        found.setdefault(one.stream, {})[one.source] = {
-            "type": one.type,
-            "state": one.state.value,
-            **asdict(one.known),
-            "backlog_bytes": one.backlog,
-            "error": one.error,
-            "since": one.since,
-            "failures": one.failures,
-            "dead_letters": str(one.dead_letters),
-        }
+        found.setdefault(one.stream, {})[one.source] = _source(one)
     return found
 
 
-def _sink(sink: SinkStatus) -> dict[str, Any]:
+def _source(source: SourceStatus) -> SourceBody:
+    known = source.known
+    return {
+        "type": source.type,
+        "state": source.state.value,
+        "offset": known.offset,
+        "rows": known.rows,
+        "rejected": known.rejected,
+        "batches": known.batches,
+        "backlog_bytes": source.backlog,
+        "error": source.error,
+        "since": source.since,
+        "failures": source.failures,
+        "dead_letters": str(source.dead_letters),
+    }
+
+
+def _sink(sink: SinkStatus) -> SinkBody:
     return {
         "state": sink.state.value,
         "published_through": sink.published_through,

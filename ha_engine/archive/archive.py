@@ -59,7 +59,7 @@ class Facts:
 
 
 class Archive:
-    """The driver's ``Archive``. ``facts(cut)`` is asked on the event loop."""
+    """The driver's ``Archive``. ``facts(cut)`` is asked on its loop; ``keep`` revisions stay."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Archive:
     ) -> None:
         self._store, self._capture, self._folding = store, capture, folding
         self._restoring = restoring
-        self._writer, self._me, self._facts, self._keep = writer, me, facts, keep
+        self._writer, self._me, self._facts, self.keep = writer, me, facts, keep
         self._names, self.transfer, self.upload = Names(), restoring.transfer, Transfer()
         self.restored = restored.load(restoring.places.home / JOURNAL)
         self.counts = SnapshotTally()
@@ -203,7 +203,7 @@ class Archive:
     def _show(self, draft: int, epoch: int) -> None:
         if not self._store.show(draft, self._me, epoch):
             raise SnapshotFailed("this node does not hold the lease any more")
-        gone = self._store.forget(self._keep)
+        gone = self._store.forget(self.keep)
         log.info("snapshot visible", draft=draft, gone=gone.revisions, chunks_gone=gone.chunks)
 
     def _restore(self, restore: do.Restore) -> Revision:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from ha_engine.cli.formats import FormatOption, JsonOption, show
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,11 +28,14 @@ def _noun() -> None:
 @app.command()
 def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The application's YAML file.")],
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    output: FormatOption = "pretty",
+    as_json: JsonOption = False,
 ) -> None:
     """Plan every query as a node would, and say what each yields and what is wrong.
 
     Exit code 0 when all can run, 2 when one cannot. It starts Spark, which takes some seconds.
+
+    Example: ha-engine app check flights.yaml
     """
     from ha_engine.query.application import load_application
     from ha_engine.query.check import check_application
@@ -46,13 +50,9 @@ def check(
             report = check_application(application, spark)
         finally:
             spark.stop()
-    _print_json(report) if as_json else _print(report)
+    show(report.to_json(), output, as_json, lambda: _print(report))
     if not report.is_good:
         raise typer.Exit(BAD_EXIT_CODE)
-
-
-def _print_json(report: ApplicationReport) -> None:
-    typer.echo(json.dumps(report.to_json(), indent=2))
 
 
 def _print(report: ApplicationReport) -> None:

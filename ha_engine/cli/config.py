@@ -9,6 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+from ha_engine.cli import formats
+from ha_engine.cli.formats import FormatOption, JsonOption
+
 app = typer.Typer(help="Check and show the configuration.", no_args_is_help=True)
 
 ConfigPath = Annotated[
@@ -25,7 +28,10 @@ ConfigPath = Annotated[
 
 @app.command()
 def check(path: ConfigPath = None) -> None:
-    """Print OK, or every problem, one a line."""
+    """Print OK, or every problem, one a line.
+
+    Example: ha-engine config check -c engine.yaml
+    """
     from ha_engine.config.load import load_config
 
     load_config(path, os.environ)
@@ -34,23 +40,27 @@ def check(path: ConfigPath = None) -> None:
 
 @app.command()
 def show(
-    path: ConfigPath = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    path: ConfigPath = None, output: FormatOption = "pretty", as_json: JsonOption = False
 ) -> None:
-    """Print every setting, its value and where that came from; secrets are redacted."""
+    """Print every setting, its value and where that came from; secrets are redacted.
+
+    Example: ha-engine config show -c engine.yaml -f yaml
+    """
     from ha_engine.config.load import load
     from ha_engine.config.show import shown_settings
 
     shown = shown_settings(load(path, os.environ))
-    if as_json:
-        typer.echo(json.dumps({s.name: {"value": s.value, "from": s.origin} for s in shown}))
-    else:
-        _print_table([(s.name, _text(s.value), s.origin) for s in shown])
+    tree = {s.name: {"value": s.value, "from": s.origin} for s in shown}
+    rows = [(s.name, _text(s.value), s.origin) for s in shown]
+    formats.show(tree, output, as_json, lambda: _print_table(rows))
 
 
 @app.command()
 def schema() -> None:
-    """Print the JSON schema of the config, for editors."""
+    """Print the JSON schema of the config, for editors.
+
+    Example: ha-engine config schema
+    """
     from ha_engine.config.show import config_schema
 
     typer.echo(json.dumps(config_schema(), indent=2))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ha_engine.cli.config import ConfigPath
+from ha_engine.cli.formats import FormatOption, JsonOption, show
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -24,23 +25,39 @@ DatabaseUrl = Annotated[
 
 @app.command()
 def init(path: ConfigPath = None, url: DatabaseUrl = None) -> None:
-    """Create the schema. Safe to repeat, and to run from several hosts at once."""
+    """Create the schema. Safe to repeat, and to run from several hosts at once.
+
+    Example: ha-engine db init -c engine.yaml
+    """
     _upgrade(path, url)
 
 
 @app.command()
 def upgrade(path: ConfigPath = None, url: DatabaseUrl = None) -> None:
-    """Bring the schema to this version of ha-engine."""
+    """Bring the schema to this version of ha-engine.
+
+    Example: ha-engine db upgrade -c engine.yaml
+    """
     _upgrade(path, url)
 
 
 @app.command()
-def version(path: ConfigPath = None, url: DatabaseUrl = None) -> None:
-    """Print the schema version of the database."""
+def version(
+    path: ConfigPath = None,
+    url: DatabaseUrl = None,
+    output: FormatOption = "pretty",
+    as_json: JsonOption = False,
+) -> None:
+    """Print the schema version of the database.
+
+    Example: ha-engine db version -c engine.yaml
+    """
     from ha_engine.postgres.upgrade import current
 
     with _database(path, url) as (engine, schema):
-        typer.echo(current(engine, schema) or "none")
+        found = current(engine, schema)
+    tree = {"schema": schema, "version": found}
+    show(tree, output, as_json, lambda: typer.echo(found or "none"))
 
 
 def _upgrade(path: ConfigPath, url: DatabaseUrl) -> None:

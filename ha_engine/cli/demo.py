@@ -16,6 +16,8 @@ def demo(
     r"""Send a year of flights through two nodes, lose one on the way, compare the sink with pandas.
 
     Needs the extra: pip install 'ha-engine\[demo]'.
+
+    Example: ha-engine demo --directory var/demo
     """
     from rich.console import Console
 

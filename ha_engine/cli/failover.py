@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ha_engine.cli.formats import FormatOption, JsonOption, show
 from ha_engine.cli.status import LOCAL, UrlOption
 
 
@@ -21,6 +22,8 @@ def failover(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask; for scripts.")] = False,
     url: UrlOption = LOCAL,
     by: Annotated[str, typer.Option("--by", help="Who decides; recorded.")] = "operator",
+    output: FormatOption = "pretty",
+    as_json: JsonOption = False,
 ) -> None:
     """Make the node at --url the active although it is not in sync: acked events may be lost.
 
@@ -48,7 +51,9 @@ def failover(
     if not (yes or _confirmed(told["node"])):
         raise EngineError("nothing was done")
     seconds = await_failover(url, nodes, by)
-    typer.echo(f"{told['node']} is the active since {seconds:.2f} s after the call")
+    sentence = f"{told['node']} is the active since {seconds:.2f} s after the call"
+    tree = {"active": told["node"], "seconds": round(seconds, 3), "lost": told["may_be_lost"]}
+    show(tree, output, as_json, lambda: typer.echo(sentence))
 
 
 def _confirmed(node: str) -> bool:

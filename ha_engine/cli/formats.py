@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 import typer
 
-FormatOption = Annotated[
-    Literal["pretty", "json", "yaml"], typer.Option("--format", "-f", help="How to print it.")
-]
+Format = Literal["pretty", "json", "yaml"]
+FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to print it.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="The same as -f json.")]
 
 
-def print_tree(tree: dict[str, Any], output: Literal["json", "yaml"]) -> None:
-    """Plain values, as one JSON line or as YAML."""
-    if output == "json":
-        typer.echo(json.dumps(tree))
-    else:
-        import yaml
+def show(
+    tree: Mapping[str, Any], output: Format, as_json: bool, to_people: Callable[[], None]
+) -> None:
+    """Plain values as one JSON line or as YAML, or what ``to_people`` prints."""
+    match "json" if as_json else output:
+        case "json":
+            typer.echo(json.dumps(tree))
+        case "yaml":
+            import yaml
 
-        typer.echo(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True), nl=False)
+            typer.echo(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True), nl=False)
+        case "pretty":
+            to_people()

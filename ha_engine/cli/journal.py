@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from ha_engine.cli.formats import FormatOption, JsonOption, show
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -20,7 +21,6 @@ app = typer.Typer(help="Look at a journal and verify it.", no_args_is_help=True)
 Directory = Annotated[
     Path, typer.Argument(metavar="DIR", help="A node's data directory, or its journal directory.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
 
 @app.command()
@@ -30,21 +30,28 @@ def inspect(
         int, typer.Option("--records", min=0, metavar="N", help="Show the last N records too.")
     ] = 0,
     oldest: Annotated[bool, typer.Option("--oldest", help="Show the first N instead.")] = False,
-    as_json: Json = False,
+    output: FormatOption = "pretty",
+    as_json: JsonOption = False,
 ) -> None:
-    """List the segments, and some records without their payload."""
+    """List the segments, and some records without their payload.
+
+    Example: ha-engine journal inspect var/node-a --records 10
+    """
     from ha_engine.journal.inspection import newest_records, oldest_records, survey
 
     report = survey(_directory(path), payloads=False)
     shown = (oldest_records if oldest else newest_records)(report, records)
-    _print_json(report, shown) if as_json else _print_tables(report, shown)
+    show(_tree(report, shown), output, as_json, lambda: _print_tables(report, shown))
     if report.damage is not None:
         raise report.damage
 
 
 @app.command()
-def verify(path: Directory, as_json: Json = False) -> None:
-    """Check every checksum and the order of all records; exit 1 with file and offset on damage."""
+def verify(path: Directory, output: FormatOption = "pretty", as_json: JsonOption = False) -> None:
+    """Check every checksum and the order of all records; exit 1 with file and offset on damage.
+
+    Example: ha-engine journal verify var/node-a
+    """
     from ha_engine.journal.inspection import survey
     from ha_engine.journal.segment import segment_paths
 
@@ -52,11 +59,14 @@ def verify(path: Directory, as_json: Json = False) -> None:
     with _progress() as progress:
         task = progress.add_task("verifying", total=len(segment_paths(directory)))
         report = survey(directory, on_segment=lambda _: progress.advance(task))
-    if as_json:
-        _print_json(report, [])
+    show(_tree(report, []), output, as_json, lambda: _print_verdict(report))
     if report.damage is not None:
         raise report.damage
-    if not as_json:
+
+
+def _print_verdict(report: Report) -> None:
+    """Damage is told as an error."""
+    if report.damage is None:
         _print_torn(report)
         typer.echo(f"OK: {report.records} records, {report.size_bytes} bytes")
 
@@ -79,11 +89,10 @@ def _progress() -> Progress:
     return Progress(console=Console(stderr=True), transient=True)
 
 
-def _print_json(report: Report, records: list[Record]) -> None:
+def _tree(report: Report, records: list[Record]) -> dict[str, Any]:
     from ha_engine.journal.inspection import record_tree, report_tree
 
-    tree = report_tree(report) | {"shown": [record_tree(record) for record in records]}
-    typer.echo(json.dumps(tree, indent=2))
+    return report_tree(report) | {"shown": [record_tree(record) for record in records]}
 
 
 def _print_tables(report: Report, records: list[Record]) -> None:

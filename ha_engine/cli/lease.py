@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ha_engine.cli.config import ConfigPath
-from ha_engine.cli.formats import FormatOption, print_tree
+from ha_engine.cli.formats import Format, FormatOption, JsonOption, show
+
+if TYPE_CHECKING:
+    from ha_engine.types import HolderChange
 
 
-def pause(path: ConfigPath = None) -> None:
+def pause(
+    path: ConfigPath = None, output: FormatOption = "pretty", as_json: JsonOption = False
+) -> None:
     """Let no node take over the lease until 'resume': for work on a host or on the database.
 
     The active goes on and renews its lease. If it dies or is stopped meanwhile, no node takes
@@ -19,15 +25,17 @@ def pause(path: ConfigPath = None) -> None:
 
     Example: ha-engine pause -c engine.yaml
     """
-    _set_paused(path, True)
+    _set_paused(path, True, "json" if as_json else output)
 
 
-def resume(path: ConfigPath = None) -> None:
+def resume(
+    path: ConfigPath = None, output: FormatOption = "pretty", as_json: JsonOption = False
+) -> None:
     """End a pause: an in-sync node takes over again when the active falls silent.
 
     Example: ha-engine resume -c engine.yaml
     """
-    _set_paused(path, False)
+    _set_paused(path, False, "json" if as_json else output)
 
 
 def history(
@@ -36,6 +44,7 @@ def history(
         int, typer.Option("--limit", "-n", min=1, max=1000, help="How many lines at most.")
     ] = 20,
     output: FormatOption = "pretty",
+    as_json: JsonOption = False,
 ) -> None:
     """Show who held the lease, since when and why, and the outage at each change; newest first.
 
@@ -48,17 +57,20 @@ def history(
     config = load_config(path, os.environ)
     with opened_lease(config) as store:
         changes = store.history(limit)
-    if output != "pretty":
-        print_tree(history_tree(config.group, changes), output)
-        return
+    tree = history_tree(config.group, changes)
+    show(tree, output, as_json, lambda: _print_history(config.group, changes))
+
+
+def _print_history(group: str, changes: Sequence[HolderChange]) -> None:
     from rich.console import Console
 
     from ha_engine.cli.history_table import history_table
 
-    Console().print(history_table(config.group, changes))
+    Console().print(history_table(group, changes))
 
 
-def _set_paused(path: ConfigPath, paused: bool) -> None:
+def _set_paused(path: ConfigPath, paused: bool, output: Format) -> None:
+    from ha_engine.api.history import pause_tree
     from ha_engine.cli.database import opened_lease
     from ha_engine.config.load import load_config
 
@@ -67,6 +79,5 @@ def _set_paused(path: ConfigPath, paused: bool) -> None:
         row = store.set_paused(paused)
     state = "paused" if row.paused else "on"
     holder = f"{row.holder.node} holds the lease" if row.holder else "nobody holds the lease"
-    typer.echo(
-        f"automatic failover of group {config.group} is {state}; {holder}, epoch {row.epoch}"
-    )
+    sentence = f"automatic failover of group {config.group} is {state}; {holder}, epoch {row.epoch}"
+    show(pause_tree(config.group, row), output, False, lambda: typer.echo(sentence))

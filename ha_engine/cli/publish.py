@@ -45,7 +45,10 @@ def publish(
     deadline: Annotated[float, typer.Option(min=0, help="Seconds to retry a request.")] = 60.0,
     as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON.")] = False,
 ) -> None:
-    """Send the events of FILE to STREAM and wait until every one is acknowledged."""
+    """Send the events of FILE to STREAM and wait until every one is acknowledged.
+
+    Example: ha-engine publish departures flights.parquet --producer-id loader --json
+    """
     from ha_engine.client.files import Plan, send_file
 
     path = None if file == "-" else Path(file)

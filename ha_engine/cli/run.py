@@ -12,7 +12,8 @@ from ha_engine.cli.config import ConfigPath
 def run(path: ConfigPath = None) -> None:
     """Run this node: supervisor, node process and Spark.
 
-    Stops gracefully on SIGTERM and Ctrl-C, and gives up the lease first.
+    Stops gracefully on SIGTERM and Ctrl-C, and gives up the lease first. Reads the config again on
+    SIGHUP; the log and 'ha-engine status' say what needs a restart.
 
     Example: ha-engine run --config /etc/ha-engine/ha-engine.yaml
     """

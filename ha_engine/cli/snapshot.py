@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ha_engine.cli.config import ConfigPath
-from ha_engine.cli.formats import FormatOption, print_tree
+from ha_engine.cli.formats import FormatOption, JsonOption, show
 from ha_engine.cli.status import LOCAL, UrlOption
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def now(
         float, typer.Option("--wait", min=0, help="Seconds to wait until it is visible.")
     ] = 120.0,
     output: FormatOption = "pretty",
+    as_json: JsonOption = False,
 ) -> None:
     """Have the active take a snapshot of everything that is committed now, and wait for it.
 
@@ -34,10 +36,11 @@ def now(
     from ha_engine.client.snapshot import await_snapshot
 
     revision = await_snapshot(url, wait)
-    if output != "pretty":
-        print_tree(revision, output)
-        return
-    typer.echo(
+    show(revision, output, as_json, lambda: typer.echo(_sentence(revision)))
+
+
+def _sentence(revision: Mapping[str, Any]) -> str:
+    return (
         f"revision {revision['id']} is visible: it stands at {_place(revision)}, was taken by "
         f"{revision['taken_by']}, {_size(revision['bytes_total'])} of which "
         f"{_size(revision['bytes_new'])} are new"
@@ -45,7 +48,9 @@ def now(
 
 
 @app.command("list")
-def list_revisions(path: ConfigPath = None, output: FormatOption = "pretty") -> None:
+def list_revisions(
+    path: ConfigPath = None, output: FormatOption = "pretty", as_json: JsonOption = False
+) -> None:
     """Show the snapshots that are kept, newest first. Works without a running node.
 
     Example: ha-engine snapshot list -c engine.yaml -f json
@@ -57,19 +62,19 @@ def list_revisions(path: ConfigPath = None, output: FormatOption = "pretty") -> 
     config = load_config(path, os.environ)
     with opened_snapshots(config) as store:
         revisions = [revision_tree(revision) for revision in store.revisions()]
-    if output != "pretty":
-        print_tree({"group": config.group, "revisions": revisions}, output)
-        return
-    from rich.console import Console
-
-    Console().print(_table(config.group, revisions))
+    tree = {"group": config.group, "revisions": revisions}
+    show(tree, output, as_json, lambda: _print_table(config.group, revisions))
 
 
 @app.command()
-def verify(path: ConfigPath = None, output: FormatOption = "pretty") -> None:
+def verify(
+    path: ConfigPath = None, output: FormatOption = "pretty", as_json: JsonOption = False
+) -> None:
     """Read every chunk of every kept snapshot, and say whether each could be restored.
 
-    Ends with code 1 when one could not. Example: ha-engine snapshot verify -c engine.yaml
+    Ends with code 1 when one could not.
+
+    Example: ha-engine snapshot verify -c engine.yaml
     """
     from ha_engine.cli.database import opened_snapshots
     from ha_engine.cli.transfers import shown_bytes
@@ -83,10 +88,8 @@ def verify(path: ConfigPath = None, output: FormatOption = "pretty") -> None:
             with shown_bytes(f"revision {revision.id}", revision.bytes_total) as advance:
                 broken = list(damage(store, revision.id, advance))
             found.append({"id": revision.id, "damage": broken})
-    if output != "pretty":
-        print_tree({"group": config.group, "revisions": found}, output)
-    else:
-        _tell_of_damage(found)
+    tree = {"group": config.group, "revisions": found}
+    show(tree, output, as_json, lambda: _tell_of_damage(found))
     if any(one["damage"] for one in found):
         raise typer.Exit(1)
 
@@ -158,7 +161,8 @@ def _tell_of_damage(found: list[dict[str, Any]]) -> None:
             typer.echo(f"  {sentence}")
 
 
-def _table(group: str, revisions: list[dict[str, Any]]) -> Any:
+def _print_table(group: str, revisions: Sequence[Mapping[str, Any]]) -> None:
+    from rich.console import Console
     from rich.table import Table
 
     none = None if revisions else "no snapshot has been taken yet"
@@ -174,10 +178,10 @@ def _table(group: str, revisions: list[dict[str, Any]]) -> Any:
             _size(one["bytes_total"]),
             _size(one["bytes_new"]),
         )
-    return table
+    Console().print(table)
 
 
-def _place(revision: dict[str, Any]) -> str:
+def _place(revision: Mapping[str, Any]) -> str:
     return f"{revision['epoch']}.{revision['sequence']}"
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ha_engine.cli.formats import FormatOption, print_tree
+from ha_engine.cli.formats import Format, FormatOption, JsonOption, show
 
 UrlOption = Annotated[
     str,
@@ -21,8 +21,10 @@ query_app = typer.Typer(help="Act on one query of a running node.", no_args_is_h
 def status(
     url: UrlOption = LOCAL,
     output: FormatOption = "pretty",
+    as_json: JsonOption = False,
     watch: Annotated[
-        float | None, typer.Option("--watch", "-w", metavar="SECONDS", help="Print it again.")
+        float | None,
+        typer.Option("--watch", "-w", min=0.1, metavar="SECONDS", help="Again and again."),
     ] = None,
 ) -> None:
     """Show the nodes of the group, and lease, journal and queries of the one that is asked.
@@ -32,26 +34,43 @@ def status(
 
     Example: ha-engine status -w 2
     """
-    from ha_engine.client.admin import fetch_cluster, fetch_status
-
-    while True:
-        _show(fetch_status(url), fetch_cluster(url), output)
-        if watch is None:
-            return
+    output = "json" if as_json else output
+    if watch is None:
+        _show(url, output)
+    while watch is not None:
+        _show_if_it_answers(url, output)
         time.sleep(watch)
 
 
-def _show(status: dict[str, Any], cluster: dict[str, Any], output: FormatOption) -> None:
-    if output != "pretty":
-        print_tree({**status, "cluster": cluster}, output)
-        return
+def _show_if_it_answers(url: str, output: Format) -> None:
+    """Who watches wants to see it come back."""
+    from ha_engine.errors import NodeUnreachable
+
+    try:
+        _show(url, output, is_watched=True)
+    except NodeUnreachable as error:
+        typer.echo(f"ha-engine: {error}", err=True)
+
+
+def _show(url: str, output: Format, *, is_watched: bool = False) -> None:
+    from ha_engine.client.admin import fetch_cluster, fetch_status
+
+    status, cluster = fetch_status(url), fetch_cluster(url)
+    tree = {**status, "cluster": cluster}
+    show(tree, output, False, lambda: _print_tables(status, cluster, is_watched))
+
+
+def _print_tables(status: dict[str, Any], cluster: dict[str, Any], is_watched: bool) -> None:
     from rich.console import Console
 
     from ha_engine.cli.cluster_table import cluster_table
     from ha_engine.cli.status_table import node_table, query_table
 
+    console = Console()
+    if is_watched and console.is_terminal:
+        console.clear()
     pair = [cluster_table(cluster)] if len(cluster["nodes"]) > 1 else []
-    Console().print(*pair, node_table(status), query_table(status))
+    console.print(*pair, node_table(status), query_table(status))
 
 
 def switchover(
@@ -63,6 +82,8 @@ def switchover(
     wait: Annotated[
         float, typer.Option("--wait", min=0, help="Seconds to wait until the other is ready.")
     ] = 5.0,
+    output: FormatOption = "pretty",
+    as_json: JsonOption = False,
 ) -> None:
     """Make another node the active, with nothing lost and hardly a pause.
 
@@ -73,7 +94,9 @@ def switchover(
     from ha_engine.client.switchover import await_switchover
 
     seconds, heir = await_switchover(url, to, by, wait)
-    typer.echo(f"{heir} is the active since {seconds:.2f} s after the call")
+    sentence = f"{heir} is the active since {seconds:.2f} s after the call"
+    tree = {"active": heir, "seconds": round(seconds, 3)}
+    show(tree, output, as_json, lambda: typer.echo(sentence))
 
 
 @query_app.command()

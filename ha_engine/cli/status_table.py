@@ -32,6 +32,7 @@ def node_table(status: dict[str, Any]) -> Table:
         **{f"peer {name}": _peer(peer) for name, peer in status["peers"].items()},
         "query process": _process(status["query_process"]),
         "snapshot": escape(snapshot_line(status["snapshot"])),
+        **_config(status["config"]),
         "uptime": f"{status['uptime_seconds']:.0f} s",
     }
     for name, value in rows.items():
@@ -79,6 +80,14 @@ def _pause(lease: dict[str, Any]) -> dict[str, str]:
     if not lease["paused"]:
         return {}
     return {"failover": "[bold yellow]paused[/bold yellow]: no node takes over until it resumes"}
+
+
+def _config(config: dict[str, Any]) -> dict[str, str]:
+    """Only what a person should know of it."""
+    told = [f"not taken: {problem}" for problem in config["problems"]]
+    if config["needs_restart"]:
+        told.append(f"a restart is needed for {', '.join(config['needs_restart'])}")
+    return {"config": "[bold yellow]" + escape("; ".join(told)) + "[/]"} if told else {}
 
 
 def _process(process: dict[str, Any]) -> str:

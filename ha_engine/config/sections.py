@@ -194,12 +194,12 @@ class JournalConfig(Section):
         default=512 << 20,
         description="Free space of the data directory's disk below which events are refused, also "
         "by the active while this node is in sync, so that what is accepted can still be worked "
-        "off.",
+        "off. Reloadable.",
     )
     max_size: Size = Field(
         default=0,
         description="Size of all segments from which events are refused likewise, until a snapshot "
-        "lets go of the oldest; 0B sets no limit but min_free.",
+        "lets go of the oldest; 0B sets no limit but min_free. Reloadable.",
     )
 
     @model_validator(mode="after")
@@ -325,10 +325,10 @@ class SnapshotConfig(Section):
         default=60.0,
         ge=0,
         description="How often a snapshot is taken while events come; 0s takes only those that are "
-        "asked for.",
+        "asked for. Reloadable.",
     )
     revisions_to_keep: int = Field(
-        default=2, ge=1, description="Latest snapshots that stay in the database."
+        default=2, ge=1, description="Latest snapshots that stay in the database. Reloadable."
     )
 
 
@@ -336,8 +336,9 @@ class LogConfig(Section):
     """What the node writes to stderr."""
 
     format: Literal["human", "json"] = Field(
-        default="human", description="'human' for a terminal, 'json' for one JSON object a line."
+        default="human",
+        description="'human' for a terminal, 'json' for one JSON object a line. Reloadable.",
     )
     level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="Least important level that is written."
+        default="info", description="Least important level that is written. Reloadable."
     )

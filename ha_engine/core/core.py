@@ -123,6 +123,8 @@ class Core(Answers):
             case on.JournalTrimmed(position):
                 self.journal.trimmed(position)
                 self.retention.trimmed()
+            case on.SnapshotEvery(interval):
+                self.life.take_snapshots_every(interval)
             case on.RoomChanged():
                 self.following.room = event.room
             case on.FailoverForced(_, confirmed_off):

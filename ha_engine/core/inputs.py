@@ -166,6 +166,13 @@ class SnapshotAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotEvery:
+    """The config was read again: an interval in seconds, 0 for only those that are asked for."""
+
+    interval: float
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotTaken:
     """The snapshot of ``cut`` is complete as ``draft``."""
 
@@ -288,6 +295,7 @@ Input = (
     | RoomChanged
     | SinkPublished
     | SnapshotAsked
+    | SnapshotEvery
     | SnapshotTaken
     | SnapshotFailed
     | RestoreFailed

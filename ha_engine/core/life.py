@@ -103,6 +103,12 @@ class Life:
         start = EpochStart(self.identity.node, self.identity.process, forced)
         self.do(self.tenure.append(start))
 
+    def take_snapshots_every(self, interval: float) -> None:
+        """In seconds, from now on and under later epochs; 0: only those that are asked for."""
+        self._snapshot_interval = interval
+        if self.tenure is not None:
+            self.tenure.snapshots.every(self.now, interval)
+
     def become_active(self, tenure: Tenure) -> None:
         self._become(Role.ACTIVE, f"the journal is committed through {self.journal.last}")
         self.do_all(tenure.begin())

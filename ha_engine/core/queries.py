@@ -46,6 +46,8 @@ class QueryLife:
         self.failure: Failure | None = None
         self.restart_at = -math.inf
         self.restarts = 0
+        # Batches at which the query became FAILED (I15), for people.
+        self.poisoned = 0
         self._failed_batch: int | None = None
         self._failures = 0
         self._deaths = 0
@@ -97,6 +99,7 @@ class QueryLife:
         self._wait(now, number, reason, self._failures)
         if give_up:
             self.state = QueryState.FAILED
+            self.poisoned += 1
 
     def _wait(self, now: float, number: int, reason: str, failures: int) -> None:
         self.failure = Failure(number, reason)

@@ -70,6 +70,12 @@ class Snapshots:
         """An operator wants one, or a member needs a newer one than there is."""
         self._due_at, self._newest_input, self.why_not = now, 0, None
 
+    def every(self, now: float, interval: float) -> None:
+        """Another interval; what is due keeps its time, unless the new one is over before."""
+        changed, self._interval = interval != self._interval, interval
+        if changed and self._due_at > now:
+            self._due_at = min(self._due_at, now + interval) if interval else math.inf
+
     def hurry(self, now: float) -> bool:
         """The next one is due now; False where there is nothing new, or no interval."""
         wanted = self._interval > 0 and self._deployment.newest_input > self._newest_input

@@ -64,6 +64,7 @@ class Observer(Protocol):
     """Who wants to know how queries fare: metrics and the status page."""
 
     def progressed(self, query: str, progress: pb.QueryProgress) -> None: ...
+    def orphaned(self) -> None: ...
 
 
 class LocalService(rpc.LocalServicer):
@@ -85,6 +86,7 @@ class LocalService(rpc.LocalServicer):
         self._to_supervisor: asyncio.Queue[pb.SupervisorCommand] = asyncio.Queue()
         self.supervised = asyncio.Event()
         self._admissions: set[asyncio.Task[Verdict]] = set()
+        self._orphans: set[str] = set()
 
     # -- the driver's link -------------------------------------------------------------------------
 
@@ -112,6 +114,11 @@ class LocalService(rpc.LocalServicer):
         waiting = self._waiting.pop(mark.query, None)
         if waiting is not None and not waiting.done():
             waiting.set_result(mark)
+
+    @property
+    def polls_pending(self) -> int:
+        """Queries that wait for a mark."""
+        return sum(not waiting.done() for waiting in self._waiting.values())
 
     # -- supervisor --------------------------------------------------------------------------------
 
@@ -267,8 +274,15 @@ class LocalService(rpc.LocalServicer):
 
     async def _known(self, incarnation: str, context: Context) -> None:
         if incarnation != self._answers.incarnation():
+            self._note_orphan(incarnation)
             reason = f"query process {incarnation} is not the one this node runs"
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
+
+    def _note_orphan(self, incarnation: str) -> None:
+        """Each is told of once, however often it calls before it ends."""
+        if incarnation not in self._orphans:
+            self._orphans.add(incarnation)
+            self._observer.orphaned()
 
 
 async def serve(service: LocalService, socket: str) -> grpc.aio.Server:

@@ -15,7 +15,6 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.routing import Route
 
 from ha_engine.errors import (
     Backpressure,
@@ -29,6 +28,8 @@ from ha_engine.errors import (
     UnknownStream,
     UnsupportedFormat,
 )
+from ha_engine.operation import OperationRoute
+from ha_engine.receive import http_operations as told
 from ha_engine.receive.body import ClientGone, Receive, is_gzip
 from ha_engine.receive.decode import format_of
 from ha_engine.receive.gate import Receipt
@@ -43,15 +44,18 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 
-def routes(intake: Intake, body_within_seconds: float = BODY_WITHIN_SECONDS) -> list[Route]:
+def routes(
+    intake: Intake, body_within_seconds: float = BODY_WITHIN_SECONDS
+) -> list[OperationRoute]:
     """``POST /v1/streams/{stream}/events`` and ``GET /v1/streams/{stream}``."""
     return [
-        Route(
+        OperationRoute(
             "/v1/streams/{stream}/events",
             EventsEndpoint(intake, body_within_seconds),
-            name="publish events",
+            told.PUBLISH,
+            "POST",
         ),
-        Route("/v1/streams/{stream}", partial(_show_stream, intake), name="stream"),
+        OperationRoute("/v1/streams/{stream}", partial(_show_stream, intake), told.STREAM, "GET"),
     ]
 
 
@@ -62,9 +66,6 @@ class EventsEndpoint:
         self._intake, self._within = intake, body_within_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] != "POST":
-            await _answer(send, 405, {"error": "events are sent by POST"}, [(b"allow", b"POST")])
-            return
         stream: str = scope["path_params"]["stream"]
         try:
             parcel = await self._take(stream, dict(scope["headers"]), receive)

@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ha_engine.api.status import status_of
+from ha_engine.api.status import Progress, Queues, status_of
+from ha_engine.arrivals import Arrivals
 from ha_engine.core import inputs as on
 from ha_engine.core.role import LEGAL
 from ha_engine.metrics import SOURCE_CODES, NodeMetrics
 from ha_engine.publish import SinkState, SinkStatus
 from ha_engine.receive.offsets import SourceOffset
 from ha_engine.receive.pull.puller import SourceState, SourceStatus
+from ha_engine.reloading import Reloaded
 from ha_engine.sync import Report, Traffic
 from ha_engine.tally import Restored, SnapshotTally, Tally, Transfer
 from ha_engine.types import Holder, LeaseRow, Position, Revision, Role
@@ -43,6 +45,9 @@ class Links:
 
     def unreachable(self) -> dict[str, str]:
         return {}
+
+    def in_flight(self) -> dict[str, int]:
+        return {"b": 9}
 
     def traffic(self) -> dict[str, Traffic]:
         return {"b": Traffic(connected=True, links=1, bytes_sent=5, bytes_received=7)}
@@ -74,6 +79,8 @@ def families() -> dict[str, Any]:
     world.wait(1)
     tally.role_changed(Role.STARTING, Role.JOINING, on.Tick(), stopping=False)
 
+    arrivals = Arrivals()
+    arrivals.saw(world.now, world.disk.records)
     sink = SinkStatus("delays", "board", SinkState.PUBLISHING, 1, 0, None, 0.0, dead_letters=3)
 
     known = SourceOffset("7", 40, 2, 5)
@@ -88,10 +95,13 @@ def families() -> dict[str, Any]:
             metrics.gate,
             (sink,),
             (source,),
-            {},
+            {"delays": Progress(1, 10, 100, dropped_by_watermark=2, dropped_rows=5)},
             Links(),
             tally,
             Revisions(),
+            arrivals,
+            Queues(receive_bytes=11, acks=12, journal_bytes=13, mark_polls=14),
+            Reloaded(),
             0.0,
             world.now,
         )
@@ -135,6 +145,9 @@ def test_the_pair_is_told_in_numbers(families: dict[str, Any]) -> None:
     assert {value(f"ha_engine_{name}") for name in ("in_sync", "warm", "protected")} == {1}
     assert value("ha_engine_suspended") == 0
     assert value("ha_engine_peer_lag_records", peer="b") == 0
+    assert value("ha_engine_peer_lag_events", peer="b") == 0
+    assert value("ha_engine_peer_lag_seconds", peer="b") == 0
+    assert value("ha_engine_sync_in_flight_bytes", peer="b") == 9
     assert value("ha_engine_sync_sent_bytes", peer="b") == 5
     assert value("ha_engine_sync_received_bytes", peer="b") == 7
     assert value("ha_engine_role_changes", role="joining", reason="started") == 1

@@ -111,3 +111,16 @@ def test_a_reader_that_leaves_early_gets_no_traceback() -> None:
         assert running.stderr is not None
         running.stdout.close()
         assert running.stderr.read() == b""
+
+
+def test_who_watches_a_node_that_is_away_is_told_so_again_and_again() -> None:
+    with subprocess.Popen(
+        [*COMMAND, "status", "-w", "0.1", "--url", "http://127.0.0.1:1"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={"PATH": "/usr/bin:/bin"},
+    ) as running:
+        assert running.stderr is not None
+        lines = [running.stderr.readline() for _ in range(2)]
+        running.terminate()
+    assert all(line.startswith("ha-engine: no node answers at") for line in lines)

@@ -97,9 +97,17 @@ def test_the_history_of_a_new_group_is_empty(said: Said, store: PostgresLeaseSto
     assert json.loads(said("history", "-f", "json")) == {"group": "flights", "history": []}
 
 
-@pytest.mark.parametrize("command", ["pause", "resume", "history"])
-def test_the_help_has_an_example(said: Said, command: str) -> None:
-    assert f"Example: ha-engine {command}" in said(command, "--help")
+def test_programs_get_the_pause_as_data(said: Said, store: PostgresLeaseStore) -> None:
+    store.create(HELD)
+    told = json.loads(said("pause", "--json"))
+    assert told == {
+        "group": "flights",
+        "paused": True,
+        "holder": "node-a",
+        "epoch": 1,
+        "version": 2,
+    }
+    assert yaml.safe_load(said("resume", "-f", "yaml")) == told | {"paused": False, "version": 3}
 
 
 # -- errors ----------------------------------------------------------------------------------------

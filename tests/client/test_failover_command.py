@@ -7,12 +7,14 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 from typer.testing import CliRunner
 
 from ha_engine.api.failover import failover_routes
+from ha_engine.api.http import http_error
 from ha_engine.cli import main, root
 from ha_engine.core import (
     Core,
@@ -77,7 +79,8 @@ def url(left: Left) -> Iterator[str]:
         return JSONResponse({"role": left.core.role.value})
 
     routes = [*failover_routes(left.core, left.handle), Route("/v1/status", status)]
-    with serving(Starlette(routes=routes)) as served:
+    handlers = {HTTPException: http_error}
+    with serving(Starlette(routes=routes, exception_handlers=handlers)) as served:
         yield served
 
 

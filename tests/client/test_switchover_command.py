@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -58,6 +59,12 @@ def test_it_asks_again_while_the_other_is_a_batch_behind(url: str, active: Activ
     done = RUNNER.invoke(root, ["switchover", "--url", url])
     assert (done.exit_code, active.asked) == (0, 4)
     assert done.output.startswith("node-b is the active since")
+
+
+def test_programs_get_the_new_active_as_data(url: str, active: Active) -> None:
+    told = json.loads(RUNNER.invoke(root, ["switchover", "--url", url, "--json"]).stdout)
+    assert told["active"] == "node-b"
+    assert told["seconds"] > 0
 
 
 def test_without_patience_the_first_refusal_is_told(url: str, active: Active) -> None:

@@ -30,6 +30,7 @@ class Recorder:
 
     believed: str | None = None
     kept_through: int = 0
+    orphans: int = 0
     told: list[on.Input] = field(default_factory=list)
 
     def handle(self, event: on.Input) -> None:
@@ -57,6 +58,9 @@ class Recorder:
 
     def progressed(self, query: str, progress: pb.QueryProgress) -> None:
         pass
+
+    def orphaned(self) -> None:
+        self.orphans += 1
 
 
 @dataclass
@@ -139,6 +143,22 @@ async def test_a_caller_of_another_incarnation_is_refused(local: Local) -> None:
         await local.stub.AwaitMark(request)
     assert refusal.value.code() is grpc.StatusCode.PERMISSION_DENIED
     assert not local.recorder.told
+
+
+async def test_an_orphan_is_counted_once_however_often_it_calls(local: Local) -> None:
+    for incarnation in ("other", "other", "another", "i"):
+        call = local.stub.ReportDigest(pb.ReportDigestRequest(incarnation=incarnation, query="q"))
+        await asyncio.wait([asyncio.ensure_future(call.code())])
+    assert local.recorder.orphans == 2
+
+
+async def test_a_query_that_waits_for_a_mark_is_seen_to_wait(local: Local) -> None:
+    call = local.stub.AwaitMark(pb.AwaitMarkRequest(incarnation="i", query="q", after=0))
+    waiting = asyncio.ensure_future(call)
+    await async_wait_until(lambda: local.service.polls_pending == 1)
+    local.service.answer_mark(Mark("q", 1, 7))
+    assert (await waiting).sequence == 7
+    assert local.service.polls_pending == 0
 
 
 async def supervise(local: Local, alive: str) -> None:

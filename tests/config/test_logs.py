@@ -47,6 +47,20 @@ def test_lines_below_the_level_are_dropped() -> None:
     assert [line["event"] for line in json_lines(out)] == ["loud"]
 
 
+def test_another_level_reaches_those_who_have_logged_before() -> None:
+    out, log = io.StringIO(), structlog.get_logger("x")
+    for level in ("info", "debug", "warning"):
+        form = LogConfig.model_validate({"format": "json", "level": level})
+        configure(form, node="a", process="node", stream=out)
+        log.debug(f"debug at {level}")
+        log.info(f"info at {level}")
+    assert [line["event"] for line in json_lines(out)] == [
+        "info at info",
+        "debug at debug",
+        "info at debug",
+    ]
+
+
 def test_libraries_come_out_in_the_same_form() -> None:
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # as a server before us left it
     out = io.StringIO()

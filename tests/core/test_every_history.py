@@ -217,6 +217,12 @@ class EveryHistory(RuleBasedStateMachine):
         self.world.feed(on.SnapshotAsked())
         self.world.settle()
 
+    @precondition(lambda self: self.world.alive)
+    @rule(seconds=st.sampled_from([0.0, 1.0, 60.0]))
+    def another_interval_is_configured(self, seconds: float) -> None:
+        self.world.feed(on.SnapshotEvery(seconds))
+        self.world.settle()
+
     @rule(sure=st.integers(0, 9))
     def stop(self, sure: int) -> None:
         if sure == 9:

@@ -47,8 +47,10 @@ def test_a_batch_that_fails_again_fails_the_query_again() -> None:
     retry(world)
     world.fail("delays")
     assert state(world) is QueryState.RUNNING
+    assert world.core.deployment.lives["delays"].poisoned == 1
     world.fail("delays")
     assert state(world) is QueryState.FAILED
+    assert world.core.deployment.lives["delays"].poisoned == 2
 
 
 def test_a_skip_that_is_not_yet_committed_is_not_overtaken_by_a_retry() -> None:

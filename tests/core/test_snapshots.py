@@ -60,6 +60,30 @@ def test_every_query_ends_a_batch_where_the_snapshot_stands(world: World) -> Non
     assert world.archive.shown_under == [world.core.epoch]
 
 
+def test_an_interval_that_is_set_later_holds_from_then_on() -> None:
+    world = new_world()
+    world.feed(on.SnapshotEvery(0.0))
+    world.offer("flights", 10)
+    world.wait(1000)
+    assert world.archive.visible == []
+    world.feed(on.SnapshotEvery(30.0))
+    for _ in range(4):  # to read it again is no reason to wait longer
+        world.wait(8)
+        world.feed(on.SnapshotEvery(30.0))
+    assert len(world.archive.visible) == 1
+
+
+def test_an_interval_that_is_set_later_holds_under_the_next_epoch() -> None:
+    world = new_world()
+    world.feed(on.SnapshotEvery(0.0))
+    world.stop()
+    world.start()
+    world.feed(on.SnapshotEvery(30.0))
+    world.offer("flights", 10)
+    world.wait(40)
+    assert len(world.archive.visible) == 1
+
+
 def test_a_query_without_input_ends_an_empty_batch_there(world: World) -> None:
     world.offer("weather", 5)  # delays does not read it
     ask(world)

@@ -72,6 +72,14 @@ def test_each_node_tells_of_both(pair: Pair) -> None:
         assert f"ha_engine_in_sync{own}" in text
         assert f"ha_engine_protected{own}" in text
     assert 'reason="acquired",role="promoting"} 1.0' in shown[active]
+    to_passive = f'{{group="test",node="{active.name}",peer="{passive.name}"}} 0.0'
+    for name in ("peer_lag_events", "peer_lag_seconds", "sync_in_flight_bytes"):
+        assert f"ha_engine_{name}{to_passive}" in shown[active]
+    # No query takes them in: the lag is since they came.
+    queries = [
+        node.http.get("/v1/status").json()["queries"]["copies"] for node in pair.nodes.values()
+    ]
+    assert all(query["lag_seconds"] > 0 and query["backlog_events"] == 2 for query in queries)
     assert 'reason="in_sync",role="passive"} 1.0' in shown[passive]
 
 

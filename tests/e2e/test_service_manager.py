@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.e2e.node_under_test import NodeUnderTest, running
-from tests.e2e.without_spark import APPLICATION, NodeWithoutSpark
+from tests.e2e.without_spark import APPLICATION, NodeWithoutSpark, no_spark
 from tests.service_manager import ServiceManager, service_manager
 from tests.waiting import wait_until
 
@@ -19,10 +19,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 PATIENCE = 60
 WATCHDOG_SECONDS = 3
-NO_SPARK = """#!/bin/sh
-case "$*" in *-version*) echo 'openjdk version "17.0.1"' >&2 ;; *) exit 1 ;; esac
-"""
-"""A Java that tells its version and starts nothing."""
 
 
 @pytest.fixture
@@ -69,11 +65,7 @@ def test_of_all_processes_the_node_process_alone_knows_the_service_manager(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    java = tmp_path / "java" / "bin" / "java"
-    java.parent.mkdir(parents=True)
-    java.write_text(NO_SPARK)
-    java.chmod(0o755)
-    monkeypatch.setenv("JAVA_HOME", str(java.parents[1]))
+    monkeypatch.setenv("JAVA_HOME", str(no_spark(tmp_path)))
     with running(NodeUnderTest(tmp_path, APPLICATION, node_database)) as node:
         # The supervisor feeds the watchdog while there is no loop of a node process yet.
         assert manager.hears("STATUS=starting: the journal is read", within=PATIENCE)

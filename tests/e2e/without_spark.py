@@ -33,6 +33,20 @@ queries:
       - {name: table, type: postgres, table: copies, auto_create: true}
 """
 
+NO_SPARK = """#!/bin/sh
+case "$*" in *-version*) echo 'openjdk version "17.0.1"' >&2 ;; *) exit 1 ;; esac
+"""
+"""A Java that tells its version and starts nothing."""
+
+
+def no_spark(directory: Path) -> Path:
+    """A JAVA_HOME for ``ha-engine run``, whose query process ends as soon as it begins."""
+    java = directory / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(NO_SPARK)
+    java.chmod(0o755)
+    return java.parents[1]
+
 
 class NodeWithoutSpark(NodeUnderTest):
     """Takes events, follows, leads and is asked like any other; its queries never run.

@@ -20,6 +20,7 @@ from ha_engine.ports import Ports
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.lease_store import PostgresLeaseStore
 from ha_engine.postgres.upgrade import upgrade
+from ha_engine.tally import Tally
 from ha_engine.types import Holder, LeaseRow, Member, Record, Role
 from tests.waiting import async_wait_until
 
@@ -89,9 +90,12 @@ def core_of_b() -> Core:
 @pytest.fixture
 async def driver() -> AsyncIterator[Driver]:
     loop = asyncio.get_running_loop()
-    driver = Driver(core_of_b(), loop.time, DB_TIMEOUT)
+    asked: list[float] = []
+    driver = Driver(core_of_b(), loop.time, DB_TIMEOUT, Tally(database_asked=asked.append))
     yield driver
     driver.close()
+    assert asked
+    assert all(0 < seconds < DB_TIMEOUT for seconds in asked)
 
 
 async def take_over(driver: Driver, store: PostgresLeaseStore, outages: Any) -> None:
@@ -115,6 +119,7 @@ async def test_the_outage_that_a_new_holder_measured_is_in_the_history(
     assert (line.epoch, line.holder) == (2, Holder("b", "p1"))
     assert line.outage_seconds is not None
     assert TIMING.ttl / 2 < line.outage_seconds < DB_TIMEOUT
+    assert driver.tally.outage_seconds == pytest.approx(line.outage_seconds)
 
 
 async def test_a_history_that_cannot_be_written_is_told_once_and_stops_nothing(

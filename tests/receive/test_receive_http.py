@@ -216,7 +216,6 @@ async def test_an_unknown_stream_is_404(client: httpx.AsyncClient) -> None:
 async def test_another_method_is_405(client: httpx.AsyncClient) -> None:
     answer = await client.get(EVENTS)
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
-    assert answer.json()["error"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,114 @@
+"""The type of GET /v1/cluster."""
+
+from __future__ import annotations
+
+from typing_extensions import TypedDict
+
+from ha_engine.api.bodies import RoleName
+from ha_engine.operation import described
+
+
+@described
+class MemberBody(TypedDict):
+    """A journal that the lease row lists as in sync."""
+
+    node: str
+    journal_id: str
+
+
+@described
+class LeaseBody(TypedDict):
+    """The lease row."""
+
+    group_id: str
+    holder: str | None
+    process: str | None
+    epoch: int
+    version: int
+    in_sync: list[MemberBody]
+    advertise: str | None
+    """URL of the holder."""
+    successor: str | None
+    paused: bool
+    system_identifier: str | None
+    timeline: str | None
+
+
+@described
+class NodeJournal(TypedDict):
+    """The journal of a node; sequences."""
+
+    id: str
+    last: int
+    durable: int
+    committed: int
+
+
+@described
+class NodeQuery(TypedDict):
+    """A query of a node; numbers of batches."""
+
+    state: str
+    mark: int
+    batch: int
+    """Newest in its outbox."""
+    published: int
+    """Through every sink."""
+    differs: int | None
+    """First batch unlike the active's."""
+
+
+@described
+class Rejoin(TypedDict):
+    """What a node lacks before it may take over."""
+
+    stage: str
+    """'comparing', 'snapshot', 'journal', 'starting Spark', 'batches' or 'rebuild'."""
+    records: int
+    batches: int
+    bytes: int
+    """Of a snapshot that is being restored."""
+
+
+@described
+class ClusterNode(TypedDict):
+    """A node of the group; while it does not answer, only refused and unreachable may be told."""
+
+    answers: bool
+    """Whether it has reported within the last seconds."""
+    reported_seconds_ago: float | None
+    url: str | None
+    role: RoleName | None
+    why: str | None
+    epoch: int | None
+    suspended: bool | None
+    warm: bool | None
+    room: bool | None
+    """Its disk takes events."""
+    in_sync: bool | None
+    """The lease row lists its journal."""
+    journal: NodeJournal | None
+    lag_records: int | None
+    """Records of the active that are not on its disk; null without an active."""
+    queries: dict[str, NodeQuery] | None
+    rejoin: Rejoin | None
+    refused: str | None
+    """Why the two do not work together."""
+    unreachable: str | None
+    """Why it cannot be dialled."""
+
+
+@described
+class Cluster(TypedDict):
+    """The group as one node sees it."""
+
+    group: str
+    node: str
+    """Who answers."""
+    active: str | None
+    protected: bool
+    """A second member is in sync."""
+    lease: LeaseBody | None
+    nodes: dict[str, ClusterNode]
+    strangers: dict[str, str]
+    """Nodes that call and are none of the peers, each with why it is refused."""

@@ -1,0 +1,78 @@
+"""The bodies of what operators ask over HTTP, read with a bound and checked."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from ha_engine.operation import JSON, Answer
+
+BYTES_MAX = 64 << 10
+"""Of a body that says a few words."""
+
+Word = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$")]
+"""It is kept in the journal, the log and the database, which takes no NUL."""
+Model = TypeVar("Model", bound=BaseModel)
+
+REFUSED = {
+    400: Answer("The body is not as it must be."),
+    413: Answer(f"The body has more than {BYTES_MAX} bytes."),
+}
+"""How ``read`` refuses."""
+
+
+class _Asked(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class SkipBody(_Asked):
+    """Who gives up a batch."""
+
+    by: Word = Field(default="operator", description="Who decides; recorded.")
+
+
+class SwitchoverBody(_Asked):
+    """Who takes over; without ``to`` any node that can."""
+
+    to: Word | None = Field(default=None, description="Node that takes over.")
+    by: Word = Field(default="operator", description="Who decides; recorded.")
+
+
+class FailoverBody(_Asked):
+    """That what this node does not have is given up."""
+
+    force: Literal[True] = Field(description="Always true: a failover by itself needs no request.")
+    confirmed_off: tuple[Word, ...] = Field(default=(), description="Nodes that are certainly off.")
+    by: Word = Field(default="operator", description="Who decides; recorded.")
+
+
+async def read(request: Request, model: type[Model]) -> Model:
+    """The body of ``request``, an empty one as ``{}``. Raises HTTPException: 400 or 413."""
+    raw = bytearray()
+    async for part in request.stream():
+        raw += part
+        if len(raw) > BYTES_MAX:
+            raise HTTPException(413, f"the body has more than {BYTES_MAX} bytes; send less")
+    try:
+        return model.model_validate_json(bytes(raw) or b"{}")
+    except ValidationError as error:
+        raise HTTPException(400, _in_words(error)) from None
+
+
+def body_of(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
+    """The content types in which it is read."""
+    return {JSON: model}
+
+
+def _in_words(error: ValidationError) -> str:
+    first = error.errors(include_input=False, include_context=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    if place == "force":
+        return (
+            "a failover happens by itself; say force: true to give up what this node does not "
+            "have, or POST /v1/switchover to change the active with nothing lost"
+        )
+    return f"{place}: {first['msg']}" if place else first["msg"]

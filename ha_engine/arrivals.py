@@ -1,0 +1,83 @@
+"""When records came into this node's journal, so that a lag can be told in seconds and in events.
+
+For people: nothing is decided upon it, so it is rounded, and bounded in memory.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ha_engine.types import Events, Mark, Record
+
+SLOT_SECONDS = 0.25
+SLOTS_MAX = 7_200
+"""Half an hour under load, and longer where events come seldom; no lag is told as more."""
+
+
+@dataclass(slots=True)
+class _Slot:
+    """Events that came within a quarter of a second; ``last`` is the sequence of the newest."""
+
+    began: float
+    last: int
+    events: int
+
+
+class Arrivals:
+    """Of one node process. Times are on the core's clock, in seconds."""
+
+    def __init__(self) -> None:
+        self._streams: dict[str, deque[_Slot]] = {}
+        self._marked_at: dict[str, float] = {}
+
+    def stand_on(self, now: float, last: int, streams: Iterable[str]) -> None:
+        """What is in the journal already came before this process: its age counts from ``now``."""
+        for stream in streams:
+            self._streams[stream] = deque([_Slot(now - SLOT_SECONDS, last, 0)], SLOTS_MAX)
+
+    def saw(self, now: float, records: Sequence[Record]) -> None:
+        """``records`` are appended, by this node or as the active sent them."""
+        for record in records:
+            match record.body:
+                case Events(stream=stream, rows=rows):
+                    self._count(now, stream, record.position.sequence, rows)
+                case Mark(query=query):
+                    self._marked_at[query] = now
+
+    def _count(self, now: float, stream: str, sequence: int, rows: int) -> None:
+        slots = self._streams.setdefault(stream, deque(maxlen=SLOTS_MAX))
+        if not slots or now >= slots[-1].began + SLOT_SECONDS:
+            slots.append(_Slot(now, sequence, 0))
+        slots[-1].last = sequence
+        slots[-1].events += rows
+
+    def seconds_behind(self, now: float, sequence: int, streams: Iterable[str] = ()) -> float:
+        """How long ago the oldest event came that stands behind ``sequence``; 0 without one."""
+        first = (slots[0].began for slots in self._behind(sequence, streams) if slots)
+        return max((now - began for began in first), default=0.0)
+
+    def events_behind(self, sequence: int) -> int:
+        """Events that stand behind ``sequence``, and those that came with the first of them."""
+        return sum(slot.events for slots in self._behind(sequence, ()) for slot in slots)
+
+    def seconds_since_mark(self, now: float, query: str) -> float | None:
+        """None while this process has seen no mark of the query."""
+        marked_at = self._marked_at.get(query)
+        return None if marked_at is None else now - marked_at
+
+    def _behind(self, sequence: int, streams: Iterable[str]) -> list[list[_Slot]]:
+        """Of ``streams``, without any of all: the slots that end behind ``sequence``."""
+        wanted = list(streams) or list(self._streams)
+        there = [self._streams[stream] for stream in wanted if stream in self._streams]
+        return [_after(slots, sequence) for slots in there]
+
+
+def _after(slots: Sequence[_Slot], sequence: int) -> list[_Slot]:
+    found: list[_Slot] = []
+    for slot in reversed(slots):
+        if slot.last <= sequence:
+            break
+        found.append(slot)
+    return found[::-1]

@@ -1,0 +1,125 @@
+"""What the routes of the receive stage take and answer, as GET /openapi.json tells it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from ha_engine.operation import Answer, Operation, Parameter, Refusal, described
+from ha_engine.receive.decode import Format
+from ha_engine.receive.intake import SEQUENCE_MAX
+
+
+@described
+class PositionBody(TypedDict):
+    """Where a record stands in the journal."""
+
+    epoch: int
+    sequence: int
+
+
+@described
+class Acknowledged(TypedDict):
+    """The events are on every node that is in sync."""
+
+    accepted: int
+    position: PositionBody
+    """Of their record; of a request that is repeated, where it was stored first."""
+
+
+@described
+class InvalidBody(Refusal):
+    """The events do not fit the stream; nothing of the request is stored."""
+
+    row: int | None
+    """First wrong one, counted from 0; null where no row is to blame."""
+    reason: str
+
+
+@described
+class ConflictBody(Refusal):
+    """The sequence cannot be answered."""
+
+    conflict: str
+    """'payload': used for another payload. 'forgotten': too old to be remembered."""
+
+
+@described
+class FullBody(Refusal):
+    """The node takes no more for now."""
+
+    retry_after_seconds: float
+
+
+@described
+class ElsewhereBody(Refusal):
+    """This node is not the active."""
+
+    active: str | None
+    """URL of the active, where known."""
+
+
+@described
+class ColumnBody(TypedDict):
+    """A column of a stream."""
+
+    name: str
+    type: str
+    """As Arrow names it."""
+    nullable: bool
+
+
+@described
+class StreamBody(TypedDict):
+    """A stream of the application."""
+
+    name: str
+    schema: list[ColumnBody]
+
+
+_Event = dict[str, Any]
+_Sequence = Annotated[int, Field(ge=0, le=SEQUENCE_MAX)]
+_ProducerId = Annotated[str, Field(pattern=r"^[\x21-\x7e]{1,128}$")]
+_Encoding = Annotated[str, Field(json_schema_extra={"enum": ["identity", "gzip"]})]
+_STREAM = Parameter("stream", "path", "Name of a stream of the application.")
+_UNKNOWN = Answer("The application has no such stream.")
+
+PUBLISH = Operation(
+    "publish",
+    "Send events; the answer comes when they are committed.",
+    {
+        200: Answer("Stored, now or by the first request with this sequence.", Acknowledged),
+        400: Answer("An event or the request is wrong; nothing of it is stored.", InvalidBody),
+        404: _UNKNOWN,
+        408: Answer("The body did not arrive in time."),
+        409: Answer("The sequence is used or forgotten.", ConflictBody),
+        413: Answer("The body is larger than http.max_body."),
+        415: Answer("The content type or encoding is none that is read."),
+        429: Answer(
+            "The node is full for now.",
+            FullBody,
+            headers=[Parameter("Retry-After", "header", "Seconds.", int)],
+        ),
+        503: Answer("This node does not take events.", ElsewhereBody),
+    },
+    takes=[
+        _STREAM,
+        Parameter("X-Producer-Id", "header", "Who sends; with X-Sequence.", _ProducerId),
+        Parameter("X-Sequence", "header", "The same when the request is repeated.", _Sequence),
+        Parameter("Content-Encoding", "header", "How the body is packed.", _Encoding),
+    ],
+    body={
+        Format.JSON.value: _Event | list[_Event],
+        Format.NDJSON.value: str,
+        Format.ARROW.value: bytes,
+    },
+    needs_body=True,
+)
+STREAM = Operation(
+    "stream",
+    "The columns of a stream.",
+    {200: Answer("As the application declares it.", StreamBody), 404: _UNKNOWN},
+    [_STREAM],
+)

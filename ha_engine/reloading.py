@@ -1,0 +1,109 @@
+"""Reads the config again while a node runs: takes what it can, and names what needs a restart.
+
+Certificates are in no need of it: their files are read for each connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+from pydantic import ValidationError
+
+from ha_engine.config import Config
+from ha_engine.config.load import Key, settings
+from ha_engine.errors import ConfigError
+
+log = structlog.get_logger(__name__)
+
+RELOADABLE: Mapping[str, tuple[str, ...]] = {
+    "journal": ("min_free", "max_size"),
+    "snapshot": ("interval", "revisions_to_keep"),
+    "log": ("format", "level"),
+}
+"""By section; the description of each says so too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reloaded:
+    """How the last reload went; ``at`` is ISO 8601, None before the first.
+
+    ``problems`` say why nothing was taken, ``needs_restart`` names keys that are otherwise in the
+    files than this process has them.
+    """
+
+    at: str | None = None
+    problems: tuple[str, ...] = ()
+    needs_restart: tuple[str, ...] = ()
+
+
+class Reloader:
+    """Of one process. ``take`` is called with what holds from then on."""
+
+    def __init__(
+        self, running: Config, read: Callable[[], Config], take: Callable[[Config], None]
+    ) -> None:
+        self._running, self._read, self._take = running, read, take
+        self._one_by_one = asyncio.Lock()
+        self.last = Reloaded()
+
+    async def reload(self) -> None:
+        """An invalid config is told of and changes nothing."""
+        async with self._one_by_one:
+            at = datetime.now(UTC).isoformat(timespec="seconds")
+            try:
+                found = await asyncio.to_thread(self._read)
+                wanted = merged(self._running, found)
+            except (ConfigError, OSError) as error:
+                self._keep(at, tuple(str(error).splitlines()))
+            else:
+                self._change(at, wanted, found)
+
+    def _keep(self, at: str, problems: tuple[str, ...]) -> None:
+        for problem in problems:
+            log.error("the config is not taken; what held before still does", problem=problem)
+        self.last = Reloaded(at, problems, self.last.needs_restart)
+
+    def _change(self, at: str, wanted: Config, found: Config) -> None:
+        changed, left = tuple(differing(self._running, wanted)), tuple(differing(wanted, found))
+        self._take(wanted)
+        self._running, self.last = wanted, Reloaded(at, (), left)
+        log.info("the config is read again", changed=changed)
+        if left:
+            log.warning("a restart is needed for what else has changed", keys=left)
+
+
+def merged(running: Config, found: Config) -> Config:
+    """``running`` with what can be reloaded of ``found``. Raises ConfigError."""
+    sections = {}
+    for name, keys in RELOADABLE.items():
+        new = getattr(found, name)
+        section = getattr(running, name).model_copy(update={k: getattr(new, k) for k in keys})
+        try:
+            type(section).model_validate(section.model_dump(mode="json", by_alias=True))
+        except ValidationError as error:
+            why = error.errors()[0]["msg"].removeprefix("Value error, ")
+            raise ConfigError(
+                f"{name}: with what the node has of it already, {why}; restart it to take all"
+            ) from error
+        sections[name] = section
+    return running.model_copy(update=sections)
+
+
+def differing(one: Config, other: Config) -> Iterator[str]:
+    """The names of the keys that are not equal."""
+    trees = [config.model_dump(by_alias=True) for config in (one, other)]
+    for setting in settings():
+        first, second = (_at(tree, setting.key) for tree in trees)
+        if first != second:
+            yield ".".join(setting.key)
+
+
+def _at(tree: Any, key: Key) -> Any:
+    for name in key:
+        tree = tree[name]
+    return tree

@@ -1,0 +1,47 @@
+"""What a load balancer may ask of a passive beside its role: how far it is behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from ha_engine.api.http import NodeView, application
+
+PASSIVE = {"role": "passive", "epoch": 3, "why": "in sync", "suspended": False, "queries": {}}
+
+
+async def asked(path: str, lag: int | None, **status: Any) -> httpx.Response:
+    cluster = {"node": "b", "nodes": {"b": {"lag_records": lag}}}
+    nobody: Any = None
+    view = NodeView(
+        lambda: PASSIVE | status, lambda: cluster, bytes, nobody, nobody, lambda: True, nobody
+    )
+    transport = httpx.ASGITransport(application(view, []))
+    async with httpx.AsyncClient(transport=transport, base_url="http://b") as client:
+        return await client.get(path)
+
+
+@pytest.mark.parametrize("name", ["passive", "replica"])
+async def test_a_passive_that_is_too_far_behind_is_none(name: str) -> None:
+    assert (await asked(f"/{name}", 1000)).status_code == 200
+    assert (await asked(f"/{name}?lag=10", 10)).status_code == 200
+    behind = await asked(f"/{name}?lag=10", 11)
+    assert (behind.status_code, behind.json()["ok"]) == (503, False)
+    assert (await asked(f"/{name}?lag=10", None)).status_code == 503
+
+
+async def test_an_active_is_no_passive_however_little_it_lags() -> None:
+    assert (await asked("/replica?lag=10", 0, role="active")).status_code == 503
+
+
+@pytest.mark.parametrize("lag", ["", "-1", "1.5", "many", "9" * 5000])
+async def test_a_lag_that_is_no_number_of_records_is_refused(lag: str) -> None:
+    answer = await asked(f"/replica?lag={lag}", 0)
+    assert answer.status_code == 400
+    assert answer.json() == {"error": "lag must be a number of records, such as 1000"}
+
+
+async def test_a_check_that_takes_no_lag_minds_none() -> None:
+    assert (await asked("/readiness?lag=x", None)).status_code == 200

@@ -1,0 +1,164 @@
+"""GET /openapi.json: every route of a node is in it, and nothing else; bodies are as it says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import MutableMapping
+from typing import Any
+
+import httpx
+import pytest
+from pydantic import TypeAdapter
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from ha_engine import errors
+from ha_engine.api.cluster import cluster_of
+from ha_engine.api.cluster_body import Cluster
+from ha_engine.api.http import NodeView
+from ha_engine.api.requests import BYTES_MAX
+from ha_engine.receive import http as receive
+from ha_engine.receive.http_operations import PUBLISH
+from ha_engine.web import web_application
+from tests.core.world import World
+
+REFUSALS = [
+    errors.InvalidEvents("it is no number", 3),
+    errors.InvalidEvents("it is empty"),
+    errors.UnknownStream("no such stream"),
+    errors.PayloadTooLarge("too large"),
+    errors.BodyTooSlow("too slow"),
+    errors.UnsupportedFormat("not read"),
+    errors.SequenceConflict("used"),
+    errors.SequenceForgotten("forgotten"),
+    errors.Backpressure("full", 0.5),
+    errors.NotActive("joins", "http://b:1"),
+]
+
+
+@pytest.fixture
+def served() -> Starlette:
+    """All routes, over a node that stands still."""
+    world = World()
+    world.start()
+    nobody: Any = None
+    status = {"active": None, "handover_to": None, "queries": {"delays": {}}}
+    view = NodeView(
+        lambda: status, dict, bytes, lambda *_: "", lambda _: "", lambda: True, lambda *_: "no"
+    )
+    return web_application(view, world.core, lambda _: None, nobody, nobody, nobody, "g")
+
+
+async def ask(served: Starlette, method: str, path: str, **more: Any) -> httpx.Response:
+    transport = httpx.ASGITransport(served)
+    async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
+        return await client.request(method, path, **more)
+
+
+async def test_the_document_has_every_route_and_method_and_no_other(served: Starlette) -> None:
+    told = (await ask(served, "GET", "/openapi.json")).json()
+    assert told["openapi"].startswith("3.1.")
+    there = {
+        (route.path, method.lower())
+        for route in served.routes
+        if isinstance(route, Route)
+        for method in route.methods or ()
+    }
+    assert len(there) > 30
+    assert {(path, method) for path, item in told["paths"].items() for method in item} == there
+
+
+async def test_every_path_parameter_and_reference_of_the_document_is_there(
+    served: Starlette,
+) -> None:
+    told = (await ask(served, "GET", "/openapi.json")).json()
+    names = []
+    for path, item in told["paths"].items():
+        for operation in item.values():
+            names.append(operation["operationId"])
+            taken = {p["name"] for p in operation.get("parameters", ()) if p["in"] == "path"}
+            assert taken == {part[1:-1] for part in path.split("/") if part.startswith("{")}
+    assert len(names) == len(set(names))
+    text = json.dumps(told)
+    schemas = told["components"]["schemas"]
+    assert all(f'"#/components/schemas/{name}"' in text for name in schemas)
+    assert text.count('"$ref"') == text.count('"$ref": "#/components/schemas/')
+    assert {"Status", "Cluster", "Refusal", "SwitchoverBody"} <= schemas.keys()
+    assert schemas["Status"]["properties"]["room"]["description"] == "The disk takes events."
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: type(refusal).__name__)
+def test_every_refusal_of_events_is_answered_as_the_document_says(refusal: Any) -> None:
+    sent: list[MutableMapping[str, Any]] = []
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    asyncio.run(receive._refuse(send, refusal))
+    answer = PUBLISH.answers[sent[0]["status"]]
+    body = json.loads(sent[1]["body"])
+    assert TypeAdapter(answer.body).validate_python(body, strict=True) == body
+    headers = {name.decode() for name, _ in sent[0]["headers"]}
+    assert {header.name.lower() for header in answer.headers} <= headers
+
+
+def test_each_kind_of_refusal_is_among_those() -> None:
+    def below(kind: type) -> set[type]:
+        return {kind}.union(*(below(one) for one in kind.__subclasses__()))
+
+    assert below(errors.Rejected) - {errors.Rejected} == {type(refusal) for refusal in REFUSALS}
+
+
+def test_the_cluster_is_as_its_type_says_with_a_peer_that_is_silent() -> None:
+    class Links:
+        def names(self) -> list[str]:
+            return ["b"]
+
+        def reports(self) -> dict[str, Any]:
+            return {}
+
+        refusals = unreachable = reports
+
+    world = World()
+    world.start()
+    tree = cluster_of(world.core, "g", Links())
+    assert TypeAdapter(Cluster).validate_python(tree, strict=True) == tree
+
+
+async def test_a_method_that_a_path_lacks_is_answered_with_all_that_it_has(
+    served: Starlette,
+) -> None:
+    answer = await ask(served, "DELETE", "/v1/snapshot")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD, POST")
+    assert answer.json() == {"error": "DELETE /v1/snapshot: method not allowed"}
+
+
+async def test_a_path_with_a_slash_at_its_end_is_another_one(served: Starlette) -> None:
+    assert (await ask(served, "GET", "/v1/status/")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"{", "Invalid JSON"),
+        (b'{"by": "\\u0000"}', "by: String should match"),
+        (b'{"by": ""}', "by: String should have at least 1"),
+        (b'{"by": 7}', "by: Input should be a valid string"),
+        (b'{"whom": "b"}', "whom: Extra inputs"),
+        (b"[]", "be an object"),
+        (b"[" * BYTES_MAX, "recursion"),
+    ],
+)
+async def test_what_an_operator_asks_in_a_wrong_form_is_refused_with_the_key(
+    served: Starlette, body: bytes, reason: str
+) -> None:
+    answer = await ask(served, "POST", "/v1/queries/delays/skip", content=body)
+    assert answer.status_code == 400
+    assert reason in answer.json()["error"]
+
+
+async def test_an_operators_words_have_a_bound(served: Starlette) -> None:
+    answer = await ask(served, "POST", "/v1/switchover", content=b" " * (BYTES_MAX + 1))
+    assert answer.status_code == 413
+    assert answer.json()["error"] == f"the body has more than {BYTES_MAX} bytes; send less"

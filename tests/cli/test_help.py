@@ -1,0 +1,84 @@
+"""Every command explains itself: by an example that it takes, and by formats that programs read."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from ha_engine.cli import root
+
+SAYS_ONE_SENTENCE = {"run", "demo", "reinit", "query skip", "query retry", "config check"}
+SAYS_ONE_SENTENCE |= {"db init", "db upgrade", "snapshot restore"}
+IS_JSON = {"config schema"}
+FORMAT_IS_THE_FILES = {"publish"}
+"""Its --format says how the events are written that it reads; its summary is data with --json."""
+
+
+def commands(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        below = f"{path} {name}".strip()
+        if hasattr(command, "commands"):
+            yield from commands(command, below)
+        else:
+            yield below, command
+
+
+COMMANDS = dict(commands(get_command(root)))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_every_command_has_an_example_that_it_takes(name: str) -> None:
+    shown = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"}).invoke(root, [*name.split(), "-h"])
+    assert shown.exit_code == 0
+    example = re.search(r"Example: ha-engine (.*)", shown.output)
+    assert example is not None
+    words = shlex.split(example[1])
+    assert words[: len(name.split())] == name.split()
+    COMMANDS[name].make_context(name, words[len(name.split()) :])
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - SAYS_ONE_SENTENCE - IS_JSON))
+def test_every_command_that_prints_data_prints_it_for_programs(name: str) -> None:
+    options = {option for one in COMMANDS[name].params for option in one.opts}
+    assert "--json" in options
+    assert {"--format", "-f"} <= options or name in FORMAT_IS_THE_FILES
+
+
+def test_those_that_say_one_sentence_exist() -> None:
+    assert COMMANDS.keys() >= SAYS_ONE_SENTENCE | IS_JSON | FORMAT_IS_THE_FILES
+
+
+def test_json_and_yaml_say_the_same() -> None:
+    def out(*options: str) -> str:
+        ended = CliRunner().invoke(root, ["config", "show", *options])
+        assert ended.exit_code == 0
+        return ended.stdout
+
+    assert out("--json") == out("-f", "json")
+    assert json.loads(out("--json")) == yaml.safe_load(out("-f", "yaml"))
+    assert "lease.ttl" in out()
+
+
+@pytest.mark.parametrize(("typed", "completed"), [("snap", "snapshot"), ("snapshot ve", "verify")])
+def test_a_shell_completes_commands(typed: str, completed: str, tmp_path: Path) -> None:
+    words = f"ha-engine {typed}"
+    environ = {"_HA_ENGINE_COMPLETE": "complete_bash", "COMP_WORDS": words, "HOME": str(tmp_path)}
+    ended = subprocess.run(
+        [sys.executable, "-c", "from ha_engine.cli import main; main()"],
+        env={**environ, "COMP_CWORD": str(len(words.split()) - 1), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.stdout.split() == [completed], ended.stderr

@@ -1,0 +1,102 @@
+"""What a running node takes of a config that is read again, and what it says of the rest."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ha_engine.config import Config
+from ha_engine.config.load import load_config, settings
+from ha_engine.reloading import RELOADABLE, Reloaded, Reloader, differing, merged
+
+
+class Files:
+    """A config file that a running process reads again."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path, self.taken = directory / "engine.yaml", list[Config]()
+        self.write("log: {level: info}")
+        self.reloader = Reloader(self.read(), self.read, self.taken.append)
+
+    def write(self, text: str) -> None:
+        self.path.write_text(text)
+
+    def read(self) -> Config:
+        return load_config(self.path, {})
+
+    async def reload(self, text: str) -> Reloaded:
+        self.write(text)
+        await self.reloader.reload()
+        return dataclasses.replace(self.reloader.last, at=None)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+async def test_what_can_be_taken_is_and_what_needs_a_restart_is_named(files: Files) -> None:
+    assert files.reloader.last == Reloaded()
+    told = await files.reload("log: {level: debug}\nlease: {ttl: 7s}\nhttp: {max_connections: 7}")
+    assert told == Reloaded(needs_restart=("lease.ttl", "http.max_connections"))
+    assert files.reloader.last.at is not None
+    assert (files.taken[-1].log.level, files.taken[-1].lease.ttl) == ("debug", 5.0)
+
+
+async def test_a_key_that_is_set_back_needs_no_restart_any_more(files: Files) -> None:
+    assert (await files.reload("lease: {ttl: 7s}")).needs_restart == ("lease.ttl",)
+    assert (await files.reload("log: {level: error}")).needs_restart == ()
+
+
+async def test_an_invalid_file_changes_nothing_and_each_problem_is_told(files: Files) -> None:
+    await files.reload("lease: {ttl: 7s}")
+    told = await files.reload("log: {level: loud}\nsnapshot: {intervall: 3s}")
+    keys = {problem.split(":")[0] for problem in told.problems}
+    assert keys == {"log.level", "snapshot.intervall"}
+    assert told.needs_restart == ("lease.ttl",)
+    assert len(files.taken) == 1
+    assert (await files.reload("log: {level: debug}")).problems == ()
+    assert files.taken[-1].log.level == "debug"
+
+
+async def test_a_file_that_is_gone_is_such_a_problem(files: Files) -> None:
+    files.path.unlink()
+    await files.reloader.reload()
+    assert "does not exist" in files.reloader.last.problems[0]
+    assert files.taken == []
+
+
+async def test_what_does_not_fit_to_what_stays_until_a_restart_is_refused(files: Files) -> None:
+    """Two segments of 1 MiB fit into it, and two of the 64 MiB that the node has do not."""
+    told = await files.reload("journal: {segment_size: 1MiB, max_size: 4MiB}")
+    assert told.problems == (
+        "journal: with what the node has of it already, max_size is less than two segments, and "
+        "the newest one is never let go of; raise it, or lower segment_size; restart it to take "
+        "all",
+    )
+    assert files.taken == []
+
+
+CHANGED: dict[str, dict[str, Any]] = {
+    "journal": {"min_free": "1GiB", "max_size": "2GiB"},
+    "snapshot": {"interval": "7s", "revisions_to_keep": 5},
+    "log": {"format": "json", "level": "error"},
+}
+
+
+def test_all_that_is_called_reloadable_is_and_nothing_else() -> None:
+    names = {f"{section}.{key}" for section, keys in RELOADABLE.items() for key in keys}
+    assert {
+        ".".join(setting.key) for setting in settings() if "Reloadable." in setting.description
+    } == names
+    wanted = Config.model_validate(CHANGED)
+    assert set(differing(Config(), wanted)) == names
+    assert merged(Config(), wanted) == wanted
+
+
+def test_a_secret_that_changes_is_named_and_not_shown() -> None:
+    other = Config.model_validate({"database": {"url": "postgresql://u:hunter2@h/d"}})
+    assert list(differing(Config(), other)) == ["database.url"]

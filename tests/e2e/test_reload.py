@@ -1,0 +1,76 @@
+"""SIGHUP to ``ha-engine run``: the node process takes what it can, and tells of the rest."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.node_under_test import NodeUnderTest, running
+from tests.e2e.without_spark import APPLICATION, no_spark
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+PATIENCE = 60
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NodeUnderTest]:
+    """It never becomes active: a config is read again whether the database answers or not."""
+    monkeypatch.setenv("JAVA_HOME", str(no_spark(tmp_path)))
+    node = NodeUnderTest(tmp_path, APPLICATION, "postgresql://nobody@127.0.0.1:1/nowhere")
+    with running(node):
+        wait_until(node.status, within=PATIENCE, every=0.1)
+        yield node
+
+
+def reload(node: NodeUnderTest, **sections: Any) -> dict[str, Any]:
+    """What the status says of it."""
+    before = told(node)
+    node.reconfigure(**sections)
+    assert node.process is not None
+    node.process.send_signal(signal.SIGHUP)
+    wait_until(lambda: told(node) != before, within=PATIENCE, every=0.1)
+    return told(node)
+
+
+def told(node: NodeUnderTest) -> dict[str, Any]:
+    status = node.status()
+    assert status is not None
+    found: dict[str, Any] = status["config"]
+    return found
+
+
+def test_a_running_node_takes_what_it_can_of_a_changed_config(node: NodeUnderTest) -> None:
+    pid = node.pid_of("node")
+
+    seen = reload(
+        node,
+        log={"level": "debug", "format": "json"},
+        snapshot={"interval": "1s"},
+        lease={"margin": "400ms"},
+        journal={"min_free": "1000TiB"},
+    )
+    assert (seen["problems"], seen["needs_restart"]) == ([], ["lease.margin"])
+    assert '"keys": ["lease.margin"]' in node.log_text()
+    # The disk has no room as of now; and who has logged before does so in the new form.
+    wait_until(lambda: (node.status() or {}).get("room") is False, within=PATIENCE)
+    wait_until(lambda: "there is no room for events" in node.log_text(), within=PATIENCE)
+    lines = [line for line in node.log_text().splitlines() if "there is no room" in line]
+    assert json.loads(lines[-1])["process"] == "node"
+
+    wrong = reload(node, log={"level": "loud"}, journal={"min_fre": "1MiB"})
+    assert len(wrong["problems"]) == 2
+    assert wrong["needs_restart"] == ["lease.margin"]
+    for problem in wrong["problems"]:
+        assert problem.partition(" (")[0].split(":")[0] in node.log_text()
+    shown = node.command("status", environ={"COLUMNS": "900"}).out
+    assert "not taken: " in shown
+    assert "a restart is needed for lease.margin" in shown
+
+    assert node.pid_of("node") == pid

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
-import sysconfig
 import tarfile
 import zipfile
-from collections.abc import Iterable
 from email.parser import Parser
 from pathlib import Path
 
 import pytest
 
 from ha_engine import __version__
+from tests.packaged import ROOT, build, install, only, run
 
-ROOT = Path(__file__).parents[1]
 SAMPLES = ROOT / "conf" / "applications"
-PATIENCE = 120
-
-
-def run(*command: str | Path, cwd: Path) -> str:
-    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def tracked(*below: str) -> set[str]:
@@ -43,13 +29,8 @@ def tracked(*below: str) -> set[str]:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with both distributions."""
     directory = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "hatchling", "build", "-d", directory, cwd=ROOT)
+    build(directory)
     return directory
-
-
-def only(paths: Iterable[Path]) -> Path:
-    (path,) = paths
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -59,16 +40,8 @@ def wheel(built: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bin directory of an environment with the wheel, which sees the packages it needs."""
-    home = tmp_path_factory.mktemp("installed")
-    run(sys.executable, "-m", "venv", "--without-pip", home, cwd=home)
-    python = home / "bin" / "python"
-    pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check"]
-    run(*pip, "install", "--quiet", "--no-deps", "--no-index", wheel, cwd=home)
-    # Only the directory: an editable installation in it is not followed.
-    packages = only(home.glob("lib/python*/site-packages"))
-    (packages / "packages.pth").write_text(sysconfig.get_path("purelib"))
-    return python.parent
+    """Its bin directory."""
+    return install(wheel, tmp_path_factory.mktemp("installed") / "environment")
 
 
 def test_the_wheel_has_the_package_and_the_samples_and_nothing_else(wheel: Path) -> None:

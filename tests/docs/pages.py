@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).parents[2]
+INSTALL = ROOT / "docs" / "INSTALL.md"
 
 _BLOCK = re.compile(r"^```(\w*)(?: title=\"([^\"]+)\")?\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
@@ -89,6 +90,18 @@ def _cut(words: list[str]) -> Iterator[list[str]]:
 
 def _of_root_too(words: list[str]) -> list[str]:
     return words[3:] if words[:2] == ["sudo", "-u"] else words
+
+
+def installed_config(node: str) -> str:
+    """The config that the guide has people write on ``node``, which is node-a or node-b."""
+    (config,) = [block.text for block in blocks(INSTALL, "yaml") if "data_dir" in block.text]
+    if node == "node-a":
+        return config
+    return _swapped(_swapped(config, "node-a", "node-b"), "10.0.0.1", "10.0.0.2")
+
+
+def _swapped(text: str, one: str, other: str) -> str:
+    return text.replace(one, "\0").replace(other, one).replace("\0", other)
 
 
 # -- YAML ------------------------------------------------------------------------------------------

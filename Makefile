@@ -13,7 +13,7 @@ PROTOS := $(wildcard proto/ha_engine/v1/*.proto)
 ARGS ?=
 SEEDS ?= 2000
 
-.PHONY: help setup demo test sim diagram check proto proto-check bench constraints clean distclean java python
+.PHONY: help setup demo test sim diagram reference docs check proto proto-check bench constraints clean distclean java python
 
 help: ## Print this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -29,8 +29,14 @@ test: java $(PROJECT) ## Run the tests; ARGS='-k journal' picks some.
 sim: $(PROJECT) ## Play histories of faults over simulated nodes; SEEDS=100000 says how many.
 	$(BIN)/python -m tests.sim --seeds $(SEEDS) --workers 2 $(ARGS)
 
-diagram: $(PROJECT) ## Draw the roles into docs/PROTOCOL.md.
+diagram: $(PROJECT) ## Draw docs/diagrams.
 	$(BIN)/python -m tests.docs.diagram
+
+reference: $(PROJECT) ## Write docs/CONFIGURATION.md from the schema of the config.
+	$(BIN)/python -m tests.docs.reference
+
+docs: $(PROJECT) ## Build the documents as a site, into build/site.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
 
 check: $(PROJECT) ## Lint, format, types, import rules, generated code.
 	$(BIN)/ruff check .

@@ -10,8 +10,6 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 GENERATED = ROOT / "ha_engine" / "v1"
 
@@ -49,10 +47,6 @@ PURE = {
 """What the core may import: no clock, no random, no socket, thread, file or Spark among it."""
 
 
-_PROMPT = re.compile(r"^(\$ |# )?(sudo -u ha-engine )?")
-"""Of a user, and of root who runs a command as the service's user."""
-
-
 def sources(*directories: str) -> list[Path]:
     found = [file for name in directories for file in sorted((ROOT / name).rglob("*.py"))]
     return [file for file in found if GENERATED not in file.parents]
@@ -85,18 +79,6 @@ def tracked() -> list[Path]:
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).exists()]
-
-
-def commands_in(text: str) -> list[list[str]]:
-    """Commands in the code of a Markdown page: console lines and inline code."""
-    blocks = re.findall(r"```\w*\n(.*?)```", text, flags=re.DOTALL)
-    lines = [_PROMPT.sub("", line) for block in blocks for line in block.splitlines()]
-    lines += re.findall(r"(?<!`)`([^`\n]+)`(?!`)", text)
-    return [line.split("#")[0].split() for line in lines]
-
-
-def pages() -> list[Path]:
-    return [page for page in tracked() if page.suffix == ".md" and page.name != "CHANGELOG.md"]
 
 
 def test_the_import_rules_hold() -> None:
@@ -187,29 +169,3 @@ def test_every_package_of_the_project_is_pinned() -> None:
     names = {re.match(r"[\w-]+", line)[0].lower() for line in wanted}  # type: ignore[index]
     pins = set(re.findall(r"^([\w-]+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
     assert names - pins == {"ha-engine"}
-
-
-@pytest.mark.parametrize("page", [pytest.param(page, id=shown(page)) for page in pages()])
-def test_commands_in_the_documents_exist(page: Path) -> None:
-    for words in commands_in(page.read_text()):
-        match words:
-            case ["make", target, *_]:
-                assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
-            case ["ha-engine", *rest]:
-                assert_command_exists(rest)
-
-
-def assert_command_exists(words: list[str]) -> None:
-    """``words`` after ``ha-engine`` walk down to a command; ``a|b`` names two."""
-    from typer.main import get_command
-
-    from ha_engine.cli import root
-
-    command = get_command(root)
-    for word in words:
-        below = getattr(command, "commands", None)
-        if below is None or word.startswith(("-", "<", "[")):
-            return
-        for name in word.split("|"):
-            assert name in below, f"ha-engine {' '.join(words)}: there is no {name}"
-        command = below[word.split("|")[0]]

@@ -1,37 +1,126 @@
-"""Draws the legal role transitions into docs/PROTOCOL.md, between its two markers.
+"""Draws the diagrams of the documents into docs/diagrams: roles, a pair, the timing of a takeover.
 
 python -m tests.docs.diagram
 """
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from ha_engine.config import Config
 from ha_engine.core.role import LEGAL
 from ha_engine.types import Role
+from tests.docs.svg import Box, Point, arrow, document, line, text
 
-PAGE = Path(__file__).parents[2] / "docs" / "PROTOCOL.md"
-_BETWEEN = re.compile(
-    r"(?<=<!-- roles: drawn by make diagram -->\n).*(?=<!-- roles: end -->)", re.S
-)
+DIRECTORY = Path(__file__).parents[2] / "docs" / "diagrams"
+
+PLACES = {
+    Role.STARTING: Point(75, 90),
+    Role.JOINING: Point(245, 90),
+    Role.PASSIVE: Point(415, 90),
+    Role.PROMOTING: Point(585, 90),
+    Role.ACTIVE: Point(755, 90),
+    Role.DEMOTING: Point(670, 200),
+    Role.STOPPED: Point(330, 290),
+}
+BENT = {(Role.JOINING, Role.PROMOTING): 90.0, (Role.DEMOTING, Role.JOINING): 36.0}
+"""So that they pass by what stands between."""
 
 
-def drawn() -> str:
-    """A Mermaid block with one line for each transition, in the order of the data."""
-    lines = [f"    [*] --> {Role.STARTING.value}"]
+def roles() -> str:
+    """One arrow for each transition that the core allows."""
+    boxes = {role: Box(PLACES[role], 100, 36, (role.value,)) for role in LEGAL}
+    arrows = [
+        arrow(
+            boxes[role],
+            boxes[other],
+            bend=BENT.get((role, other), 14.0 if role in LEGAL[other] else 0.0),
+            named=f' data-from="{role.value}" data-to="{other.value}"',
+        )
+        for role, other in transitions()
+    ]
+    frames = [box.drawn() for box in boxes.values()]
+    return document(830, 330, "Roles of a node, and which may follow which", [*arrows, *frames])
+
+
+def transitions() -> Iterator[tuple[Role, Role]]:
+    """In the order of the data."""
     for role, following in LEGAL.items():
-        targets = [other.value for other in Role if other in following] or ["[*]"]
-        lines += [f"    {role.value} --> {target}" for target in targets]
-    return "\n".join(["```mermaid", "stateDiagram-v2", *lines, "```", ""])
+        yield from ((role, other) for other in Role if other in following)
 
 
-def redrawn(page: str) -> str:
-    """``page`` with the diagram between the markers. Raises ValueError when it has none."""
-    if not _BETWEEN.search(page):
-        raise ValueError(f"{PAGE} has no markers for the roles")
-    return _BETWEEN.sub(lambda _: drawn(), page)
+def pair() -> str:
+    """Two hosts and a database, with what goes between them."""
+    producers = Box(Point(410, 34), 150, 36, ("producers",))
+    hosts = [
+        Box(Point(180, 208), 300, 236, ("host of node-a: active",)),
+        Box(Point(640, 208), 300, 236, ("host of node-b: passive",)),
+    ]
+    nodes = [_process(host, -44, "node process", "lease, journal, sync, outbox") for host in hosts]
+    sparks = [_process(host, 54, "query process", "Spark: the same batches") for host in hosts]
+    database = Box(Point(410, 380), 190, 52, ("PostgreSQL", "lease, snapshots, sinks"))
+    arrows = [
+        arrow(producers, nodes[0]),
+        arrow(nodes[0], nodes[1], both=True),
+        *(arrow(node, spark, both=True) for node, spark in zip(nodes, sparks, strict=True)),
+        arrow(hosts[0], database, both=True),
+        arrow(hosts[1], database, both=True),
+    ]
+    words = [
+        text(Point(410, 148), "event sync"),
+        text(Point(410, 182), "records, acks", small=True),
+        text(Point(255, 84), "events", small=True, anchor="end"),
+        text(Point(262, 368), "publishes, renews", small=True, anchor="end"),
+        text(Point(558, 368), "watches, stores snapshots", small=True, anchor="start"),
+    ]
+    frames = [host.drawn("host") for host in hosts]
+    boxes = [box.drawn() for box in (producers, *nodes, *sparks, database)]
+    return document(820, 420, "A pair of nodes", [*frames, *arrows, *boxes, *words])
+
+
+def _process(host: Box, down: float, *words: str) -> Box:
+    return Box(Point(host.at.x, host.at.y + down), 240, 62, words)
+
+
+def takeover() -> str:
+    """Whose authority ends when, with the defaults: the host of the active dies after a renewal."""
+    lease = Config().lease
+    left, scale = 150.0, 95.0
+
+    def at(seconds: float, row: float) -> Point:
+        return Point(left + seconds * scale, row)
+
+    authority = lease.ttl - lease.margin
+    spans = [
+        line("span", at(0, 62), at(authority, 62)),
+        line("gap", at(authority, 122), at(lease.ttl, 122)),
+        line("span", at(lease.ttl, 182), at(lease.ttl + 1, 182)),
+    ]
+    labels = [
+        text(Point(left - 12, 66), "A may act", anchor="end"),
+        text(Point(left - 12, 126), "nobody may", anchor="end"),
+        text(Point(left - 12, 186), "B may act", anchor="end"),
+        text(at(authority / 2, 50), f"safe_until = sent + ttl - margin = {authority:g} s"),
+        text(at(lease.ttl - 1.5, 112), f"margin {lease.margin:g} s, at the least", small=True),
+        text(at(lease.ttl - 1.6, 180), "B saw the row stand still for a ttl", small=True),
+    ]
+    axis = [line("axis", at(0, 220), at(lease.ttl + 1, 220))]
+    for second in range(int(lease.ttl) + 2):
+        axis += [line("axis", at(second, 215), at(second, 225))]
+        axis += [text(at(second, 242), f"{second} s", small=True)]
+    title = "The last renewal of A is sent at 0 s; B takes over a ttl after it at the earliest"
+    return document(780, 260, title, [*axis, *spans, *labels])
+
+
+DRAWINGS: Mapping[str, Callable[[], str]] = {
+    "roles.svg": roles,
+    "pair.svg": pair,
+    "takeover.svg": takeover,
+}
 
 
 if __name__ == "__main__":
-    PAGE.write_text(redrawn(PAGE.read_text()))
+    DIRECTORY.mkdir(exist_ok=True)
+    for name, drawn in DRAWINGS.items():
+        (DIRECTORY / name).write_text(drawn())

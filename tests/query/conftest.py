@@ -90,7 +90,7 @@ def runner(
     def make(application: StreamApplication, file: str = "application.yaml") -> QueryRunner:
         link = NodeLink(Address(str(node.socket), node.incarnation))
         reports = Reports(link, ended.append)
-        listeners.append(ProgressListener(reports))
+        listeners.append(ProgressListener(reports, lambda: None))
         spark.streams.addListener(listeners[-1])
         directories = Directories(node.checkpoints, node.outbox_directory)
         made.append(

@@ -1,0 +1,22 @@
+"""The HTTP interface of a node that stands still: every route, and nobody behind most of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.applications import Starlette
+
+from ha_engine.api.http import NodeView
+from ha_engine.web import web_application
+from tests.core.world import World
+
+
+def still_node() -> Starlette:
+    world = World()
+    world.start()
+    nobody: Any = None
+    status = {"active": None, "handover_to": None, "queries": {"delays": {}}}
+    view = NodeView(
+        lambda: status, dict, bytes, lambda *_: "", lambda _: "", lambda: True, lambda *_: "no"
+    )
+    return web_application(view, world.core, lambda _: None, nobody, nobody, nobody, "g")

@@ -10,6 +10,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from sqlalchemy import text
 
 from ha_engine.postgres.embedded import EmbeddedPostgres
@@ -18,6 +19,10 @@ from ha_engine.postgres.engine import open_engine
 # Before gRPC is loaded. Tests fork only to exec at once, and its handlers have been seen to end the
 # child before that, where a thread of the test was just calling.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+
+# How long an example takes says more about the machine than about the code.
+settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any")
 
 _numbers = count(1)
 

@@ -46,7 +46,7 @@ def check_cut(uncut: UncutEvents, plain: Everything, committed: int, through: in
         assert (through is None) == (not plain.records)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(STEPS, st.integers(2, 12))
 def test_merged_runs_count_and_cut_as_the_whole_list_does(
     steps: list[tuple[str, float]], runs_max: int

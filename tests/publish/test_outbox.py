@@ -190,7 +190,7 @@ def test_a_dropped_query_starts_anew(tmp_path: Path) -> None:
     assert _admit(outbox, tmp_path, 1) is Verdict.ADMITTED
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.one_of(st.just("admit"), st.just("reopen"), st.integers(0, 9)), max_size=25))
 def test_any_order_of_admitting_trimming_and_restarting_keeps_the_numbers(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str | int]

@@ -93,7 +93,7 @@ def rechunked(table: pa.Table, cut: int) -> pa.Table:
     return pa.concat_tables([table.slice(0, cut), table.slice(cut)])
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(rows=ROWS, seed=st.integers(0, 99), data=st.data())
 def test_the_digest_does_not_depend_on_row_order_chunks_or_map_order(
     rows: list[dict[str, Any]], seed: int, data: st.DataObject
@@ -107,7 +107,7 @@ def test_the_digest_does_not_depend_on_row_order_chunks_or_map_order(
     assert digest_of_table(rechunked(table_of(turned), cut)) == expected
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(rows=ROWS.filter(bool), data=st.data())
 def test_the_digest_changes_with_any_value_and_with_a_repeated_row(
     rows: list[dict[str, Any]], data: st.DataObject
@@ -148,7 +148,7 @@ def test_a_null_is_not_the_zero_that_stands_for_it() -> None:
     assert empty == digest_of_table(pa.table({"x": pa.chunked_array([], pa.int64())}))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(rows=ROWS)
 def test_a_file_gives_back_what_was_written(tmp_path_factory: Any, rows: list[Any]) -> None:
     path = tmp_path_factory.mktemp("outbox") / "1.arrow"

@@ -33,7 +33,7 @@ from tests.receive.pulling import SCHEMA, Make, Pulling
 from tests.waiting import async_wait_until
 
 EXAMPLE = Path(__file__).parents[1] / "plugin_example"
-WITHIN = 20
+WITHIN = 60
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -29,6 +29,8 @@ PREFIX = "HA_ENGINE_"
 RESERVED = frozenset(PREFIX + name for name in ("CONFIG", "URL", "INCARNATION", "QUERY_OF"))
 """Variables of the engine that are no keys of the tree."""
 DEFAULT = "default"
+_NO_YAML = (yaml.YAMLError, ValueError, RecursionError)
+"""The loader says it so too of a date such as 2026-99-99, and of what is nested without end."""
 
 
 @dataclass(frozen=True)
@@ -177,14 +179,14 @@ def _tree_of(file: Path) -> Mapping[str, Any]:
         tree = yaml.load(file.read_text(encoding="utf-8"), Loader=_StrictLoader)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"config {file} cannot be read: {error}") from error
-    except yaml.YAMLError as error:
+    except _NO_YAML as error:
         raise ConfigError(f"config {file} is not valid YAML: {_in_one_line(error)}") from error
     if not isinstance(tree, dict | None):
         raise ConfigError(f"config {file} must hold keys and values, not a single value or a list")
     return tree or {}
 
 
-def _in_one_line(error: yaml.YAMLError) -> str:
+def _in_one_line(error: Exception) -> str:
     # str(error) quotes the line, which may hold a password.
     match error:
         case yaml.MarkedYAMLError(problem=str(problem), problem_mark=yaml.Mark() as mark):
@@ -221,7 +223,7 @@ def _set_from_variable(draft: _Draft, setting: Setting, text: str) -> None:
     if setting.holds(dict):
         try:
             parsed = yaml.load(text, Loader=_StrictLoader)
-        except yaml.YAMLError as error:
+        except _NO_YAML as error:
             draft.problems.append(f"{setting.variable}: is not valid YAML: {_in_one_line(error)}")
             return
         values = dict(_leaves({setting.key[-1]: parsed}, setting.key[:-1], {setting.key}))

@@ -153,6 +153,12 @@ def test_no_message_shows_a_secret(tmp_path: Path, text: str) -> None:
     assert not any("hunter2" in line for line in lines)
 
 
+@pytest.mark.parametrize("text", ["group: 2026-99-99", "group: !!int abc", "group: " + "[" * 5_000])
+def test_what_the_loader_chokes_on_is_told_with_its_file(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match="is not valid YAML"):
+        load_config(written(tmp_path, text), {})
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

@@ -197,13 +197,63 @@ def test_a_file_that_changed_is_refused_until_it_is_named_in_skip(tmp_path: Path
     assert Reader(tmp_path, reader.offset, skip=("a",)).ids() == [5]
 
 
-def test_a_file_that_is_cut_while_it_is_read_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("now", ["", ndjson(*range(30_001))], ids=["cut", "longer"])
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path, now: str) -> None:
     path = drop(tmp_path, "a", ndjson(*range(30_000)))
     reader = Reader(tmp_path)
     reader.read(rows_max=2)
-    path.write_text("")
-    with pytest.raises(SourceRefused, match=r"a ends at byte \d+, and had \d+"):
+    path.write_text(now)
+    with pytest.raises(SourceRefused, match="a has changed since it was read up to byte 20"):
         reader.rest()
+
+
+def test_a_file_of_a_header_alone_holds_nobody_up(tmp_path: Path) -> None:
+    drop(tmp_path, "a", "id,text\n")
+    drop(tmp_path, "b", "id,text\n1,x\n")
+    assert Reader(tmp_path, format="csv").ids() == [1]
+
+
+@pytest.mark.parametrize("first", ['7,5" pipe', '7,"pipe'], ids=["within a cell", "around one"])
+def test_a_stray_quote_costs_its_own_line_at_most(tmp_path: Path, first: str) -> None:
+    rows = "".join(f"{number},x\n" for number in range(400))
+    drop(tmp_path, "a", f'id,text\n{first}\n{rows}8,6" pipe\n9,"two\nlines"\n')
+    found, letters = Reader(tmp_path, format="csv").rest()
+    good = [7] if first.endswith(" pipe") else []
+    assert [row["id"] for row in found] == [*good, *range(400), 8, 9]
+    assert found[-1]["text"] == "two\nlines"
+    assert [letter.place for letter in letters] == ([] if good else ["a:2"])
+
+
+def test_a_line_that_is_too_long_says_nothing_of_the_quotes_around_it(tmp_path: Path) -> None:
+    long = '0,"' + "x" * LINE_BYTES_MAX + '"\n'
+    rows = "".join(f"{number},x\n" for number in range(300))
+    drop(tmp_path, "a", f"id,text\n{long}{rows}{long}")
+    found, letters = Reader(tmp_path, format="csv").rest()
+    assert [row["id"] for row in found] == [*range(300)]
+    assert [letter.place for letter in letters] == ["a:2", "a:303"]
+
+
+def test_rejected_rows_count_for_the_size_of_a_batch(tmp_path: Path) -> None:
+    drop(tmp_path, "a", "id,text\n" + "x\n" * 25)
+    reader = Reader(tmp_path, format="csv")
+    sizes = [len(batch.dead_letters) for _ in range(3) if (batch := reader.read(rows_max=10))]
+    assert sizes == [10, 10, 5]
+
+
+def test_a_name_that_leads_nowhere_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to(tmp_path / "a")
+    (tmp_path / "b").symlink_to(tmp_path / "gone")
+    drop(tmp_path, "c", ndjson(3))
+    assert Reader(tmp_path).ids() == [3]
+
+
+def test_an_empty_file_that_is_filled_too_late_is_told_of(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    drop(tmp_path, "b", ndjson(2))
+    reader = Reader(tmp_path)
+    assert reader.ids() == [2]
+    (tmp_path / "a").write_text(ndjson(1))
+    assert [letter.place for letter in reader.rest()[1]] == ["a"]
 
 
 def test_a_file_that_comes_too_late_for_its_name_is_told_of(tmp_path: Path) -> None:

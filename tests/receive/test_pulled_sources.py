@@ -129,6 +129,31 @@ async def test_a_source_is_read_into_the_journal_with_its_offset(started: Any) -
     assert node.status("numbers").backlog == 0
 
 
+async def test_what_says_nothing_is_no_record(started: Any) -> None:
+    class Chatty(Numbers):
+        def read(self, rows_max: int, seconds: float) -> SourceBatch:
+            return super().read(rows_max, seconds) or SourceBatch(str(self.next))
+
+    node = started(numbers=(source := Chatty(5)))
+    await async_wait_until(lambda: source.reads > 5, within=WITHIN)
+    assert node.status("numbers").known == SourceOffset("5", 5, 0, 1)
+
+
+async def test_an_error_that_is_no_text_can_be_shown(started: Any) -> None:
+    source = Numbers(5)
+    source.fails = SourceUnavailable("\udcff.csv " + "x" * 5_000)
+    node = started(numbers=source)
+    told: list[str] = []
+
+    def failed() -> bool:
+        told.append(node.status("numbers").error or "")
+        return bool(told[-1])
+
+    await async_wait_until(failed, within=WITHIN)
+    assert told[-1].encode().startswith(b"\\udcff.csv xxx")
+    assert len(told[-1]) < 2_000
+
+
 async def test_the_next_process_goes_on_where_the_journal_ends(tmp_path: Path) -> None:
     """However often a process ends, and at whatever point between read and commit."""
     chance, lives = random.Random(3), 15

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from ha_engine.receive.pull.lines import Line
 
-LINES_OF_A_ROW_MAX = 1_000
+LINES_OF_A_ROW_MAX, ROW_BYTES_MAX = 1_000, 4 << 20
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
 _BOM = b"\xef\xbb\xbf"
 
@@ -34,6 +34,13 @@ class CsvRows:
         names = self._cells(header.removeprefix(_BOM))
         self._keys = [json.dumps(name) for name in names]
         self._converters = [_converter(schema, name) for name in names]
+
+    def is_row(self, row: bytes) -> bool:
+        try:
+            self.to_json(row)
+        except BadRow:
+            return False
+        return True
 
     def to_json(self, row: bytes) -> bytes:
         """Raises BadRow."""
@@ -58,30 +65,43 @@ class CsvRows:
         return cells
 
 
-def whole_rows(lines: Iterable[Line]) -> Iterator[list[Line]]:
+def whole_rows(lines: Iterable[Line], is_row: Callable[[bytes], bool]) -> Iterator[list[Line]]:
     """The lines of each row: one, or more where a quoted cell holds line breaks.
 
-    Quotes are even in a row that is whole. Where they stay odd for ``LINES_OF_A_ROW_MAX`` lines the
-    first of these is a row alone.
+    Quotes are even in a row that is whole. Where several lines with even quotes are no row, and
+    where quotes stay odd for too long, the first line is a row alone and the next ones are looked
+    at again: a stray quote costs its own line.
     """
-    waiting, open_quote = list[Line](), False
-    source = iter(lines)
-    again = deque[Line]()
-    while True:
+    again, source = deque[Line](), iter(lines)
+    while first := again.popleft() if again else next(source, None):
+        row = _gathered(first, again, source)
+        if len(row) > 1 and not (_are_closed(row) and is_row(b"".join(one.raw for one in row))):
+            again.extendleft(reversed(row[1:]))
+            row = row[:1]
+        yield row
+
+
+def _gathered(first: Line, again: deque[Line], source: Iterator[Line]) -> list[Line]:
+    """``first`` and what follows it until quotes are even, or it is too much, or the end."""
+    row, size = [first], first.size
+    is_open = _opens(first)
+    while is_open and len(row) <= LINES_OF_A_ROW_MAX and size <= ROW_BYTES_MAX:
         line = again.popleft() if again else next(source, None)
-        if line is None and not waiting:
-            return
-        if line is not None:
-            waiting.append(line)
-            open_quote ^= line.raw.count(b'"') % 2 == 1
-        if not open_quote:
-            yield waiting
-        elif line is None or len(waiting) > LINES_OF_A_ROW_MAX:
-            again.extendleft(reversed(waiting[1:]))
-            yield waiting[:1]
-        else:
-            continue
-        waiting, open_quote = [], False
+        if line is None:
+            break
+        row.append(line)
+        size += line.size
+        is_open ^= _opens(line)
+    return row
+
+
+def _are_closed(row: list[Line]) -> bool:
+    return sum(map(_opens, row)) % 2 == 0
+
+
+def _opens(line: Line) -> bool:
+    """Or closes. A line that is too long is a row alone, since nobody knows all of its quotes."""
+    return line.is_whole and line.raw.count(b'"') % 2 == 1
 
 
 def _converter(schema: pa.Schema, name: str) -> ToJson:

@@ -127,11 +127,7 @@ class FileSource:
         size, head = _identity(file)
         if (size, head) != (reached.size, reached.head):
             file.close()
-            raise SourceRefused(
-                f"{file.name} has changed since it was read up to byte {reached.bytes} (it had "
-                f"{reached.size} bytes, and has {size}); bring it back as it was, or name it in "
-                "skip"
-            )
+            raise _changed(file, reached, size)
         self._past_header(file, reached)
         return file
 
@@ -170,18 +166,21 @@ class FileSource:
             file.seek(reached.bytes)
             for lines in self._rows(file):
                 self._take(chunk, lines)
-                if len(chunk.numbers) >= rows_max or chunk.at >= reached.bytes + CHUNK_BYTES:
+                if chunk.taken >= rows_max or chunk.at >= reached.bytes + CHUNK_BYTES:
                     break
+            size = os.fstat(file.fileno()).st_size
         except OSError as error:
             raise SourceUnavailable(f"{file.name} cannot be read: {error.strerror}") from error
-        if chunk.at == reached.bytes:
-            raise SourceRefused(f"{file.name} ends at byte {chunk.at}, and had {reached.size}")
+        if size != reached.size:
+            self.close()
+            raise _changed(file, reached, size)
         reached = chunk.end()
         backlog = reached.size - reached.bytes + self._listing.bytes_after(reached.file)
         return chunk.batch(reached.text, backlog), reached
 
     def _rows(self, file: BinaryIO) -> Iterator[list[Line]]:
-        return whole_rows(lines_of(file)) if self._csv else ([line] for line in lines_of(file))
+        lines = lines_of(file)
+        return whole_rows(lines, self._csv.is_row) if self._csv else ([line] for line in lines)
 
     def _take(self, chunk: _Chunk, lines: list[Line]) -> None:
         raw = lines[0].raw if len(lines) == 1 else b"".join(line.raw for line in lines)
@@ -212,6 +211,11 @@ class _Chunk:
     def __post_init__(self) -> None:
         self.at, self.line = self.began.bytes, self.began.lines
 
+    @property
+    def taken(self) -> int:
+        """Rows, those that were rejected among them."""
+        return len(self.rows) + len(self.letters)
+
     def add(self, row: bytes) -> None:
         self.rows.append(row)
         self.numbers.append(self.line + 1)
@@ -239,6 +243,13 @@ def _identity(file: BinaryIO) -> tuple[int, str]:
     head = file.read(HEAD_BYTES)
     file.seek(0)
     return os.fstat(file.fileno()).st_size, hashlib.blake2b(head, digest_size=16).hexdigest()
+
+
+def _changed(file: BinaryIO, reached: Reached, size: int) -> SourceRefused:
+    return SourceRefused(
+        f"{file.name} has changed since it was read up to byte {reached.bytes} (it had "
+        f"{reached.size} bytes, and has {size}); bring it back as it was, or name it in skip"
+    )
 
 
 def _too_late(name: str, reached: Reached) -> DeadLetter:

@@ -20,7 +20,7 @@ LOOKING_PART_MAX = 0.1
 
 
 class Listing:
-    """Drafts (``.name`` and ``name.part``) and the names in ``skip`` are not seen."""
+    """Drafts (``.name`` and ``name.part``), empty files and the names in ``skip`` are not seen."""
 
     def __init__(self, directory: Path, pattern: str, skip: tuple[str, ...]) -> None:
         self._directory, self._pattern, self._skip = directory, pattern, frozenset(skip)
@@ -47,7 +47,7 @@ class Listing:
         return late
 
     def next_after(self, name: str) -> str | None:
-        """The first file behind ``name`` that has any content."""
+        """The first file behind ``name``."""
         found = self._first_after(name)
         if found is not None and found > self._certain_through:
             self.look(name, now=True)
@@ -58,23 +58,27 @@ class Listing:
         return sum(size for one, size in (self._sizes or {}).items() if one > name)
 
     def _first_after(self, name: str) -> str | None:
-        sizes = (self._sizes or {}).items()
-        return min((one for one, size in sizes if one > name and size), default=None)
+        return min((one for one in self._sizes or () if one > name), default=None)
 
     def _list(self) -> dict[str, int]:
         try:
             with os.scandir(self._directory) as entries:
-                return {
-                    entry.name: entry.stat().st_size
-                    for entry in entries
-                    if self._is_wanted(entry.name) and entry.is_file()
-                }
+                sizes = {e.name: _size(e) for e in entries if self._is_wanted(e.name)}
         except FileNotFoundError as error:
             raise SourceUnavailable(f"{error.filename} does not exist") from error
         except OSError as error:
             told = f"{error.filename or self._directory} cannot be listed: {error.strerror}"
             raise SourceUnavailable(told) from error
+        return {name: size for name, size in sizes.items() if size}
 
     def _is_wanted(self, name: str) -> bool:
         draft = name.startswith(".") or name.endswith(".part")
         return not draft and fnmatchcase(name, self._pattern) and name not in self._skip
+
+
+def _size(entry: os.DirEntry[str]) -> int:
+    """In bytes; 0 for what is no file, or none any more."""
+    try:
+        return entry.stat().st_size if entry.is_file() else 0
+    except OSError:
+        return 0

@@ -39,6 +39,7 @@ READ_SECONDS = 1.0
 """A read without rows comes back after these, so that a source of a node that is no longer active
 is soon left alone."""
 CLOSE_SECONDS = 0.2
+ERROR_CHARACTERS_MAX = 1_000
 IDLE_SECONDS = 0.05
 """A plug-in that does not wait for rows by itself must not take a core."""
 
@@ -157,7 +158,7 @@ class Puller:
         self._is_open = False  # if this step fails, only the journal knows how far it came
         began = time.monotonic()
         batch = await self._read()
-        if batch is None:
+        if batch is None or self._says_nothing(batch):
             self._backlog = None if self._backlog is None else 0
             self._become(SourceState.IDLE)
             await asyncio.sleep(max(0.0, began + IDLE_SECONDS - time.monotonic()))
@@ -166,6 +167,10 @@ class Puller:
             self._backlog, self._rows_max = batch.backlog, min(self._most, 2 * self._rows_max)
             self._become(SourceState.READING)
         self._is_open = True
+
+    def _says_nothing(self, batch: SourceBatch) -> bool:
+        """A record that tells nobody anything would be on every disk."""
+        return not batch.rows and not batch.dead_letters and batch.offset == self._after
 
     async def _open(self) -> None:
         if self._plugin is None:
@@ -258,6 +263,8 @@ class Puller:
                 self._become(SourceState.UNAVAILABLE, str(error))
 
     def _become(self, state: SourceState, error: str = "") -> None:
+        # A plug-in may say anything, and file names may be no text.
+        error = error[:ERROR_CHARACTERS_MAX].encode(errors="backslashreplace").decode()
         if state is self._state and error == self._error:
             return
         failed_before = self._state in _FAILED or self._state is SourceState.LATE

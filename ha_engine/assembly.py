@@ -11,6 +11,7 @@ from pathlib import Path
 from sqlalchemy import Engine
 
 from ha_engine import __version__
+from ha_engine.access import Access, Right
 from ha_engine.archive import Archive
 from ha_engine.archive.archive import Facts
 from ha_engine.archive.capture import Capture
@@ -235,6 +236,11 @@ def backlog_of(config: Config, core: Core, disk: Disk) -> NodeBacklog:
         disk,
         lambda: core.tenure.full_member() if core.tenure else None,
     )
+
+
+def access_of(config: Config) -> Access:
+    given = config.access
+    return Access.of({Right.ADMIN: given.admin, Right.INGEST: given.ingest, Right.READ: given.read})
 
 
 def gate_of(

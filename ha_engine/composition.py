@@ -22,6 +22,7 @@ from ha_engine.api.status import Queues, status_of
 from ha_engine.api.status_body import Status
 from ha_engine.archive.restoring import finish
 from ha_engine.assembly import (
+    access_of,
     archive_of,
     backlog_of,
     core_of,
@@ -115,7 +116,8 @@ class Node:
         self.archive = archive_of(config, self.application, *parts)
         self.intake = Intake(self.gate, config.http.max_body)
         self.receivers = receivers_of(config, self.application, self.gate, self.intake)
-        self.ingest = IngestServer(self.intake, config.ingest, self._ingest_of)
+        self.access = access_of(config)
+        self.ingest = IngestServer(self.intake, config.ingest, self.access, self._ingest_of)
         self.peers = EventSync(config.event_sync, self.journal, self._sync_owner(process_id))
         # Only makes a change be read sooner: polling alone suffices.
         self.listener = lease_listener_of(config, partial(self.driver.handle, on.LeaseChanged()))
@@ -272,11 +274,9 @@ class Node:
             self._alive,
             operator.switch_over,
         )
-        parts = self.intake, self.lease_admin, self.archive
-        served = WithPage(
-            web_application(view, core, handle, *parts, self.config.group), self.peers.urls
-        )
-        return WebServer(served, self.config.http)
+        parts = self.intake, self.lease_admin, self.archive, self.config.group, self.access
+        served = web_application(view, core, handle, *parts)
+        return WebServer(WithPage(served, self.peers.urls), self.config.http)
 
     # -- what stages ask ---------------------------------------------------------------------------
 

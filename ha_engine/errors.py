@@ -160,6 +160,10 @@ class Rejected(EngineError):
     """Base of the answers that a producer gets instead of an ack. Nothing was stored."""
 
 
+class NotAllowed(Rejected):
+    """Who calls shows no token, or one for something else."""
+
+
 class InvalidEvents(Rejected):
     """The payload does not fit the stream's schema. ``row`` counts from 0; None: not known."""
 

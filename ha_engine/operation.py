@@ -11,8 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pydantic import ConfigDict, with_config
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 from typing_extensions import TypedDict
+
+from ha_engine.access import Access, Right
 
 JSON = "application/json"
 described = with_config(ConfigDict(use_attribute_docstrings=True))
@@ -49,7 +55,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """``name`` is unique. ``body`` has a type for each content type that is read."""
+    """``name`` is unique. ``body`` has a type for each content type that is read. ``needs`` is what
+    its caller must be allowed to do."""
 
     name: str
     says: str
@@ -57,6 +64,7 @@ class Operation:
     takes: Sequence[Parameter] = ()
     body: Mapping[str, Any] = field(default_factory=dict)
     needs_body: bool = False
+    needs: Right = Right.ADMIN
 
 
 class OperationRoute(Route):
@@ -65,3 +73,23 @@ class OperationRoute(Route):
     def __init__(self, path: str, endpoint: Any, operation: Operation, *methods: str) -> None:
         super().__init__(path, endpoint, methods=methods, name=operation.name)
         self.operation = operation
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises HTTPException for who may not do it, before anything of a body is read."""
+        access: Access = scope["app"].state.access
+        denied = access.denial(self.operation.needs, Headers(scope=scope).get("authorization"))
+        if denied is not None:
+            status, headers = (403 if denied.known else 401), {"WWW-Authenticate": "Bearer"}
+            raise HTTPException(status, denied.reason, headers)
+        await super().handle(scope, receive, send)
+
+
+def guarded(
+    routes: Sequence[Route], access: Access, handlers: Mapping[Any, Any] | None = None
+) -> Starlette:
+    """The ASGI application of ``routes``, which look at ``access`` before they do anything."""
+    served = Starlette(routes=routes, exception_handlers=handlers)
+    served.state.access = access
+    # A path is answered or it is not: a redirect would tell whatever Host the client made up.
+    served.router.redirect_slashes = False
+    return served

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from starlette.applications import Starlette
 
+from ha_engine.access import Access
 from ha_engine.api.failover import failover_routes
 from ha_engine.api.http import NodeView, application
 from ha_engine.api.lease import LeaseAdmin, lease_routes
@@ -24,6 +25,7 @@ def web_application(
     lease: LeaseAdmin,
     archive: Archive,
     group: str,
+    access: Access,
 ) -> Starlette:
     """What the node serves; ``handle`` feeds its core."""
     others = [
@@ -32,4 +34,4 @@ def web_application(
         *failover_routes(core, handle),
         *snapshot_routes(core, archive, handle),
     ]
-    return application(view, others)
+    return application(view, others, access)

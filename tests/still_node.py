@@ -6,12 +6,13 @@ from typing import Any
 
 from starlette.applications import Starlette
 
+from ha_engine.access import OPEN, Access
 from ha_engine.api.http import NodeView
 from ha_engine.web import web_application
 from tests.core.world import World
 
 
-def still_node() -> Starlette:
+def still_node(access: Access = OPEN) -> Starlette:
     world = World()
     world.start()
     nobody: Any = None
@@ -19,4 +20,4 @@ def still_node() -> Starlette:
     view = NodeView(
         lambda: status, dict, bytes, lambda *_: "", lambda _: "", lambda: True, lambda *_: "no"
     )
-    return web_application(view, world.core, lambda _: None, nobody, nobody, nobody, "g")
+    return web_application(view, world.core, lambda _: None, nobody, nobody, nobody, "g", access)

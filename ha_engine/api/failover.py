@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
+from ha_engine.access import Right
 from ha_engine.api import requests
 from ha_engine.api.bodies import Loss, LossRefused
 from ha_engine.api.requests import FailoverBody
@@ -23,6 +24,7 @@ _TELL = Operation(
             "confirmed_off", "query", "A node that is certainly off; may be repeated.", list[str]
         )
     ],
+    needs=Right.READ,
 )
 _FORCE = Operation(
     "failover",

@@ -13,29 +13,35 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Match
 
+from ha_engine.access import Access, Right
 from ha_engine.api import requests
 from ha_engine.api.bodies import Check, Handover, NotHere, Revived
 from ha_engine.api.cluster_body import Cluster
 from ha_engine.api.openapi import openapi_route
 from ha_engine.api.requests import SkipBody, SwitchoverBody
 from ha_engine.api.status_body import Status
-from ha_engine.operation import Answer, Operation, OperationRoute, Parameter
+from ha_engine.operation import Answer, Operation, OperationRoute, Parameter, guarded
 
 CHECKS = ("GET", "HEAD", "OPTIONS")
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 _STATUS = Operation(
-    "status", "How this node is.", {200: Answer("As the node sees itself.", Status)}
+    "status",
+    "How this node is.",
+    {200: Answer("As the node sees itself.", Status)},
+    needs=Right.READ,
 )
 _CLUSTER = Operation(
     "cluster",
     "How the nodes of the group are.",
     {200: Answer("As this node heard of them last.", Cluster)},
+    needs=Right.READ,
 )
 _METRICS = Operation(
     "metrics",
     "Metrics in the text format of Prometheus.",
     {200: Answer("All of them.", str, "text/plain")},
+    needs=Right.READ,
 )
 _QUERY = Parameter("query", "path", "Name of the query.")
 _REVIVED = {
@@ -76,7 +82,7 @@ class NodeView:
     switchover: Callable[[str | None, str], str]
 
 
-def application(view: NodeView, others: Sequence[OperationRoute]) -> Starlette:
+def application(view: NodeView, others: Sequence[OperationRoute], access: Access) -> Starlette:
     """The ASGI application of a node; ``others`` are the routes of ingest and of the lease."""
     routes = [
         *others,
@@ -89,10 +95,7 @@ def application(view: NodeView, others: Sequence[OperationRoute]) -> Starlette:
         *_checks(view),
     ]
     handlers: dict[Any, Any] = {HTTPException: http_error}
-    served = Starlette(routes=[*routes, openapi_route(routes)], exception_handlers=handlers)
-    # A path is answered or it is not: a redirect would tell whatever Host the client made up.
-    served.router.redirect_slashes = False
-    return served
+    return guarded([*routes, openapi_route(routes, access)], access, handlers)
 
 
 def http_error(request: Request, error: Exception) -> JSONResponse:
@@ -200,7 +203,8 @@ def _check(
     answers = {200: Answer("It is so.", Check), 503: Answer("It is not so.", Check)}
     if takes:
         answers[400] = Answer("The lag is no number of records.")
-    return OperationRoute(f"/{name}", respond, Operation(name, says, answers, takes), *CHECKS)
+    check = Operation(name, says, answers, takes, needs=Right.NOTHING)
+    return OperationRoute(f"/{name}", respond, check, *CHECKS)
 
 
 def _lags(view: NodeView, request: Request) -> bool:

@@ -13,6 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
+from ha_engine.access import Right
 from ha_engine.api.bodies import History, Pause
 from ha_engine.api.history import history_tree, pause_tree
 from ha_engine.errors import DatabaseNotReady, DatabaseUnreachable, GroupUnknown, LeaseNotChanged
@@ -42,6 +43,7 @@ _HISTORY = Operation(
             Annotated[int, Field(ge=1, le=LIMIT_MAX, json_schema_extra={"default": LIMIT})],
         )
     ],
+    needs=Right.READ,
 )
 _PAUSE = Operation("pause", "Let no node take over the lease until it is resumed.", _PAUSED)
 _RESUME = Operation("resume", "End a pause.", _PAUSED)

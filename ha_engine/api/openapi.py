@@ -11,7 +11,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from ha_engine import __version__
-from ha_engine.operation import Answer, Operation, OperationRoute, Parameter
+from ha_engine.access import Access, Right
+from ha_engine.operation import Answer, Operation, OperationRoute, Parameter, Refusal
 
 VERSION = "3.1.0"
 _ABOUT = (
@@ -23,31 +24,38 @@ _ITSELF = Operation(
     "openapi",
     "This document.",
     {200: Answer("OpenAPI 3.1.", dict[str, Any])},
+    needs=Right.READ,
 )
+_DENIED = {
+    401: Answer("There is no token, or an unknown one."),
+    403: Answer("The token is for something else."),
+}
+_BEARER = {"bearer": {"type": "http", "scheme": "bearer"}}
 
 
-def openapi_route(routes: Sequence[OperationRoute]) -> OperationRoute:
-    """``GET /openapi.json``, about ``routes`` and itself."""
+def openapi_route(routes: Sequence[OperationRoute], access: Access) -> OperationRoute:
+    """``GET /openapi.json``, about ``routes`` and itself, and what ``access`` asks for."""
 
     async def tell(request: Request) -> JSONResponse:
         return JSONResponse(told)
 
     itself = OperationRoute("/openapi.json", tell, _ITSELF, "GET")
-    told = document([*routes, itself])
+    told = document([*routes, itself], access)
     return itself
 
 
-def document(routes: Sequence[OperationRoute]) -> dict[str, Any]:
+def document(routes: Sequence[OperationRoute], access: Access) -> dict[str, Any]:
     """The OpenAPI document of ``routes``."""
     schemas = _Schemas.of(routes)
     paths: dict[str, Any] = {}
     for route in routes:
-        paths.setdefault(route.path, {}).update(_item(route, schemas))
+        guarded = access.guards(route.operation.needs)
+        paths.setdefault(route.path, {}).update(_item(route, schemas, guarded=guarded))
     return {
         "openapi": VERSION,
         "info": {"title": "ha_engine", "version": __version__, "description": _ABOUT},
         "paths": paths,
-        "components": {"schemas": schemas.definitions},
+        "components": {"schemas": schemas.definitions, "securitySchemes": _BEARER},
     }
 
 
@@ -60,7 +68,7 @@ class _Schemas:
 
     @classmethod
     def of(cls, routes: Sequence[OperationRoute]) -> _Schemas:
-        types = [kind for route in routes for kind in _types(route.operation)]
+        types = [Refusal, *(kind for route in routes for kind in _types(route.operation))]
         found, rest = TypeAdapter.json_schemas(
             [(number, "validation", TypeAdapter(kind)) for number, kind in enumerate(types)],
             ref_template="#/components/schemas/{model}",
@@ -80,23 +88,28 @@ def _types(operation: Operation) -> Iterator[Any]:
         yield from (header.type for header in answer.headers)
 
 
-def _item(route: OperationRoute, schemas: _Schemas) -> dict[str, Any]:
+def _item(route: OperationRoute, schemas: _Schemas, *, guarded: bool) -> dict[str, Any]:
     """The operation under each of its methods; an answer to HEAD has no body."""
     methods = sorted(route.methods or ())
-    return {method.lower(): _operation(route, method, schemas) for method in methods}
+    return {one.lower(): _operation(route, one, schemas, guarded=guarded) for one in methods}
 
 
-def _operation(route: OperationRoute, method: str, schemas: _Schemas) -> dict[str, Any]:
+def _operation(
+    route: OperationRoute, method: str, schemas: _Schemas, *, guarded: bool
+) -> dict[str, Any]:
     operation = route.operation
+    answers = {**operation.answers, **(_DENIED if guarded else {})}
     asked_by = "" if method in ("GET", "POST") else f"-{method.lower()}"
     told: dict[str, Any] = {
         "operationId": operation.name + asked_by,
         "summary": operation.says,
         "responses": {
             str(status): _answer(answer, schemas, has_body=method != "HEAD")
-            for status, answer in operation.answers.items()
+            for status, answer in answers.items()
         },
     }
+    if guarded:
+        told["security"] = [{"bearer": []}]
     if operation.takes:
         told["parameters"] = [_parameter(taken, schemas) for taken in operation.takes]
     if operation.body:

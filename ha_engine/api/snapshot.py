@@ -8,6 +8,7 @@ from typing import Protocol
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
+from ha_engine.access import Right
 from ha_engine.api.bodies import (
     Moving,
     NotHere,
@@ -23,7 +24,10 @@ from ha_engine.tally import Restored, SnapshotTally, Transfer
 from ha_engine.types import Revision
 
 _TELL = Operation(
-    "snapshots", "How snapshots are going.", {200: Answer("As this node knows.", SnapshotBody)}
+    "snapshots",
+    "How snapshots are going.",
+    {200: Answer("As this node knows.", SnapshotBody)},
+    needs=Right.READ,
 )
 _ASK = Operation(
     "snapshot",

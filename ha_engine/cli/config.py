@@ -66,6 +66,22 @@ def schema() -> None:
     typer.echo(json.dumps(config_schema(), indent=2))
 
 
+@app.command()
+def token(output: FormatOption = "pretty", as_json: JsonOption = False) -> None:
+    """Make a token: itself, to give away, and its SHA-256, to put into the section 'access'.
+
+    It is shown once. Clients take it from the environment variable HA_ENGINE_TOKEN.
+
+    Example: ha-engine config token
+    """
+    from ha_engine.access import digest_of, new_token
+
+    made = new_token()
+    tree = {"token": made, "sha256": digest_of(made)}
+    lines = "\n".join(f"{name:7} {value}" for name, value in tree.items())
+    formats.show(tree, output, as_json, lambda: typer.echo(lines))
+
+
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 

@@ -8,7 +8,8 @@ from urllib.parse import urlencode
 
 import httpx
 
-from ha_engine.errors import EngineError, NodeUnreachable, NotReady
+from ha_engine.client.token import TOKEN_VARIABLE, authorization
+from ha_engine.errors import EngineError, NodeUnreachable, NotAllowed, NotReady
 
 TIMEOUT_SECONDS = 5.0
 
@@ -94,9 +95,18 @@ def _change(url: str, path: str, body: Any = None) -> None:
 
 def _call(method: str, url: str, path: str, body: Any = None) -> httpx.Response:
     try:
-        return httpx.request(method, url.rstrip("/") + path, json=body, timeout=TIMEOUT_SECONDS)
+        answer = httpx.request(
+            method,
+            url.rstrip("/") + path,
+            json=body,
+            headers=authorization(),
+            timeout=TIMEOUT_SECONDS,
+        )
     except httpx.HTTPError as error:
         reason = str(error) or type(error).__name__
         raise NodeUnreachable(
             f"no node answers at {url} ({reason}); is 'ha-engine run' running, and is --url right?"
         ) from error
+    if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+        raise NotAllowed(f"{answer.json()['error']}; set {TOKEN_VARIABLE} to a token that may")
+    return answer

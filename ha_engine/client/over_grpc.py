@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 import grpc
 
 from ha_engine.client.payload import Form
+from ha_engine.client.token import TOKEN_VARIABLE, authorization
 from ha_engine.client.transport import ANSWER_TIMEOUT_SECONDS, NoAnswer, RemoteColumn, Request
 from ha_engine.errors import (
     Backpressure,
     InvalidEvents,
     NotActive,
+    NotAllowed,
     PayloadTooLarge,
     Rejected,
     SequenceConflict,
@@ -64,8 +66,7 @@ class OverGrpc:
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.NOT_FOUND:
                 raise UnknownStream(error.details() or "") from None
-            silent = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-            raise NoAnswer(_reason(error), silent=silent) from None
+            raise _failure(error) from None
         return [RemoteColumn(one.name, one.type, one.nullable) for one in said.columns]
 
     async def close(self) -> None:
@@ -74,20 +75,21 @@ class OverGrpc:
 
     def _talk(self, url: str) -> _Talk:
         talk = self._talks.get(url)
-        if talk is None or talk.over:
+        if talk is None or talk.failure is not None:
             talk = self._talks[url] = _Talk(url.removeprefix(SCHEME))
         return talk
 
 
 class _Talk:
-    """One connection with one stream. Over at the first failure; what waits is told NoAnswer."""
+    """One connection with one stream. Over at the first failure; what waits is told why."""
 
     def __init__(self, target: str) -> None:
-        self.over = False
+        self.failure: NoAnswer | NotAllowed | None = None
         self._channel = grpc.aio.insecure_channel(target, _OPTIONS)
         self._stub: Stub = rpc.IngestStub(self._channel)
+        self._metadata = tuple(authorization().items())
         # Its requests are written, not iterated.
-        self._call: Call = self._stub.Publish()  # type: ignore[call-arg]
+        self._call: Call = self._stub.Publish(metadata=self._metadata)  # type: ignore[call-arg]
         self._ids = count(1)
         self._waiting: dict[int, Answer] = {}
         self._outgoing: asyncio.Queue[pb.PublishRequest] = asyncio.Queue()
@@ -106,26 +108,35 @@ class _Talk:
             del self._waiting[request.id]
 
     async def describe(self, stream: str) -> pb.StreamDescription:
-        """Raises AioRpcError."""
-        request = pb.DescribeRequest(stream=stream)
-        return await self._stub.Describe(request, timeout=ANSWER_TIMEOUT_SECONDS)
+        """Raises AioRpcError, NoAnswer, NotAllowed."""
+        request, metadata = pb.DescribeRequest(stream=stream), self._metadata
+        try:
+            return await self._stub.Describe(
+                request, timeout=ANSWER_TIMEOUT_SECONDS, metadata=metadata
+            )
+        except asyncio.CancelledError:
+            # gRPC says so too where the channel was closed, because the stream beside it failed.
+            task = asyncio.current_task()
+            if self.failure is None or (task is not None and task.cancelling()):
+                raise
+            raise self.failure from None
 
     async def end(self, reason: str) -> None:
-        self._fail(reason)
+        self._fail(NoAnswer(reason))
         self._reading.cancel()
         await self._channel.close(None)
 
     async def _read(self) -> None:
-        reason = "the node ended the stream"
+        failure: NoAnswer | NotAllowed = NoAnswer("the node ended the stream")
         try:
             async for answer in self._call:
                 waiting = self._waiting.get(answer.id)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(answer)
         except grpc.aio.AioRpcError as error:
-            reason = _reason(error)
+            failure = _failure(error)
         finally:
-            self._fail(reason)
+            self._fail(failure)
             await self._channel.close(None)
 
     async def _write(self) -> None:
@@ -134,12 +145,12 @@ class _Talk:
             while True:
                 await self._call.write(await self._outgoing.get())
 
-    def _fail(self, reason: str) -> None:
-        self.over = True
+    def _fail(self, failure: NoAnswer | NotAllowed) -> None:
+        self.failure = failure
         self._writing.cancel()
         for waiting in self._waiting.values():
             if not waiting.done():
-                waiting.set_exception(NoAnswer(reason))
+                waiting.set_exception(failure)
 
 
 def _message(request: Request) -> pb.PublishRequest:
@@ -177,5 +188,8 @@ def _refusal(said: pb.EventsRefused) -> Rejected:
             return Rejected(said.error)
 
 
-def _reason(error: grpc.aio.AioRpcError) -> str:
-    return error.details() or "the connection is gone"
+def _failure(error: grpc.aio.AioRpcError) -> NoAnswer | NotAllowed:
+    reason, codes = error.details() or "the connection is gone", grpc.StatusCode
+    if error.code() in (codes.UNAUTHENTICATED, codes.PERMISSION_DENIED):
+        return NotAllowed(f"{reason}; set {TOKEN_VARIABLE} to a token that may send")
+    return NoAnswer(reason, silent=error.code() is codes.DEADLINE_EXCEEDED)

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import httpx
 
+from ha_engine.client.token import TOKEN_VARIABLE, authorization
 from ha_engine.client.transport import (
     ANSWER_TIMEOUT_SECONDS,
     CONNECT_TIMEOUT_SECONDS,
@@ -24,6 +25,7 @@ from ha_engine.errors import (
     Backpressure,
     InvalidEvents,
     NotActive,
+    NotAllowed,
     PayloadTooLarge,
     Rejected,
     SequenceConflict,
@@ -39,6 +41,7 @@ class OverHttp:
 
     def __init__(self, width: int) -> None:
         self._client = httpx.Client(
+            headers=authorization(),
             timeout=httpx.Timeout(ANSWER_TIMEOUT_SECONDS, connect=CONNECT_TIMEOUT_SECONDS),
             limits=httpx.Limits(max_connections=width, max_keepalive_connections=width),
         )
@@ -86,6 +89,8 @@ def _refusal(answer: httpx.Response) -> Rejected | NoAnswer:
     match answer.status_code:
         case 400:
             return InvalidEvents(said.get("reason", reason), said.get("row"))
+        case 401 | 403:
+            return NotAllowed(f"{reason}; set {TOKEN_VARIABLE} to a token that may send")
         case 404:
             return UnknownStream(reason)
         case 409 if said.get("conflict") == "forgotten":

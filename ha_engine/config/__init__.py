@@ -3,6 +3,7 @@
 sections    every key with its type, default and description
 event_sync  the section of the stream between nodes
 ingest      the section of the gRPC interface for producers
+access      the section of who may do what over either
 tree        the sections together, and the relations between their keys
 load        files, HA_ENGINE_* and secrets; every problem in one go
 group       what must be equal on every node of a group

@@ -26,7 +26,9 @@ Key = tuple[str, ...]
 """The path of a key in the tree: ``("lease", "ttl")``, written ``lease.ttl``."""
 
 PREFIX = "HA_ENGINE_"
-RESERVED = frozenset(PREFIX + name for name in ("CONFIG", "URL", "INCARNATION", "QUERY_OF"))
+RESERVED = frozenset(
+    PREFIX + name for name in ("CONFIG", "URL", "TOKEN", "INCARNATION", "QUERY_OF")
+)
 """Variables of the engine that are no keys of the tree."""
 DEFAULT = "default"
 _NO_YAML = (yaml.YAMLError, ValueError, RecursionError)

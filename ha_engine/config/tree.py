@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pydantic import Field, model_validator
 
+from ha_engine.config.access import AccessConfig
 from ha_engine.config.event_sync import EventSyncConfig
 from ha_engine.config.ingest import IngestConfig
 from ha_engine.config.quantities import format_size
@@ -44,6 +45,7 @@ class Config(Section):
     event_sync: EventSyncConfig = EventSyncConfig()
     http: HttpConfig = HttpConfig()
     ingest: IngestConfig = IngestConfig()
+    access: AccessConfig = AccessConfig()
     receive: ReceiveConfig = ReceiveConfig()
     journal: JournalConfig = JournalConfig()
     query: QueryConfig = QueryConfig()

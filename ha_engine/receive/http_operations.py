@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from ha_engine.access import Right
 from ha_engine.operation import Answer, Operation, Parameter, Refusal, described
 from ha_engine.receive.decode import Format
 from ha_engine.receive.intake import SEQUENCE_MAX
@@ -116,10 +117,12 @@ PUBLISH = Operation(
         Format.ARROW.value: bytes,
     },
     needs_body=True,
+    needs=Right.INGEST,
 )
 STREAM = Operation(
     "stream",
     "The columns of a stream.",
     {200: Answer("As the application declares it.", StreamBody), 404: _UNKNOWN},
     [_STREAM],
+    needs=Right.INGEST,
 )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import structlog
 
+from ha_engine.access import Access, Denied, Right
 from ha_engine.config.ingest import DEFAULT_LISTEN, IngestConfig
 from ha_engine.errors import (
     AddressInUse,
@@ -138,13 +139,43 @@ class _Talk:
         self._room.release()
 
 
+class _Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+    """Ends a call of who may not send events before anything of it is read."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    async def intercept_service(self, continuation: Any, call: grpc.HandlerCallDetails) -> Any:
+        said = dict(call.invocation_metadata or ()).get("authorization")
+        handler = await continuation(call)
+        denied = self._access.denial(Right.INGEST, None if said is None else str(said))
+        return handler if denied is None or handler is None else _refusing(handler, denied)
+
+
+def _refusing(handler: Any, denied: Denied) -> Any:
+    """A handler of the same kind that does nothing."""
+    codes = grpc.StatusCode
+    code = codes.PERMISSION_DENIED if denied.known else codes.UNAUTHENTICATED
+
+    async def refuse(_: object, context: Context) -> None:
+        await context.abort(code, denied.reason)
+
+    if handler.request_streaming:
+        return grpc.stream_stream_rpc_method_handler(refuse)
+    return grpc.unary_unary_rpc_method_handler(refuse)
+
+
 class IngestServer:
     """One a node process."""
 
-    def __init__(self, intake: Intake, config: IngestConfig, address_of: AddressOf) -> None:
+    def __init__(
+        self, intake: Intake, config: IngestConfig, access: Access, address_of: AddressOf
+    ) -> None:
         self._config = config
         self._server = grpc.aio.server(
-            options=_options(intake.body_max), maximum_concurrent_rpcs=config.max_streams
+            interceptors=[_Guard(access)],
+            options=_options(intake.body_max),
+            maximum_concurrent_rpcs=config.max_streams,
         )
         service = IngestService(intake, config.max_in_flight, address_of)
         rpc.add_IngestServicer_to_server(service, self._server)

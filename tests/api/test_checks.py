@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from ha_engine.access import OPEN
 from ha_engine.api.http import NodeView, application
 
 PASSIVE = {"role": "passive", "epoch": 3, "why": "in sync", "suspended": False, "queries": {}}
@@ -18,7 +19,7 @@ async def asked(path: str, lag: int | None, **status: Any) -> httpx.Response:
     view = NodeView(
         lambda: PASSIVE | status, lambda: cluster, bytes, nobody, nobody, lambda: True, nobody
     )
-    transport = httpx.ASGITransport(application(view, []))
+    transport = httpx.ASGITransport(application(view, [], OPEN))
     async with httpx.AsyncClient(transport=transport, base_url="http://b") as client:
         return await client.get(path)
 

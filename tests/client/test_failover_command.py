@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 from typer.testing import CliRunner
 
+from ha_engine.access import OPEN
 from ha_engine.api.failover import failover_routes
 from ha_engine.api.http import http_error
 from ha_engine.cli import main, root
@@ -28,6 +28,7 @@ from ha_engine.core import (
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.core.inputs import Input
+from ha_engine.operation import guarded
 from ha_engine.types import DatabaseIdentity, Holder, LeaseRow, Member, Record, Role
 from tests.client.serving import serving
 
@@ -80,7 +81,7 @@ def url(left: Left) -> Iterator[str]:
 
     routes = [*failover_routes(left.core, left.handle), Route("/v1/status", status)]
     handlers = {HTTPException: http_error}
-    with serving(Starlette(routes=routes, exception_handlers=handlers)) as served:
+    with serving(guarded(routes, OPEN, handlers)) as served:
         yield served
 
 

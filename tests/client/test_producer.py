@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 from starlette.applications import Starlette
 
+from ha_engine.access import OPEN, Access, Right, digest_of
 from ha_engine.client.payload import as_line
 from ha_engine.client.producer import Ack, Producer
 from ha_engine.client.transport import RemoteColumn
@@ -26,6 +27,7 @@ from ha_engine.errors import (
     DeliveryFailed,
     InvalidEvents,
     NotActive,
+    NotAllowed,
     SequenceConflict,
     SequenceForgotten,
     UnknownStream,
@@ -47,9 +49,10 @@ class Node:
         config: ReceiveConfig | None = None,
         wrap: Callable[[Starlette], Any] = lambda app: app,
         scheme: str = "http://",
+        access: Access = OPEN,
     ) -> None:
         self._directory, self._config, self._wrap = directory, config, wrap
-        self._scheme = scheme
+        self._scheme, self._access = scheme, access
         self._ready, self._stop = threading.Event(), asyncio.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
         self._thread.start()
@@ -66,12 +69,12 @@ class Node:
     @contextlib.asynccontextmanager
     async def _served(self) -> AsyncIterator[str]:
         if self._scheme != GRPC:
-            async with served(self._wrap(self.solo.app())) as url:
+            async with served(self._wrap(self.solo.app(access=self._access))) as url:
                 yield url
             return
         config = IngestConfig(listen="127.0.0.1:0")
         intake = Intake(self.solo.gate, MAX_BODY)
-        server = IngestServer(intake, config, lambda url: url.removeprefix(GRPC))
+        server = IngestServer(intake, config, self._access, lambda url: url.removeprefix(GRPC))
         await server.start()
         yield f"{GRPC}127.0.0.1:{server.port}"
         await server.stop()
@@ -128,6 +131,28 @@ def test_rows_are_batched_acked_and_stored_in_order_of_their_acks(node: Node) ->
         (1, 10, 10),
         (2, 20, 5),
     ]
+
+
+def test_who_may_not_send_is_told_at_once_and_who_may_sends(
+    tmp_path: Path, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = {"may": Right.INGEST, "reads": Right.READ, "rules": Right.ADMIN}
+    access = Access({digest_of(token): right for token, right in tokens.items()})
+    guarded = Node(tmp_path / "c", scheme=scheme, access=access)
+    try:
+        for token in ("", "unknown", "reads"):
+            monkeypatch.setenv("HA_ENGINE_TOKEN", token)
+            with pytest.raises(NotAllowed, match="HA_ENGINE_TOKEN"), Producer([guarded.url]) as one:
+                one.send("flights", events(1))
+            with pytest.raises(NotAllowed), Producer([guarded.url]) as one:
+                one.columns("flights")
+        for token in ("may", "rules"):
+            monkeypatch.setenv("HA_ENGINE_TOKEN", token)
+            with Producer([guarded.url]) as one:
+                one.send("flights", events(2))
+        assert guarded.flights() == [2, 2]
+    finally:
+        guarded.stop()
 
 
 def test_python_values_and_record_batches_are_sent_as_the_stream_reads_them(node: Node) -> None:

@@ -12,11 +12,12 @@ from typing import Any
 
 import httpx
 import pytest
-from starlette.applications import Starlette
 from typer.testing import CliRunner
 
+from ha_engine.access import OPEN
 from ha_engine.api.lease import lease_routes
 from ha_engine.cli import root
+from ha_engine.operation import guarded
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.lease_store import PostgresLeaseStore
 from ha_engine.postgres.upgrade import upgrade
@@ -40,7 +41,7 @@ def _store(url: str) -> PostgresLeaseStore:
 
 
 async def _asked(store: PostgresLeaseStore, method: str, path: str, **more: Any) -> httpx.Response:
-    transport = httpx.ASGITransport(Starlette(routes=lease_routes(store, "flights")))
+    transport = httpx.ASGITransport(guarded(lease_routes(store, "flights"), OPEN))
     async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
         return await client.request(method, path, **more)
 

@@ -81,8 +81,9 @@ def _type(shape: dict[str, Any]) -> str:
             return "path"
         case {"format": "password"}:
             return "secret"
-        case {"type": "object", "patternProperties": _}:
-            return "mapping of names to addresses"
+        case {"type": "object", "patternProperties": values}:
+            (value,) = values.values()
+            return f"mapping of names to {'addresses' if 'examples' in value else 'texts'}"
         case {"type": "object"}:
             return "mapping of names to texts"
         case {"type": "string"}:

@@ -16,11 +16,15 @@ from pathlib import Path
 import pyarrow as pa
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 
+from ha_engine.access import OPEN, Access
+from ha_engine.api.http import http_error
 from ha_engine.config import ReceiveConfig
 from ha_engine.errors import Backpressure
 from ha_engine.journal import Journal
 from ha_engine.journal.writer import JournalWriter
+from ha_engine.operation import guarded
 from ha_engine.receive.gate import Gate
 from ha_engine.receive.http import routes
 from ha_engine.receive.intake import Intake
@@ -126,8 +130,14 @@ class Solo:
             for row in pa.ipc.read_record_batch(record.payload, SCHEMA).to_pylist()
         ]
 
-    def app(self, max_body: int = MAX_BODY, body_within_seconds: float = 30.0) -> Starlette:
-        return Starlette(routes=routes(Intake(self.gate, max_body), body_within_seconds))
+    def app(
+        self,
+        max_body: int = MAX_BODY,
+        body_within_seconds: float = 30.0,
+        access: Access = OPEN,
+    ) -> Starlette:
+        found = routes(Intake(self.gate, max_body), body_within_seconds)
+        return guarded(found, access, {HTTPException: http_error})
 
     async def close(self) -> None:
         self.gate.close("this node is stopping")

@@ -13,6 +13,7 @@ import grpc
 import httpx
 import pytest
 
+from ha_engine.access import OPEN
 from ha_engine.client.payload import of_batch
 from ha_engine.config import ReceiveConfig
 from ha_engine.config.ingest import IngestConfig
@@ -38,7 +39,7 @@ class Serving:
         self.solo = Solo(directory, ReceiveConfig(sequences_kept=2))
         self.config = IngestConfig(**({"listen": "127.0.0.1:0"} | settings))
         self.server = IngestServer(
-            Intake(self.solo.gate, BODY_MAX), self.config, lambda url: ADDRESSES.get(url, "")
+            Intake(self.solo.gate, BODY_MAX), self.config, OPEN, lambda url: ADDRESSES.get(url, "")
         )
 
     async def start(self) -> None:

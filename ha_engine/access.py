@@ -1,0 +1,77 @@
+"""Who may do what: bearer tokens (RFC 6750), of which a node knows the SHA-256 alone.
+
+Tokens are random and long, so a plain digest keeps them: nothing can be tried out that is shorter
+than the token.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+TOKEN_BYTES = 32
+_SCHEME = "bearer "
+
+
+class Right(Enum):
+    """What a caller must be allowed to do. Who may do everything has a token for ADMIN."""
+
+    NOTHING = "nothing"
+    READ = "read"
+    INGEST = "ingest"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """``known``: the token is one of ours, for something else."""
+
+    known: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """``rights`` by the SHA-256 (hex) of a token. A right that no token has is open to all."""
+
+    rights: Mapping[str, Right]
+
+    @classmethod
+    def of(cls, tokens: Mapping[Right, Mapping[str, str]]) -> Access:
+        """From the digests by name, for each right."""
+        return cls({one: right for right, named in tokens.items() for one in named.values()})
+
+    def guards(self, right: Right) -> bool:
+        """Whether somebody must show a token for it."""
+        return right in self.rights.values()
+
+    def denial(self, right: Right, authorization: str | None) -> Denied | None:
+        """``authorization`` is the header of that name. None: go on."""
+        if not self.guards(right):
+            return None
+        found = self.rights.get(digest_of(_token(authorization)))
+        if found in (right, Right.ADMIN):
+            return None
+        if found is None:
+            return Denied(False, f"this needs a token for {right.value}: Authorization: Bearer ...")
+        return Denied(True, f"this token is for {found.value}, and this needs {right.value}")
+
+
+OPEN = Access({})
+
+
+def new_token() -> str:
+    return secrets.token_urlsafe(TOKEN_BYTES)
+
+
+def digest_of(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _token(authorization: str | None) -> str:
+    """Empty when there is none."""
+    said = authorization or ""
+    return said[len(_SCHEME) :].strip() if said.lower().startswith(_SCHEME) else ""

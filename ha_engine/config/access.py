@@ -1,0 +1,39 @@
+"""The section of who may do what, over HTTP and over gRPC."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from ha_engine.config.sections import Name, Section
+
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+"""Hexadecimal SHA-256."""
+
+
+class AccessConfig(Section):
+    """Who may call: names of yours, each with the SHA-256 of its token (ha-engine config token)."""
+
+    admin: dict[Name, Digest] = Field(
+        default_factory=dict,
+        description="Who may do everything, such as a switchover; with none here, everybody may.",
+    )
+    ingest: dict[Name, Digest] = Field(
+        default_factory=dict,
+        description="Who may send events, over HTTP and gRPC; with none here, everybody may.",
+    )
+    read: dict[Name, Digest] = Field(
+        default_factory=dict,
+        description="Who may read status, history and metrics; with none here, everybody may. The "
+        "page at / has no token to read with.",
+    )
+
+    @model_validator(mode="after")
+    def _an_operator_comes_first(self) -> AccessConfig:
+        if (self.ingest or self.read) and not self.admin:
+            raise ValueError(
+                "there are tokens and none of them is for admin, which leaves switchover and "
+                "failover to anybody; add one below access.admin"
+            )
+        return self

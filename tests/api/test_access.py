@@ -1,0 +1,105 @@
+"""Who may do what over HTTP: by the token that is shown, for each route of a node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from ha_engine.access import Access, Right, digest_of
+from ha_engine.cli import root
+from ha_engine.config.access import AccessConfig
+from ha_engine.operation import OperationRoute
+from tests.still_node import still_node
+
+TOKENS = {"rules": Right.ADMIN, "sends": Right.INGEST, "reads": Right.READ}
+GUARDED = Access({digest_of(token): right for token, right in TOKENS.items()})
+ADMIN_ONLY = Access({digest_of("rules"): Right.ADMIN})
+
+EVERY_ROUTE = [
+    pytest.param(route.path, method, route.operation.needs, id=f"{method} {route.path}")
+    for route in still_node().routes
+    if isinstance(route, OperationRoute)
+    for method in sorted(route.methods or ())
+]
+
+
+async def ask(access: Access, method: str, path: str, *authorization: str) -> httpx.Response:
+    # What lies behind an open door may well fail here: nobody is there.
+    transport = httpx.ASGITransport(still_node(access), raise_app_exceptions=False)
+    headers = [("Authorization", one) for one in authorization]
+    async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
+        return await client.request(method, path, headers=headers)
+
+
+def test_what_changes_the_group_is_for_admins_and_what_sends_is_not() -> None:
+    needs = {(param.values[1], param.values[0]): param.values[2] for param in EVERY_ROUTE}
+    posts = {path: right for (method, path), right in needs.items() if method == "POST"}
+    assert posts.pop("/v1/streams/{stream}/events") is Right.INGEST
+    assert len(posts) >= 7
+    assert set(posts.values()) == {Right.ADMIN}
+    assert Right.ADMIN not in {right for (method, _), right in needs.items() if method == "GET"}
+
+
+@pytest.mark.parametrize(("path", "method", "needs"), EVERY_ROUTE)
+async def test_each_route_asks_for_the_token_that_it_needs(
+    path: str, method: str, needs: Right
+) -> None:
+    bare = (await ask(GUARDED, method, path)).status_code
+    assert (bare == 401) == (needs is not Right.NOTHING)
+    for token, right in TOKENS.items():
+        status = (await ask(GUARDED, method, path, f"Bearer {token}")).status_code
+        may = needs is Right.NOTHING or right in (needs, Right.ADMIN)
+        assert (status in (401, 403)) == (not may), (token, status)
+
+
+@pytest.mark.parametrize(
+    "said", ["", "rules", "Basic rules", "Bearer", "Bearer unknown", "Bearer "]
+)
+async def test_what_is_no_token_is_401_with_what_to_show(said: str) -> None:
+    answer = await ask(GUARDED, "POST", "/v1/pause", said)
+    assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
+    assert answer.json() == {"error": "this needs a token for admin: Authorization: Bearer ..."}
+
+
+async def test_a_token_for_something_else_is_403_and_says_for_what() -> None:
+    answer = await ask(GUARDED, "POST", "/v1/pause", "Bearer sends")
+    assert answer.status_code == 403
+    assert answer.json() == {"error": "this token is for ingest, and this needs admin"}
+
+
+async def test_where_only_admins_have_tokens_the_rest_is_open() -> None:
+    assert (await ask(ADMIN_ONLY, "GET", "/v1/status")).status_code == 200
+    assert (await ask(ADMIN_ONLY, "GET", "/metrics")).status_code == 200
+    assert (await ask(ADMIN_ONLY, "POST", "/v1/switchover")).status_code == 401
+
+
+async def test_the_document_says_where_a_token_is_asked_for() -> None:
+    told: dict[str, Any] = (await ask(ADMIN_ONLY, "GET", "/openapi.json")).json()
+    assert told["paths"]["/v1/pause"]["post"]["security"] == [{"bearer": []}]
+    assert {"401", "403"} <= set(told["paths"]["/v1/pause"]["post"]["responses"])
+    assert "security" not in told["paths"]["/v1/status"]["get"]
+    assert told["components"]["securitySchemes"]["bearer"]["scheme"] == "bearer"
+
+
+def test_a_made_token_opens_what_its_digest_was_written_down_for() -> None:
+    made = dict(
+        line.split() for line in CliRunner().invoke(root, ["config", "token"]).output.splitlines()
+    )
+    config = AccessConfig(admin={"alice": made["sha256"]})
+    access = Access.of({Right.ADMIN: config.admin})
+    assert access.denial(Right.ADMIN, f"Bearer {made['token']}") is None
+    assert access.denial(Right.ADMIN, f"Bearer {made['sha256']}") is not None
+
+
+def test_tokens_without_one_for_admin_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"access\.admin"):
+        AccessConfig(ingest={"sensors": digest_of("sends")})
+
+
+def test_a_token_in_the_place_of_its_digest_is_refused_and_not_shown() -> None:
+    with pytest.raises(ValueError) as refused:  # noqa: PT011
+        AccessConfig(admin={"alice": "my-secret-token"})
+    assert "my-secret-token" not in str(refused.value)

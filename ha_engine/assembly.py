@@ -68,7 +68,7 @@ def core_of(
         journal.journal_id,
         journal.group_id,
         str(uuid.uuid4()),
-        config.http.advertise or f"http://{config.http.listen}",
+        config.http.url,
         tuple(sorted(config.event_sync.peers)),
     )
     timing = LeaseTiming(lease.ttl, lease.renew_every, lease.margin)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,8 @@ import uvicorn
 
 from ha_engine.config import HttpConfig
 from ha_engine.config.quantities import split_address
-from ha_engine.errors import AddressInUse
+from ha_engine.config.server_tls import ServerTls
+from ha_engine.errors import AddressInUse, ConfigError
 
 GRACE_SECONDS = 3
 
@@ -31,12 +33,29 @@ class WebServer(uvicorn.Server):
                 timeout_keep_alive=int(http.keep_alive),
                 limit_concurrency=http.max_connections,
                 timeout_graceful_shutdown=GRACE_SECONDS,
+                **_certificate(http.tls),
             )
         )
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+def _certificate(tls: ServerTls) -> dict[str, Any]:
+    """Settings of uvicorn. Raises ConfigError."""
+    if not (tls.certificate and tls.key):
+        return {}
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
+            tls.certificate, tls.key
+        )
+    except OSError as error:
+        raise ConfigError(
+            f"http.tls: {tls.certificate} and {tls.key} are no certificate and its key that can be "
+            f"read: {error.strerror or error}"
+        ) from error
+    return {"ssl_certfile": tls.certificate, "ssl_keyfile": tls.key}
 
 
 def listen(address: str) -> socket.socket:

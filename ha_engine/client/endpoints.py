@@ -66,8 +66,8 @@ class _Again(Exception):
 class Endpoints:
     """The nodes of a group, of which one is asked; for one event loop.
 
-    ``urls`` begin with ``http://``, ``https://`` or ``grpc://``. ``deadline`` in seconds is for one
-    request with all its retries, ``width`` how many there are at once.
+    The scheme of ``urls`` is http, https, grpc or grpcs. ``deadline`` in seconds is for one request
+    with all its retries, ``width`` how many there are at once.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class Endpoints:
             self._asked = chosen
 
     def _transport(self, url: str) -> Transport:
-        scheme = "grpc" if url.startswith("grpc://") else "http"
+        scheme = "grpc" if url.startswith(("grpc://", "grpcs://")) else "http"
         if scheme not in self._transports:
             self._transports[scheme] = _opened(scheme, self._width)
         return self._transports[scheme]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from contextlib import suppress
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     Call = grpc.aio.StreamStreamCall[pb.PublishRequest, pb.PublishAnswer]
     Stub = rpc.IngestAsyncStub
 
-SCHEME = "grpc://"
+SCHEME, TLS_SCHEME = "grpc://", "grpcs://"
 _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     # A channel that failed is given up, and the next one is not to share its back-off.
@@ -41,7 +43,8 @@ _OPTIONS = (
 
 
 class OverGrpc:
-    """URLs are ``grpc://host:port``."""
+    """URLs are ``grpc://host:port``, or ``grpcs://`` over TLS, with the authorities of the
+    environment's SSL_CERT_FILE or else of the system."""
 
     def __init__(self) -> None:
         self._talks: dict[str, _Talk] = {}
@@ -56,7 +59,7 @@ class OverGrpc:
             await talk.end("it does not answer")
             raise NoAnswer("it does not answer", silent=True) from None
         if answer.HasField("refused"):
-            raise _refusal(answer.refused)
+            raise _refusal(answer.refused, _scheme(url))
         return Position(answer.stored.epoch, answer.stored.sequence)
 
     async def columns(self, url: str, stream: str) -> list[RemoteColumn]:
@@ -76,16 +79,17 @@ class OverGrpc:
     def _talk(self, url: str) -> _Talk:
         talk = self._talks.get(url)
         if talk is None or talk.failure is not None:
-            talk = self._talks[url] = _Talk(url.removeprefix(SCHEME))
+            talk = self._talks[url] = _Talk(url)
         return talk
 
 
 class _Talk:
     """One connection with one stream. Over at the first failure; what waits is told why."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, url: str) -> None:
+        target = url.removeprefix(_scheme(url))
         self.failure: NoAnswer | NotAllowed | None = None
-        self._channel = grpc.aio.insecure_channel(target, _OPTIONS)
+        self._channel = _channel(target, is_secure=_scheme(url) == TLS_SCHEME)
         self._stub: Stub = rpc.IngestStub(self._channel)
         self._metadata = tuple(authorization().items())
         # Its requests are written, not iterated.
@@ -153,6 +157,19 @@ class _Talk:
                 waiting.set_exception(failure)
 
 
+def _scheme(url: str) -> str:
+    return TLS_SCHEME if url.startswith(TLS_SCHEME) else SCHEME
+
+
+def _channel(target: str, *, is_secure: bool) -> grpc.aio.Channel:
+    """Raises OSError where SSL_CERT_FILE names no file."""
+    if not is_secure:
+        return grpc.aio.insecure_channel(target, _OPTIONS)
+    authorities = os.environ.get("SSL_CERT_FILE")
+    roots = Path(authorities).read_bytes() if authorities else None
+    return grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(roots), _OPTIONS)
+
+
 def _message(request: Request) -> pb.PublishRequest:
     message = pb.PublishRequest(
         stream=request.stream, producer=request.producer, sequence=request.sequence
@@ -165,7 +182,7 @@ def _message(request: Request) -> pb.PublishRequest:
     return message
 
 
-def _refusal(said: pb.EventsRefused) -> Rejected:
+def _refusal(said: pb.EventsRefused, scheme: str) -> Rejected:
     reasons = pb.EventsRefused
     match said.reason:
         case reasons.INVALID_EVENTS:
@@ -182,7 +199,7 @@ def _refusal(said: pb.EventsRefused) -> Rejected:
             return Backpressure(said.error, said.retry_after_seconds)
         case reasons.NOT_ACTIVE:
             return NotActive(
-                said.error, SCHEME + said.active_address if said.active_address else None
+                said.error, scheme + said.active_address if said.active_address else None
             )
         case _:
             return Rejected(said.error)

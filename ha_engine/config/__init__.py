@@ -2,7 +2,9 @@
 
 sections    every key with its type, default and description
 event_sync  the section of the stream between nodes
+http        the section of the HTTP interface
 ingest      the section of the gRPC interface for producers
+server_tls  the certificate of either
 access      the section of who may do what over either
 tree        the sections together, and the relations between their keys
 load        files, HA_ENGINE_* and secrets; every problem in one go
@@ -12,8 +14,9 @@ quantities  durations, sizes and addresses
 """
 
 from ha_engine.config.event_sync import EventSyncConfig
+from ha_engine.config.http import HttpConfig
 from ha_engine.config.ingest import IngestConfig
-from ha_engine.config.sections import HttpConfig, LogConfig, ReceiveConfig
+from ha_engine.config.sections import LogConfig, ReceiveConfig
 from ha_engine.config.tree import Config
 
 __all__ = ["Config", "EventSyncConfig", "HttpConfig", "IngestConfig", "LogConfig", "ReceiveConfig"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from ha_engine.config.quantities import Address
-from ha_engine.config.sections import Section, require_loopback
+from ha_engine.config.sections import Section
+from ha_engine.config.server_tls import ServerTls, require_on_purpose
 
 DEFAULT_LISTEN = "127.0.0.1:9894"
 
@@ -23,10 +24,11 @@ class IngestConfig(Section):
         description="Address (host:port) at which producers reach it, which a passive tells them; "
         "by default the listen address.",
     )
+    tls: ServerTls = ServerTls()
     insecure: bool = Field(
         default=False,
         description="Written out as true, lets gRPC listen on an address that other hosts reach, "
-        "although it neither encrypts nor asks who calls.",
+        "without encryption or without tokens.",
     )
     max_streams: int = Field(
         default=1_000,
@@ -42,5 +44,6 @@ class IngestConfig(Section):
 
     @model_validator(mode="after")
     def _strangers_are_let_in_on_purpose_only(self) -> IngestConfig:
-        require_loopback(self.listen or DEFAULT_LISTEN, self.insecure, "gRPC")
+        listen = self.listen or DEFAULT_LISTEN
+        require_on_purpose(listen, self.tls, self.insecure, "gRPC")
         return self

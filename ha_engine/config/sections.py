@@ -19,13 +19,10 @@ from pydantic import (
 )
 
 from ha_engine.config.quantities import (
-    Address,
     DatabaseUrl,
     Duration,
     Size,
     as_text,
-    is_loopback,
-    split_address,
 )
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
@@ -35,16 +32,6 @@ class Section(BaseModel):
     """A section of the tree: frozen, and strict about what it does not know."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-
-def require_loopback(listen: str, insecure: bool, what: str) -> None:
-    """Raises ValueError where ``listen`` lets in strangers and nobody wrote that it may."""
-    host, _ = split_address(listen)
-    if not insecure and not is_loopback(host):
-        raise ValueError(
-            f"listen is {listen}, which other hosts reach, and {what} neither encrypts nor "
-            "asks who calls; listen on 127.0.0.1, or write 'insecure: true' if you trust them"
-        )
 
 
 class NodeConfig(Section):
@@ -115,43 +102,6 @@ class LeaseConfig(Section):
                 f"renew_every + 2 * db_timeout is {needed:g}s but ttl - margin is only {room:g}s: "
                 "one slow answer of the database would suspend the active; raise ttl or lower them"
             )
-        return self
-
-
-class HttpConfig(Section):
-    """The HTTP interface for producers, operators and load balancers."""
-
-    listen: Address = Field(
-        default="127.0.0.1:8080",
-        description="Address (host:port) that the HTTP interface listens on.",
-    )
-    advertise: str | None = Field(
-        default=None,
-        pattern=r"^https?://[^\s/]+$",
-        description="URL at which producers and the peer reach this node; by default http:// and "
-        "the listen address.",
-    )
-    insecure: bool = Field(
-        default=False,
-        description="Written out as true, lets HTTP listen on an address that other hosts reach, "
-        "although it neither encrypts nor asks who calls.",
-    )
-    max_body: Size = Field(
-        default=16 << 20,
-        description="Largest body of one request; a larger one is answered with 413.",
-    )
-    max_connections: int = Field(
-        default=10_000,
-        ge=1,
-        description="Most connections at one time; more are answered with 503.",
-    )
-    keep_alive: Duration = Field(
-        default=75.0, description="How long an idle connection stays open."
-    )
-
-    @model_validator(mode="after")
-    def _strangers_are_let_in_on_purpose_only(self) -> HttpConfig:
-        require_loopback(self.listen, self.insecure, "HTTP")
         return self
 
 

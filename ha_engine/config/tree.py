@@ -9,11 +9,11 @@ from pydantic import Field, model_validator
 
 from ha_engine.config.access import AccessConfig
 from ha_engine.config.event_sync import EventSyncConfig
-from ha_engine.config.ingest import IngestConfig
+from ha_engine.config.http import HttpConfig
+from ha_engine.config.ingest import DEFAULT_LISTEN, IngestConfig
 from ha_engine.config.quantities import format_size
 from ha_engine.config.sections import (
     DatabaseConfig,
-    HttpConfig,
     JournalConfig,
     LeaseConfig,
     LogConfig,
@@ -26,6 +26,7 @@ from ha_engine.config.sections import (
     Section,
     SnapshotConfig,
 )
+from ha_engine.config.server_tls import lets_in_strangers
 from ha_engine.runtime_dir import SOCKET_NAME, SOCKET_PATH_BYTES_MAX, derived_runtime_dir
 
 
@@ -77,6 +78,7 @@ class Config(Section):
             self._record_problem(),
             self._peers_problem(),
             self._socket_problem(),
+            self._access_problem(),
         )
         if problems := [problem for problem in relations if problem]:
             raise ValueError("\n".join(problems))
@@ -106,6 +108,24 @@ class Config(Section):
         return (
             f"event_sync.peers names this node itself ({self.node.id}); list only the others, and "
             "give each node a node.id of its own"
+        )
+
+    def _access_problem(self) -> str | None:
+        doors = {
+            "http": (self.http.listen, self.http.insecure),
+            "ingest": (self.ingest.listen or DEFAULT_LISTEN, self.ingest.insecure),
+        }
+        open_to_all = [
+            name
+            for name, (listen, insecure) in doors.items()
+            if lets_in_strangers(listen) and not insecure and not self.access.admin
+        ]
+        if not open_to_all:
+            return None
+        return (
+            f"{' and '.join(open_to_all)} lets in other hosts and access.admin has no token, so "
+            "that anybody may call; make one with 'ha-engine config token', or write "
+            "'insecure: true' if you trust them"
         )
 
     def _socket_problem(self) -> str | None:

@@ -19,6 +19,7 @@ from ha_engine.config.ingest import DEFAULT_LISTEN, IngestConfig
 from ha_engine.errors import (
     AddressInUse,
     Backpressure,
+    ConfigError,
     InvalidEvents,
     NotActive,
     PayloadTooLarge,
@@ -190,7 +191,7 @@ class IngestServer:
         """
         listen = self._config.listen or DEFAULT_LISTEN
         try:
-            self.port = self._server.add_insecure_port(listen)
+            self.port = self._add_port(listen)
         except RuntimeError as error:
             if self._config.listen is None:
                 log.warning(
@@ -204,6 +205,19 @@ class IngestServer:
             ) from error
         await self._server.start()
         self.address = self._config.advertise or listen
+
+    def _add_port(self, listen: str) -> int:
+        """Raises RuntimeError, ConfigError."""
+        tls = self._config.tls
+        if not (tls.certificate and tls.key):
+            return self._server.add_insecure_port(listen)
+        try:
+            pair = tls.key.read_bytes(), tls.certificate.read_bytes()
+        except OSError as error:
+            raise ConfigError(
+                f"ingest.tls: {error.filename} cannot be read: {error.strerror}"
+            ) from error
+        return self._server.add_secure_port(listen, grpc.ssl_server_credentials([pair]))
 
     async def stop(self) -> None:
         """What is being answered has a moment to be."""

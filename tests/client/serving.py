@@ -11,17 +11,20 @@ from starlette.applications import Starlette
 
 from ha_engine.api.server import WebServer, listen
 from ha_engine.config import HttpConfig
+from ha_engine.config.server_tls import ServerTls
 from tests.waiting import wait_until
+
+PLAIN = ServerTls()
 
 
 @contextlib.contextmanager
-def serving(application: Starlette) -> Iterator[str]:
+def serving(application: Starlette, tls: ServerTls = PLAIN) -> Iterator[str]:
     """The URL at which ``application`` is served."""
     socket = listen("127.0.0.1:0")
-    server = WebServer(application, HttpConfig())
+    server = WebServer(application, HttpConfig(tls=tls))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[socket])))
     thread.start()
     wait_until(lambda: server.started)
-    yield f"http://127.0.0.1:{socket.getsockname()[1]}"
+    yield f"{'https' if tls.given else 'http'}://127.0.0.1:{socket.getsockname()[1]}"
     server.should_exit = True
     thread.join(10)

@@ -22,6 +22,7 @@ from ha_engine.client.payload import as_line
 from ha_engine.client.producer import Ack, Producer
 from ha_engine.client.transport import RemoteColumn
 from ha_engine.config import IngestConfig, ReceiveConfig
+from ha_engine.config.server_tls import ServerTls
 from ha_engine.errors import (
     Backpressure,
     DeliveryFailed,
@@ -34,6 +35,7 @@ from ha_engine.errors import (
 )
 from ha_engine.receive.ingest import IngestServer
 from ha_engine.receive.intake import Intake
+from tests.client.serving import PLAIN
 from tests.receive.solo import MAX_BODY, SCHEMA, Solo, served
 from tests.waiting import wait_until
 
@@ -50,9 +52,10 @@ class Node:
         wrap: Callable[[Starlette], Any] = lambda app: app,
         scheme: str = "http://",
         access: Access = OPEN,
+        tls: ServerTls = PLAIN,
     ) -> None:
         self._directory, self._config, self._wrap = directory, config, wrap
-        self._scheme, self._access = scheme, access
+        self._scheme, self._access, self._tls = scheme, access, tls
         self._ready, self._stop = threading.Event(), asyncio.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
         self._thread.start()
@@ -68,16 +71,21 @@ class Node:
 
     @contextlib.asynccontextmanager
     async def _served(self) -> AsyncIterator[str]:
-        if self._scheme != GRPC:
+        if not self._scheme.startswith("grpc"):
             async with served(self._wrap(self.solo.app(access=self._access))) as url:
                 yield url
             return
-        config = IngestConfig(listen="127.0.0.1:0")
+        config = IngestConfig(listen="127.0.0.1:0", tls=self._tls)
         intake = Intake(self.solo.gate, MAX_BODY)
-        server = IngestServer(intake, config, self._access, lambda url: url.removeprefix(GRPC))
+        server = IngestServer(
+            intake, config, self._access, lambda url: url.removeprefix(self._scheme)
+        )
         await server.start()
-        yield f"{GRPC}127.0.0.1:{server.port}"
+        yield f"{self._scheme}127.0.0.1:{server.port}"
         await server.stop()
+
+    def _address(self, url: str) -> str:
+        return url.removeprefix(self._scheme)
 
     def call(self, action: Callable[[], Any]) -> Any:
         async def run() -> Any:

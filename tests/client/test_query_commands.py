@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from typer.testing import CliRunner
 
+from ha_engine.access import OPEN
 from ha_engine.api.http import NodeView, application
 from ha_engine.cli.status import query_app
 from tests.client.serving import serving
@@ -46,7 +47,7 @@ def url(node: FailedNode) -> Iterator[str]:
         alive=lambda: True,
         switchover=lambda to, by: "",
     )
-    with serving(application(view, [])) as served:
+    with serving(application(view, [], OPEN)) as served:
         yield served
 
 

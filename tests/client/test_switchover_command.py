@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from ha_engine.access import OPEN
 from ha_engine.api.http import NodeView, application
 from ha_engine.cli import root
 from tests.client.serving import serving
@@ -50,7 +51,7 @@ def url(active: Active) -> Iterator[str]:
         alive=lambda: True,
         switchover=active.switch_over,
     )
-    with serving(application(view, [])) as served:
+    with serving(application(view, [], OPEN)) as served:
         yield served
 
 

@@ -166,7 +166,7 @@ def test_what_the_loader_chokes_on_is_told_with_its_file(tmp_path: Path, text: s
         ("lease: {margin: 0s}", "must be longer than 0s"),
         ("http: {listen: '0.0.0.0:8080'}", "write 'insecure: true'"),
         ("http: {listen: 'somehost:8080'}", "write 'insecure: true'"),
-        ("ingest: {listen: '0.0.0.0:9894'}", "gRPC neither encrypts nor asks who calls"),
+        ("ingest: {listen: '0.0.0.0:9894'}", "gRPC does not encrypt"),
         ("http: {listen: '8080'}", "write host:port"),
         ("http: {listen: '::1:8080'}", "put an IPv6 host into brackets"),
         ("http: {max_body: 65MiB}", "the largest request could never be accepted"),

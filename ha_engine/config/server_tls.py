@@ -1,0 +1,45 @@
+"""The certificate of a server, and who may listen without one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field, model_validator
+
+from ha_engine.config.quantities import is_loopback, split_address
+from ha_engine.config.sections import Section
+
+
+class ServerTls(Section):
+    """Files (PEM) with which this node shows callers who it is; callers trust their authority."""
+
+    certificate: Path | None = Field(
+        default=None, description="Certificate of this host, with those between it and the root."
+    )
+    key: Path | None = Field(default=None, description="Private key of the certificate.")
+
+    @property
+    def given(self) -> bool:
+        """Whether both are there; that it is both or none is checked."""
+        return self.certificate is not None
+
+    @model_validator(mode="after")
+    def _both_or_none(self) -> ServerTls:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("name the certificate and its key, or none of the two")
+        return self
+
+
+def lets_in_strangers(listen: str) -> bool:
+    """Whether other hosts reach the address."""
+    return not is_loopback(split_address(listen)[0])
+
+
+def require_on_purpose(listen: str, tls: ServerTls, insecure: bool, what: str) -> None:
+    """Raises ValueError where other hosts would talk in plain text and nobody wrote that it may."""
+    if lets_in_strangers(listen) and not (tls.given or insecure):
+        raise ValueError(
+            f"listen is {listen}, which other hosts reach, and {what} does not encrypt without "
+            "tls.certificate and tls.key; give both, listen on 127.0.0.1, or write "
+            "'insecure: true' if you trust them"
+        )

@@ -1,0 +1,98 @@
+"""HTTP and gRPC with a certificate: who trusts its authority gets through, and nobody in plain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ha_engine.api.server import WebServer
+from ha_engine.client.admin import fetch_cluster
+from ha_engine.client.producer import Producer
+from ha_engine.config import HttpConfig
+from ha_engine.config.load import load_config
+from ha_engine.config.server_tls import ServerTls
+from ha_engine.errors import ConfigError, DeliveryFailed, NodeUnreachable
+from tests.client.serving import serving
+from tests.client.test_producer import Node, events
+from tests.programs import needs
+from tests.still_node import still_node
+from tests.sync.authority import Authority
+
+pytestmark = needs("openssl")
+ADMIN = "access: {admin: {alice: " + "ab" * 32 + "}}"
+TLS = "tls: {certificate: a.pem, key: a.key}"
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def tls(authority: Authority) -> ServerTls:
+    files = authority.files("node-a", san="IP:127.0.0.1")
+    return ServerTls(certificate=Path(files["certificate"]), key=Path(files["key"]))
+
+
+def test_commands_reach_a_node_whose_authority_they_trust(
+    authority: Authority, tls: ServerTls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(still_node(), tls) as url:
+        assert url.startswith("https://")
+        with pytest.raises(NodeUnreachable, match="certificate"):
+            fetch_cluster(url)
+        with pytest.raises(NodeUnreachable):
+            fetch_cluster(url.replace("https", "http"))
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+        assert fetch_cluster(url) == {}
+
+
+def test_producers_over_grpc_reach_a_node_whose_authority_they_trust(
+    tmp_path: Path, authority: Authority, tls: ServerTls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(tmp_path / "a", scheme="grpcs://", tls=tls)
+    try:
+        for url in (node.url, node.url.replace("grpcs", "grpc")):
+            with pytest.raises(DeliveryFailed), Producer([url], deadline=0.5) as stranger:
+                stranger.send("flights", events(1))
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+        with Producer([node.url]) as producer:
+            producer.send("flights", events(2))
+        assert node.flights() == [2]
+    finally:
+        node.stop()
+
+
+def test_a_key_of_another_certificate_is_refused_at_start(
+    authority: Authority, tls: ServerTls
+) -> None:
+    other = ServerTls(certificate=tls.certificate, key=Path(authority.files("other")["key"]))
+    with pytest.raises(ConfigError, match=r"http\.tls"):
+        WebServer(still_node(), HttpConfig(tls=other))
+
+
+@pytest.mark.parametrize("door", ["http", "ingest"])
+@pytest.mark.parametrize(
+    ("written", "problem"),
+    [
+        ("", "does not encrypt"),
+        (TLS, "access.admin has no token"),
+        ("tls: {certificate: a.pem}", "name the certificate and its key"),
+    ],
+)
+def test_other_hosts_are_let_in_with_encryption_and_tokens_only(
+    tmp_path: Path, door: str, written: str, problem: str
+) -> None:
+    file = tmp_path / "engine.yaml"
+    file.write_text(f"{door}: {{{', '.join(filter(None, ['listen: 10.0.0.1:80', written]))}}}")
+    with pytest.raises(ConfigError, match=problem):
+        load_config(file, {})
+    file.write_text(f"{door}: {{listen: '10.0.0.1:80', {TLS}}}\n{ADMIN}")
+    assert load_config(file, {}).access.admin
+
+
+def test_the_url_of_a_node_says_that_it_encrypts() -> None:
+    given = ServerTls(certificate=Path("a.pem"), key=Path("a.key"))
+    assert HttpConfig(tls=given).url == "https://127.0.0.1:8080"
+    assert HttpConfig().url == "http://127.0.0.1:8080"

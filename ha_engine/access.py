@@ -35,24 +35,27 @@ class Denied:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """``rights`` by the SHA-256 (hex) of a token. A right that no token has is open to all."""
+    """``rights`` by the SHA-256 (hex) of a token. What is not ``guarded`` is open to all."""
 
     rights: Mapping[str, Right]
+    guarded: frozenset[Right]
 
     @classmethod
     def of(cls, tokens: Mapping[Right, Mapping[str, str]]) -> Access:
-        """From the digests by name, for each right."""
-        return cls({one: right for right, named in tokens.items() for one in named.values()})
+        """From the digests by name, for each right; a right that nobody has is open to all."""
+        rights = {one: right for right, named in tokens.items() for one in named.values()}
+        return cls(rights, frozenset(right for right, named in tokens.items() if named))
 
     def guards(self, right: Right) -> bool:
         """Whether somebody must show a token for it."""
-        return right in self.rights.values()
+        return right in self.guarded
 
     def denial(self, right: Right, authorization: str | None) -> Denied | None:
         """``authorization`` is the header of that name. None: go on."""
         if not self.guards(right):
             return None
-        found = self.rights.get(digest_of(_token(authorization)))
+        token = _token(authorization)
+        found = self.rights.get(digest_of(token)) if token else None
         if found in (right, Right.ADMIN):
             return None
         if found is None:
@@ -60,7 +63,7 @@ class Access:
         return Denied(True, f"this token is for {found.value}, and this needs {right.value}")
 
 
-OPEN = Access({})
+OPEN = Access.of({})
 
 
 def new_token() -> str:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import ssl
 from collections.abc import Iterator
 from typing import Any
 
 import uvicorn
 
+from ha_engine.certificates import require_pair
 from ha_engine.config import HttpConfig
 from ha_engine.config.quantities import split_address
 from ha_engine.config.server_tls import ServerTls
-from ha_engine.errors import AddressInUse, ConfigError
+from ha_engine.errors import AddressInUse
 
 GRACE_SECONDS = 3
 
@@ -44,18 +44,8 @@ class WebServer(uvicorn.Server):
 
 def _certificate(tls: ServerTls) -> dict[str, Any]:
     """Settings of uvicorn. Raises ConfigError."""
-    if not (tls.certificate and tls.key):
-        return {}
-    try:
-        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
-            tls.certificate, tls.key
-        )
-    except OSError as error:
-        raise ConfigError(
-            f"http.tls: {tls.certificate} and {tls.key} are no certificate and its key that can be "
-            f"read: {error.strerror or error}"
-        ) from error
-    return {"ssl_certfile": tls.certificate, "ssl_keyfile": tls.key}
+    require_pair(tls, "http.tls")
+    return {"ssl_certfile": tls.certificate, "ssl_keyfile": tls.key} if tls.given else {}
 
 
 def listen(address: str) -> socket.socket:

@@ -8,7 +8,8 @@ from urllib.parse import urlencode
 
 import httpx
 
-from ha_engine.client.token import TOKEN_VARIABLE, authorization
+from ha_engine.client.over_http import said_by
+from ha_engine.client.token import TOKEN_VARIABLE, authorization, require_as_safe, trusted
 from ha_engine.errors import EngineError, NodeUnreachable, NotAllowed, NotReady
 
 TIMEOUT_SECONDS = 5.0
@@ -44,7 +45,7 @@ def begin_switchover(url: str, to: str | None, by: str) -> tuple[str, str]:
     answer = _call("POST", url, "/v1/switchover", {"to": to, "by": by})
     active = answer.json().get("active")
     if answer.status_code == httpx.codes.CONFLICT and active:
-        return begin_switchover(active, to, by)
+        return begin_switchover(require_as_safe(url, active), to, by)
     if answer.status_code == httpx.codes.CONFLICT:
         raise NotReady(answer.json()["error"])
     if answer.status_code != httpx.codes.ACCEPTED:
@@ -81,7 +82,7 @@ def ask_snapshot(url: str) -> tuple[str, int]:
     answer = _call("POST", url, "/v1/snapshot")
     told = answer.json()
     if answer.status_code == httpx.codes.CONFLICT and told.get("active"):
-        return ask_snapshot(told["active"])
+        return ask_snapshot(require_as_safe(url, told["active"]))
     if answer.status_code != httpx.codes.ACCEPTED:
         raise EngineError(told["error"])
     return url, told["at_least"]
@@ -100,6 +101,7 @@ def _call(method: str, url: str, path: str, body: Any = None) -> httpx.Response:
             url.rstrip("/") + path,
             json=body,
             headers=authorization(),
+            verify=trusted(),
             timeout=TIMEOUT_SECONDS,
         )
     except httpx.HTTPError as error:
@@ -108,5 +110,6 @@ def _call(method: str, url: str, path: str, body: Any = None) -> httpx.Response:
             f"no node answers at {url} ({reason}); is 'ha-engine run' running, and is --url right?"
         ) from error
     if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
-        raise NotAllowed(f"{answer.json()['error']}; set {TOKEN_VARIABLE} to a token that may")
+        reason = said_by(answer)["error"]
+        raise NotAllowed(f"{reason}; {TOKEN_VARIABLE} is to hold a token that may")
     return answer

@@ -22,6 +22,7 @@ from tenacity import (
 
 from ha_engine.client.over_http import OverHttp
 from ha_engine.client.payload import Payload
+from ha_engine.client.token import require_as_safe
 from ha_engine.client.transport import NoAnswer, RemoteColumn, Request, Transport
 from ha_engine.errors import (
     Backpressure,
@@ -146,7 +147,8 @@ class Endpoints:
         except Backpressure as refusal:
             raise _Again(f"{url}: {refusal}", refusal.retry_after_seconds) from None
         except NotActive as refusal:
-            self._ask_another(url, refusal.active, answered=True)
+            active = refusal.active and require_as_safe(url, refusal.active)
+            self._ask_another(url, active, answered=True)
             raise _Again(f"{url}: {refusal}") from None
         except NoAnswer as lost:
             if lost.silent:

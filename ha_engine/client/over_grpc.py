@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from contextlib import suppress
 from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
 
 from ha_engine.client.payload import Form
-from ha_engine.client.token import TOKEN_VARIABLE, authorization
+from ha_engine.client.token import TOKEN_VARIABLE, authorization, trusted_roots
 from ha_engine.client.transport import ANSWER_TIMEOUT_SECONDS, NoAnswer, RemoteColumn, Request
 from ha_engine.errors import (
     Backpressure,
@@ -44,7 +42,7 @@ _OPTIONS = (
 
 class OverGrpc:
     """URLs are ``grpc://host:port``, or ``grpcs://`` over TLS, with the authorities of the
-    environment's SSL_CERT_FILE or else of the system."""
+    environment's SSL_CERT_FILE, else of the system."""
 
     def __init__(self) -> None:
         self._talks: dict[str, _Talk] = {}
@@ -162,12 +160,11 @@ def _scheme(url: str) -> str:
 
 
 def _channel(target: str, *, is_secure: bool) -> grpc.aio.Channel:
-    """Raises OSError where SSL_CERT_FILE names no file."""
+    """Raises ConfigError."""
     if not is_secure:
         return grpc.aio.insecure_channel(target, _OPTIONS)
-    authorities = os.environ.get("SSL_CERT_FILE")
-    roots = Path(authorities).read_bytes() if authorities else None
-    return grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(roots), _OPTIONS)
+    credentials = grpc.ssl_channel_credentials(trusted_roots())
+    return grpc.aio.secure_channel(target, credentials, _OPTIONS)
 
 
 def _message(request: Request) -> pb.PublishRequest:

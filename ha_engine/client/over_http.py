@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import httpx
 
-from ha_engine.client.token import TOKEN_VARIABLE, authorization
+from ha_engine.client.token import TOKEN_VARIABLE, authorization, trusted
 from ha_engine.client.transport import (
     ANSWER_TIMEOUT_SECONDS,
     CONNECT_TIMEOUT_SECONDS,
@@ -42,6 +42,7 @@ class OverHttp:
     def __init__(self, width: int) -> None:
         self._client = httpx.Client(
             headers=authorization(),
+            verify=trusted(),
             timeout=httpx.Timeout(ANSWER_TIMEOUT_SECONDS, connect=CONNECT_TIMEOUT_SECONDS),
             limits=httpx.Limits(max_connections=width, max_keepalive_connections=width),
         )
@@ -84,7 +85,7 @@ class OverHttp:
 
 
 def _refusal(answer: httpx.Response) -> Rejected | NoAnswer:
-    said = _said(answer)
+    said = said_by(answer)
     reason = said["error"]
     match answer.status_code:
         case 400:
@@ -111,7 +112,7 @@ def _refusal(answer: httpx.Response) -> Rejected | NoAnswer:
             return Rejected(f"{answer.url.host} answered {status}: {reason}")
 
 
-def _said(answer: httpx.Response) -> dict[str, Any]:
+def said_by(answer: httpx.Response) -> dict[str, Any]:
     """The JSON object of an answer; something between us and the node may have sent another."""
     try:
         said = answer.json()

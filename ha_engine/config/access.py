@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from ha_engine.access import digest_of
 from ha_engine.config.sections import Name, Section
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -36,4 +37,13 @@ class AccessConfig(Section):
                 "there are tokens and none of them is for admin, which leaves switchover and "
                 "failover to anybody; add one below access.admin"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _a_token_is_for_one_thing(self) -> AccessConfig:
+        digests = [*self.admin.values(), *self.ingest.values(), *self.read.values()]
+        if len(set(digests)) < len(digests):
+            raise ValueError("a digest stands here twice; make a token for each name and right")
+        if digest_of("") in digests:
+            raise ValueError("a digest is that of nothing; 'ha-engine config token' makes one")
         return self

@@ -49,4 +49,9 @@ class HttpConfig(Section):
     @model_validator(mode="after")
     def _strangers_are_let_in_on_purpose_only(self) -> HttpConfig:
         require_on_purpose(self.listen, self.tls, self.insecure, "HTTP")
+        if self.tls.given and self.url.startswith("http://"):
+            raise ValueError(
+                f"advertise is {self.advertise}, where tokens would be sent in plain text; "
+                "with tls it begins with https://"
+            )
         return self

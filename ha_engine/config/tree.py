@@ -111,21 +111,19 @@ class Config(Section):
         )
 
     def _access_problem(self) -> str | None:
-        doors = {
-            "http": (self.http.listen, self.http.insecure),
-            "ingest": (self.ingest.listen or DEFAULT_LISTEN, self.ingest.insecure),
-        }
-        open_to_all = [
-            name
-            for name, (listen, insecure) in doors.items()
-            if lets_in_strangers(listen) and not insecure and not self.access.admin
+        """What other hosts reach asks them for a token, unless somebody wrote that it need not."""
+        http = lets_in_strangers(self.http.listen) and not self.http.insecure
+        grpc = lets_in_strangers(self.ingest.listen or DEFAULT_LISTEN) and not self.ingest.insecure
+        lacking = [
+            f"access.{right}"
+            for right, wanted in (("admin", http), ("ingest", http or grpc))
+            if wanted and not getattr(self.access, right)
         ]
-        if not open_to_all:
+        if not lacking:
             return None
         return (
-            f"{' and '.join(open_to_all)} lets in other hosts and access.admin has no token, so "
-            "that anybody may call; make one with 'ha-engine config token', or write "
-            "'insecure: true' if you trust them"
+            f"{' and '.join(lacking)} has no token, and other hosts are let in; make one with "
+            "'ha-engine config token', or write 'insecure: true' beside listen if you trust them"
         )
 
     def _socket_problem(self) -> str | None:

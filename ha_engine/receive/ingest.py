@@ -15,11 +15,11 @@ import grpc
 import structlog
 
 from ha_engine.access import Access, Denied, Right
+from ha_engine.certificates import require_pair
 from ha_engine.config.ingest import DEFAULT_LISTEN, IngestConfig
 from ha_engine.errors import (
     AddressInUse,
     Backpressure,
-    ConfigError,
     InvalidEvents,
     NotActive,
     PayloadTooLarge,
@@ -207,16 +207,12 @@ class IngestServer:
         self.address = self._config.advertise or listen
 
     def _add_port(self, listen: str) -> int:
-        """Raises RuntimeError, ConfigError."""
+        """Raises RuntimeError where the address is taken, ConfigError."""
         tls = self._config.tls
+        require_pair(tls, "ingest.tls")
         if not (tls.certificate and tls.key):
             return self._server.add_insecure_port(listen)
-        try:
-            pair = tls.key.read_bytes(), tls.certificate.read_bytes()
-        except OSError as error:
-            raise ConfigError(
-                f"ingest.tls: {error.filename} cannot be read: {error.strerror}"
-            ) from error
+        pair = tls.key.read_bytes(), tls.certificate.read_bytes()
         return self._server.add_secure_port(listen, grpc.ssl_server_credentials([pair]))
 
     async def stop(self) -> None:

@@ -15,8 +15,8 @@ from ha_engine.operation import OperationRoute
 from tests.still_node import still_node
 
 TOKENS = {"rules": Right.ADMIN, "sends": Right.INGEST, "reads": Right.READ}
-GUARDED = Access({digest_of(token): right for token, right in TOKENS.items()})
-ADMIN_ONLY = Access({digest_of("rules"): Right.ADMIN})
+GUARDED = Access.of({right: {token: digest_of(token)} for token, right in TOKENS.items()})
+ADMIN_ONLY = Access.of({Right.ADMIN: {"rules": digest_of("rules")}})
 
 EVERY_ROUTE = [
     pytest.param(route.path, method, route.operation.needs, id=f"{method} {route.path}")
@@ -97,6 +97,27 @@ def test_a_made_token_opens_what_its_digest_was_written_down_for() -> None:
 def test_tokens_without_one_for_admin_are_refused() -> None:
     with pytest.raises(ValueError, match=r"access\.admin"):
         AccessConfig(ingest={"sensors": digest_of("sends")})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"admin": {"a": digest_of("x")}, "ingest": {"b": digest_of("x")}},
+        {"admin": {"a": digest_of("x"), "b": digest_of("x")}},
+        {"admin": {"a": digest_of("")}},
+    ],
+    ids=["two rights", "two names", "nothing"],
+)
+def test_a_digest_that_would_open_more_than_is_meant_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="digest"):
+        AccessConfig(**given)
+
+
+async def test_whatever_the_digests_are_nobody_gets_in_without_a_token() -> None:
+    careless = Access.of({Right.ADMIN: {"a": digest_of(""), "b": digest_of("x")}})
+    twice = Access.of({Right.ADMIN: {"a": digest_of("x")}, Right.INGEST: {"a": digest_of("x")}})
+    for access in (careless, twice):
+        assert (await ask(access, "POST", "/v1/switchover")).status_code == 401
 
 
 def test_a_token_in_the_place_of_its_digest_is_refused_and_not_shown() -> None:

@@ -9,6 +9,7 @@ import pytest
 from ha_engine.api.server import WebServer
 from ha_engine.client.admin import fetch_cluster
 from ha_engine.client.producer import Producer
+from ha_engine.client.token import authorization, require_as_safe
 from ha_engine.config import HttpConfig
 from ha_engine.config.load import load_config
 from ha_engine.config.server_tls import ServerTls
@@ -20,7 +21,7 @@ from tests.still_node import still_node
 from tests.sync.authority import Authority
 
 pytestmark = needs("openssl")
-ADMIN = "access: {admin: {alice: " + "ab" * 32 + "}}"
+TOKENS = "access: {admin: {alice: " + "ab" * 32 + "}, ingest: {bob: " + "cd" * 32 + "}}"
 TLS = "tls: {certificate: a.pem, key: a.key}"
 
 
@@ -77,7 +78,7 @@ def test_a_key_of_another_certificate_is_refused_at_start(
     ("written", "problem"),
     [
         ("", "does not encrypt"),
-        (TLS, "access.admin has no token"),
+        (TLS, r"access\.ingest has no token"),
         ("tls: {certificate: a.pem}", "name the certificate and its key"),
     ],
 )
@@ -88,8 +89,29 @@ def test_other_hosts_are_let_in_with_encryption_and_tokens_only(
     file.write_text(f"{door}: {{{', '.join(filter(None, ['listen: 10.0.0.1:80', written]))}}}")
     with pytest.raises(ConfigError, match=problem):
         load_config(file, {})
-    file.write_text(f"{door}: {{listen: '10.0.0.1:80', {TLS}}}\n{ADMIN}")
+    file.write_text(f"{door}: {{listen: '10.0.0.1:80', {TLS}}}\n{TOKENS}")
     assert load_config(file, {}).access.admin
+
+
+def test_a_node_that_encrypts_does_not_send_callers_elsewhere_in_plain_text() -> None:
+    given = ServerTls(certificate=Path("a.pem"), key=Path("a.key"))
+    with pytest.raises(ValueError, match="https://"):
+        HttpConfig(tls=given, advertise="http://10.0.0.1:8080")
+    assert require_as_safe("http://a:1", "http://b:1") == "http://b:1"
+    assert require_as_safe("https://a:1", "https://b:1") == "https://b:1"
+    for asked, named in (("https://a:1", "http://b:1"), ("grpcs://a:1", "grpc://b:1")):
+        with pytest.raises(NodeUnreachable, match="does not encrypt"):
+            require_as_safe(asked, named)
+
+
+@pytest.mark.parametrize("held", ["token abc\nsha256 def", "töken"])
+def test_what_is_no_token_is_refused_and_not_shown(
+    held: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HA_ENGINE_TOKEN", held)
+    with pytest.raises(ConfigError) as refused:
+        authorization()
+    assert held not in str(refused.value)
 
 
 def test_the_url_of_a_node_says_that_it_encrypts() -> None:

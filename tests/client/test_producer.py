@@ -145,7 +145,7 @@ def test_who_may_not_send_is_told_at_once_and_who_may_sends(
     tmp_path: Path, scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokens = {"may": Right.INGEST, "reads": Right.READ, "rules": Right.ADMIN}
-    access = Access({digest_of(token): right for token, right in tokens.items()})
+    access = Access.of({right: {token: digest_of(token)} for token, right in tokens.items()})
     guarded = Node(tmp_path / "c", scheme=scheme, access=access)
     try:
         for token in ("", "unknown", "reads"):

@@ -27,8 +27,8 @@ from ha_engine.client.transport import NoAnswer, RemoteColumn, Request, Transpor
 from ha_engine.errors import (
     Backpressure,
     DeliveryFailed,
+    EngineError,
     NotActive,
-    Rejected,
     SequenceForgotten,
 )
 from ha_engine.types import Position
@@ -53,7 +53,7 @@ class Stored:
     position: Position | None
 
 
-Outcome = Stored | Rejected | DeliveryFailed
+Outcome = Stored | EngineError
 
 
 class _Again(Exception):
@@ -94,7 +94,7 @@ class Endpoints:
             return Stored(await self._until_answered(lambda way, url: way.post(url, request)))
         except SequenceForgotten as forgotten:
             return Stored(None) if self._repeats else forgotten
-        except (Rejected, DeliveryFailed) as refusal:
+        except EngineError as refusal:
             return refusal
 
     async def columns(self, stream: str) -> list[RemoteColumn]:

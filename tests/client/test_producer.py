@@ -25,6 +25,7 @@ from ha_engine.config import IngestConfig, ReceiveConfig
 from ha_engine.config.server_tls import ServerTls
 from ha_engine.errors import (
     Backpressure,
+    ConfigError,
     DeliveryFailed,
     InvalidEvents,
     NotActive,
@@ -161,6 +162,15 @@ def test_who_may_not_send_is_told_at_once_and_who_may_sends(
         assert guarded.flights() == [2, 2]
     finally:
         guarded.stop()
+
+
+def test_a_token_that_is_none_is_told_to_who_waits_and_to_nobody_else(
+    node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("HA_ENGINE_TOKEN", "two words")
+    with pytest.raises(ConfigError, match="the token alone"), Producer([node.url]) as producer:
+        producer.send("flights", events(1))
+    assert caplog.messages == []
 
 
 def test_python_values_and_record_batches_are_sent_as_the_stream_reads_them(node: Node) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -10,9 +11,11 @@ from pydantic_core import ErrorDetails
 
 from ha_engine.config.load import is_reference
 from ha_engine.errors import ApplicationError
-from ha_engine.plugins import source_kind
+from ha_engine.plugins import SinkPlugin, SourcePlugin, source_kind
 from ha_engine.query.application import SourceSpec
 from ha_engine.query.file_words import Name, Section, found, keys_of, sentence
+
+Kind = type[SinkPlugin] | type[SourcePlugin]
 
 
 class PluginSection(Section):
@@ -35,16 +38,23 @@ def sources_of(where: str, raw: list[PluginSection]) -> tuple[SourceSpec, ...]:
 
 
 def _source(where: str, raw: PluginSection) -> SourceSpec:
+    return SourceSpec(raw.name, raw.type, *guarantee_and_options(where, raw, source_kind))
+
+
+def guarantee_and_options(
+    where: str, raw: PluginSection, find: Callable[[str], Kind]
+) -> tuple[str, MappingProxyType[str, Any]]:
+    """Of a plug-in, as ``find`` finds it by its type. Raises ApplicationError."""
     options = dict(raw.model_extra or {})
     try:
-        kind = source_kind(raw.type)
+        kind = find(raw.type)
     except ApplicationError as error:
         raise ApplicationError(f"{where}.type: {error}") from error
-    check_options(where, kind.Options, options)
-    return SourceSpec(raw.name, raw.type, kind.guarantee, MappingProxyType(options))
+    _check_options(where, kind.Options, options)
+    return kind.guarantee, MappingProxyType(options)
 
 
-def check_options(where: str, model: type[BaseModel], options: dict[str, Any]) -> None:
+def _check_options(where: str, model: type[BaseModel], options: dict[str, Any]) -> None:
     """What a reference stands for, only a node knows. Raises ApplicationError."""
     try:
         model.model_validate(options)

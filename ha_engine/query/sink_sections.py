@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
@@ -17,7 +16,7 @@ from ha_engine.query.application import (
     SinkSpec,
 )
 from ha_engine.query.file_words import Name, Section, found, keys_of, sentence
-from ha_engine.query.plugin_sections import PluginSection, check_options
+from ha_engine.query.plugin_sections import PluginSection, guarantee_and_options
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -49,15 +48,10 @@ def sinks_of(where: str, raw: list[PluginSection], mode: OutputMode) -> tuple[Si
 
 
 def _sink(where: str, raw: PluginSection, mode: OutputMode) -> SinkSpec:
-    options = dict(raw.model_extra or {})
     if raw.type == "postgres":
+        options = raw.model_extra or {}
         return _postgres_sink(where, raw.name, _fitting(where, _PostgresSink, options), mode)
-    try:
-        kind = sink_kind(raw.type)
-    except ApplicationError as error:
-        raise ApplicationError(f"{where}.type: {error}") from error
-    check_options(where, kind.Options, options)
-    return PluginSinkSpec(raw.name, raw.type, kind.guarantee, MappingProxyType(options))
+    return PluginSinkSpec(raw.name, raw.type, *guarantee_and_options(where, raw, sink_kind))
 
 
 def _fitting(where: str, model: type[M], options: dict[str, Any]) -> M:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from ha_engine.errors import OutboxDamaged, SinkRefused, SinkUnavailable
 from ha_engine.outbox.batch_file import in_canonical_order, read_batch_file
 from ha_engine.outbox.outbox import OutboxBatch
+from ha_engine.plugin_calls import begin, told
 from ha_engine.plugins import OutputBatch, SinkPlace, SinkPlugin
 from ha_engine.publish.sink import Deadline, Remaining
 from ha_engine.publish.sinks.dead_letters import DeadLetters
@@ -137,11 +138,7 @@ class Guard:
         """Whether what runs now is this step, and what it comes to."""
         with self._lock:
             if self._begun is None or (self._begun[0] != step and self._begun[1].done()):
-                self._begun = step, Future()
-                # A daemon: the end of the process does not wait for what hangs.
-                threading.Thread(
-                    target=_run, args=(work, self._begun[1]), name=step, daemon=True
-                ).start()
+                self._begun = step, begin(step, work)
             return self._begun[0] == step, self._begun[1]
 
     def _late(self, step: str) -> str:
@@ -156,18 +153,4 @@ class Guard:
         except (SinkUnavailable, SinkRefused, OutboxDamaged):
             raise
         except BaseException as error:
-            raise SinkRefused(f"{self._whose} failed in {step}: {_told(error)}") from error
-
-
-def _run(work: Callable[[], T], outcome: Future[T]) -> None:
-    try:
-        outcome.set_result(work())
-    except BaseException as error:
-        outcome.set_exception(error)
-
-
-def _told(error: BaseException) -> str:
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:
-        return type(error).__name__
+            raise SinkRefused(f"{self._whose} failed in {step}: {told(error)}") from error

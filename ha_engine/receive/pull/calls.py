@@ -8,12 +8,12 @@ it has come back.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 from ha_engine.errors import SourceRefused, SourceUnavailable
+from ha_engine.plugin_calls import begin, told
 
 T = TypeVar("T")
 
@@ -48,8 +48,7 @@ class Calls:
         except (SourceUnavailable, SourceRefused):
             raise
         except BaseException as error:
-            told = f"{self._whose} failed in {step}: {_told(error)}"
-            raise SourceRefused(told) from error
+            raise SourceRefused(f"{self._whose} failed in {step}: {told(error)}") from error
 
     async def call_last(self, work: Callable[[], None], within: float) -> None:
         """Let ``work`` follow whatever runs now, be it after ``within``; how it ends is of no
@@ -64,10 +63,8 @@ class Calls:
             await self._over(*self._begun)
 
     def _begin(self, step: str, work: Callable[[], T]) -> Future[T]:
-        outcome: Future[T] = Future()
+        outcome = begin(step, work)
         self._begun = step, outcome
-        # A daemon: the end of the process does not wait for what hangs.
-        threading.Thread(target=_run, args=(work, outcome), name=step, daemon=True).start()
         return outcome
 
     async def _over(self, step: str, outcome: Future[Any]) -> None:
@@ -105,17 +102,3 @@ def _watched(outcome: Future[Any]) -> asyncio.Future[None]:
 
     outcome.add_done_callback(heard)
     return done
-
-
-def _run(work: Callable[[], T], outcome: Future[T]) -> None:
-    try:
-        outcome.set_result(work())
-    except BaseException as error:
-        outcome.set_exception(error)
-
-
-def _told(error: BaseException) -> str:
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:
-        return type(error).__name__

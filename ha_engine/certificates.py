@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import ssl
+from pathlib import Path
 
 from ha_engine.config.server_tls import ServerTls
 from ha_engine.errors import ConfigError
 
 
-def require_pair(tls: ServerTls, section: str) -> None:
-    """Raises ConfigError where its files cannot be read, or do not belong together."""
-    if not (tls.certificate and tls.key):
-        return
+def readable_pair(tls: ServerTls, section: str) -> tuple[Path, Path] | None:
+    """The certificate and its key, if they are given. Raises ConfigError where they cannot be read,
+    or do not belong together."""
+    if tls.pair is None:
+        return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         # A key that needs a passphrase is refused: nobody is there to type it.
-        context.load_cert_chain(tls.certificate, tls.key, password=lambda: "")
+        context.load_cert_chain(*tls.pair, password=lambda: "")
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"{section}: {tls.certificate} and {tls.key} are no certificate and its key that can "
             f"be read: {getattr(error, 'strerror', None) or error}"
         ) from error
+    return tls.pair

@@ -53,7 +53,7 @@ class Driver:
         self._stepping = False
         # A heap: a retry may wait for an older record than those who came before it.
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
-        self._arrivals = count()
+        self._turns = count()
         self._threads = ThreadPoolExecutor(LEASE_THREADS, thread_name_prefix="lease")
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="keeper")
         self._tasks: set[asyncio.Task[None]] = set()
@@ -126,7 +126,7 @@ class Driver:
         if sequence <= self.core.journal.committed:
             return
         future = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiters, (sequence, next(self._arrivals), future))
+        heapq.heappush(self._waiters, (sequence, next(self._turns), future))
         await future
 
     @property

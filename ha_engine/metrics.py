@@ -180,7 +180,6 @@ class NodeMetrics:
             buckets=_BATCH_BUCKETS,
             registry=self.registry,
         )
-
         database = Histogram(
             "ha_engine_database_seconds",
             "Calls on the lease row, to their answer or deadline.",

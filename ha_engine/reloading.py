@@ -1,6 +1,7 @@
 """Reads the config again while a node runs: takes what it can, and names what needs a restart.
 
-Certificates are in no need of it: their files are read for each connection.
+The certificates of event sync are in no need of it: their files are read for each connection. Those
+of HTTP and of ingest are read at the start only.
 """
 
 from __future__ import annotations

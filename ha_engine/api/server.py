@@ -9,7 +9,7 @@ from typing import Any
 
 import uvicorn
 
-from ha_engine.certificates import require_pair
+from ha_engine.certificates import readable_pair
 from ha_engine.config import HttpConfig
 from ha_engine.config.quantities import split_address
 from ha_engine.config.server_tls import ServerTls
@@ -44,8 +44,8 @@ class WebServer(uvicorn.Server):
 
 def _certificate(tls: ServerTls) -> dict[str, Any]:
     """Settings of uvicorn. Raises ConfigError."""
-    require_pair(tls, "http.tls")
-    return {"ssl_certfile": tls.certificate, "ssl_keyfile": tls.key} if tls.given else {}
+    pair = readable_pair(tls, "http.tls")
+    return {} if pair is None else dict(zip(("ssl_certfile", "ssl_keyfile"), pair, strict=True))
 
 
 def listen(address: str) -> socket.socket:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import ssl
+from pathlib import Path
 
 from ha_engine.errors import ConfigError, NodeUnreachable
 
@@ -37,17 +38,18 @@ def require_as_safe(asked: str, named: str) -> str:
 
 def trusted() -> ssl.SSLContext:
     """Authorities of the system, or of the file that SSL_CERT_FILE names. Raises ConfigError."""
-    file = os.environ.get("SSL_CERT_FILE")
-    if file and not os.path.isfile(file):
-        raise ConfigError(f"SSL_CERT_FILE names {file}, which is no file")
+    _require_authorities()
     return ssl.create_default_context()
 
 
 def trusted_roots() -> bytes | None:
-    """The same for gRPC, as PEM; None where the system has no such file."""
-    trusted()
+    """The same for gRPC, as PEM; None where the system has no such file. Raises ConfigError."""
+    _require_authorities()
     file = ssl.get_default_verify_paths().cafile
-    if file is None:
-        return None
-    with open(file, "rb") as roots:
-        return roots.read()
+    return None if file is None else Path(file).read_bytes()
+
+
+def _require_authorities() -> None:
+    file = os.environ.get("SSL_CERT_FILE")
+    if file and not Path(file).is_file():
+        raise ConfigError(f"SSL_CERT_FILE names {file}, which is no file")

@@ -44,12 +44,12 @@ class HttpConfig(Section):
     @property
     def url(self) -> str:
         """At which this node says that it is reached."""
-        return self.advertise or f"{'https' if self.tls.given else 'http'}://{self.listen}"
+        return self.advertise or f"{'https' if self.tls.pair else 'http'}://{self.listen}"
 
     @model_validator(mode="after")
     def _strangers_are_let_in_on_purpose_only(self) -> HttpConfig:
         require_on_purpose(self.listen, self.tls, self.insecure, "HTTP")
-        if self.tls.given and self.url.startswith("http://"):
+        if self.tls.pair and self.url.startswith("http://"):
             raise ValueError(
                 f"advertise is {self.advertise}, where tokens would be sent in plain text; "
                 "with tls it begins with https://"

@@ -19,9 +19,9 @@ class ServerTls(Section):
     key: Path | None = Field(default=None, description="Private key of the certificate.")
 
     @property
-    def given(self) -> bool:
-        """Whether both are there; that it is both or none is checked."""
-        return self.certificate is not None
+    def pair(self) -> tuple[Path, Path] | None:
+        """The certificate and its key; that it is both or none is checked."""
+        return (self.certificate, self.key) if self.certificate and self.key else None
 
     @model_validator(mode="after")
     def _both_or_none(self) -> ServerTls:
@@ -37,7 +37,7 @@ def lets_in_strangers(listen: str) -> bool:
 
 def require_on_purpose(listen: str, tls: ServerTls, insecure: bool, what: str) -> None:
     """Raises ValueError where other hosts would talk in plain text and nobody wrote that it may."""
-    if lets_in_strangers(listen) and not (tls.given or insecure):
+    if lets_in_strangers(listen) and not (tls.pair or insecure):
         raise ValueError(
             f"listen is {listen}, which other hosts reach, and {what} does not encrypt without "
             "tls.certificate and tls.key; give both, listen on 127.0.0.1, or write "

@@ -141,7 +141,7 @@ class Gate:
     def rebuild(self, records: Iterable[Record]) -> None:
         """Both tables anew, from all records that the journal still holds, in order."""
         self._producers.rebuild(())
-        self.offsets.rebuild(())
+        self.offsets.clear()
         for record in records:
             self.replay(record)
 

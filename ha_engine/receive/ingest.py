@@ -15,7 +15,7 @@ import grpc
 import structlog
 
 from ha_engine.access import Access, Denied, Right
-from ha_engine.certificates import require_pair
+from ha_engine.certificates import readable_pair
 from ha_engine.config.ingest import DEFAULT_LISTEN, IngestConfig
 from ha_engine.errors import (
     AddressInUse,
@@ -208,12 +208,12 @@ class IngestServer:
 
     def _add_port(self, listen: str) -> int:
         """Raises RuntimeError where the address is taken, ConfigError."""
-        tls = self._config.tls
-        require_pair(tls, "ingest.tls")
-        if not (tls.certificate and tls.key):
+        pair = readable_pair(self._config.tls, "ingest.tls")
+        if pair is None:
             return self._server.add_insecure_port(listen)
-        pair = tls.key.read_bytes(), tls.certificate.read_bytes()
-        return self._server.add_secure_port(listen, grpc.ssl_server_credentials([pair]))
+        certificate, key = (file.read_bytes() for file in pair)
+        credentials = grpc.ssl_server_credentials([(key, certificate)])
+        return self._server.add_secure_port(listen, credentials)
 
     async def stop(self) -> None:
         """What is being answered has a moment to be."""

@@ -6,7 +6,7 @@ that it stands behind, in one record, so neither can be there without the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ha_engine.errors import OffsetMoved
@@ -74,11 +74,9 @@ class OffsetTable:
                 f"journal has it up to {known}"
             )
 
-    def rebuild(self, records: Iterable[Events]) -> None:
-        """Forget all and replay."""
+    def clear(self) -> None:
+        """As of an empty journal."""
         self._offsets.clear()
-        for events in records:
-            self.apply(events)
 
     def to_rows(self) -> Offsets:
         return [

@@ -25,6 +25,6 @@ def serving(application: Starlette, tls: ServerTls = PLAIN) -> Iterator[str]:
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[socket])))
     thread.start()
     wait_until(lambda: server.started)
-    yield f"{'https' if tls.given else 'http'}://127.0.0.1:{socket.getsockname()[1]}"
+    yield f"{'https' if tls.pair else 'http'}://127.0.0.1:{socket.getsockname()[1]}"
     server.should_exit = True
     thread.join(10)

@@ -246,9 +246,8 @@ import(module).then(({nodeCards}) => {
     room: true, heard: null, told, status};
   const a = {name: 'a', answers: true, role: 'active', why: '', heard: null,
     told: {journal: {last: 90}}};
-  const samples = {lagSeconds: () => 1};
   const group = {members: [a, b], active: a, lease: null, teller: {name: 'a'}};
-  const [, card] = nodeCards(group, samples, 0);
+  const [, card] = nodeCards(group);
   const bar = card.querySelector('progress');
   const step = card.querySelector('[aria-current]').textContent;
   const words = card.querySelector('.rejoin p').textContent;

@@ -6,7 +6,7 @@ const ANSWER_MS_MAX = 2000;
 const HISTORY_EVERY_MS = 15000;
 
 /** An answer older than this is no news of a node any more. */
-export const FRESH_MS = 3500;
+const FRESH_MS = 3500;
 
 /** One node as this browser hears it. */
 export class Heard {

@@ -40,7 +40,7 @@ function draw() {
   put('actions', actions(group));
   put('notices', notices(group));
   put('alerts', alertList(group));
-  put('nodes', nodeCards(group, samples, now));
+  put('nodes', nodeCards(group));
   put('charts', charts(group, samples.points, now));
   put('queries', queries(group, samples, now));
   put('snapshots', snapshots(group));

@@ -1,6 +1,7 @@
-// What the page has seen since it was opened, a sample a second: for charts, rates and lags.
+// What the page has seen since it was opened, a sample a second: for charts and rates, and for how
+// long a sink is behind.
 
-export const KEPT_SECONDS = 300;
+const KEPT_SECONDS = 300;
 
 /** When a number that only grows reached which value: so a distance becomes a time. */
 class Timeline {
@@ -24,7 +25,6 @@ export class Samples {
   /** @type {{at: number, epoch: ?number, events: ?number, p50: ?number, p99: ?number,
    *   waiting: ?number, lag: ?number, batches: Object<string, number>}[]} */
   points = [];
-  #journal = new Timeline();
   #marks = new Map();
 
   take(group, now) {
@@ -36,17 +36,10 @@ export class Samples {
   }
 
   #remember(status, now) {
-    this.#journal.note(now, status.journal.last_sequence);
     for (const [query, {mark}] of Object.entries(status.queries)) {
       if (!this.#marks.has(query)) this.#marks.set(query, new Timeline());
       this.#marks.get(query).note(now, mark);
     }
-  }
-
-  /** How long ago the oldest record was written that is not on this member's disk. */
-  lagSeconds(member, now) {
-    const durable = member.told?.journal.durable ?? member.status?.journal.durable_sequence;
-    return durable == null ? null : this.#journal.secondsBehind(durable, now);
   }
 
   /** How long ago the batch was marked that follows `through`, the last one in a sink. */
@@ -84,7 +77,7 @@ function sampleOf(active, group) {
 }
 
 /** Per second, between the node's last two answers; null before there are two of one process. */
-export function rateOf(heard, counter) {
+function rateOf(heard, counter) {
   const {before, status, answeredAt} = heard;
   if (!before || status.uptime_seconds < before.status.uptime_seconds) return null;
   return (1000 * Math.max(0, counter(status) - counter(before.status))) / (answeredAt - before.at);

@@ -7,12 +7,12 @@ import {age, bytes, count, NONE, plural, seconds, sentence, yes} from '../words.
 const LEVELS = {active: 'good', passive: 'calm', stopped: 'bad'};
 const STAGES = ['comparing', 'snapshot', 'journal', 'starting Spark', 'batches'];
 
-export function nodeCards(group, samples, now) {
+export function nodeCards(group) {
   const heir = group.active ? null : heirOf(group);
-  return group.members.map((member) => card(member, group, member === heir, samples, now));
+  return group.members.map((member) => card(member, group, member === heir));
 }
 
-function card(member, group, isHeir, samples, now) {
+function card(member, group, isHeir) {
   const level = levelOf(member, isHeir);
   return h(
     'article',
@@ -20,7 +20,7 @@ function card(member, group, isHeir, samples, now) {
     h('header', {}, h('h2', {}, member.name), badge(level, roleOf(member, isHeir))),
     h('p', {class: 'why'}, whyOf(member, group)),
     rejoin(member, group),
-    member.answers && known(member, group, samples, now),
+    member.answers && known(member, group),
     h('p', {class: 'from'}, source(member, group)),
   );
 }
@@ -49,7 +49,7 @@ function whyOf(member, group) {
   );
 }
 
-function known(member, group, samples, now) {
+function known(member, group) {
   const {status, told, role} = member;
   const journal = told?.journal ?? journalOf(status);
   const single = group.members.length === 1;
@@ -58,7 +58,7 @@ function known(member, group, samples, now) {
     'in sync': single ? null : yes(member.inSync),
     warm: yes(member.warm),
     protected: role === 'active' && !single ? yes(status?.protected ?? group.isProtected) : null,
-    lag: role === 'active' ? null : lag(member, samples, now),
+    lag: role === 'active' ? null : lag(member, group),
     authority: role === 'active' && status ? authority(status.lease) : null,
     'may take over': role === 'active' || !status ? null : takeover(status.lease, group.active),
     journal: `${count(journal.durable)} durable, ${count(journal.committed)} committed`,
@@ -78,10 +78,11 @@ function journalOf({journal}) {
   };
 }
 
-function lag(member, samples, now) {
+function lag(member, group) {
   const records = member.told?.lag_records;
   if (records == null) return NONE;
-  return records ? `${plural(records, 'record')}, ${age(samples.lagSeconds(member, now))}` : 'none';
+  const behind = group.active?.status?.peers[member.name]?.lag_seconds;
+  return records ? `${plural(records, 'record')}, ${age(behind)}` : 'none';
 }
 
 function restored({revision, position, seconds: took}) {

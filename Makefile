@@ -20,7 +20,7 @@ help: ## Print this list.
 
 setup: $(PROJECT) ## Build .venv with everything that the other commands need.
 
-demo: java $(PROJECT) ## Send a year of real flights through one node and compare with a reference.
+demo: java $(PROJECT) ## Send a year of real flights through two nodes, kill one, and compare with a reference.
 	$(BIN)/ha-engine demo $(ARGS)
 
 test: java $(PROJECT) ## Run the tests; ARGS='-k journal' picks some.

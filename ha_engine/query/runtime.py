@@ -1,7 +1,8 @@
 """Which versions compute a batch here; nodes of a group compare them before they work together.
 
 Of Python and Java only the part that may change a result: the hosts' own patches, which arrive on
-one before the other, must not part a pair.
+one before the other, must not part a pair. Nor does the engine's version: releases that would cut
+and compute the same batches may work together, so that a group is upgraded node by node (ADR 12).
 """
 
 from __future__ import annotations
@@ -9,15 +10,18 @@ from __future__ import annotations
 import sys
 from importlib.metadata import version
 
-from ha_engine import __version__
 from ha_engine.errors import JavaMissing
 from ha_engine.query.session import check_java
+
+BATCH_SEMANTICS = 1
+"""Raised by a release that makes other batches, rows or digests of the same records, or writes a
+checkpoint that the release before it cannot continue."""
 
 
 def runtime_versions() -> dict[str, str]:
     """Versions by component. Blocks while Java tells its own, some 0.1 s."""
     return {
-        "engine": __version__,
+        "batch semantics": str(BATCH_SEMANTICS),
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
         "java": _java(),
         **package_versions(),

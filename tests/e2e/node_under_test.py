@@ -62,6 +62,8 @@ class NodeUnderTest:
         self.config_path = directory / "ha-engine.yaml"
         self.config_path.write_text(yaml.safe_dump(config))
         self.process: subprocess.Popen[bytes] | None = None
+        self.code: Path | None = None
+        """Where the engine is that is run; None: the one under test."""
         self.spark_start_seconds = SPARK_START_SECONDS / PATIENCE
         self.http = httpx.Client(base_url=self.url, timeout=30.0)
 
@@ -78,7 +80,10 @@ class NodeUnderTest:
     def start(self) -> None:
         log = (self.directory / "node.log").open("ab")
         command = [sys.executable, "-m", "ha_engine", "run", "--config", str(self.config_path)]
-        self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        environ = dict(os.environ) if self.code is None else _of_engine(self.code)
+        self.process = subprocess.Popen(
+            command, stdout=log, stderr=log, start_new_session=True, env=environ, cwd=self.code
+        )
         log.close()
 
     def stop(self, within: float = 40.0) -> int:
@@ -267,6 +272,12 @@ def command(*words: str, environ: dict[str, str] | None = None, within: float = 
         check=False,
     )
     return Ended(done.returncode, done.stdout, done.stderr)
+
+
+def _of_engine(code: Path) -> dict[str, str]:
+    """For processes that find the engine in ``code``; the working directory must be that too, since
+    ``python -m`` looks there first."""
+    return {**os.environ, "PYTHONPATH": str(code)}
 
 
 def free_port() -> int:

@@ -104,7 +104,7 @@ def run_failovers(
         finally:
             traffic.stop()
         active.wait_settled()
-        _judge(pair, active, traffic, url, report)
+        judge(pair, active, traffic, url, report)
     report.wrong += [
         f"left over: {node.left_over()}" for node in (pair.a, pair.b) if node.left_over()
     ]
@@ -131,7 +131,7 @@ def _one_fault(
 ) -> tuple[Outcome, NodeUnderTest]:
     """Returns who is active when the pair is whole again, too."""
     calm_since = time.time()
-    _wait_published(active, traffic)
+    wait_published(active, traffic)
     pair.wait_protected()
     before = active.status() or {}
     at = time.time()
@@ -157,7 +157,7 @@ def _one_fault(
     return outcome, heir
 
 
-def _wait_published(active: NodeUnderTest, traffic: Traffic) -> None:
+def wait_published(active: NodeUnderTest, traffic: Traffic) -> None:
     """Until queries and producers run as they do in peace."""
 
     def published() -> dict[str, int]:
@@ -219,7 +219,8 @@ def _ledger_moves(url: str) -> list[Moment]:
         return [(float(at), int(epoch)) for at, epoch in rows]
 
 
-def _judge(pair: Pair, active: NodeUnderTest, traffic: Traffic, url: str, report: Report) -> None:
+def judge(pair: Pair, active: NodeUnderTest, traffic: Traffic, url: str, report: Report) -> None:
+    """Of a pair at rest: sink, ledger, journals and digests."""
     traffic.require_well()
     outcomes = compare(url, traffic.rows.slice(0, traffic.sent))
     report.wrong += [f"{o.query} differs: {o}" for o in outcomes if not o.equal]

@@ -12,7 +12,8 @@ from ha_engine.query.runtime import runtime_versions
 
 def test_every_component_that_computes_a_batch_has_a_version() -> None:
     versions = runtime_versions()
-    assert set(versions) == {"engine", "python", "java", "spark", "pyarrow", "pandas"}
+    components = {"batch semantics", "python", "java", "spark", "pyarrow", "pandas"}
+    assert set(versions) == components
     assert versions["spark"] == importlib.metadata.version("pyspark")
     assert int(versions["java"]) >= 17
 

@@ -64,7 +64,8 @@ class DataDirectory:
         except FileNotFoundError:
             return HighWater()
         identity = DatabaseIdentity(**kept["identity"]) if kept["identity"] else None
-        return HighWater(kept["epoch"], kept["version"], identity, kept.get("forced", 0))
+        forced, tried = kept.get("forced", 0), kept.get("tried", (0, 0))
+        return HighWater(kept["epoch"], kept["version"], identity, forced, tuple(tried))
 
     def keep(self, high_water: HighWater) -> None:
         """Durable when it returns. Blocks for two fsyncs. Raises DiskFailed."""

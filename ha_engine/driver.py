@@ -58,6 +58,7 @@ class Driver:
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="keeper")
         self._tasks: set[asyncio.Task[None]] = set()
         self._database_away = False
+        self._kept: asyncio.Future[None] | None = None
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connect(self, ports: Ports) -> None:
@@ -168,7 +169,7 @@ class Driver:
             case do.ReadLease() | do.CreateLease() | do.WriteLease():
                 self._spawn(self._call_lease(action), "lease call")
             case do.KeepHighWater(high_water):
-                self._on_disk(ports.keeper.keep, high_water)
+                self._kept = self._on_disk(ports.keeper.keep, high_water)
             case do.BindGroup(group_id):
                 ports.keeper.bind_group(group_id)
                 ports.peers.introduce()
@@ -249,6 +250,8 @@ class Driver:
 
     async def _call_lease(self, action: do.Action) -> None:
         """A reply later than its deadline counts as lost; its thread is left to end by itself."""
+        if self._kept is not None and not isinstance(action, do.ReadLease):
+            await self._kept  # R16: what is tried is on disk before it can take effect
         loop, began = asyncio.get_running_loop(), time.monotonic()
         try:
             call = loop.run_in_executor(self._threads, self._ask, action)
@@ -287,10 +290,12 @@ class Driver:
                 raise TypeError(f"not a lease call: {action!r}")
         return on.LeaseDenied() if written is None else on.LeaseWritten(written, store.identity())
 
-    def _on_disk(self, change: Callable[..., None], *arguments: Any) -> None:
+    def _on_disk(self, change: Callable[..., None], *arguments: Any) -> asyncio.Future[None]:
         """One after the other, in the order of the decisions, off the event loop."""
         loop = asyncio.get_running_loop()
-        self._spawn(loop.run_in_executor(self._disk, change, *arguments), "small file work")
+        done = loop.run_in_executor(self._disk, change, *arguments)
+        self._spawn(done, "small file work")
+        return done
 
     def _spawn(self, work: Awaitable[None], name: str) -> None:
         async def run() -> None:

@@ -203,7 +203,13 @@ class Core(Answers):
         if self.tenure is not None:
             self.life.do_all(self.tenure.tick(self.now))
         if not self.is_bound and not self.following.giving_up:
-            hold = math.inf if self.tenure is None else self.tenure.hold(self.now)
+            self._trim()
+
+    def _trim(self) -> None:
+        """What a holder knows of revisions, another may have changed once its authority is over."""
+        tenure = self.tenure
+        if tenure is None or tenure.may_act(self.now):
+            hold = math.inf if tenure is None else tenure.hold(self.now)
             self.life.do_all(self.retention.trim(self.now, hold))
 
     def _ask_lease(self) -> None:
@@ -218,7 +224,7 @@ class Core(Answers):
     def _keep_high_water(self, before: HighWater) -> None:
         mark = self.lease.high_water
         if mark != before:
-            self.life.do(do.KeepHighWater(mark))
+            self.life.out.insert(0, do.KeepHighWater(mark))
 
     def _on_lease(
         self, event: on.LeaseRead | on.LeaseWritten | on.LeaseDenied | on.DatabaseUnreachable

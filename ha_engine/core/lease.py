@@ -27,13 +27,16 @@ class LeaseTiming:
 class HighWater:
     """The highest (epoch, version) that this node ever read, kept on its disk (R5).
 
-    ``forced`` is the epoch that it last tried to acquire by force, 0 for none (R26).
+    ``forced`` is the epoch that it last tried to acquire by force, 0 for none (R26). ``tried`` is
+    (epoch, version) that an acquire of unknown outcome would have made, (0, 0) for none: on disk
+    before it is sent, it binds the process that comes after this one too (R16).
     """
 
     epoch: int = 0
     version: int = 0
     identity: DatabaseIdentity | None = None
     forced: int = 0
+    tried: tuple[int, int] = (0, 0)
 
     def above(self, row: LeaseRow) -> bool:
         return (row.epoch, row.version) < (self.epoch, self.version)
@@ -85,6 +88,8 @@ class Lease:
         """A request goes out; ``wanted`` is the row that it writes, if it writes."""
         self.sent_at, self.next_at = now, now + self.timing.renew_every
         self._in_flight = wanted
+        if wanted is not None and self._is_ours(wanted) and wanted.epoch > self.high_water.epoch:
+            self.high_water = replace(self.high_water, tried=_stamp(wanted))
 
     def again_at_once(self, now: float) -> None:
         self.next_at = now
@@ -99,6 +104,7 @@ class Lease:
             # A later version stands there: a write that expected an earlier one fails (R1). Behind
             # a failover of the database it may be that write, and what followed from it is lost.
             self._unresolved = tuple(w for w in self._unresolved if _stamp(w) > _stamp(row))
+            self._resolve_tried(row)
         # Nobody waits for a poll once a silent holder's ttl is over.
         takeover = self.takeover_at
         if takeover is not None and takeover > now:
@@ -113,6 +119,7 @@ class Lease:
         if row.holder == self.me:
             self.safe_until = self.sent_at + self.timing.ttl - self.timing.margin
         self._unresolved = ()
+        self._resolve_tried(row)
         self._answered()
 
     def denied(self) -> None:
@@ -138,6 +145,12 @@ class Lease:
 
     def forces(self, epoch: int) -> None:
         self.high_water = replace(self.high_water, forced=epoch)
+
+    def _resolve_tried(self, row: LeaseRow) -> None:
+        """That row stands where the acquire would have been written, or above (R1)."""
+        epoch, version = self.high_water.tried
+        if row.epoch >= epoch or row.version >= version:
+            self.high_water = replace(self.high_water, tried=(0, 0))
 
     def _remember(self, now: float, row: LeaseRow | None) -> None:
         if row is None or self.row is None or _stamp(row) != _stamp(self.row):
@@ -205,12 +218,6 @@ class Lease:
         return row.holder == self.me
 
     @property
-    def acquiring(self) -> bool:
-        """An acquire of ours is in flight, or may yet take effect (R16)."""
-        pending = (self._in_flight, *self._unresolved)
-        return not self.mine and any(row is not None and self._is_ours(row) for row in pending)
-
-    @property
     def alone(self) -> bool:
         """The only in-sync member, by its own write: nobody else can acquire (R3, R15)."""
         confirmed = self.mine and self.safe_until > -math.inf
@@ -262,8 +269,11 @@ class Lease:
     # -- promises to a holder that cannot reach the database ---------------------------------------
 
     def promise(self, now: float, epoch: int) -> bool:
-        """R16: to acquire nothing for a ttl, except on release of ``epoch``. False: it cannot."""
-        if self.acquiring or self.high_water.epoch != epoch:
+        """R16: to acquire nothing for a ttl, except on release of ``epoch``. False: it cannot.
+
+        1. A process acquires, and hears no answer. 2. It ends, and the database goes away. 3. The
+        next process promises the old holder, who goes on under an epoch that is over."""
+        if self.high_water.epoch != epoch or self.high_water.tried[0] > epoch:
             return False
         self._promised_until, self._promised_epoch = now + self.timing.ttl, epoch
         return True

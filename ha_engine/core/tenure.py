@@ -324,14 +324,16 @@ class Tenure:
         handover = self.handover
         if handover is None or self._lessee.releasing:
             return
-        row, since = self._lease.row, now - handover.since
+        lease, since = self._lease, now - handover.since
+        row = lease.row
         heir = next((m for m in row.in_sync if m.node == handover.to), None) if row else None
         paused = row is not None and row.paused  # R7: nobody could acquire what is released
-        if heir is None or paused or since > HANDOVER_SECONDS_MAX or not self._lease.mine:
+        holds = lease.mine and not lease.regressed
+        if heir is None or paused or since > HANDOVER_SECONDS_MAX or not holds:
             self.handover = None
             yield Waits(f"{handover.to} could not take over")
             yield do.StartPublishing(self.epoch)
-        elif self._is_level_with(heir) and self._lease.idle:
+        elif self._is_level_with(heir) and lease.idle:
             yield self._lessee.release(now, handover.to, handover.why)
 
     def _is_level_with(self, heir: Member) -> bool:

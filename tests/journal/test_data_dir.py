@@ -34,7 +34,7 @@ def test_a_kept_high_water_survives_a_loss_of_power_once_keep_returns(
 
 
 def test_every_field_of_the_high_water_is_kept(tmp_path: Path) -> None:
-    whole = HighWater(3, 7, DatabaseIdentity("7000", "00000002"), forced=3)
+    whole = HighWater(3, 7, DatabaseIdentity("7000", "00000002"), forced=3, tried=(4, 8))
     data = DataDirectory(tmp_path)
     data.keep(whole)
     assert data.high_water() == whole

@@ -195,6 +195,27 @@ TOLD = (
         "asks = False",
     ),
     _told(
+        schedules.an_acquisition_is_forgotten_by_a_restart,
+        "R16",
+        "lease",
+        " or self.high_water.tried[0] > epoch:",
+        ":",
+    ),
+    _told(
+        schedules.a_handover_meets_a_row_that_lost_writes,
+        "R5",
+        "tenure",
+        "holds = lease.mine and not lease.regressed\n        if heir",
+        "holds = lease.mine\n        if heir",
+    ),
+    _told(
+        schedules.a_holder_sleeps_while_another_keeps_other_revisions,
+        "R29",
+        "core",
+        "if tenure is None or tenure.may_act(self.now):",
+        "if True:",
+    ),
+    _told(
         schedules.a_promise_is_forgotten_by_a_restart,
         "R4",
         "lease",

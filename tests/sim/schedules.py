@@ -264,6 +264,72 @@ def a_promise_is_forgotten_by_a_restart(stage: Stage) -> None:
     stage.heal()
 
 
+def an_acquisition_is_forgotten_by_a_restart(stage: Stage) -> None:
+    """R16. 1. a is cut off, b acquires, and the answer is lost. 2. b is killed, starts again and
+    does not reach the database. 3. a, cut off from it too, asks b for a promise: b must not give
+    one, since a's epoch is over for all that b knows."""
+    group, table = stage.group, stage.group.around.table
+    stage.isolate(stage.a)
+    stage.until(lambda: stage.b.core.lease.high_water.tried[0] == 2)
+    group.database.loses_replies = 1.0
+    stage.until(lambda: table.row is not None and table.row.epoch == 2)
+    stage.b.kill(query_process_dies=True)
+    group.database.unreachable.add("b")
+    group.network.unblock()
+    stage.until(lambda: stage.b.alive)
+    asked = group.counters["promises given"]
+    stage.wait(6)
+    require(group.counters["promises given"] == asked, "R16", "b promised to the old holder")
+    group.database.loses_replies = 0.0
+    group.database.unreachable.clear()
+    stage.heal()
+
+
+def a_handover_meets_a_row_that_lost_writes(stage: Stage) -> None:
+    """R5. 1. A renewal of a has no answer, and a is to hand over to b, which is level. 2. The
+    database fails over without it and the one before. 3. a, whose authority is over, reads its own
+    older row: it must not release from there."""
+    group, a = stage.group, stage.a
+    group.producers.sending = False
+    stage.wait(1)
+    stage.until(lambda: a.core.lease.sent_at is not None)
+    stage.isolate(a)
+    stage.until(lambda: a.core.lease.failing)
+    a.feed(on.SwitchoverAsked(None, "operator"))
+    tenure = a.core.tenure
+    require(tenure is not None and tenure.handover is not None, "schedule", "no handover began")
+    stage.until(lambda: tenure is not None and a.now > tenure.authority_ends())
+    group.database.fail_over(2)
+    group.database.unreachable.discard("a")
+    stage.until(lambda: a.core.lease.regressed)
+    stage.heal()
+
+
+def a_holder_sleeps_while_another_keeps_other_revisions(stage: Stage) -> None:
+    """R29. 1. a may trim up to its oldest revision, and is stopped. 2. b acquires and takes
+    snapshots until that revision is gone. 3. a goes on, and has not heard that it was succeeded: it
+    must not trim by what it knew."""
+    group, a, b = stage.group, stage.a, stage.b
+
+    def may_trim() -> bool:
+        a.feed(on.SnapshotAsked())
+        kept = a.core.retention.kept
+        return kept > a.core.journal.base.sequence
+
+    stage.until(may_trim)
+    known = group.archive.visible[0]
+    a.pause(60)
+    stage.until(stage.is_active(b))
+
+    def is_gone() -> bool:
+        b.feed(on.SnapshotAsked())
+        return known not in group.archive.visible
+
+    stage.until(is_gone)
+    a.resume(a.processes)
+    stage.heal()
+
+
 def a_stopped_follower_does_not_think_its_leader_silent(stage: Stage) -> None:
     """R13. 1. a is stopped for longer than sync_timeout and less than a ttl; the link breaks. 2.
     When a goes on, b seems silent only because a was stopped: b gets its time to come back."""
@@ -439,6 +505,9 @@ SCHEDULES: tuple[Callable[[Stage], None], ...] = (
     a_member_without_its_disk_while_the_active_sleeps,
     the_database_is_away_and_promises_hold,
     a_promise_is_forgotten_by_a_restart,
+    an_acquisition_is_forgotten_by_a_restart,
+    a_handover_meets_a_row_that_lost_writes,
+    a_holder_sleeps_while_another_keeps_other_revisions,
     a_stopped_follower_does_not_think_its_leader_silent,
     a_member_falls_behind_its_removal,
     a_late_word_to_follow_answers_an_earlier_standing,

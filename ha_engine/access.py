@@ -46,13 +46,9 @@ class Access:
         rights = {one: right for right, named in tokens.items() for one in named.values()}
         return cls(rights, frozenset(right for right, named in tokens.items() if named))
 
-    def guards(self, right: Right) -> bool:
-        """Whether somebody must show a token for it."""
-        return right in self.guarded
-
     def denial(self, right: Right, authorization: str | None) -> Denied | None:
         """``authorization`` is the header of that name. None: go on."""
-        if not self.guards(right):
+        if right not in self.guarded:
             return None
         token = _token(authorization)
         found = self.rights.get(digest_of(token)) if token else None

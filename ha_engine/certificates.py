@@ -1,9 +1,14 @@
-"""The files with which a server shows who it is, looked at before anything listens with them."""
+"""The files with which a server shows who it is, looked at before anything listens with them, and
+again while it does: certificates are renewed, and nobody restarts a node for that."""
 
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+
+import grpc
 
 from ha_engine.config.server_tls import ServerTls
 from ha_engine.errors import ConfigError
@@ -24,3 +29,22 @@ def readable_pair(tls: ServerTls, section: str) -> tuple[Path, Path] | None:
             f"be read: {getattr(error, 'strerror', None) or error}"
         ) from error
     return tls.pair
+
+
+def renewing(
+    read: Callable[[], grpc.ServerCertificateConfiguration], *, from_callers: bool
+) -> grpc.ServerCredentials:
+    """For a gRPC server that reads its files anew for each connection; ``from_callers``: they must
+    show a certificate too. Raises ConfigError where ``read`` does at first."""
+    newest = read()
+
+    def renewed() -> grpc.ServerCertificateConfiguration:
+        nonlocal newest
+        # A file that is just being replaced: the one in use stays.
+        with suppress(ConfigError, OSError):
+            newest = read()
+        return newest
+
+    return grpc.dynamic_ssl_server_credentials(
+        newest, renewed, require_client_authentication=from_callers
+    )

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import structlog
+from starlette.applications import Starlette
 
 from ha_engine import logs
 from ha_engine.api.cluster import cluster_of
@@ -45,6 +46,7 @@ from ha_engine.local_answers import LocalAnswers
 from ha_engine.metrics import NodeMetrics
 from ha_engine.notify import Condition, ServiceManager
 from ha_engine.observer import QueryObserver
+from ha_engine.operation import let_in
 from ha_engine.operator_requests import OperatorRequests
 from ha_engine.outbox import Outbox
 from ha_engine.ports import Ports
@@ -116,14 +118,15 @@ class Node:
         self.archive = archive_of(config, self.application, *parts)
         self.intake = Intake(self.gate, config.http.max_body)
         self.receivers = receivers_of(config, self.application, self.gate, self.intake)
-        self.access = access_of(config)
-        self.ingest = IngestServer(self.intake, config.ingest, self.access, self._ingest_of)
+        self.ingest = IngestServer(self.intake, config.ingest, access_of(config), self._ingest_of)
         self.peers = EventSync(config.event_sync, self.journal, self._sync_owner(process_id))
         # Only makes a change be read sooner: polling alone suffices.
         self.listener = lease_listener_of(config, partial(self.driver.handle, on.LeaseChanged()))
         self.reloader = Reloader(config, read_config, self._take)
         # A connection of its own: no renewal waits for what an operator asks.
         self.lease_admin = lease_store_of(config)
+        self.served = self._served()
+        self.web = WebServer(WithPage(self.served, self.peers.urls), config.http)
 
     def _local_service(self) -> LocalService:
         answers, admitted = LocalAnswers(self.core, self.journal), self.publisher.admitted
@@ -184,13 +187,12 @@ class Node:
         web_socket = listen(self.config.http.listen)
         runtime_dir = make_runtime_dir(self.config.socket_path.parent)
         local_server = await serve(self.local, str(runtime_dir / self.config.socket_path.name))
-        web = self._web()
         await self.peers.start()
         await self.ingest.start()
         if self.config.event_sync.peers:
             self.listener.start()
         tasks = [
-            self._watch(web.serve(sockets=[web_socket]), "http"),
+            self._watch(self.web.serve(sockets=[web_socket]), "http"),
             self._watch(self._tick(), "tick"),
             self._watch(self.archive.watch(self._revisions_seen), "revisions"),
             # R30: the peer hears with the next ack that there is no room, and that there is again.
@@ -200,12 +202,10 @@ class Node:
         try:
             await self.driver.ended
         finally:
-            await self._shut(web, local_server, tasks)
+            await self._shut(local_server, tasks)
 
-    async def _shut(
-        self, web: WebServer, local_server: Any, tasks: list[asyncio.Task[None]]
-    ) -> None:
-        web.should_exit = True
+    async def _shut(self, local_server: Any, tasks: list[asyncio.Task[None]]) -> None:
+        self.web.should_exit = True
         await self.receivers.stop()
         await self.ingest.stop()
         await self.peers.stop()
@@ -239,7 +239,10 @@ class Node:
         self._reloading = self._watch(self.reloader.reload(), "reload")
 
     def _take(self, config: Config) -> None:
-        """What can change while the node runs: ``reloading.RELOADABLE``."""
+        """What can change while the node runs: ``reloading.RELOADABLE``. Raises ConfigError."""
+        self.web.renew_certificate()
+        let_in(self.served, access_of(config))
+        self.ingest.let_in(access_of(config))
         logs.configure(config.log, node=config.node.id, process="node")
         self.disk.min_free, self.disk.journal_max = config.journal.min_free, config.journal.max_size
         self.archive.keep = config.snapshot.revisions_to_keep
@@ -262,7 +265,7 @@ class Node:
 
         return asyncio.create_task(run(), name=name)
 
-    def _web(self) -> WebServer:
+    def _served(self) -> Starlette:
         core, handle = self.core, self.driver.handle
         operator = OperatorRequests(core, handle)
         view = NodeView(
@@ -274,9 +277,8 @@ class Node:
             self._alive,
             operator.switch_over,
         )
-        parts = self.intake, self.lease_admin, self.archive, self.config.group, self.access
-        served = web_application(view, core, handle, *parts)
-        return WebServer(WithPage(served, self.peers.urls), self.config.http)
+        parts = self.intake, self.lease_admin, self.archive, self.config.group
+        return web_application(view, core, handle, *parts, access_of(self.config))
 
     # -- what stages ask ---------------------------------------------------------------------------
 

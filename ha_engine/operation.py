@@ -89,7 +89,12 @@ def guarded(
 ) -> Starlette:
     """The ASGI application of ``routes``, which look at ``access`` before they do anything."""
     served = Starlette(routes=routes, exception_handlers=handlers)
-    served.state.access = access
+    let_in(served, access)
     # A path is answered or it is not: a redirect would tell whatever Host the client made up.
     served.router.redirect_slashes = False
     return served
+
+
+def let_in(served: Starlette, access: Access) -> None:
+    """From now on; what has begun goes on."""
+    served.state.access = access

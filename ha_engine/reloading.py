@@ -1,7 +1,7 @@
 """Reads the config again while a node runs: takes what it can, and names what needs a restart.
 
-The certificates of event sync are in no need of it: their files are read for each connection. Those
-of HTTP and of ingest are read at the start only.
+The certificates of event sync and of ingest are in no need of it: their files are read for each
+connection. That of HTTP is read at the start and with the config.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ha_engine.errors import ConfigError
 log = structlog.get_logger(__name__)
 
 RELOADABLE: Mapping[str, tuple[str, ...]] = {
+    "access": ("admin", "ingest", "read"),
     "journal": ("min_free", "max_size"),
     "snapshot": ("interval", "revisions_to_keep"),
     "log": ("format", "level"),
@@ -43,7 +44,8 @@ class Reloaded:
 
 
 class Reloader:
-    """Of one process. ``take`` is called with what holds from then on."""
+    """Of one process. ``take`` is called with what holds from then on; where it raises ConfigError,
+    it has changed nothing."""
 
     def __init__(
         self, running: Config, read: Callable[[], Config], take: Callable[[Config], None]
@@ -55,14 +57,12 @@ class Reloader:
     async def reload(self) -> None:
         """An invalid config is told of and changes nothing."""
         async with self._one_by_one:
-            at = datetime.now(UTC).isoformat(timespec="seconds")
+            at = datetime.now(UTC).isoformat(timespec="milliseconds")
             try:
                 found = await asyncio.to_thread(self._read)
-                wanted = merged(self._running, found)
+                self._change(at, merged(self._running, found), found)
             except (ConfigError, OSError) as error:
                 self._keep(at, tuple(str(error).splitlines()))
-            else:
-                self._change(at, wanted, found)
 
     def _keep(self, at: str, problems: tuple[str, ...]) -> None:
         for problem in problems:
@@ -92,7 +92,10 @@ def merged(running: Config, found: Config) -> Config:
                 f"{name}: with what the node has of it already, {why}; restart it to take all"
             ) from error
         sections[name] = section
-    return running.model_copy(update=sections)
+    wanted = running.model_copy(update=sections)
+    if misfits := wanted.misfits():
+        raise ConfigError("\n".join(f"with what needs a restart: {one}" for one in misfits))
+    return wanted
 
 
 def differing(one: Config, other: Config) -> Iterator[str]:

@@ -95,7 +95,7 @@ def application(view: NodeView, others: Sequence[OperationRoute], access: Access
         *_checks(view),
     ]
     handlers: dict[Any, Any] = {HTTPException: http_error}
-    return guarded([*routes, openapi_route(routes, access)], access, handlers)
+    return guarded([*routes, openapi_route(routes)], access, handlers)
 
 
 def http_error(request: Request, error: Exception) -> JSONResponse:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -11,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from ha_engine import __version__
-from ha_engine.access import Access, Right
+from ha_engine.access import Right
 from ha_engine.operation import Answer, Operation, OperationRoute, Parameter, Refusal
 
 VERSION = "3.1.0"
@@ -33,23 +34,26 @@ _DENIED = {
 _BEARER = {"bearer": {"type": "http", "scheme": "bearer"}}
 
 
-def openapi_route(routes: Sequence[OperationRoute], access: Access) -> OperationRoute:
-    """``GET /openapi.json``, about ``routes`` and itself, and what ``access`` asks for."""
+def openapi_route(routes: Sequence[OperationRoute]) -> OperationRoute:
+    """``GET /openapi.json``, about ``routes`` and itself, and the tokens that they ask for now."""
 
     async def tell(request: Request) -> JSONResponse:
-        return JSONResponse(told)
+        return JSONResponse(told(request.app.state.access.guarded))
+
+    @lru_cache(maxsize=1)
+    def told(rights: frozenset[Right]) -> dict[str, Any]:
+        return document([*routes, itself], rights)
 
     itself = OperationRoute("/openapi.json", tell, _ITSELF, "GET")
-    told = document([*routes, itself], access)
     return itself
 
 
-def document(routes: Sequence[OperationRoute], access: Access) -> dict[str, Any]:
-    """The OpenAPI document of ``routes``."""
+def document(routes: Sequence[OperationRoute], rights: Collection[Right]) -> dict[str, Any]:
+    """The OpenAPI document of ``routes``, where ``rights`` ask for a token."""
     schemas = _Schemas.of(routes)
     paths: dict[str, Any] = {}
     for route in routes:
-        guarded = access.guards(route.operation.needs)
+        guarded = route.operation.needs in rights
         paths.setdefault(route.path, {}).update(_item(route, schemas, guarded=guarded))
     return {
         "openapi": VERSION,

@@ -22,6 +22,7 @@ class WebServer(uvicorn.Server):
     """uvicorn without its signal handlers: the node has its own."""
 
     def __init__(self, application: Any, http: HttpConfig) -> None:
+        self._tls = http.tls
         super().__init__(
             uvicorn.Config(
                 application,
@@ -36,6 +37,11 @@ class WebServer(uvicorn.Server):
                 **_certificate(http.tls),
             )
         )
+
+    def renew_certificate(self) -> None:
+        """Connections that are opened from now on see what the files hold. Raises ConfigError."""
+        if (pair := readable_pair(self._tls, "http.tls")) and self.config.ssl:
+            self.config.ssl.load_cert_chain(*pair)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

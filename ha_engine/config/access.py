@@ -18,16 +18,18 @@ class AccessConfig(Section):
 
     admin: dict[Name, Digest] = Field(
         default_factory=dict,
-        description="Who may do everything, such as a switchover; with none here, everybody may.",
+        description="Who may do everything, such as a switchover; with none here, everybody may. "
+        "Reloadable.",
     )
     ingest: dict[Name, Digest] = Field(
         default_factory=dict,
-        description="Who may send events, over HTTP and gRPC; with none here, everybody may.",
+        description="Who may send events, over HTTP and gRPC; with none here, everybody may. "
+        "Reloadable.",
     )
     read: dict[Name, Digest] = Field(
         default_factory=dict,
         description="Who may read status, history and metrics; with none here, everybody may. The "
-        "page at / has no token to read with.",
+        "page at / has no token to read with. Reloadable.",
     )
 
     @model_validator(mode="after")

@@ -15,8 +15,9 @@ import grpc
 import structlog
 
 from ha_engine.access import Access, Denied, Right
-from ha_engine.certificates import readable_pair
+from ha_engine.certificates import readable_pair, renewing
 from ha_engine.config.ingest import DEFAULT_LISTEN, IngestConfig
+from ha_engine.config.server_tls import ServerTls
 from ha_engine.errors import (
     AddressInUse,
     Backpressure,
@@ -144,12 +145,12 @@ class _Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Ends a call of who may not send events before anything of it is read."""
 
     def __init__(self, access: Access) -> None:
-        self._access = access
+        self.access = access
 
     async def intercept_service(self, continuation: Any, call: grpc.HandlerCallDetails) -> Any:
         said = dict(call.invocation_metadata or ()).get("authorization")
         handler = await continuation(call)
-        denied = self._access.denial(Right.INGEST, None if said is None else str(said))
+        denied = self.access.denial(Right.INGEST, None if said is None else str(said))
         return handler if denied is None or handler is None else _refusing(handler, denied)
 
 
@@ -172,9 +173,9 @@ class IngestServer:
     def __init__(
         self, intake: Intake, config: IngestConfig, access: Access, address_of: AddressOf
     ) -> None:
-        self._config = config
+        self._config, self._guard = config, _Guard(access)
         self._server = grpc.aio.server(
-            interceptors=[_Guard(access)],
+            interceptors=[self._guard],
             options=_options(intake.body_max),
             maximum_concurrent_rpcs=config.max_streams,
         )
@@ -208,16 +209,28 @@ class IngestServer:
 
     def _add_port(self, listen: str) -> int:
         """Raises RuntimeError where the address is taken, ConfigError."""
-        pair = readable_pair(self._config.tls, "ingest.tls")
-        if pair is None:
+        credentials = _credentials(self._config.tls)
+        if credentials is None:
             return self._server.add_insecure_port(listen)
-        certificate, key = (file.read_bytes() for file in pair)
-        credentials = grpc.ssl_server_credentials([(key, certificate)])
         return self._server.add_secure_port(listen, credentials)
+
+    def let_in(self, access: Access) -> None:
+        """From now on; streams that are open go on."""
+        self._guard.access = access
 
     async def stop(self) -> None:
         """What is being answered has a moment to be."""
         await self._server.stop(GRACE_SECONDS)
+
+
+def _credentials(tls: ServerTls) -> grpc.ServerCredentials | None:
+    """None for plain text. Raises ConfigError."""
+
+    def read() -> grpc.ServerCertificateConfiguration:
+        certificate, key = (file.read_bytes() for file in readable_pair(tls, "ingest.tls") or ())
+        return grpc.ssl_server_certificate_configuration([(key, certificate)])
+
+    return None if tls.pair is None else renewing(read, from_callers=False)
 
 
 def _options(body_max: int) -> list[tuple[str, int]]:

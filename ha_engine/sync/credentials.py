@@ -5,12 +5,12 @@ The files are read anew for each connection, so that new certificates need no re
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 
+from ha_engine.certificates import renewing
 from ha_engine.config.event_sync import TlsConfig
 from ha_engine.errors import ConfigError
 
@@ -38,15 +38,7 @@ def for_server(tls: TlsConfig) -> grpc.ServerCredentials | None:
     first = read(tls)
     if first is None:
         return None
-    newest = _configuration(first)
-
-    def renewed() -> grpc.ServerCertificateConfiguration:
-        nonlocal newest
-        with suppress(ConfigError):  # a file that is just being replaced: the one in use stays
-            newest = _configuration(read(tls) or first)
-        return newest
-
-    return grpc.dynamic_ssl_server_credentials(newest, renewed, require_client_authentication=True)
+    return renewing(lambda: _configuration(read(tls) or first), from_callers=True)
 
 
 def for_channel(tls: TlsConfig) -> grpc.ChannelCredentials | None:

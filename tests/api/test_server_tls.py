@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from ha_engine.config import HttpConfig
 from ha_engine.config.load import load_config
 from ha_engine.config.server_tls import ServerTls
 from ha_engine.errors import ConfigError, DeliveryFailed, NodeUnreachable
-from tests.client.serving import serving
+from tests.client.serving import running, serving
 from tests.client.test_producer import Node, events
 from tests.programs import needs
 from tests.still_node import still_node
@@ -58,6 +59,39 @@ def test_producers_over_grpc_reach_a_node_whose_authority_they_trust(
             with pytest.raises(DeliveryFailed), Producer([url], deadline=0.5) as stranger:
                 stranger.send("flights", events(1))
         monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+        with Producer([node.url]) as producer:
+            producer.send("flights", events(2))
+        assert node.flights() == [2]
+    finally:
+        node.stop()
+
+
+def test_a_renewed_certificate_is_shown_without_a_restart(
+    tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = authority.files("renewed", san="IP:127.0.0.1")
+    tls = ServerTls(certificate=Path(files["certificate"]), key=Path(files["key"]))
+    server = WebServer(still_node(), HttpConfig(tls=tls))
+    node = Node(tmp_path / "a", scheme="grpcs://", tls=tls)
+    other = Authority(tmp_path / "other")
+    renewed = other.files("renewed", san="IP:127.0.0.1")
+    monkeypatch.setenv("SSL_CERT_FILE", str(other.certificate))
+    try:
+        with running(server, "https") as url:
+            with pytest.raises(NodeUnreachable, match="certificate"):
+                fetch_cluster(url)
+            for name in ("certificate", "key"):
+                shutil.copyfile(renewed[name], files[name])
+            server.renew_certificate()
+            assert fetch_cluster(url) == {}
+            Path(files["key"]).write_text("no key")
+            with pytest.raises(ConfigError, match=r"http\.tls"):
+                server.renew_certificate()
+            assert fetch_cluster(url) == {}
+        # Each connection to ingest has looked for itself; what it cannot read it does not take.
+        with pytest.raises(DeliveryFailed), Producer([node.url], deadline=0.5) as producer:
+            producer.send("flights", events(1))
+        shutil.copyfile(renewed["key"], files["key"])
         with Producer([node.url]) as producer:
             producer.send("flights", events(2))
         assert node.flights() == [2]

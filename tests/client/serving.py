@@ -20,11 +20,21 @@ PLAIN = ServerTls()
 @contextlib.contextmanager
 def serving(application: Starlette, tls: ServerTls = PLAIN) -> Iterator[str]:
     """The URL at which ``application`` is served."""
+    with running(
+        WebServer(application, HttpConfig(tls=tls)), "https" if tls.pair else "http"
+    ) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def running(server: WebServer, scheme: str) -> Iterator[str]:
+    """The URL at which ``server`` listens."""
     socket = listen("127.0.0.1:0")
-    server = WebServer(application, HttpConfig(tls=tls))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[socket])))
     thread.start()
     wait_until(lambda: server.started)
-    yield f"{'https' if tls.pair else 'http'}://127.0.0.1:{socket.getsockname()[1]}"
-    server.should_exit = True
-    thread.join(10)
+    try:
+        yield f"{scheme}://127.0.0.1:{socket.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(10)

@@ -10,15 +10,16 @@ import pytest
 
 from ha_engine.config import Config
 from ha_engine.config.load import load_config, settings
+from ha_engine.errors import ConfigError
 from ha_engine.reloading import RELOADABLE, Reloaded, Reloader, differing, merged
 
 
 class Files:
     """A config file that a running process reads again."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, text: str = "log: {level: info}") -> None:
         self.path, self.taken = directory / "engine.yaml", list[Config]()
-        self.write("log: {level: info}")
+        self.write(text)
         self.reloader = Reloader(self.read(), self.read, self.taken.append)
 
     def write(self, text: str) -> None:
@@ -80,7 +81,33 @@ async def test_what_does_not_fit_to_what_stays_until_a_restart_is_refused(files:
     assert files.taken == []
 
 
+OPEN_TO_HOSTS = "http: {listen: '10.0.0.1:80', tls: {certificate: a.pem, key: a.key}}\n"
+ALICE, BOB = "ab" * 32, "cd" * 32
+
+
+async def test_tokens_are_not_dropped_while_the_node_still_listens_to_other_hosts(
+    tmp_path: Path,
+) -> None:
+    tokens = f"access: {{admin: {{alice: {ALICE}}}, ingest: {{bob: {BOB}}}}}"
+    files = Files(tmp_path, OPEN_TO_HOSTS + tokens)
+    told = await files.reload("http: {listen: '127.0.0.1:80'}")
+    assert [problem.split(":")[0] for problem in told.problems] == ["with what needs a restart"]
+    assert files.taken == []
+    assert (await files.reload(OPEN_TO_HOSTS + tokens.replace("alice", "carol"))).problems == ()
+    assert files.taken[-1].access.admin == {"carol": ALICE}
+
+
+async def test_what_the_node_cannot_take_after_all_is_told(files: Files) -> None:
+    def refuse(_: Config) -> None:
+        raise ConfigError("http.tls: no certificate")
+
+    reloader = Reloader(files.read(), files.read, refuse)
+    await reloader.reload()
+    assert reloader.last.problems == ("http.tls: no certificate",)
+
+
 CHANGED: dict[str, dict[str, Any]] = {
+    "access": {"admin": {"alice": ALICE}, "ingest": {"bob": BOB}, "read": {"eve": "ef" * 32}},
     "journal": {"min_free": "1GiB", "max_size": "2GiB"},
     "snapshot": {"interval": "7s", "revisions_to_keep": 5},
     "log": {"format": "json", "level": "error"},

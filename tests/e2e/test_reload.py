@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ha_engine.access import digest_of, new_token
 from tests.e2e.node_under_test import NodeUnderTest, running
 from tests.e2e.without_spark import APPLICATION, no_spark
 from tests.waiting import wait_until
@@ -17,6 +18,7 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 PATIENCE = 60
+DATABASE_AWAY = 503
 
 
 @pytest.fixture
@@ -74,3 +76,20 @@ def test_a_running_node_takes_what_it_can_of_a_changed_config(node: NodeUnderTes
     assert "a restart is needed for lease.margin" in shown
 
     assert node.pid_of("node") == pid
+
+
+def test_tokens_change_without_a_restart(node: NodeUnderTest) -> None:
+    def pause(token: str | None) -> int:
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        return node.http.post("/v1/pause", json={"why": "a test"}, headers=headers).status_code
+
+    def guarded() -> bool:
+        described = node.http.get("/openapi.json").json()["paths"]["/v1/pause"]["post"]
+        return "401" in described["responses"]
+
+    assert (pause(None), guarded()) == (DATABASE_AWAY, False)
+    old, new = new_token(), new_token()
+    assert reload(node, access={"admin": {"alice": digest_of(old)}})["problems"] == []
+    assert (pause(None), pause(new), pause(old), guarded()) == (401, 401, DATABASE_AWAY, True)
+    assert reload(node, access={"admin": {"alice": digest_of(new)}})["problems"] == []
+    assert (pause(old), pause(new)) == (401, DATABASE_AWAY)

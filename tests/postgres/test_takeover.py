@@ -1,8 +1,10 @@
-"""What a new holder has measured gets from its core through the driver into the real history."""
+"""A takeover from the core through the driver to the real database: what is on disk before it, and
+what a new holder has measured behind it."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -65,6 +67,26 @@ class Edge:
         return ()
 
 
+class Overtaking:
+    """A disk that lets the lease's store overtake it, if that comes within a second."""
+
+    def __init__(self, driver: Driver, store: PostgresLeaseStore) -> None:
+        self.edge, self._store, self._sent = Edge(driver), store, threading.Event()
+        self.edge.keep = self._keep  # type: ignore[method-assign]
+        self.overtaken: list[bool] = []
+
+    def _keep(self, high_water: HighWater) -> None:
+        if high_water.tried > (0, 0):
+            self.overtaken.append(self._sent.wait(1.0))
+
+    def compare_and_set(self, *given: Any, **named: Any) -> LeaseRow | None:
+        self._sent.set()
+        return self._store.compare_and_set(*given, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
 class UnreachableHistory:
     def note_outage(self, epoch: int, seconds: float) -> None:
         raise DatabaseUnreachable("the database is down")
@@ -98,9 +120,9 @@ async def driver() -> AsyncIterator[Driver]:
     assert all(0 < seconds < DB_TIMEOUT for seconds in asked)
 
 
-async def take_over(driver: Driver, store: PostgresLeaseStore, outages: Any) -> None:
+async def take_over(driver: Driver, store: Any, outages: Any, edge: Edge | None = None) -> None:
     """b hears a once, then nothing; the row stands still, and b takes over."""
-    edge = Edge(driver)
+    edge = edge or Edge(driver)
     driver.connect(Ports(*(edge, store, outages), *[edge] * 6, exit=lambda why: None))
     ticks = asyncio.create_task(driver.tick())
     await async_wait_until(lambda: driver.core.role is Role.PASSIVE)
@@ -120,6 +142,15 @@ async def test_the_outage_that_a_new_holder_measured_is_in_the_history(
     assert line.outage_seconds is not None
     assert TIMING.ttl / 2 < line.outage_seconds < DB_TIMEOUT
     assert driver.tally.outage_seconds == pytest.approx(line.outage_seconds)
+
+
+async def test_what_is_tried_is_on_disk_before_it_is_sent(
+    driver: Driver, store: PostgresLeaseStore
+) -> None:
+    """R16: the process that comes after this one must know of it."""
+    overtaking = Overtaking(driver, store)
+    await take_over(driver, overtaking, store, overtaking.edge)
+    assert overtaking.overtaken == [False]
 
 
 async def test_a_history_that_cannot_be_written_is_told_once_and_stops_nothing(

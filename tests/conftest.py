@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from itertools import count
@@ -37,6 +39,20 @@ def postgres() -> Iterator[EmbeddedPostgres]:
     yield server
     server.stop()
     shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def plugin_example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The package ``tests/plugin_example`` as pip installs it."""
+    target = tmp_path_factory.mktemp("installed")
+    flags = ["--no-deps", "--no-index", "--no-build-isolation", "--quiet", "--target", str(target)]
+    example = Path(__file__).parent / "plugin_example"
+    subprocess.run([sys.executable, "-m", "pip", "install", *flags, str(example)], check=True)
+    sys.path.insert(0, str(target))
+    yield
+    sys.path.remove(str(target))
+    for name in [name for name in sys.modules if name.startswith("example_sink")]:
+        del sys.modules[name]
 
 
 @pytest.fixture

@@ -30,6 +30,14 @@ def watch(look: Callable[[], object], *, seconds: float, every: float = 0.1) -> 
         time.sleep(every)
 
 
+async def async_watch(look: Callable[[], object], *, seconds: float) -> None:
+    """As ``watch``, on an event loop, which goes on meanwhile."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        look()
+        await asyncio.sleep(_POLL_SECONDS)
+
+
 async def async_wait_until(condition: Callable[[], object], *, within: float = 10.0) -> None:
     """The same on an event loop, which goes on meanwhile."""
     deadline = time.monotonic() + within

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +27,7 @@ from ha_engine.testing import SinkContract
 from tests.publish.batches import GROUP, QUERY, Granted, admit
 from tests.waiting import async_wait_until
 
-EXAMPLE = Path(__file__).parents[1] / "plugin_example"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The example as pip installs it."""
-    target = tmp_path_factory.mktemp("installed")
-    flags = ["--no-deps", "--no-index", "--no-build-isolation", "--quiet", "--target", str(target)]
-    subprocess.run([sys.executable, "-m", "pip", "install", *flags, str(EXAMPLE)], check=True)
-    sys.path.insert(0, str(target))
-    yield
-    sys.path.remove(str(target))
-    for name in [name for name in sys.modules if name.startswith("example_sink")]:
-        del sys.modules[name]
+pytestmark = pytest.mark.usefixtures("plugin_example")
 
 
 class TestTheExample(SinkContract):

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import subprocess
-import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -30,23 +28,10 @@ from ha_engine.receive.pull.puller import ROWS_MAX, SourceState
 from ha_engine.testing import SourceContract
 from ha_engine.types import Events, Position, Pulled, Record
 from tests.receive.pulling import SCHEMA, Make, Pulling
-from tests.waiting import async_wait_until
+from tests.waiting import async_wait_until, async_watch
 
-EXAMPLE = Path(__file__).parents[1] / "plugin_example"
+pytestmark = pytest.mark.usefixtures("plugin_example")
 WITHIN = 60
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The example as pip installs it."""
-    target = tmp_path_factory.mktemp("installed")
-    flags = ["--no-deps", "--no-index", "--no-build-isolation", "--quiet", "--target", str(target)]
-    subprocess.run([sys.executable, "-m", "pip", "install", *flags, str(EXAMPLE)], check=True)
-    sys.path.insert(0, str(target))
-    yield
-    sys.path.remove(str(target))
-    for name in [name for name in sys.modules if name.startswith("example_sink")]:
-        del sys.modules[name]
 
 
 class TestTheExample(SourceContract):
@@ -100,6 +85,20 @@ class Numbers:
 
     def close(self) -> None:
         self.calls.append("close")
+
+
+class Held(Numbers):
+    """Its first read comes back when it is let go."""
+
+    def __init__(self, end: int) -> None:
+        super().__init__(end)
+        self.begun, self.let_go = threading.Event(), threading.Event()
+
+    def read(self, rows_max: int, seconds: float) -> SourceBatch | None:
+        if not self.begun.is_set():
+            self.begun.set()
+            self.let_go.wait(WITHIN)
+        return super().read(rows_max, seconds)
 
 
 def always(source: Any) -> Make:
@@ -160,6 +159,7 @@ async def test_the_next_process_goes_on_where_the_journal_ends(tmp_path: Path) -
     for _ in range(lives):
         node = Pulling(tmp_path, source=always(Numbers(1 << 30, piece=3)))
         node.receivers.open()
+        # Not to wait for anything: the end comes at whatever point this happens to be.
         await asyncio.sleep(chance.uniform(0, 0.03))
         await node.close()
     node = Pulling(tmp_path, source=always(Numbers(5_000, piece=500)))
@@ -177,8 +177,11 @@ async def test_a_closed_gate_stops_it_and_an_open_one_lets_it_go_on(started: Any
         node.receivers.close("the lease was not renewed")
         await async_wait_until(lambda: node.status("numbers").state is SourceState.STOPPED)
         reads = source.reads
-        await asyncio.sleep(0.05)
-        assert source.reads == reads
+
+        def reads_no_more(reads: int = reads) -> None:
+            assert source.reads == reads
+
+        await async_watch(reads_no_more, seconds=0.05)
         node.receivers.open()
     await node.receivers.stop()
     assert node.ids() == list(range(len(node.ids())))
@@ -221,8 +224,11 @@ async def test_it_pauses_while_there_is_no_room_and_loses_nothing(started: Any) 
     node.backlog.refused = Backpressure("the queries are behind", 0.02)
     await async_wait_until(lambda: node.status("numbers").state is SourceState.PAUSED)
     reads, stored = source.reads, len(node.ids())
-    await asyncio.sleep(0.1)
-    assert (source.reads, len(node.ids())) == (reads, stored)
+
+    def stands_still() -> None:
+        assert (source.reads, len(node.ids())) == (reads, stored)
+
+    await async_watch(stands_still, seconds=0.1)
     assert node.status("numbers").error == "the queries are behind"
     node.backlog.refused = None
     await async_wait_until(lambda: len(node.ids()) > stored + 10, within=WITHIN)
@@ -362,25 +368,19 @@ async def test_a_read_that_comes_back_after_the_gate_was_closed_stores_nothing(
     started: Any,
 ) -> None:
     """And no other call begins before it has come back, when the source is closed first."""
-    let_go, begun = threading.Event(), threading.Event()
-
-    class Slow(Numbers):
-        def read(self, rows_max: int, seconds: float) -> SourceBatch | None:
-            if not begun.is_set():
-                begun.set()
-                let_go.wait(WITHIN)
-            return super().read(rows_max, seconds)
-
-    source = Slow(10)
+    source = Held(10)
     node = started(numbers=source)
-    await async_wait_until(begun.is_set, within=WITHIN)
+    await async_wait_until(source.begun.is_set, within=WITHIN)
     node.receivers.close("demoted")
     await async_wait_until(lambda: node.status("numbers").state is SourceState.STOPPED)
     node.receivers.open()
-    await asyncio.sleep(0.1)
-    assert source.opened == [None]
+
+    def is_opened_once() -> None:
+        assert source.opened == [None]
+
+    await async_watch(is_opened_once, seconds=0.1)
     node.receivers.close("demoted")
-    let_go.set()
+    source.let_go.set()
     await async_wait_until(lambda: source.calls == ["open", "read", "close"], within=WITHIN)
     assert node.ids() == []
     node.receivers.open()
@@ -391,21 +391,12 @@ async def test_rows_that_another_has_journalled_while_they_were_read_are_refused
     started: Any,
 ) -> None:
     """They are read behind an offset that is the journal's no longer."""
-    let_go, begun = threading.Event(), threading.Event()
-
-    class Slow(Numbers):
-        def read(self, rows_max: int, seconds: float) -> SourceBatch | None:
-            if not begun.is_set():
-                begun.set()
-                let_go.wait(WITHIN)
-            return super().read(rows_max, seconds)
-
-    source = Slow(10)
+    source = Held(10)
     node = started(numbers=source)
-    await async_wait_until(begun.is_set, within=WITHIN)
+    await async_wait_until(source.begun.is_set, within=WITHIN)
     theirs = Events("events", 4, 0, (), (Pulled("numbers", "4", 4),))
     node.gate.replay(Record(Position(2, 1), 0, theirs))
-    let_go.set()
+    source.let_go.set()
     await async_wait_until(lambda: node.ids() == list(range(4, 10)), within=WITHIN)
     assert source.opened == [None, "4"]
     assert node.status("numbers").known.rows == 10

@@ -282,6 +282,32 @@ def test_a_node_on_its_way_back_tells_stage_and_progress(
     assert told[2] == pytest.approx(position)
 
 
+def test_sources_are_shown_where_there_are_any(active: NodeUnderTest, browser: Browser) -> None:
+    browser.open(f"{active.url}/")
+    shows(browser, "Protected")
+    assert browser.text("#sources") == ""
+    source = {
+        "type": "file", "state": "refused", "offset": "day-3.csv 812", "rows": 1200, "batches": 3,
+        "rejected": 2, "backlog_bytes": 4096, "error": HOSTILE, "since": 1.0, "failures": 1,
+        "dead_letters": "/var/lib/letters",
+    }  # fmt: skip
+    status = {"sources": {"events": {"drop": source}}}
+    told: list[str] = browser.run_async(_SOURCES, f"{active.url}/page/sections/sources.js", status)
+    words = " ".join(told)
+    for wanted in ("events/drop", "refused", HOSTILE, "1,200 rows in 3 batches", "day-3.csv 812"):
+        assert wanted in words
+    assert "Dead letters are in /var/lib/letters" in words
+
+
+_SOURCES = """
+const [module, status, done] = arguments;
+import(module).then(({sources}) => {
+  const group = {active: {status}, teller: {status}};
+  done(sources(group).map((part) => part.textContent));
+}).catch((error) => done([String(error)]));
+"""
+
+
 def test_it_fits_on_a_phone_in_light_and_dark(
     active: NodeUnderTest, browser: Browser, tmp_path: Path
 ) -> None:

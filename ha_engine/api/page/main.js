@@ -13,6 +13,7 @@ import {charts} from './sections/charts.js';
 import {nodeCards} from './sections/nodes.js';
 import {history, snapshots} from './sections/past.js';
 import {queries} from './sections/queries.js';
+import {sources} from './sections/sources.js';
 import {verdictOf} from './verdict.js';
 
 const DRAW_EVERY_MS = 500;
@@ -43,6 +44,7 @@ function draw() {
   put('nodes', nodeCards(group));
   put('charts', charts(group, samples.points, now));
   put('queries', queries(group, samples, now));
+  put('sources', sources(group));
   put('snapshots', snapshots(group));
   put('history', history(group));
   put('footer', `ha_engine ${group.teller.status.version}, as ${group.teller.name} tells it`);

@@ -1,0 +1,34 @@
+// What the active pulls by itself: each source, where it stands and what it has put aside.
+
+import {badge, facts, h} from '../dom.js';
+import {leadingStatus} from '../group.js';
+import {bytes, count, moment, plural} from '../words.js';
+
+const STATES = {reading: 'good', idle: 'good', paused: 'busy', late: 'busy', stopped: 'calm'};
+
+/** Nothing where the application has none. */
+export function sources(group) {
+  const streams = Object.entries(leadingStatus(group).sources);
+  const cards = streams.flatMap(([stream, named]) =>
+    Object.entries(named).map(([name, seen]) => source(`${stream}/${name}`, seen)),
+  );
+  return cards.length === 0 ? [] : [h('h2', {}, 'Sources'), h('div', {class: 'queries'}, cards)];
+}
+
+function source(name, seen) {
+  const level = STATES[seen.state] ?? 'bad';
+  return h(
+    'article',
+    {class: 'query', 'data-level': level},
+    h('header', {}, h('h3', {}, name), badge(level, seen.state)),
+    seen.error && h('p', {class: 'reason'}, `${seen.error} (since ${moment(1000 * seen.since)})`),
+    facts({
+      type: seen.type,
+      journalled: `${plural(seen.rows, 'row')} in ${plural(seen.batches, 'batch')}`,
+      'dead letters': seen.rejected ? count(seen.rejected) : null,
+      'waits there': seen.backlog_bytes == null ? null : bytes(seen.backlog_bytes),
+    }),
+    h('p', {class: 'from'}, `Goes on at ${seen.offset ?? 'its beginning'}`),
+    seen.rejected > 0 && h('p', {class: 'from'}, `Dead letters are in ${seen.dead_letters}`),
+  );
+}

@@ -6,9 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
+from ha_engine.journal import Journal
+from ha_engine.postgres.engine import open_engine
+from ha_engine.types import Events, Mark
 from tests.e2e.node_under_test import NodeUnderTest
 from tests.e2e.pair import Pair, running_pair, same_journal
+from tests.e2e.stand_in import NodeWithStandIn
 from tests.e2e.without_spark import APPLICATION, NodeWithoutSpark
 from tests.waiting import wait_until
 
@@ -63,6 +68,66 @@ def test_an_operator_gives_up_what_the_lost_node_had_and_it_is_kept(pair: Pair) 
     wait_until(pair.is_protected, within=PATIENCE, every=0.1)
     assert pair.active() is left
     assert same_journal(pair)
+
+
+def test_batches_go_on_above_those_that_the_lost_node_had_published(
+    node_database: str, tmp_path: Path
+) -> None:
+    """R26: with a number that a sink has had, rows of the new history would never get there."""
+
+    def published(node: NodeUnderTest) -> int:
+        return int((node.status() or {})["queries"]["copies"]["published"]["table"])
+
+    with running_pair(Pair(tmp_path, APPLICATION, node_database, NodeWithStandIn)) as pair:
+        lost = pair.wait_protected()
+        left = pair.other(lost)
+        left.kill_everything()
+        before = published(lost)
+
+        def three_more() -> bool:
+            _send(lost, 1)
+            return published(lost) > before + 3
+
+        wait_until(three_more, within=PATIENCE, every=0.1)
+        lost.kill_everything()
+        at_the_end, _ = _ledger(node_database)
+        left.start()
+        forced = ("failover", "--force", "--yes", "--url", left.url, "--confirm-off", lost.name)
+        wait_until(lambda: left.command(*forced).code == 0, within=PATIENCE, every=0.5)
+
+        def goes_on() -> bool:
+            _send(left, 2)
+            return published(left) > at_the_end + 3
+
+        wait_until(goes_on, within=PATIENCE, every=0.1)
+        assert left.stop() == 0
+    _require_new_events_in_new_numbers(left, at_the_end)
+    # Each batch of the stand-in is one row: one for each number, the lost node's and the new ones.
+    batch, epoch = _ledger(node_database)
+    assert batch > at_the_end + 3
+    assert epoch > 1
+    with open_engine(node_database).connect() as connection:
+        rows = connection.execute(text("SELECT count(*) FROM copies")).scalar_one()
+    assert rows == batch
+
+
+def _require_new_events_in_new_numbers(node: NodeUnderTest, given_up_through: int) -> None:
+    journal = Journal.open(node.data_dir / "journal", group="test")
+    records = list(journal.read(journal.first, payloads=False))
+    journal.close()
+    events = [r.position for r in records if isinstance(r.body, Events)]
+    first_new = min(position.sequence for position in events if position.epoch > 1)
+    marks = [r.body for r in records if isinstance(r.body, Mark)]
+    old = [mark for mark in marks if mark.number <= given_up_through]
+    assert len(old) == given_up_through < len(marks)
+    assert all(mark.through < first_new for mark in old)
+
+
+def _ledger(url: str) -> tuple[int, int]:
+    """The sink's last batch, and the epoch that claimed it last."""
+    with open_engine(url).connect() as connection:
+        row = connection.execute(text("SELECT batch, epoch FROM ha_engine_ledger")).one()
+    return int(row.batch), int(row.epoch)
 
 
 def test_an_active_that_lives_is_never_forced_out(pair: Pair) -> None:

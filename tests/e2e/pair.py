@@ -63,6 +63,10 @@ class Pair:
     def other(self, node: NodeUnderTest) -> NodeUnderTest:
         return self.b if node is self.a else self.a
 
+    def versions(self) -> set[str]:
+        """Of the engines of those that answer."""
+        return {status["version"] for node in self.nodes.values() if (status := node.status())}
+
     def is_protected(self) -> bool:
         """Whether the active says that the other is in sync."""
         active = self.active()

@@ -74,16 +74,26 @@ class Outcome:
 
 @dataclass
 class Report:
-    """What a run found; ``wrong`` is empty when all promises held."""
+    """What a run found; ``wrong`` is empty when all promises held. ``versions`` are those of the
+    engines that worked together before each fault."""
 
     outcomes: list[Outcome] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
+    versions: list[set[str]] = field(default_factory=list)
 
 
 def run_failovers(
-    directory: Path, url: str, faults: list[str], ttl: str = "2s", minutes: float = math.inf
+    directory: Path,
+    url: str,
+    faults: list[str],
+    ttl: str = "2s",
+    minutes: float = math.inf,
+    later: Path | None = None,
 ) -> Report:
-    """One run against the database at ``url``, which must be empty; ends after ``minutes``."""
+    """One run against the database at ``url``, which must be empty; ends after ``minutes``.
+
+    Who is started again runs the engine that lies in ``later``, if one is given.
+    """
     report, until = Report(), time.monotonic() + 60 * minutes
     upgrade(open_engine(url))
     pair = Pair(directory, sample_application("flights.yaml"), url, lease=LEASES[ttl])
@@ -98,13 +108,14 @@ def run_failovers(
             for number, fault in enumerate(faults, 1):
                 if time.monotonic() > until:
                     break
-                outcome, active = _one_fault(pair, active, fault, traffic, url)
+                report.versions.append(pair.versions())
+                outcome, active = _one_fault(pair, active, fault, traffic, url, later)
                 report.outcomes.append(outcome)
                 print(f"{number}: {outcome}", flush=True)
         finally:
             traffic.stop()
         active.wait_settled()
-        judge(pair, active, traffic, url, report)
+        _judge(pair, active, traffic, url, report)
     report.wrong += [
         f"left over: {node.left_over()}" for node in (pair.a, pair.b) if node.left_over()
     ]
@@ -127,11 +138,16 @@ def years_of_flights(years: int) -> pa.Table:
 
 
 def _one_fault(
-    pair: Pair, active: NodeUnderTest, fault: str, traffic: Traffic, url: str
+    pair: Pair,
+    active: NodeUnderTest,
+    fault: str,
+    traffic: Traffic,
+    url: str,
+    later: Path | None,
 ) -> tuple[Outcome, NodeUnderTest]:
     """Returns who is active when the pair is whole again, too."""
     calm_since = time.time()
-    wait_published(active, traffic)
+    _wait_published(active, traffic)
     pair.wait_protected()
     before = active.status() or {}
     at = time.time()
@@ -143,6 +159,7 @@ def _one_fault(
         wait_until(lambda: pair.other(active).is_active(), within=60)
         _signal_all(active, signal.SIGCONT)
     if fault in LEAVES_A_DEAD_NODE:
+        active.code = later
         active.start()
     heir = pair.wait_protected()
     acks, moves, epoch = traffic.acks, _ledger_moves(url), before["epoch"]
@@ -157,7 +174,7 @@ def _one_fault(
     return outcome, heir
 
 
-def wait_published(active: NodeUnderTest, traffic: Traffic) -> None:
+def _wait_published(active: NodeUnderTest, traffic: Traffic) -> None:
     """Until queries and producers run as they do in peace."""
 
     def published() -> dict[str, int]:
@@ -219,7 +236,7 @@ def _ledger_moves(url: str) -> list[Moment]:
         return [(float(at), int(epoch)) for at, epoch in rows]
 
 
-def judge(pair: Pair, active: NodeUnderTest, traffic: Traffic, url: str, report: Report) -> None:
+def _judge(pair: Pair, active: NodeUnderTest, traffic: Traffic, url: str, report: Report) -> None:
     """Of a pair at rest: sink, ledger, journals and digests."""
     traffic.require_well()
     outcomes = compare(url, traffic.rows.slice(0, traffic.sent))

@@ -153,9 +153,6 @@ def _repeatable() -> dict[str, str]:
         # Batches without data depend on timing; empty marks take their place.
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
-        # Else the workers take the system's python.
-        "spark.pyspark.python": sys.executable,
-        "spark.pyspark.driver.python": sys.executable,
         "spark.python.worker.reuse": "true",
     }
 
@@ -166,7 +163,7 @@ def start_spark(settings: SparkSettings, *modules: Path) -> SparkSession:
     ``modules`` are directories that Python functions import from.
     """
     check_java()
-    _let_workers_import(modules)
+    _equip_workers(modules)
     if settings.scratch is not None:
         shutil.rmtree(settings.scratch, ignore_errors=True)
         settings.scratch.mkdir(parents=True)
@@ -200,9 +197,13 @@ def register_source(spark: SparkSession, source: type[DataSource]) -> None:
         context.environment = plain
 
 
-def _let_workers_import(modules: tuple[Path, ...]) -> None:
-    """Spark's workers inherit the environment, so what this process imports, they can."""
+def _equip_workers(modules: tuple[Path, ...]) -> None:
+    """Spark's workers inherit the environment: they run this process's Python, and import what it
+    does. ``spark.pyspark.python`` does not reach them: without the variable they run whatever
+    ``python3`` is first on the PATH, of another version perhaps.
+    """
     for directory in map(str, modules):
         if directory not in sys.path:
             sys.path.append(directory)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join(os.path.abspath(path) for path in sys.path)

@@ -71,7 +71,6 @@ def test_a_user_may_tune_spark_but_not_make_its_batches_differ() -> None:
     assert conf["spark.sql.shuffle.partitions"] == "7"
     assert conf["spark.sql.streaming.noDataMicroBatches.enabled"] == "false"
     assert conf["spark.sql.session.timeZone"] == "UTC"
-    assert conf["spark.pyspark.python"] == sys.executable
 
 
 def test_the_source_pulls_nothing_heavy_into_sparks_workers() -> None:
@@ -83,6 +82,14 @@ def test_the_source_pulls_nothing_heavy_into_sparks_workers() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.spark
+def test_workers_run_with_the_python_of_this_process(spark: Any) -> None:
+    from pyspark.sql.functions import udf
+
+    told = spark.range(1).select(udf(lambda _: sys.executable)("id")).first()
+    assert told[0] == sys.executable
 
 
 @pytest.mark.spark

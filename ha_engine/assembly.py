@@ -44,7 +44,7 @@ from ha_engine.publish.sink import Authority
 from ha_engine.query.application import (
     StreamApplication,
 )
-from ha_engine.query.runtime import package_versions, runtime_versions
+from ha_engine.query.runtime import checkpoint_versions, runtime_versions, why_not_continued
 from ha_engine.receive.backlog import Disk, NodeBacklog
 from ha_engine.receive.gate import Backlog, Counters, Gate, Log
 from ha_engine.receive.producers import ProducerTable
@@ -207,10 +207,7 @@ def _objection(application: StreamApplication, manifest: Manifest) -> str | None
             f"it was taken under the application {manifest.application[:8]} and this node runs "
             f"{application.digest[:8]}, whose queries may need another state"
         )
-    ours = package_versions()["spark"]
-    if manifest.runtime.get("spark") != ours:
-        return f"Spark {manifest.runtime.get('spark')} wrote its state, and this is Spark {ours}"
-    return None
+    return why_not_continued(manifest.runtime)
 
 
 def _facts(core: Core, application: StreamApplication, cut: Cut) -> Facts:
@@ -219,7 +216,7 @@ def _facts(core: Core, application: StreamApplication, cut: Cut) -> Facts:
         CapturedQuery(query, number, lineages[query], mine(query, number) or "")
         for query, number in cut.batches
     )
-    return Facts(core.group_id or "", application.digest, package_versions(), queries)
+    return Facts(core.group_id or "", application.digest, checkpoint_versions(), queries)
 
 
 def snapshot_store_of(config: Config) -> SnapshotStore:

@@ -14,9 +14,9 @@ from ha_engine.config.server_tls import ServerTls
 from ha_engine.errors import ConfigError
 
 
-def readable_pair(tls: ServerTls, section: str) -> tuple[Path, Path] | None:
-    """The certificate and its key, if they are given. Raises ConfigError where they cannot be read,
-    or do not belong together."""
+def server_context(tls: ServerTls, section: str) -> ssl.SSLContext | None:
+    """What a server shows who it is with; None for plain text. Raises ConfigError where certificate
+    or key cannot be read, or do not belong together."""
     if tls.pair is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -28,6 +28,12 @@ def readable_pair(tls: ServerTls, section: str) -> tuple[Path, Path] | None:
             f"{section}: {tls.certificate} and {tls.key} are no certificate and its key that can "
             f"be read: {getattr(error, 'strerror', None) or error}"
         ) from error
+    return context
+
+
+def readable_pair(tls: ServerTls, section: str) -> tuple[Path, Path] | None:
+    """The certificate and its key, if they are given. Raises ConfigError as ``server_context``."""
+    server_context(tls, section)
     return tls.pair
 
 

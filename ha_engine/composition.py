@@ -152,15 +152,8 @@ class Node:
         return SyncOwner(self.driver, self.writer, transfer, hello, lambda: self.ingest.address)
 
     def _stopped_publisher(self) -> Publisher:
-        return publisher_of(
-            self.config,
-            self.core,
-            self.outbox,
-            self.sinks,
-            self,
-            on_published=self._published,
-            on_fenced=self._fenced,
-        )
+        parts = self.config, self.core, self.outbox, self.sinks, self
+        return publisher_of(*parts, on_published=self._published, on_fenced=self._fenced)
 
     # -- life --------------------------------------------------------------------------------------
 
@@ -240,13 +233,14 @@ class Node:
 
     def _take(self, config: Config) -> None:
         """What can change while the node runs: ``reloading.RELOADABLE``. Raises ConfigError."""
-        self.web.renew_certificate()
         let_in(self.served, access_of(config))
         self.ingest.let_in(access_of(config))
         logs.configure(config.log, node=config.node.id, process="node")
         self.disk.min_free, self.disk.journal_max = config.journal.min_free, config.journal.max_size
         self.archive.keep = config.snapshot.revisions_to_keep
         self.driver.handle(on.SnapshotEvery(config.snapshot.interval))
+        self.web.renew_certificate()
+        self.ingest.look_at_certificate()
 
     async def _tick(self) -> None:
         """The supervisor says first what still runs, so that no second query process is started."""

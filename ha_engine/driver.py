@@ -250,7 +250,7 @@ class Driver:
 
     async def _call_lease(self, action: do.Action) -> None:
         """A reply later than its deadline counts as lost; its thread is left to end by itself."""
-        if self._kept is not None and not isinstance(action, do.ReadLease):
+        if self._kept is not None and _begins_an_epoch(action):
             await self._kept  # R16: what is tried is on disk before it can take effect
         loop, began = asyncio.get_running_loop(), time.monotonic()
         try:
@@ -307,3 +307,14 @@ class Driver:
         task = asyncio.get_running_loop().create_task(run(), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _begins_an_epoch(action: do.Action) -> bool:
+    """A renewal or a release waits for no disk: a slow one would cost the lease."""
+    match action:
+        case do.CreateLease():
+            return True
+        case do.WriteLease(expected, wanted):
+            return wanted.epoch > expected.epoch
+        case _:
+            return False

@@ -44,8 +44,8 @@ class Reloaded:
 
 
 class Reloader:
-    """Of one process. ``take`` is called with what holds from then on; where it raises ConfigError,
-    it has changed nothing."""
+    """Of one process. ``take`` is called with what holds from then on; a ConfigError from it tells
+    what of that could not be done."""
 
     def __init__(
         self, running: Config, read: Callable[[], Config], take: Callable[[Config], None]
@@ -60,9 +60,11 @@ class Reloader:
             at = datetime.now(UTC).isoformat(timespec="milliseconds")
             try:
                 found = await asyncio.to_thread(self._read)
-                self._change(at, merged(self._running, found), found)
+                wanted = merged(self._running, found)
             except (ConfigError, OSError) as error:
                 self._keep(at, tuple(str(error).splitlines()))
+            else:
+                self._change(at, wanted, found)
 
     def _keep(self, at: str, problems: tuple[str, ...]) -> None:
         for problem in problems:
@@ -71,8 +73,12 @@ class Reloader:
 
     def _change(self, at: str, wanted: Config, found: Config) -> None:
         changed, left = tuple(differing(self._running, wanted)), tuple(differing(wanted, found))
-        self._take(wanted)
         self._running, self.last = wanted, Reloaded(at, (), left)
+        try:
+            self._take(wanted)
+        except ConfigError as error:
+            self.last = Reloaded(at, (str(error),), left)
+            log.error("not all of the config is taken", problem=str(error))
         log.info("the config is read again", changed=changed)
         if left:
             log.warning("a restart is needed for what else has changed", keys=left)
@@ -92,10 +98,28 @@ def merged(running: Config, found: Config) -> Config:
                 f"{name}: with what the node has of it already, {why}; restart it to take all"
             ) from error
         sections[name] = section
+    _require_guards(running, found)
     wanted = running.model_copy(update=sections)
     if misfits := wanted.misfits():
         raise ConfigError("\n".join(f"with what needs a restart: {one}" for one in misfits))
     return wanted
+
+
+def _require_guards(running: Config, found: Config) -> None:
+    """What lets a right go without tokens may be that the node is to listen elsewhere, which it
+    does after a restart only. Raises ConfigError."""
+    doors = [(c.http.listen, c.http.insecure, c.ingest.listen, c.ingest.insecure)
+             for c in (running, found)]  # fmt: skip
+    opened = [
+        f"access.{name}"
+        for name in RELOADABLE["access"]
+        if getattr(running.access, name) and not getattr(found.access, name)
+    ]
+    if opened and doors[0] != doors[1]:
+        raise ConfigError(
+            f"{' and '.join(opened)} would ask for no token any more while the node still listens "
+            "as before; restart it to take all"
+        )
 
 
 def differing(one: Config, other: Config) -> Iterator[str]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 from collections.abc import Iterator
 from typing import Any
 
 import uvicorn
 
-from ha_engine.certificates import readable_pair
+from ha_engine.certificates import server_context
 from ha_engine.config import HttpConfig
 from ha_engine.config.quantities import split_address
-from ha_engine.config.server_tls import ServerTls
 from ha_engine.errors import AddressInUse
 
 GRACE_SECONDS = 3
@@ -22,7 +22,7 @@ class WebServer(uvicorn.Server):
     """uvicorn without its signal handlers: the node has its own."""
 
     def __init__(self, application: Any, http: HttpConfig) -> None:
-        self._tls = http.tls
+        self._tls, self._newest = http.tls, server_context(http.tls, "http.tls")
         super().__init__(
             uvicorn.Config(
                 application,
@@ -34,24 +34,31 @@ class WebServer(uvicorn.Server):
                 timeout_keep_alive=int(http.keep_alive),
                 limit_concurrency=http.max_connections,
                 timeout_graceful_shutdown=GRACE_SECONDS,
-                **_certificate(http.tls),
+                **_encrypting(self._newest, self._show_newest),
             )
         )
 
     def renew_certificate(self) -> None:
         """Connections that are opened from now on see what the files hold. Raises ConfigError."""
-        if (pair := readable_pair(self._tls, "http.tls")) and self.config.ssl:
-            self.config.ssl.load_cert_chain(*pair)
+        self._newest = server_context(self._tls, "http.tls")
+
+    def _show_newest(self, connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
+        """Called in each handshake. To load a pair into the context that listens would keep the old
+        one for callers that know another kind of key, and no key at all where it fails midway."""
+        if self._newest is not None:
+            connection.context = self._newest
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
 
-def _certificate(tls: ServerTls) -> dict[str, Any]:
-    """Settings of uvicorn. Raises ConfigError."""
-    pair = readable_pair(tls, "http.tls")
-    return {} if pair is None else dict(zip(("ssl_certfile", "ssl_keyfile"), pair, strict=True))
+def _encrypting(context: ssl.SSLContext | None, in_handshake: Any) -> dict[str, Any]:
+    """Settings of uvicorn."""
+    if context is None:
+        return {}
+    context.sni_callback = in_handshake
+    return {"ssl_context_factory": lambda config, default: context}
 
 
 def listen(address: str) -> socket.socket:

@@ -8,11 +8,13 @@ and compute the same batches may work together, so that a group is upgraded node
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from importlib.metadata import version
 
 from ha_engine.errors import JavaMissing
 from ha_engine.query.session import check_java
 
+SEMANTICS = "batch semantics"
 BATCH_SEMANTICS = 1
 """Raised by a release that makes other batches, rows or digests of the same records, or writes a
 checkpoint that the release before it cannot continue."""
@@ -21,17 +23,31 @@ checkpoint that the release before it cannot continue."""
 def runtime_versions() -> dict[str, str]:
     """Versions by component. Blocks while Java tells its own, some 0.1 s."""
     return {
-        "batch semantics": str(BATCH_SEMANTICS),
+        SEMANTICS: str(BATCH_SEMANTICS),
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
         "java": _java(),
         **package_versions(),
     }
 
 
+def checkpoint_versions() -> dict[str, str]:
+    """What a checkpoint was written with."""
+    return {SEMANTICS: str(BATCH_SEMANTICS), **package_versions()}
+
+
 def package_versions() -> dict[str, str]:
     """Of the packages that compute a batch, and write a checkpoint."""
     packages = {"spark": "pyspark", "pyarrow": "pyarrow", "pandas": "pandas"}
     return {name: version(package) for name, package in packages.items()}
+
+
+def why_not_continued(written_with: Mapping[str, str]) -> str | None:
+    """Why this engine cannot go on from a checkpoint of those versions; None when it can."""
+    ours, theirs = checkpoint_versions(), {SEMANTICS: "1", **written_with}
+    for name in ("spark", SEMANTICS):
+        if theirs.get(name) != ours[name]:
+            return f"{name} {theirs.get(name)} wrote its state, and this is {name} {ours[name]}"
+    return None
 
 
 def _java() -> str:

@@ -214,6 +214,10 @@ class IngestServer:
             return self._server.add_insecure_port(listen)
         return self._server.add_secure_port(listen, credentials)
 
+    def look_at_certificate(self) -> None:
+        """Raises ConfigError where a connection would not get the one that its file holds now."""
+        readable_pair(self._config.tls, "ingest.tls")
+
     def let_in(self, access: Access) -> None:
         """From now on; streams that are open go on."""
         self._guard.access = access

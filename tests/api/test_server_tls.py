@@ -74,7 +74,8 @@ def test_a_renewed_certificate_is_shown_without_a_restart(
     server = WebServer(still_node(), HttpConfig(tls=tls))
     node = Node(tmp_path / "a", scheme="grpcs://", tls=tls)
     other = Authority(tmp_path / "other")
-    renewed = other.files("renewed", san="IP:127.0.0.1")
+    # A live context that had loaded it too would go on with the old one, which is of another kind.
+    renewed = other.files("renewed", san="IP:127.0.0.1", rsa=True)
     monkeypatch.setenv("SSL_CERT_FILE", str(other.certificate))
     try:
         with running(server, "https") as url:

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ha_engine.query.runtime import runtime_versions
+from ha_engine.config import Config
+from ha_engine.config.group import group_digest
+from ha_engine.query.application import load_application
+from ha_engine.query.runtime import SEMANTICS, runtime_versions, why_not_continued
 
 
 def test_every_component_that_computes_a_batch_has_a_version() -> None:
@@ -21,3 +24,40 @@ def test_every_component_that_computes_a_batch_has_a_version() -> None:
 def test_a_host_without_java_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert runtime_versions()["java"] == "none"
+
+
+def test_a_checkpoint_is_continued_by_the_same_spark_and_semantics_only() -> None:
+    spark = importlib.metadata.version("pyspark")
+    assert why_not_continued({"spark": spark, "pyarrow": "1.0"}) is None
+    assert why_not_continued({"spark": spark, SEMANTICS: "1"}) is None
+    assert "spark 3.5.0 wrote its state" in (why_not_continued({"spark": "3.5.0"}) or "")
+    other = why_not_continued({"spark": spark, SEMANTICS: "2"})
+    assert other == "batch semantics 2 wrote its state, and this is batch semantics 1"
+
+
+APPLICATION = """
+name: fixed
+streams:
+  events:
+    schema: {id: bigint not null, at: timestamp, text: string}
+    watermark: {column: at, delay: 10 minutes}
+    sources:
+      - {name: drop, type: file, directory: /srv/events, format: csv}
+queries:
+  counts:
+    sql: SELECT count(*) AS n FROM events GROUP BY window(at, '1 minute')
+    output_mode: append
+    sinks:
+      - {name: table, type: postgres, table: counts, mode: upsert, key: [n], auto_create: true}
+      - {name: lines, type: files, directory: /srv/counts}
+"""
+
+
+def test_a_release_gives_the_same_digests_to_the_same_files(tmp_path: Path) -> None:
+    """Two releases with other ones refuse each other, and a query's state is not continued. Where
+    that is meant, tell of it in the changelog, and correct these."""
+    (tmp_path / "application.yaml").write_text(APPLICATION)
+    application = load_application(tmp_path / "application.yaml")
+    assert application.queries["counts"].digest == "15f376ab1ccc74196e8c45418f428f66"
+    assert application.digest == "d51861d0e8a927e043810cea349fad73"
+    assert group_digest(Config()) == "cbfcfc80f0f74591ebb7e268114e9bd6"

@@ -23,13 +23,16 @@ class Authority:
             "-out", self.certificate,
         )  # fmt: skip
 
-    def files(self, name: str, *, san: str | None = "", days: int = 30) -> dict[str, str]:
+    def files(
+        self, name: str, *, san: str | None = "", days: int = 30, rsa: bool = False
+    ) -> dict[str, str]:
         """Keys of ``event_sync.tls`` for ``name``; ``san`` None leaves the extension out."""
+        kind = ("rsa:2048",) if rsa else ("ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")
         key, request = self._directory / f"{name}.key", self._directory / f"{name}.csr"
         certificate, extension = self._directory / f"{name}.pem", self._directory / f"{name}.ext"
         _openssl(
-            "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-            "-subj", f"/CN={name}", "-keyout", key, "-out", request,
+            "req", "-newkey", *kind, "-nodes", "-subj", f"/CN={name}", "-keyout", key,
+            "-out", request,
         )  # fmt: skip
         extension.write_text("" if san is None else f"subjectAltName={san or f'DNS:{name}'}\n")
         _openssl(

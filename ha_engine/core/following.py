@@ -112,6 +112,9 @@ class Following:
             if self._lease.row is not None:
                 yield from self._lessee.bind(self._lease.row.group_id)
             self._lease.again_at_once(now)
+        # 1. A holder has this journal given up, for which the query process must end first. 2. The
+        # next holder goes on behind it as it is: nothing is given up, and the queries run again.
+        self.giving_up = False
         yield self._ack(peer)
 
     def bind(self) -> Iterator[do.Action]:

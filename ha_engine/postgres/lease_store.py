@@ -21,11 +21,12 @@ from sqlalchemy import (
     Label,
     Row,
     Select,
+    Text,
     func,
     insert,
     literal,
+    literal_column,
     select,
-    text,
     update,
 )
 from sqlalchemy.dialects.postgresql import insert as postgres_insert
@@ -42,6 +43,8 @@ T = TypeVar("T")
 PAUSE_ATTEMPTS = 20
 """The holder writes once each renew_every: that it is in between even twice is rare."""
 
+_SYSTEM = literal_column("(SELECT system_identifier::text FROM pg_control_system())", Text)
+_TIMELINE = func.substr(func.pg_walfile_name(func.pg_current_wal_lsn()), 1, 8)
 _ROW = [
     column for column in lease.c if column.name not in {"group_name", "expires_at", "written_at"}
 ]
@@ -110,7 +113,11 @@ class PostgresLeaseStore:
     def compare_and_set(
         self, expected: LeaseRow, wanted: LeaseRow, *, why: str | None = None
     ) -> LeaseRow | None:
-        """Replace ``expected`` by ``wanted`` with version + 1; None: it was no longer ``expected``.
+        """Replace ``expected`` by ``wanted`` with version + 1; None: it was no longer ``expected``,
+        or this is another database than ``wanted`` names.
+
+        1. A node reads the row and sleeps. 2. Another one acquires, and the database fails over
+        without that. 3. The first one wakes up and finds the row as it has read it (R5).
 
         A change of holder or epoch is written to the history by the same statement, and whoever
         listens hears of anything that is more than a renewal.
@@ -118,7 +125,7 @@ class PostgresLeaseStore:
         values = _columns(wanted) | {"version": lease.c.version + 1}
         written = (
             update(lease)
-            .where(lease.c.group_name == self._group, *_is(expected))
+            .where(lease.c.group_name == self._group, *_is(expected), *_here(wanted))
             .values(**values, **self._times())
             .returning(*_ROW)
             .cte("written")
@@ -176,10 +183,7 @@ class PostgresLeaseStore:
 
     def identity(self) -> DatabaseIdentity:
         """Which PostgreSQL answers; works for an unprivileged role (R5)."""
-        statement = text(
-            "SELECT (SELECT system_identifier::text FROM pg_control_system()),"
-            " substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
-        )
+        statement = select(_SYSTEM, _TIMELINE)
         row = self._call(lambda connection: connection.execute(statement).one())
         return DatabaseIdentity(row[0], row[1])
 
@@ -280,6 +284,13 @@ def _is(expected: LeaseRow) -> list[Any]:
         lease.c.epoch == expected.epoch,
         lease.c.version == expected.version,
     ]
+
+
+def _here(row: LeaseRow) -> list[Any]:
+    """That this is the database in which ``row`` is to stand."""
+    if row.identity is None:
+        return []
+    return [row.identity.system_identifier == _SYSTEM, row.identity.timeline == _TIMELINE]
 
 
 def _columns(row: LeaseRow) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class LeaseTable:
             expects.epoch,
             expects.version,
         )
-        if not same:
+        if not same or wanted.identity not in (None, self.identity):
             return None
         _require_legal(expected, wanted)
         return self.put(now, replace(wanted, version=expected.version + 1), why)

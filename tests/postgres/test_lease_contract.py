@@ -298,3 +298,16 @@ def test_an_outage_of_an_epoch_that_nobody_held_changes_nothing(store: Store) ->
     store.note_outage(4, 1.0)
     store.note_outage(9, 1.0)
     assert store.history() == before
+
+
+def test_a_write_for_another_database_changes_nothing(store: Store) -> None:
+    """R5. 1. A row is read, and its reader sleeps. 2. The database fails over meanwhile."""
+    here = store.identity()
+    store.create(replace(HELD, identity=here))
+    row = store.read()
+    assert row is not None
+    for strange in (replace(here, timeline="0000000F"), replace(here, system_identifier="7")):
+        taken = replace(row, holder=BY_B, epoch=2, version=2, in_sync=(B,), identity=strange)
+        assert store.compare_and_set(row, taken) is None
+        assert store.read() == row
+    assert store.compare_and_set(row, replace(taken, identity=here)) is not None

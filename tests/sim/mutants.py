@@ -71,7 +71,6 @@ HUNTED = (
         "self.held is not None and self.possible == {self.member}",
         "self.row.in_sync == (self.member,)",
     ),
-    _hunted(497, "R5", "lease", "(self.moved and not self._is_as_written)", "False"),
     _hunted(24, "R5", "lease", "return self.high_water.above(row) or", "return"),
     _hunted(
         7,

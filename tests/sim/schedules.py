@@ -305,6 +305,26 @@ def a_handover_meets_a_row_that_lost_writes(stage: Stage) -> None:
     stage.heal()
 
 
+def a_reader_sleeps_through_an_acquisition_and_its_loss(stage: Stage) -> None:
+    """R5, I1. 1. b has asked for the row and is stopped. 2. a is started again, acquires anew and
+    dies. 3. The database fails over without that acquisition. 4. b goes on with the answer that it
+    has waited for: the row stands there as it was read, and must not be acquired from."""
+    group, a, b = stage.group, stage.a, stage.b
+    group.restart_within = 0.1
+    a.kill(query_process_dies=False)
+    stage.until(lambda: b.core.lease.sent_at is not None)
+    b.pause(60)
+    stage.until(lambda: a.alive and a.core.epoch == 2 and stage.is_active(a)())
+    group.restart_within = 30.0
+    a.kill(query_process_dies=False)
+    before = next(n for n, row in enumerate(group.facts.branch) if row.epoch == 2)
+    group.database.fail_over(len(group.facts.branch) - before)
+    b.resume(b.processes)
+    stage.wait(3)
+    require(b.truth.role is not Role.ACTIVE, "R5", "b acquired an epoch that was another's")
+    stage.heal()
+
+
 def a_holder_sleeps_while_another_keeps_other_revisions(stage: Stage) -> None:
     """R29. 1. a may trim up to its oldest revision, and is stopped. 2. b acquires and takes
     snapshots until that revision is gone. 3. a goes on, and has not heard that it was succeeded: it
@@ -507,6 +527,7 @@ SCHEDULES: tuple[Callable[[Stage], None], ...] = (
     a_promise_is_forgotten_by_a_restart,
     an_acquisition_is_forgotten_by_a_restart,
     a_handover_meets_a_row_that_lost_writes,
+    a_reader_sleeps_through_an_acquisition_and_its_loss,
     a_holder_sleeps_while_another_keeps_other_revisions,
     a_stopped_follower_does_not_think_its_leader_silent,
     a_member_falls_behind_its_removal,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 from tests.sim.history import Failed, play
@@ -65,7 +66,9 @@ def _outcomes(seeds: list[int], workers: int, forces: bool) -> Iterator[Outcome]
     if workers == 1:
         yield from map(one, seeds)
         return
-    with ProcessPoolExecutor(workers) as pool:
+    # Not forked from a process that has been through other tests: seen there, once, histories took
+    # two hundred times as long.
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         yield from pool.map(one, seeds, chunksize=20)
 
 

@@ -66,8 +66,8 @@ def _outcomes(seeds: list[int], workers: int, forces: bool) -> Iterator[Outcome]
     if workers == 1:
         yield from map(one, seeds)
         return
-    # Not forked from a process that has been through other tests: seen there, once, histories took
-    # two hundred times as long.
+    # Not forked from the tests' process: a child that collects what grpc.aio left there waits for
+    # ever for a thread that only its parent has.
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         yield from pool.map(one, seeds, chunksize=20)
 

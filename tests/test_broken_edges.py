@@ -35,7 +35,7 @@ class Breakage:
 
 
 BREAKAGES = (
-    Breakage("R1", "postgres.lease_store", "_group, *_is(expected))", "_group)",
+    Breakage("R1", "postgres.lease_store", "*_is(expected), *_here", "*_here",
              "postgres/test_lease_contract.py"),
     Breakage("R5", "postgres.lease_store", ", *_here(wanted))", ")",
              "postgres/test_lease_contract.py"),

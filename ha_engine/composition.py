@@ -232,9 +232,11 @@ class Node:
         self._reloading = self._watch(self.reloader.reload(), "reload")
 
     def _take(self, config: Config) -> None:
-        """What can change while the node runs: ``reloading.RELOADABLE``. Raises ConfigError."""
-        let_in(self.served, access_of(config))
-        self.ingest.let_in(access_of(config))
+        """What can change while the node runs: ``reloading.RELOADABLE``. Raises ConfigError
+        of a certificate, when all else is taken."""
+        access = access_of(config)
+        let_in(self.served, access)
+        self.ingest.let_in(access)
         logs.configure(config.log, node=config.node.id, process="node")
         self.disk.min_free, self.disk.journal_max = config.journal.min_free, config.journal.max_size
         self.archive.keep = config.snapshot.revisions_to_keep

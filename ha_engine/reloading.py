@@ -73,12 +73,13 @@ class Reloader:
 
     def _change(self, at: str, wanted: Config, found: Config) -> None:
         changed, left = tuple(differing(self._running, wanted)), tuple(differing(wanted, found))
-        self._running, self.last = wanted, Reloaded(at, (), left)
+        problems: tuple[str, ...] = ()
         try:
             self._take(wanted)
         except ConfigError as error:
-            self.last = Reloaded(at, (str(error),), left)
+            problems = (str(error),)
             log.error("not all of the config is taken", problem=str(error))
+        self._running, self.last = wanted, Reloaded(at, problems, left)
         log.info("the config is read again", changed=changed)
         if left:
             log.warning("a restart is needed for what else has changed", keys=left)
@@ -99,27 +100,27 @@ def merged(running: Config, found: Config) -> Config:
             ) from error
         sections[name] = section
     _require_guards(running, found)
-    wanted = running.model_copy(update=sections)
-    if misfits := wanted.misfits():
-        raise ConfigError("\n".join(f"with what needs a restart: {one}" for one in misfits))
-    return wanted
+    return running.model_copy(update=sections)
 
 
 def _require_guards(running: Config, found: Config) -> None:
     """What lets a right go without tokens may be that the node is to listen elsewhere, which it
     does after a restart only. Raises ConfigError."""
-    doors = [(c.http.listen, c.http.insecure, c.ingest.listen, c.ingest.insecure)
-             for c in (running, found)]  # fmt: skip
     opened = [
         f"access.{name}"
         for name in RELOADABLE["access"]
         if getattr(running.access, name) and not getattr(found.access, name)
     ]
-    if opened and doors[0] != doors[1]:
+    if opened and _doors(running) != _doors(found):
         raise ConfigError(
             f"{' and '.join(opened)} would ask for no token any more while the node still listens "
             "as before; restart it to take all"
         )
+
+
+def _doors(config: Config) -> tuple[object, ...]:
+    http, ingest = config.http, config.ingest
+    return http.listen, http.insecure, ingest.listen, ingest.insecure
 
 
 def differing(one: Config, other: Config) -> Iterator[str]:

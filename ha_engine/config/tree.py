@@ -71,8 +71,8 @@ class Config(Section):
         """Where the node process listens for its query process and its supervisor."""
         return self.runtime_dir / SOCKET_NAME
 
-    def misfits(self) -> tuple[str, ...]:
-        """What sections say against each other."""
+    @model_validator(mode="after")
+    def _sections_fit_each_other(self) -> Config:
         relations = (
             self._request_problem(),
             self._record_problem(),
@@ -80,11 +80,7 @@ class Config(Section):
             self._socket_problem(),
             self._access_problem(),
         )
-        return tuple(problem for problem in relations if problem)
-
-    @model_validator(mode="after")
-    def _sections_fit_each_other(self) -> Config:
-        if problems := self.misfits():
+        if problems := [problem for problem in relations if problem]:
             raise ValueError("\n".join(problems))
         return self
 

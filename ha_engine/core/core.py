@@ -222,6 +222,7 @@ class Core(Answers):
         return self.lease.carries_until if self.tenure is None else self.tenure.authority_ends()
 
     def _keep_high_water(self, before: HighWater) -> None:
+        """R16: comes before the write that it knows of."""
         mark = self.lease.high_water
         if mark != before:
             self.life.out.insert(0, do.KeepHighWater(mark))

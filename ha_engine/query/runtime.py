@@ -23,22 +23,17 @@ checkpoint that the release before it cannot continue."""
 def runtime_versions() -> dict[str, str]:
     """Versions by component. Blocks while Java tells its own, some 0.1 s."""
     return {
-        SEMANTICS: str(BATCH_SEMANTICS),
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
         "java": _java(),
-        **package_versions(),
+        **checkpoint_versions(),
     }
 
 
 def checkpoint_versions() -> dict[str, str]:
-    """What a checkpoint was written with."""
-    return {SEMANTICS: str(BATCH_SEMANTICS), **package_versions()}
-
-
-def package_versions() -> dict[str, str]:
-    """Of the packages that compute a batch, and write a checkpoint."""
+    """Of what computes a batch, and writes a checkpoint."""
     packages = {"spark": "pyspark", "pyarrow": "pyarrow", "pandas": "pandas"}
-    return {name: version(package) for name, package in packages.items()}
+    versions = {name: version(package) for name, package in packages.items()}
+    return {SEMANTICS: str(BATCH_SEMANTICS), **versions}
 
 
 def why_not_continued(written_with: Mapping[str, str]) -> str | None:

@@ -71,7 +71,7 @@ def format_of(content_type: str) -> Format:
 
 class Lines(NamedTuple):
     """Events as text: one a line, no blank lines, UTF-8. ``seams`` are the line breaks at which one
-    object ends and another begins, counted once since that takes as long as a tenth of the parse.
+    object ends and another begins; to count them takes its time, so it is done once.
     """
 
     text: bytes

@@ -128,7 +128,7 @@ def test_each_row_of_the_files_is_stored_once_and_in_order_over_many_failovers(
             wait_until(lambda n=node: source_of(n)["rejected"] == bad, within=PATIENCE)
             assert source_of(node)["rows"] == len(files.good)
         assert same_journal(pair)
-        assert source_of(pair.active())["state"] == "idle"
+        wait_until(lambda: source_of(pair.active())["state"] == "idle", within=PATIENCE)
     found = [stored(node) for node in pair.nodes.values()]
     assert found == [files.good, files.good]
     told = {letter for node in pair.nodes.values() for letter in letters(node)}

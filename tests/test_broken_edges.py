@@ -39,6 +39,8 @@ BREAKAGES = (
              "postgres/test_lease_contract.py"),
     Breakage("R5", "postgres.lease_store", ", *_here(wanted))", ")",
              "postgres/test_lease_contract.py"),
+    Breakage("R5", "postgres.lease_store", ".where(*_here(row))", "",
+             "postgres/test_lease_contract.py"),
     Breakage("R2", "data_dir", "fcntl.LOCK_EX | fcntl.LOCK_NB", "fcntl.LOCK_SH | fcntl.LOCK_NB",
              "journal/test_data_dir.py"),
     Breakage("R8", "journal.journal", "        self.retire()\n        self.truncate_after",

@@ -23,8 +23,9 @@ arrive as inputs, so every history can be replayed.
 
 from ha_engine.core.core import Core
 from ha_engine.core.deployment import Deployment, QueryPlan
+from ha_engine.core.high_water import HighWater
 from ha_engine.core.identity import Identity
-from ha_engine.core.lease import HighWater, LeaseTiming
+from ha_engine.core.lease import LeaseTiming
 from ha_engine.core.marks import MarkLimits
 from ha_engine.core.own_journal import OwnJournal
 from ha_engine.core.progress import PeerTiming

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ha_engine.core.lease import HighWater
+from ha_engine.core.high_water import HighWater
 from ha_engine.core.messages import Message
 from ha_engine.types import Cut, History, LeaseRow, Mark, Position, Record, Role
 

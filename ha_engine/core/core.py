@@ -16,9 +16,10 @@ from ha_engine.core.answers import Answers
 from ha_engine.core.deployment import Deployment
 from ha_engine.core.following import Following
 from ha_engine.core.forcing import Forcing
+from ha_engine.core.high_water import HighWater
 from ha_engine.core.identity import Identity
 from ha_engine.core.invariants import check
-from ha_engine.core.lease import HighWater, Lease, LeaseTiming
+from ha_engine.core.lease import Lease, LeaseTiming
 from ha_engine.core.lessee import Heard, Lessee
 from ha_engine.core.life import Life
 from ha_engine.core.own_journal import OwnJournal

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from ha_engine.core.high_water import HighWater
 from ha_engine.types import DatabaseIdentity, Holder, LeaseRow, Member
 
 EPOCHS_SKIPPED = 1000
@@ -21,25 +22,6 @@ class LeaseTiming:
     ttl: float
     renew_every: float
     margin: float
-
-
-@dataclass(frozen=True, slots=True)
-class HighWater:
-    """The highest (epoch, version) that this node ever read, kept on its disk (R5).
-
-    ``forced`` is the epoch that it last tried to acquire by force, 0 for none (R26). ``tried`` is
-    (epoch, version) that an acquire of unknown outcome would have made, (0, 0) for none: on disk
-    before it is sent, it binds the process that comes after this one too (R16).
-    """
-
-    epoch: int = 0
-    version: int = 0
-    identity: DatabaseIdentity | None = None
-    forced: int = 0
-    tried: tuple[int, int] = (0, 0)
-
-    def above(self, row: LeaseRow) -> bool:
-        return (row.epoch, row.version) < (self.epoch, self.version)
 
 
 class Lease:
@@ -61,6 +43,7 @@ class Lease:
         # R1: what the write in flight would make of the row, and writes of unknown outcome.
         self._in_flight: LeaseRow | None = None
         self._unresolved: tuple[LeaseRow, ...] = ()
+        self._tried_before = high_water.tried
         # What ``possible`` was worked out from, and what it came to: every step asks for it.
         self._known: tuple[LeaseRow | None, ...] = ()
         self._possible: frozenset[Member] = frozenset()
@@ -84,12 +67,14 @@ class Lease:
         """No request is in flight, and what stands there is known: a write may go out."""
         return self.sent_at is None and self.read_once
 
-    def sent(self, now: float, wanted: LeaseRow | None = None) -> None:
-        """A request goes out; ``wanted`` is the row that it writes, if it writes."""
+    def sent(
+        self, now: float, wanted: LeaseRow | None = None, over: LeaseRow | None = None
+    ) -> None:
+        """A request goes out; if it writes, then ``wanted`` in place of ``over``."""
         self.sent_at, self.next_at = now, now + self.timing.renew_every
-        self._in_flight = wanted
+        self._in_flight, self._tried_before = wanted, self.high_water.tried
         if wanted is not None and self._is_ours(wanted) and wanted.epoch > self.high_water.epoch:
-            self.high_water = replace(self.high_water, tried=_stamp(wanted))
+            self.high_water = self.high_water.when_tried(wanted.epoch, over)
 
     def again_at_once(self, now: float) -> None:
         self.next_at = now
@@ -104,7 +89,7 @@ class Lease:
             # A later version stands there: a write that expected an earlier one fails (R1). Behind
             # a failover of the database it may be that write, and what followed from it is lost.
             self._unresolved = tuple(w for w in self._unresolved if _stamp(w) > _stamp(row))
-            self._resolve_tried(row)
+            self.high_water = self.high_water.resolved_by(row)
         # Nobody waits for a poll once a silent holder's ttl is over.
         takeover = self.takeover_at
         if takeover is not None and takeover > now:
@@ -119,12 +104,13 @@ class Lease:
         if row.holder == self.me:
             self.safe_until = self.sent_at + self.timing.ttl - self.timing.margin
         self._unresolved = ()
-        self._resolve_tried(row)
+        self.high_water = self.high_water.resolved_by(row)
         self._answered()
 
     def denied(self) -> None:
         """Another row stands there; it is to be read before the next write (R1)."""
         self.read_once = False
+        self.high_water = replace(self.high_water, tried=self._tried_before)
         self._answered()
 
     def unknown(self) -> None:
@@ -145,12 +131,6 @@ class Lease:
 
     def forces(self, epoch: int) -> None:
         self.high_water = replace(self.high_water, forced=epoch)
-
-    def _resolve_tried(self, row: LeaseRow) -> None:
-        """That row stands where the acquire would have been written, or above (R1)."""
-        epoch, version = self.high_water.tried
-        if row.epoch >= epoch or row.version >= version:
-            self.high_water = replace(self.high_water, tried=(0, 0))
 
     def _remember(self, now: float, row: LeaseRow | None) -> None:
         if row is None or self.row is None or _stamp(row) != _stamp(self.row):

@@ -132,7 +132,7 @@ class Lessee:
         return Waits(_why_not(lease, now))
 
     def _write(self, now: float, expected: LeaseRow, wanted: LeaseRow, why: str) -> do.Action:
-        self.lease.sent(now, wanted)
+        self.lease.sent(now, wanted, expected)
         return do.WriteLease(expected, wanted, why)
 
     def _make(self, now: float, row: LeaseRow, why: str = "") -> do.Action:

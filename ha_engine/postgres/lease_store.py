@@ -96,10 +96,14 @@ class PostgresLeaseStore:
         return self._one_row(select(*_ROW).where(lease.c.group_name == self._group))
 
     def create(self, row: LeaseRow, *, why: str | None = None) -> LeaseRow | None:
-        """Write the row of a group that has none, as given (R6); None: somebody was faster."""
+        """Write the row of a group that has none, as given (R6); None: somebody was faster, or
+        this is another database than ``row`` names (R5)."""
+        plain = {"group_name": self._group, **_columns(row)}
+        typed = {name: literal(value, lease.c[name].type) for name, value in plain.items()}
+        values = typed | self._times()
         created = (
             postgres_insert(lease)
-            .values(group_name=self._group, **_columns(row), **self._times())
+            .from_select(list(values), select(*values.values()).where(*_here(row)))
             .on_conflict_do_nothing()
             .returning(*_ROW)
             .cte("created")

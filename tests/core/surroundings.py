@@ -48,7 +48,9 @@ class LeaseTable:
 
     def create(self, now: float, row: LeaseRow) -> LeaseRow | None:
         why = "first row of the group" if row.epoch <= 1 else "the database had lost the row"
-        return None if self.row is not None else self.put(now, row, why)
+        if self.row is not None or row.identity not in (None, self.identity):
+            return None
+        return self.put(now, row, why)
 
     def compare_and_set(
         self, now: float, expected: LeaseRow, wanted: LeaseRow, why: str | None = None

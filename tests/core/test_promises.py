@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ha_engine.core.lease import HighWater, Lease, LeaseTiming
+from ha_engine.core.high_water import HighWater
+from ha_engine.core.lease import Lease, LeaseTiming
 from ha_engine.types import Holder, LeaseRow, Member
 from tests.core.surroundings import IDENTITY
 
@@ -33,3 +34,26 @@ def test_none_is_given_to_the_holder_that_was_succeeded() -> None:
     lease = Lease(Holder("b", "p2"), B, LeaseTiming(3.0, 0.8, 0.4), known)
     read(lease, 1.0, replace(ROW, holder=Holder("b", "p1"), epoch=2, version=5, in_sync=(B,)))
     assert not lease.promise(1.2, 1)
+
+
+def test_an_acquire_that_was_denied_binds_nobody_and_what_was_tried_before_still_does() -> None:
+    timing = LeaseTiming(3.0, 0.8, 0.4)
+    for before in ((0, 0), TRIED):
+        lease = Lease(Holder("b", "p2"), B, timing, HighWater(1, 4, IDENTITY, tried=before))
+        read(lease, 1.0, ROW)
+        lease.sent(5.0, lease.acquired(None), ROW)
+        assert not lease.promise(5.1, 1), "it is on its way"
+        lease.denied()
+        assert lease.high_water.tried == before
+
+
+def test_a_row_that_another_made_excludes_the_one_that_this_node_would_have_made() -> None:
+    """R26: whoever knew of a higher version than the other need not wait until that is reached."""
+    lease = Lease(Holder("b", "p2"), B, LeaseTiming(3.0, 0.8, 0.4), HighWater(7, 900, IDENTITY))
+    lease.sent(1.0)
+    lease.saw(1.1, None, IDENTITY)
+    lease.sent(2.0, lease.forced_anew("group-1", None))
+    lease.unknown()
+    assert lease.high_water.tried[0] > 7
+    read(lease, 3.0, replace(ROW, epoch=lease.high_water.tried[0] - 1))
+    assert lease.high_water.tried == (0, 0)

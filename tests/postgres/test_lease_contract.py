@@ -78,6 +78,17 @@ def test_a_row_is_created_once(store: Store) -> None:
     assert len(store.history()) == 1
 
 
+def test_a_row_for_another_database_is_not_created(store: Store) -> None:
+    """R5. 1. A node reads that there is no row, and sleeps. 2. Another one creates it, and the
+    database fails over without that. 3. The first one wakes up, and there is none as before."""
+    here = store.identity()
+    for strange in (replace(here, timeline="0000000F"), replace(here, system_identifier="7")):
+        assert store.create(replace(HELD, identity=strange)) is None
+        assert store.read() is None
+    assert not store.history()
+    assert store.create(replace(HELD, identity=here)) is not None
+
+
 def test_of_many_who_create_the_row_one_succeeds(opening: Opening) -> None:
     stores = [opening() for _ in range(WRITERS)]
     rows = [replace(FIRST, group_id=f"group-{n}") for n in range(WRITERS)]

@@ -16,6 +16,9 @@ from ha_engine.types import Position
 
 CHUNK_BYTES_MAX = 1 << 20
 CHUNK_BYTES_MIN = 64 << 10
+UNCONFIRMED_MAX = 2
+"""Messages that the peer has not confirmed, unless the next one is as large as one may be: one is
+on its way while the peer's disk writes the other, and what comes meanwhile shares a message."""
 
 
 class RecordStream:
@@ -77,12 +80,17 @@ class RecordStream:
     async def _next(self) -> Chunk:
         while True:
             first = self._at.sequence + 1
-            if chunk := self._tail.chunk(first, self._chunk_max):
+            if self._may_send(first) and (chunk := self._tail.chunk(first, self._chunk_max)):
                 return chunk
             if first < self._tail.first:
                 last = self._tail.first - 1
                 return await asyncio.to_thread(self._files.chunk, first, last, self._chunk_max)
             await self._move()
+
+    def _may_send(self, first: int) -> bool:
+        if len(self._unconfirmed) < UNCONFIRMED_MAX:
+            return True
+        return self._tail.size_from(first, self._chunk_max) >= self._chunk_max
 
     async def _move(self) -> None:
         self._moved.clear()

@@ -53,6 +53,7 @@ class SyncNode:
         self.failures: list[BaseException] = []
         self.acking = True
         self.leader: str | None = None
+        self.epoch = EPOCH
         self.why = "a test"
         self.appended = self.journal.last
         self.received = self.asked = 0
@@ -100,9 +101,9 @@ class SyncNode:
     def handle(self, event: on.Input) -> None:
         self.inputs.append(event)
         match event:
-            case on.PeerSaid(peer, Records(_, previous, records, _)):
+            case on.PeerSaid(peer, Records(epoch, previous, records, _)):
                 assert previous == self.appended, f"{previous} came behind {self.appended}"
-                self.leader = peer
+                self.leader, self.epoch = peer, epoch
                 self.received += len(records)
                 self.append(records)
 
@@ -123,7 +124,7 @@ class SyncNode:
 
     def ack(self, durable: int) -> None:
         if self.leader is not None:
-            self.tell(self.leader, Ack(EPOCH, self.journal.journal_id, durable, True, False))
+            self.tell(self.leader, Ack(self.epoch, self.journal.journal_id, durable, True, False))
 
     def say(self, **others: object) -> None:
         """Change what this node's Hello says."""

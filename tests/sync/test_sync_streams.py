@@ -190,6 +190,25 @@ async def test_no_more_is_in_flight_than_the_bound_while_the_peer_acks_nothing(m
     await async_wait_until(lambda: a.sync.in_flight()["node-b"] == 0)
 
 
+async def test_what_comes_while_two_messages_are_unconfirmed_shares_the_next(pair: Pair) -> None:
+    a, b = pair
+    b.acking = False
+    a.stream("node-b")
+    for sequence in (1, 2):
+        a.append([events(sequence)])
+        await async_wait_until(lambda s=sequence: b.received == s)
+    for sequence in range(3, 11):
+        a.append([events(sequence)])
+        await a.writer.room(0)  # long enough for a message of its own
+    a.append([large(11, 2)])  # so much does not wait
+    await async_wait_until(lambda: b.received == 11)
+    assert [len(one.records) for one in batches(b)] == [1, 1, 8, 1]
+    b.acking = True
+    b.ack(b.journal.last.sequence)
+    a.append([events(12)])
+    await equal(a, b)
+
+
 async def test_a_record_over_the_bound_is_sent_when_nothing_else_is_in_flight(make: Make) -> None:
     b = await make("node-b", plain({"node-a": 1}))
     a = await make("node-a", plain({"node-b": b.sync.port}, max_in_flight="1MiB"))

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from starlette.applications import Starlette
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 FILES = Path(__file__).parent / "page"
 READ_BY_PEERS = frozenset({"/v1/status", "/v1/cluster", "/v1/history"})
@@ -53,11 +54,11 @@ class WithPage:
     def _of(self, scope: Scope) -> ASGIApp:
         if scope["type"] != "http":
             return self._api
+        if scope["path"] in READ_BY_PEERS and scope["method"] in ("GET", "HEAD", "OPTIONS"):
+            return self._readable
         if scope["method"] not in ("GET", "HEAD"):
             return _NOT_FROM_THERE if _is_of_another_site(scope) else self._api
-        if scope["path"] in self._paths:
-            return self._page
-        return self._readable if scope["path"] in READ_BY_PEERS else self._api
+        return self._page if scope["path"] in self._paths else self._api
 
 
 _NOT_FROM_THERE = JSONResponse(
@@ -111,24 +112,15 @@ def _origin(scheme: str, host: str, port: str) -> str:
     return f"{scheme}://{host}" + ("" if (scheme, port) in _USUAL_PORTS else port)
 
 
-class ReadByPeers:
-    """Lets the page of a peer read what ``app`` answers, with no credentials. ASGI middleware.
+class ReadByPeers(CORSMiddleware):
+    """Lets the page of a peer read what ``app`` answers, with the token that it was given if any.
 
     Any other page gets the answer without the header, so that its browser keeps it from the page.
     """
 
     def __init__(self, app: ASGIApp, peers: Urls) -> None:
-        self._app, self._peers = app, peers
+        super().__init__(app, allow_methods=["GET"], allow_headers=["Authorization"])
+        self._peers = peers
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        origin = Headers(scope=scope).get("origin")
-
-        async def answer(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                headers.add_vary_header("Origin")
-                if origin is not None and origin in origins(self._peers()):
-                    headers["Access-Control-Allow-Origin"] = origin
-            await send(message)
-
-        await self._app(scope, receive, answer)
+    def is_allowed_origin(self, origin: str) -> bool:
+        return origin in origins(self._peers())

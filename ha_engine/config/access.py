@@ -29,7 +29,7 @@ class AccessConfig(Section):
     read: dict[Name, Digest] = Field(
         default_factory=dict,
         description="Who may read status, history and metrics; with none here, everybody may. The "
-        "page at / has no token to read with. Reloadable.",
+        "page at / asks for one of them, and for the same one on each node. Reloadable.",
     )
 
     @model_validator(mode="after")

@@ -86,6 +86,28 @@ async def test_only_a_peers_page_may_read_and_only_what_is_for_reading(
     assert await allowed("POST", "/v1/switchover", PEER) is None
 
 
+async def test_a_peers_page_may_send_its_token_and_nothing_else(browser: httpx.AsyncClient) -> None:
+    """Before a browser sends a token to another origin it asks, with a request of its own."""
+
+    async def may(path: str, **asked: str) -> bool:
+        usual = {"origin": PEER, "method": "GET", "headers": "authorization"} | asked
+        headers = {f"Access-Control-Request-{name}": usual[name] for name in ("method", "headers")}
+        headers |= {"Origin": usual["origin"], "Sec-Fetch-Site": "cross-site"}
+        answer = await browser.options(path, headers=headers)
+        assert "Access-Control-Allow-Credentials" not in answer.headers
+        allowed = answer.headers.get("Access-Control-Allow-Origin") == usual["origin"]
+        return answer.is_success and allowed
+
+    for path in READ_BY_PEERS:
+        assert await may(path)
+        assert not await may(path, origin="http://10.0.0.2:9090")
+        assert not await may(path, origin="null")
+        assert not await may(path, method="POST")
+        assert not await may(path, headers="authorization,x-other")
+    assert not await may("/v1/snapshot")
+    assert not await may("/v1/switchover", method="POST")
+
+
 @pytest.mark.parametrize(
     ("sent_by", "status"),
     [("same-origin", 200), ("none", 200), (None, 200), ("same-site", 403), ("cross-site", 403)],

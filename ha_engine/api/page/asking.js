@@ -8,15 +8,24 @@ const HISTORY_EVERY_MS = 15000;
 /** An answer older than this is no news of a node any more. */
 const FRESH_MS = 3500;
 
+const DENIED = [401, 403];
+
+class Denied extends Error {}
+
 /** One node as this browser hears it. */
 export class Heard {
-  /** @param {string} base the URL of its HTTP interface, with a slash at the end */
-  constructor(base) {
+  /**
+   * @param {string} base the URL of its HTTP interface, with a slash at the end
+   * @param {Reading} reading
+   */
+  constructor(base, reading) {
     this.base = base;
+    this.reading = reading;
     this.status = this.cluster = null;
     this.answeredAt = null; // of performance.now()
     this.before = null; // the answer before: {status, at}
     this.trouble = null; // why there is no answer, as a sentence
+    this.denied = false; // it asks for a token, or for another one
     this.history = null; // {changes} or {error}
     this.historyAt = -Infinity;
     this.closed = false;
@@ -50,9 +59,11 @@ export class Heard {
       if (this.status) this.before = {status: this.status, at: this.answeredAt};
       const changed = cluster.lease?.epoch !== this.cluster?.lease?.epoch;
       Object.assign(this, {status, cluster, answeredAt: performance.now(), trouble: null});
+      this.denied = false;
       if (changed || this.answeredAt - this.historyAt > HISTORY_EVERY_MS) await this.#askHistory();
     } catch (error) {
       this.trouble = sentence(error);
+      this.denied = error instanceof Denied;
     }
   }
 
@@ -69,9 +80,11 @@ export class Heard {
     const answer = await fetch(this.base + path, {
       cache: 'no-store',
       redirect: 'error',
+      headers: this.reading.headers,
       signal: AbortSignal.timeout(ANSWER_MS_MAX),
     });
     const body = await answer.json();
+    if (DENIED.includes(answer.status)) throw new Denied(body.error);
     if (!answer.ok) throw new Error(body.error ?? `${path} answered ${answer.status}`);
     return body;
   }
@@ -79,8 +92,9 @@ export class Heard {
 
 /** The node that serves this page, and the peers at the URLs that it names. */
 export class Nodes {
-  constructor(base) {
-    this.home = new Heard(base);
+  constructor(base, reading) {
+    this.reading = reading;
+    this.home = new Heard(base, reading);
     this.peers = new Map();
     this.home.listen();
   }
@@ -101,7 +115,7 @@ export class Nodes {
     const known = this.peers.get(name);
     if (known?.base === base) return;
     if (known) known.closed = true;
-    const peer = new Heard(base);
+    const peer = new Heard(base, this.reading);
     this.peers.set(name, peer);
     peer.listen();
   }

@@ -1,12 +1,13 @@
 // The page: asks the nodes, makes one group of what they say, and draws it once a second.
 //
 // asking.js hears the nodes; group.js, verdict.js, alerts.js and samples.js make sense of it;
-// sections/ draw it; request.js asks for what an operator wants.
+// sections/ draw it; reading.js asks for a token, request.js for what an operator wants.
 
 import {alertsOf} from './alerts.js';
 import {Nodes} from './asking.js';
 import {h, show} from './dom.js';
 import {groupOf} from './group.js';
+import {Reading} from './reading.js';
 import {Requests} from './request.js';
 import {Samples} from './samples.js';
 import {charts} from './sections/charts.js';
@@ -21,7 +22,8 @@ const SAMPLE_EVERY_MS = 1000;
 const SIGNS = {good: '●', busy: '◐', failing: '◐', warn: '▲', bad: '✖', dark: '✖'};
 
 const base = new URL('.', location.href).href;
-const nodes = new Nodes(base);
+const reading = new Reading();
+const nodes = new Nodes(base, reading);
 const samples = new Samples();
 const requests = new Requests(base);
 const blocked = new Set(); // peers that this page was loaded before
@@ -29,6 +31,7 @@ let sampledAt = -Infinity;
 
 function draw() {
   const now = performance.now();
+  reading.ask(nodes.home.denied);
   nodes.meetPeers();
   const group = groupOf(nodes, now);
   if (!group) return drawTrouble();
@@ -68,13 +71,25 @@ function put(id, ...children) {
 
 /** Nobody has answered yet. */
 function drawTrouble() {
-  const {trouble} = nodes.home;
+  const {trouble, denied} = nodes.home;
+  if (denied) return drawDenied(trouble);
   if (!trouble) return;
   setVerdict({
     level: 'dark',
     title: 'The node does not answer this browser',
     text: `${trouble}.`,
     detail: 'Asking again each second.',
+  });
+}
+
+function drawDenied(trouble) {
+  setVerdict({
+    level: 'warn',
+    title: 'The node asks for a token',
+    text: reading.token
+      ? `It does not take this one: ${trouble}.`
+      : 'It tells how the group fares to who has a token for reading or for everything.',
+    detail: 'ha-engine config token makes one; access.read in the config tells who may read.',
   });
 }
 

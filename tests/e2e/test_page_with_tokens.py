@@ -1,0 +1,59 @@
+"""The page of nodes that tell nothing without a token, in a real browser. Without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ha_engine.access import digest_of, new_token
+from tests.browser import PROGRAMS, Browser, browsing
+from tests.e2e.pair import Pair, running_pair
+from tests.e2e.stand_in import NodeWithStandIn
+from tests.e2e.test_page import shows
+from tests.e2e.without_spark import APPLICATION
+from tests.programs import needs
+
+pytestmark = [needs(*PROGRAMS), pytest.mark.slow, pytest.mark.timeout(300)]
+
+READS, SENDS = new_token(), new_token()
+ACCESS = {
+    "read": {"wall": digest_of(READS)},
+    "ingest": {"shop": digest_of(SENDS)},
+    "admin": {"alice": digest_of(new_token())},
+}
+
+
+@pytest.fixture
+def pair(node_database: str, tmp_path: Path) -> Iterator[Pair]:
+    pair = Pair(tmp_path, APPLICATION, node_database, NodeWithStandIn, access=ACCESS)
+    for node in pair.nodes.values():
+        node.http.headers["Authorization"] = f"Bearer {READS}"
+    with running_pair(pair):
+        yield pair
+
+
+def give(browser: Browser, token: str) -> None:
+    browser.type("#read-token", token)
+    browser.click("#reading button")
+
+
+def test_it_asks_for_a_token_and_reads_both_nodes_with_it(pair: Pair) -> None:
+    active = pair.wait_protected()
+    with browsing() as browser:
+        browser.open(f"{active.url}/")
+        shows(browser, "The node asks for a token")
+        give(browser, SENDS)
+        shows(browser, "It does not take this one", "this token is for ingest")
+        assert not any(pair.other(active).url in url for url in browser.asked())
+        give(browser, READS)
+        shows(browser, "Protected", f"{active.name} is active")
+        browser.complaints()  # of the refusals
+        assert not browser.run("return document.getElementById('reading').checkVisibility()")
+        # What Spark does there, the other node has told the browser itself.
+        shows(browser, "passive", "Spark", where=f"[data-node={pair.other(active).name}]")
+        assert browser.complaints() == []
+        stored = "return localStorage.length + sessionStorage.length + document.cookie.length"
+        assert browser.run(stored) == 0
+        assert browser.run("return location.href") == f"{active.url}/"

@@ -14,7 +14,8 @@ import pytest
 from tests.e2e.balancer import CONFIG, Balancer, balancing, program
 from tests.e2e.node_under_test import NodeUnderTest
 from tests.e2e.pair import Pair, running_pair, stored_events
-from tests.e2e.without_spark import APPLICATION, NodeWithoutSpark
+from tests.e2e.stand_in import NodeWithStandIn
+from tests.e2e.without_spark import APPLICATION
 from tests.programs import needs
 from tests.waiting import wait_until
 
@@ -74,8 +75,8 @@ def sending(url: str) -> Iterator[Sender]:
 
 @pytest.fixture
 def pair(node_database: str, tmp_path: Path) -> Iterator[Pair]:
-    with running_pair(Pair(tmp_path, APPLICATION, node_database, NodeWithoutSpark)) as pair:
-        wait_until(pair.is_protected, within=PATIENCE, every=0.1)
+    with running_pair(Pair(tmp_path, APPLICATION, node_database, NodeWithStandIn)) as pair:
+        pair.wait_protected()
         yield pair
 
 
@@ -119,6 +120,19 @@ def test_the_active_goes_under_load(
         sender.passes_on()
         before.start()
         wait_until(pair.is_protected, within=PATIENCE, every=0.1)
+        sender.passes_on()
+    assert len(set(sender.acked.values())) == 2
+    all_is_stored_once(pair, sender)
+
+
+def test_the_nodes_change_places_under_load(pair: Pair, balancer: Balancer) -> None:
+    """Both answer all the while, and the one that was the active refuses events."""
+    before = pair.active()
+    assert before is not None
+    with sending(balancer.events) as sender:
+        sender.passes_on()
+        assert before.http.post("/v1/switchover").is_success
+        wait_until(lambda: pair.active() is pair.other(before), within=PATIENCE)
         sender.passes_on()
     assert len(set(sender.acked.values())) == 2
     all_is_stored_once(pair, sender)

@@ -32,5 +32,5 @@ class HighWater:
     def resolved_by(self, row: LeaseRow) -> HighWater:
         """``row`` stands there: is what was tried done, or impossible from now on (R1)?"""
         epoch, version = self.tried
-        over = row.epoch >= epoch or row.version >= version
-        return replace(self, tried=(0, 0)) if over else self
+        settled = row.epoch >= epoch or row.version >= version
+        return replace(self, tried=(0, 0)) if settled else self

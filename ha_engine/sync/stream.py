@@ -6,6 +6,7 @@ A record need not be durable here to be sent: the peer's disk works while this o
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable
 
@@ -16,9 +17,9 @@ from ha_engine.types import Position
 
 CHUNK_BYTES_MAX = 1 << 20
 CHUNK_BYTES_MIN = 64 << 10
-UNCONFIRMED_MAX = 2
-"""Messages that the peer has not confirmed, unless the next one is as large as one may be: one is
-on its way while the peer's disk writes the other, and what comes meanwhile shares a message."""
+GATHER_SECONDS = 0.002
+"""So long a record waits for others to share its message, while the peer has one to confirm anyway.
+Each message costs both nodes CPU, and two writes that share one of the peer's are no later."""
 
 
 class RecordStream:
@@ -80,17 +81,21 @@ class RecordStream:
     async def _next(self) -> Chunk:
         while True:
             first = self._at.sequence + 1
-            if self._may_send(first) and (chunk := self._tail.chunk(first, self._chunk_max)):
-                return chunk
             if first < self._tail.first:
                 last = self._tail.first - 1
                 return await asyncio.to_thread(self._files.chunk, first, last, self._chunk_max)
-            await self._move()
+            if first == self._tail.next:
+                await self._move()
+            else:
+                await self._gather()
+                if chunk := self._tail.chunk(first, self._chunk_max):
+                    return chunk
 
-    def _may_send(self, first: int) -> bool:
-        if len(self._unconfirmed) < UNCONFIRMED_MAX:
-            return True
-        return self._tail.size_from(first, self._chunk_max) >= self._chunk_max
+    async def _gather(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GATHER_SECONDS):
+                while self._unconfirmed:
+                    await self._move()
 
     async def _move(self) -> None:
         self._moved.clear()

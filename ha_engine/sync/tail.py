@@ -84,13 +84,6 @@ class Tail:
             first, last = first + 1, record.position
         return None if last is None else Chunk(b"".join(frames), last)
 
-    def size_from(self, first: int, bytes_max: int) -> int:
-        """Bytes of the records from ``first`` on; counted no further than ``bytes_max``."""
-        size = 0
-        while size < bytes_max and (record := self._records.get(first)) is not None:
-            size, first = size + _size(record), first + 1
-        return size
-
     def _forget(self, kept_bytes_max: int) -> None:
         written = self._journal.last.sequence
         while self._bytes > kept_bytes_max and self.first <= written:

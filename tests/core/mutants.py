@@ -21,6 +21,7 @@ from tests.core.test_scenarios import SCENARIOS
 HOME = Path(ha_engine.core.__file__).parent
 COPIED = (
     "role",
+    "high_water",
     "lease",
     "verdicts",
     "lessee",
@@ -78,7 +79,7 @@ def load(mutant: Mutant | None) -> SimpleNamespace:
         Identity=modules["identity"].Identity,
         Deployment=modules["deployment"].Deployment,
         QueryPlan=modules["deployment"].QueryPlan,
-        HighWater=modules["lease"].HighWater,
+        HighWater=modules["high_water"].HighWater,
         RestartPolicy=modules["queries"].RestartPolicy,
     )
 

@@ -6,6 +6,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -131,8 +132,11 @@ def test_the_nodes_change_places_under_load(pair: Pair, balancer: Balancer) -> N
     assert before is not None
     with sending(balancer.events) as sender:
         sender.passes_on()
-        assert before.http.post("/v1/switchover").is_success
+        asked = partial(before.http.post, "/v1/switchover")
+        wait_until(lambda: asked().is_success, within=PATIENCE, every=0.1)
         wait_until(lambda: pair.active() is pair.other(before), within=PATIENCE)
+        sender.passes_on()
+        wait_until(pair.is_protected, within=PATIENCE, every=0.1)
         sender.passes_on()
     assert len(set(sender.acked.values())) == 2
     all_is_stored_once(pair, sender)

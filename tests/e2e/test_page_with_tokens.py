@@ -12,16 +12,17 @@ from tests.browser import PROGRAMS, Browser, browsing
 from tests.e2e.pair import Pair, running_pair
 from tests.e2e.stand_in import NodeWithStandIn
 from tests.e2e.test_page import shows
+from tests.e2e.test_reload import reload
 from tests.e2e.without_spark import APPLICATION
 from tests.programs import needs
 
 pytestmark = [needs(*PROGRAMS), pytest.mark.slow, pytest.mark.timeout(300)]
 
-READS, SENDS = new_token(), new_token()
+READS, READS_LATER, SENDS, RULES = (new_token() for _ in range(4))
 ACCESS = {
     "read": {"wall": digest_of(READS)},
     "ingest": {"shop": digest_of(SENDS)},
-    "admin": {"alice": digest_of(new_token())},
+    "admin": {"alice": digest_of(RULES)},
 }
 
 
@@ -29,7 +30,7 @@ ACCESS = {
 def pair(node_database: str, tmp_path: Path) -> Iterator[Pair]:
     pair = Pair(tmp_path, APPLICATION, node_database, NodeWithStandIn, access=ACCESS)
     for node in pair.nodes.values():
-        node.http.headers["Authorization"] = f"Bearer {READS}"
+        node.http.headers["Authorization"] = f"Bearer {RULES}"
     with running_pair(pair):
         yield pair
 
@@ -57,3 +58,20 @@ def test_it_asks_for_a_token_and_reads_both_nodes_with_it(pair: Pair) -> None:
         stored = "return localStorage.length + sessionStorage.length + document.cookie.length"
         assert browser.run(stored) == 0
         assert browser.run("return location.href") == f"{active.url}/"
+
+
+def test_a_token_that_is_taken_back_is_asked_for_anew_and_is_no_outage(pair: Pair) -> None:
+    active = pair.wait_protected()
+    with browsing() as browser:
+        browser.open(f"{active.url}/")
+        shows(browser, "The node asks for a token")
+        give(browser, READS)
+        shows(browser, "Protected", f"{active.name} is active")
+        access = ACCESS | {"read": {"wall": digest_of(READS_LATER)}}
+        assert reload(active, access=access)["problems"] == []
+        shows(browser, f"{active.name}, which serves this page, asks for another", where="#notices")
+        assert reload(pair.other(active), access=access)["problems"] == []
+        shows(browser, "The node asks for a token", "It does not take this one")
+        give(browser, READS_LATER)
+        shows(browser, "Protected", f"{active.name} is active")
+        shows(browser, "passive", "Spark", where=f"[data-node={pair.other(active).name}]")

@@ -16,16 +16,16 @@ class Denied extends Error {}
 export class Heard {
   /**
    * @param {string} base the URL of its HTTP interface, with a slash at the end
-   * @param {Reading} reading
+   * @param {() => string} token to read with, or nothing
+   * @param {(token: string) => void} taken told with which token it answered
    */
-  constructor(base, reading) {
-    this.base = base;
-    this.reading = reading;
+  constructor(base, token, taken = () => {}) {
+    Object.assign(this, {base, token, taken});
     this.status = this.cluster = null;
     this.answeredAt = null; // of performance.now()
     this.before = null; // the answer before: {status, at}
     this.trouble = null; // why there is no answer, as a sentence
-    this.denied = false; // it asks for a token, or for another one
+    this.denied = null; // {token} that it did not take, until it answers
     this.history = null; // {changes} or {error}
     this.historyAt = -Infinity;
     this.closed = false;
@@ -51,36 +51,38 @@ export class Heard {
   }
 
   async #ask() {
+    const token = this.token();
     try {
       const [status, cluster] = await Promise.all([
-        this.#get('v1/status'),
-        this.#get('v1/cluster'),
+        this.#get('v1/status', token),
+        this.#get('v1/cluster', token),
       ]);
+      this.taken(token);
       if (this.status) this.before = {status: this.status, at: this.answeredAt};
       const changed = cluster.lease?.epoch !== this.cluster?.lease?.epoch;
       Object.assign(this, {status, cluster, answeredAt: performance.now(), trouble: null});
-      this.denied = false;
+      this.denied = null;
       if (changed || this.answeredAt - this.historyAt > HISTORY_EVERY_MS) await this.#askHistory();
     } catch (error) {
       this.trouble = sentence(error);
-      this.denied = error instanceof Denied;
+      if (error instanceof Denied) this.denied = {token};
     }
   }
 
   async #askHistory() {
     this.historyAt = performance.now();
     try {
-      this.history = {changes: (await this.#get('v1/history?limit=20')).history};
+      this.history = {changes: (await this.#get('v1/history?limit=20', this.token())).history};
     } catch (error) {
       this.history = {changes: this.history?.changes, error: sentence(error)};
     }
   }
 
-  async #get(path) {
+  async #get(path, token) {
     const answer = await fetch(this.base + path, {
       cache: 'no-store',
       redirect: 'error',
-      headers: this.reading.headers,
+      headers: token ? {Authorization: `Bearer ${token}`} : {},
       signal: AbortSignal.timeout(ANSWER_MS_MAX),
     });
     const body = await answer.json();
@@ -94,7 +96,11 @@ export class Heard {
 export class Nodes {
   constructor(base, reading) {
     this.reading = reading;
-    this.home = new Heard(base, reading);
+    this.home = new Heard(
+      base,
+      () => reading.token,
+      (token) => (reading.taken = token),
+    );
     this.peers = new Map();
     this.home.listen();
   }
@@ -106,18 +112,25 @@ export class Nodes {
   /** A node that was named since the last time is heard from now on. */
   meetPeers() {
     const {cluster} = this.home;
-    for (const [name, {url}] of Object.entries(cluster?.nodes ?? {})) {
+    if (!cluster) return;
+    for (const [name, {url}] of Object.entries(cluster.nodes)) {
       if (name !== cluster.node && /^https?:/.test(url)) this.#meet(name, `${url}/`);
     }
+    for (const name of this.peers.keys()) if (!(name in cluster.nodes)) this.#part(name);
   }
 
   #meet(name, base) {
     const known = this.peers.get(name);
     if (known?.base === base) return;
-    if (known) known.closed = true;
-    const peer = new Heard(base, this.reading);
+    if (known) this.#part(name);
+    const peer = new Heard(base, () => this.reading.taken);
     this.peers.set(name, peer);
     peer.listen();
+  }
+
+  #part(name) {
+    this.peers.get(name).closed = true;
+    this.peers.delete(name);
   }
 }
 

@@ -31,7 +31,7 @@ let sampledAt = -Infinity;
 
 function draw() {
   const now = performance.now();
-  reading.ask(nodes.home.denied);
+  reading.ask(nodes.home.denied !== null);
   nodes.meetPeers();
   const group = groupOf(nodes, now);
   if (!group) return drawTrouble();
@@ -72,7 +72,7 @@ function put(id, ...children) {
 /** Nobody has answered yet. */
 function drawTrouble() {
   const {trouble, denied} = nodes.home;
-  if (denied) return drawDenied(trouble);
+  if (denied) return setVerdict(deniedVerdict(nodes.home));
   if (!trouble) return;
   setVerdict({
     level: 'dark',
@@ -82,19 +82,21 @@ function drawTrouble() {
   });
 }
 
-function drawDenied(trouble) {
-  setVerdict({
+function deniedVerdict({denied, trouble}) {
+  const refused = denied.token && denied.token === reading.token;
+  return {
     level: 'warn',
     title: 'The node asks for a token',
-    text: reading.token
+    text: refused
       ? `It does not take this one: ${trouble}.`
       : 'It tells how the group fares to who has a token for reading or for everything.',
     detail: 'ha-engine config token makes one; access.read in the config tells who may read.',
-  });
+  };
 }
 
 function drawVerdict(group) {
-  const verdict = verdictOf(group);
+  const {home} = nodes;
+  const verdict = group.dark && home.denied ? deniedVerdict(home) : verdictOf(group);
   setVerdict(verdict);
   document.title = `${SIGNS[verdict.level]} ${verdict.title} · ${group.name}`;
 }
@@ -132,7 +134,8 @@ function notices(group) {
       h(
         'p',
         {class: 'notice', 'data-level': 'warn'},
-        `${name}, which serves this page, does not answer any more. The page goes on with ${teller.name}. `,
+        `${name}, which serves this page, ${nodes.home.denied ? 'asks for another token' : 'does not answer any more'}. `,
+        `The page goes on with ${teller.name}. `,
         h('a', {href: teller.base}, `Page of ${teller.name}`),
       ),
     blocked.size > 0 &&

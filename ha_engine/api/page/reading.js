@@ -2,7 +2,8 @@
 
 /** The form in index.html. The token lives in this object, and nowhere else. */
 export class Reading {
-  token = '';
+  token = ''; // as it was given
+  taken = ''; // the same once the node that serves the page has taken it: fit for the peers
 
   constructor() {
     this.form = document.getElementById('reading');
@@ -14,15 +15,10 @@ export class Reading {
     });
   }
 
-  /** @returns {Record<string, string>} what a GET of the API needs */
-  get headers() {
-    return this.token ? {Authorization: `Bearer ${this.token}`} : {};
-  }
-
   /** @param {boolean} needed whether the node that serves the page has refused */
   ask(needed) {
     if (this.form.hidden !== needed) return;
     this.form.hidden = !needed;
-    if (needed) this.field.focus();
+    if (needed && document.activeElement === document.body) this.field.focus();
   }
 }

@@ -30,7 +30,7 @@ class Balancer:
     def __init__(self, pair: Pair) -> None:
         listens = {name: f"127.0.0.1:{free_port()}" for name in ("EVENTS", "STATUS")}
         nodes = {"NODE_A": pair.a, "NODE_B": pair.b}
-        places = {name: node.url.removeprefix("http://") for name, node in nodes.items()}
+        places = {name: node.url.partition("://")[2] for name, node in nodes.items()}
         self.environ = {**os.environ, **listens, **places}
         self.events, self.status = (f"http://{listen}" for listen in listens.values())
 
@@ -48,9 +48,9 @@ class Balancer:
 
 
 @contextmanager
-def balancing(pair: Pair) -> Iterator[Balancer]:
+def balancing(pair: Pair, config: Path = CONFIG) -> Iterator[Balancer]:
     balancer = Balancer(pair)
-    with subprocess.Popen([program(), "-db", "-f", CONFIG], env=balancer.environ) as process:
+    with subprocess.Popen([program(), "-db", "-f", config], env=balancer.environ) as process:
         try:
             wait_until(balancer.knows_the_active, within=20, every=0.1)
             yield balancer

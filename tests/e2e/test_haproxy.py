@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import ssl
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -18,6 +20,7 @@ from tests.e2e.pair import Pair, running_pair, stored_events
 from tests.e2e.stand_in import NodeWithStandIn
 from tests.e2e.without_spark import APPLICATION
 from tests.programs import needs
+from tests.sync.authority import Authority
 from tests.waiting import wait_until
 
 PATIENCE = 60
@@ -25,7 +28,7 @@ ROWS = 3
 SOME = 20
 """Requests that must have passed for a sentence about them to be worth anything."""
 
-pytestmark = [needs("haproxy"), pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [needs("haproxy", "openssl"), pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 class Sender:
@@ -140,6 +143,27 @@ def test_the_nodes_change_places_under_load(pair: Pair, balancer: Balancer) -> N
         sender.passes_on()
     assert len(set(sender.acked.values())) == 2
     all_is_stored_once(pair, sender)
+
+
+def test_the_balancer_speaks_tls_to_nodes_that_serve_it(node_database: str, tmp_path: Path) -> None:
+    shown = Authority(tmp_path).files("node", san="IP:127.0.0.1")
+    ca = shown.pop("ca")
+    pair = Pair(tmp_path, APPLICATION, node_database, NodeWithStandIn, http={"tls": shown})
+    for node in pair.nodes.values():
+        node.url = node.url.replace("http:", "https:")
+        trusted = ssl.create_default_context(cafile=ca)
+        node.http = httpx.Client(base_url=node.url, verify=trusted, timeout=30)
+    config = tmp_path / "haproxy.cfg"
+    # As docs/INSTALL.md says.
+    over_tls = re.compile(r'(server node-. "\$\{NODE_.\}")')
+    config.write_text(over_tls.sub(rf"\1 ssl verify required ca-file {ca}", CONFIG.read_text()))
+    with running_pair(pair):
+        active = pair.wait_protected()
+        with balancing(pair, config) as balancer, sending(balancer.events) as sender:
+            sender.passes_on()
+            active.kill_everything()
+            sender.passes_on()
+    assert len(set(sender.acked.values())) == 2
 
 
 def test_what_the_balancer_lets_through(pair: Pair, balancer: Balancer) -> None:

@@ -21,8 +21,9 @@ def measure(directory: Path, database: Database, count: int, ttl: str, result: R
     for outcome in report.outcomes:
         name = f"{outcome.fault}, ttl {ttl}"
         result.extend(f"{name}: longest time without an ack", "s", outcome.ingest)
+        result.extend(f"{name}: the same in calm, before", "s", outcome.ingest_calm)
         result.extend(f"{name}: longest gap in output", "s", outcome.output)
-        result.extend(f"{name}: the same in calm, before", "s", outcome.calm)
+        result.extend(f"{name}: gap in output in calm, before", "s", outcome.output_calm)
         result.extend(f"{name}: whole again", "s", outcome.whole)
     for fault in WAITS_OUT_THE_LEASE:
         name = f"{fault}, ttl {ttl}: longest time without an ack"

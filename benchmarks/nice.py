@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from itertools import product
 
 import numpy as np
 from rich.console import Console
@@ -17,7 +18,7 @@ from benchmarks.workload import WORKLOADS as ALL
 
 WORKLOADS = LOADED, PROBED = WINDOWED, ALL[0]
 WORK_REQUESTS_A_SECOND, PROBES_A_SECOND = 20, 50
-LEVELS = (0, 5)
+LEVELS = (5, 10, 15)
 SETTLE_SECONDS = 5.0
 
 
@@ -39,10 +40,10 @@ def measure(
                     f"nice {level}: ack {words}", "ms", float(np.percentile(acks, quantile))
                 )
             console.print(f"  nice {level}: ack p50 {np.median(acks):.0f} ms", highlight=False)
-    for words in ("p50", "p99"):
-        base, stepped = (result.samples(f"nice {level}: ack {words}") for level in LEVELS)
+    for level, words in product(LEVELS[1:], ("p50", "p99")):
+        base, stepped = (result.samples(f"nice {n}: ack {words}") for n in (LEVELS[0], level))
         ratios = [a / b for a, b in zip(stepped, base, strict=True)]
-        result.at_most(f"ack {words} with nice {LEVELS[1]}, of {LEVELS[0]}", ratios, 1.0, "ratio")
+        result.at_most(f"ack {words} with nice {level}, of {LEVELS[0]}", ratios, 1.0, "ratio")
 
 
 def _acks_at_work(engine: EngineSide, rate: int, seconds: float) -> Times:

@@ -172,7 +172,7 @@ class QueryConfig(Section):
     )
     heap: Size = Field(default=1 << 30, ge=256 << 20, description="Heap of the Spark driver's JVM.")
     nice: int = Field(
-        default=5,
+        default=15,
         ge=0,
         le=19,
         description="How far Spark steps back where the host is short of CPU, so that acks and the "

@@ -123,6 +123,21 @@ def price(rounds: Rounds = 5, passive_disk: PassiveDisk = None, keep: Keep = Non
 
 
 @app.command()
+def lines(
+    rate: Annotated[
+        str, typer.Option(help="Of the line to each host, as tc writes it.")
+    ] = "100mbit",
+    rounds: Rounds = 5,
+    keep: Keep = None,
+) -> None:
+    """The same where the line to each host is the limit. For root, below unshare --net."""
+    try:
+        _finish(Runs(console, keep).lines(rate, rounds))
+    except PermissionError as error:
+        raise SystemExit(str(error)) from None
+
+
+@app.command()
 def snapshots(
     keys: int = 1_000_000,
     width: int = 0,

@@ -41,10 +41,11 @@ def body(rows: int) -> bytes:
 
 @dataclass(frozen=True)
 class Side:
-    """The active's node process, and the others behind it."""
+    """The active's node process, and the others behind it. Rows come in at ``ports``."""
 
     name: str
     active: NodeUnderTest
+    ports: tuple[int, ...]
     others: tuple[NodeUnderTest, ...] = ()
 
     @property
@@ -78,7 +79,13 @@ def both_sides(
         wait_until(lambda: alone.is_active() and pair.a.is_active(), within=60)
         with running(pair.b):
             wait_until(pair.is_protected, within=60)
-            yield Side("alone", alone), Side("pair", pair.a, (pair.b,))
+            ports = _http_port(pair.a), pair.sync_port(pair.b.name)
+            single = Side("alone", alone, (_http_port(alone),))
+            yield single, Side("pair", pair.a, ports, (pair.b,))
+
+
+def _http_port(node: NodeUnderTest) -> int:
+    return int(node.url.rpartition(":")[2])
 
 
 def measure(sides: tuple[Side, Side], rounds: int, result: Result, console: Console) -> None:
@@ -86,7 +93,7 @@ def measure(sides: tuple[Side, Side], rounds: int, result: Result, console: Cons
     for number in range(rounds):
         for side in sides if number % 2 else sides[::-1]:
             idle = _paced(side, body(1), 1 / IDLE_EVERY_SECONDS, seconds=LOAD_SECONDS)
-            rate, *cpu = _saturated(side, seconds=LOAD_SECONDS)
+            rate, *cpu = saturated(side, seconds=LOAD_SECONDS)
             half = min(found.get("pair rows/s", [rate])) / 2 / ROWS
             loaded = _paced(side, body(ROWS), half, seconds=LOAD_SECONDS)
             _keep(found, side.name, idle, rate, cpu, loaded)
@@ -157,7 +164,7 @@ def _paced(side: Side, payload: bytes, a_second: float, seconds: float) -> list[
         return [latency for part in threads.map(all_of, range(CLIENTS)) for latency in part]
 
 
-def _saturated(side: Side, seconds: float) -> tuple[float, float, float]:
+def saturated(side: Side, seconds: float) -> tuple[float, float, float]:
     """Rows a second of clients that send without a break, and CPU seconds a second of the active
     and of the others."""
     payload = body(ROWS)

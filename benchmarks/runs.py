@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import failover, nice, price, receive
+from benchmarks import failover, lines, nice, price, receive
 from benchmarks.database import Database
 from benchmarks.engine_side import NO_TICKS, EngineSide, engine_side, pair_side
 from benchmarks.idle import measure_idle
@@ -167,6 +167,16 @@ class Runs:
             )
             sides = stack.enter_context(price.both_sides(directory, db, passive))
             price.measure(sides, rounds, result, self._console)
+        return result
+
+    def lines(self, rate: str, rounds: int) -> Result:
+        lines.require_own_network()
+        result = Result(f"lines {rate}")
+        with (
+            self._place("lines") as (directory, db),
+            price.both_sides(directory, db) as sides,
+        ):
+            lines.measure(sides, rate, rounds, result, self._console)
         return result
 
     def snapshots(self, keys: int, width: int, provider: str, rounds: int) -> Result:

@@ -23,7 +23,13 @@ from tenacity import (
 from ha_engine.client.over_http import OverHttp
 from ha_engine.client.payload import Payload
 from ha_engine.client.token import require_as_safe
-from ha_engine.client.transport import NoAnswer, RemoteColumn, Request, Transport
+from ha_engine.client.transport import (
+    ANSWER_TIMEOUT_SECONDS,
+    NoAnswer,
+    RemoteColumn,
+    Request,
+    Transport,
+)
 from ha_engine.errors import (
     Backpressure,
     DeliveryFailed,
@@ -36,14 +42,16 @@ from ha_engine.types import Position
 SILENT_SECONDS = 1.0
 """For so long a node that did not answer is not asked again, though the other may still name it: if
 it is frozen, the other is about to take over."""
+SILENT_ANSWER_SECONDS = 0.5
+"""A node that did not answer is waited for no longer, until it has: the other may act by then."""
 SOON_TRIES, SOON_SECONDS = 10, (0.01, 0.05)
 RETRY_WAIT_MAX_SECONDS = 0.5
 """What a wait is too long adds to the outage that a producer sees: a switchover takes some 0.1 s,
 the loss of a host some seconds."""
 
 Answer = TypeVar("Answer")
-Ask = Callable[[Transport, str], Awaitable[Answer]]
-"""Asks the node at a URL over the transport of its scheme."""
+Ask = Callable[[Transport, str, float], Awaitable[Answer]]
+"""Asks the node at a URL over the transport of its scheme, and waits for so many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +99,10 @@ class Endpoints:
         """One request, repeated unchanged until it is answered for good or the deadline passes."""
         request = Request(stream, self._producer_id, sequence, payload)
         try:
-            return Stored(await self._until_answered(lambda way, url: way.post(url, request)))
+            position = await self._until_answered(
+                lambda way, url, patience: way.post(url, request, patience)
+            )
+            return Stored(position)
         except SequenceForgotten as forgotten:
             return Stored(None) if self._repeats else forgotten
         except EngineError as refusal:
@@ -99,7 +110,9 @@ class Endpoints:
 
     async def columns(self, stream: str) -> list[RemoteColumn]:
         """Raises UnknownStream, DeliveryFailed."""
-        return await self._until_answered(lambda way, url: way.columns(url, stream))
+        return await self._until_answered(
+            lambda way, url, patience: way.columns(url, stream, patience)
+        )
 
     def stop(self) -> None:
         """No retries from now on; requests that are under way still get their answer."""
@@ -143,7 +156,7 @@ class Endpoints:
     async def _attempt(self, ask: Ask[Answer]) -> Answer:
         url = self._asked
         try:
-            return await ask(self._transport(url), url)
+            return await self._hear(ask, url)
         except Backpressure as refusal:
             raise _Again(f"{url}: {refusal}", refusal.retry_after_seconds) from None
         except NotActive as refusal:
@@ -151,10 +164,22 @@ class Endpoints:
             self._ask_another(url, active, answered=True)
             raise _Again(f"{url}: {refusal}") from None
         except NoAnswer as lost:
-            if lost.silent:
-                self._silent, self._silent_until = url, monotonic() + SILENT_SECONDS
             self._ask_another(url, None)
             raise _Again(f"{url}: {lost}") from None
+
+    async def _hear(self, ask: Ask[Answer], url: str) -> Answer:
+        patience = SILENT_ANSWER_SECONDS if url == self._silent else ANSWER_TIMEOUT_SECONDS
+        silent = False
+        try:
+            return await ask(self._transport(url), url, patience)
+        except NoAnswer as lost:
+            silent = lost.silent
+            raise
+        finally:
+            if silent:
+                self._silent, self._silent_until = url, monotonic() + SILENT_SECONDS
+            elif url == self._silent:
+                self._silent = ""
 
     def _ask_another(self, left: str, active: str | None, *, answered: bool = False) -> None:
         """``active`` if a node named it, else the next in the list; unless another request moved,

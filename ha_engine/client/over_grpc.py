@@ -11,7 +11,7 @@ import grpc
 
 from ha_engine.client.payload import Form
 from ha_engine.client.token import TOKEN_VARIABLE, authorization, trusted_roots
-from ha_engine.client.transport import ANSWER_TIMEOUT_SECONDS, NoAnswer, RemoteColumn, Request
+from ha_engine.client.transport import NoAnswer, RemoteColumn, Request
 from ha_engine.errors import (
     Backpressure,
     InvalidEvents,
@@ -47,11 +47,11 @@ class OverGrpc:
     def __init__(self) -> None:
         self._talks: dict[str, _Talk] = {}
 
-    async def post(self, url: str, request: Request) -> Position:
+    async def post(self, url: str, request: Request, patience: float) -> Position:
         """Raises NoAnswer, Rejected."""
         talk = self._talk(url)
         try:
-            async with asyncio.timeout(ANSWER_TIMEOUT_SECONDS):
+            async with asyncio.timeout(patience):
                 answer = await talk.ask(_message(request))
         except TimeoutError:
             await talk.end("it does not answer")
@@ -60,10 +60,10 @@ class OverGrpc:
             raise _refusal(answer.refused, _scheme(url))
         return Position(answer.stored.epoch, answer.stored.sequence)
 
-    async def columns(self, url: str, stream: str) -> list[RemoteColumn]:
+    async def columns(self, url: str, stream: str, patience: float) -> list[RemoteColumn]:
         """Raises NoAnswer, UnknownStream."""
         try:
-            said = await self._talk(url).describe(stream)
+            said = await self._talk(url).describe(stream, patience)
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.NOT_FOUND:
                 raise UnknownStream(error.details() or "") from None
@@ -109,13 +109,11 @@ class _Talk:
         finally:
             del self._waiting[request.id]
 
-    async def describe(self, stream: str) -> pb.StreamDescription:
+    async def describe(self, stream: str, patience: float) -> pb.StreamDescription:
         """Raises AioRpcError, NoAnswer, NotAllowed."""
         request, metadata = pb.DescribeRequest(stream=stream), self._metadata
         try:
-            return await self._stub.Describe(
-                request, timeout=ANSWER_TIMEOUT_SECONDS, metadata=metadata
-            )
+            return await self._stub.Describe(request, timeout=patience, metadata=metadata)
         except asyncio.CancelledError:
             # gRPC says so too where the channel was closed, because the stream beside it failed.
             task = asyncio.current_task()

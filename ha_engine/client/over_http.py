@@ -15,7 +15,6 @@ import httpx
 
 from ha_engine.client.token import TOKEN_VARIABLE, authorization, trusted
 from ha_engine.client.transport import (
-    ANSWER_TIMEOUT_SECONDS,
     CONNECT_TIMEOUT_SECONDS,
     NoAnswer,
     RemoteColumn,
@@ -43,12 +42,11 @@ class OverHttp:
         self._client = httpx.Client(
             headers=authorization(),
             verify=trusted(),
-            timeout=httpx.Timeout(ANSWER_TIMEOUT_SECONDS, connect=CONNECT_TIMEOUT_SECONDS),
             limits=httpx.Limits(max_connections=width, max_keepalive_connections=width),
         )
         self._threads = ThreadPoolExecutor(width, thread_name_prefix="producer")
 
-    async def post(self, url: str, request: Request) -> Position:
+    async def post(self, url: str, request: Request, patience: float) -> Position:
         """Raises NoAnswer, Rejected."""
         headers = {
             "Content-Type": request.payload.form.value,
@@ -56,25 +54,34 @@ class OverHttp:
             "X-Sequence": str(request.sequence),
         }
         path = f"/v1/streams/{quote(request.stream, safe='')}/events"
-        said = await self._ask("POST", url + path, headers, request.payload.body)
+        said = await self._ask("POST", url + path, patience, headers, request.payload.body)
         return Position(said["position"]["epoch"], said["position"]["sequence"])
 
-    async def columns(self, url: str, stream: str) -> list[RemoteColumn]:
+    async def columns(self, url: str, stream: str, patience: float) -> list[RemoteColumn]:
         """Raises NoAnswer, Rejected."""
-        said = await self._ask("GET", f"{url}/v1/streams/{quote(stream, safe='')}", {}, b"")
+        said = await self._ask("GET", f"{url}/v1/streams/{quote(stream, safe='')}", patience)
         return [RemoteColumn(**column) for column in said["schema"]]
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False)
         self._client.close()
 
-    async def _ask(self, method: str, url: str, headers: dict[str, str], body: bytes) -> Any:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._call, method, url, headers, body)
+    async def _ask(self, *call: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._call, *call)
 
-    def _call(self, method: str, url: str, headers: dict[str, str], body: bytes) -> Any:
+    def _call(
+        self,
+        method: str,
+        url: str,
+        patience: float,
+        headers: dict[str, str] | None = None,
+        body: bytes = b"",
+    ) -> Any:
+        timeout = httpx.Timeout(patience, connect=min(patience, CONNECT_TIMEOUT_SECONDS))
         try:
-            answer = self._client.request(method, url, headers=headers, content=body)
+            answer = self._client.request(
+                method, url, headers=headers, content=body, timeout=timeout
+            )
         except httpx.TimeoutException as error:
             raise NoAnswer(str(error) or type(error).__name__, silent=True) from None
         except (httpx.TransportError, httpx.InvalidURL) as error:

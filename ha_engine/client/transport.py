@@ -46,12 +46,12 @@ class RemoteColumn:
 
 
 class Transport(Protocol):
-    """For one event loop. Each call raises NoAnswer and Rejected."""
+    """For one event loop. Each call waits for ``patience`` seconds, raises NoAnswer, Rejected."""
 
-    async def post(self, url: str, request: Request) -> Position:
+    async def post(self, url: str, request: Request, patience: float) -> Position:
         """Where it is stored."""
 
-    async def columns(self, url: str, stream: str) -> list[RemoteColumn]:
+    async def columns(self, url: str, stream: str, patience: float) -> list[RemoteColumn]:
         """Those of ``stream``."""
 
     async def close(self) -> None: ...

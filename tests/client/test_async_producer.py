@@ -117,7 +117,7 @@ async def test_requests_over_a_connection_that_another_gave_up_are_told_so_and_n
         url = f"grpc://127.0.0.1:{frozen.getsockname()[1]}"
         transport = OverGrpc()
         request = Request("flights", "p", 0, of_lines([b"{}"]))
-        asked = [asyncio.create_task(transport.post(url, request)) for _ in range(3)]
+        asked = [asyncio.create_task(transport.post(url, request, 60)) for _ in range(3)]
         frozen.setblocking(False)
         await asyncio.get_running_loop().sock_accept(frozen)
         await transport.close()

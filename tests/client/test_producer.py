@@ -18,6 +18,7 @@ import pytest
 from starlette.applications import Starlette
 
 from ha_engine.access import OPEN, Access, Right, digest_of
+from ha_engine.client import endpoints
 from ha_engine.client.payload import as_line
 from ha_engine.client.producer import Ack, Producer
 from ha_engine.client.transport import RemoteColumn
@@ -229,8 +230,9 @@ def test_a_node_that_becomes_active_later_gets_the_events(node: Node) -> None:
 
 
 def test_a_frozen_active_is_not_asked_again_while_the_other_is_about_to_take_over(
-    node: Node, scheme: str
+    node: Node, scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(endpoints, "SILENT_SECONDS", 600)
     with socket.create_server(("127.0.0.1", 0)) as frozen:  # the kernel answers for it
         url = f"{scheme}127.0.0.1:{frozen.getsockname()[1]}"
         node.call(lambda: node.solo.gate.close("this node is passive", url))
@@ -244,6 +246,26 @@ def test_a_frozen_active_is_not_asked_again_while_the_other_is_about_to_take_ove
         frozen.setblocking(False)
         with pytest.raises(BlockingIOError):
             frozen.accept()
+
+
+def test_a_node_that_was_silent_is_not_waited_for_as_long_when_it_is_asked_again(
+    node: Node, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. The active freezes, and the other names it for as long as its lease runs. 2. It is asked
+    again. 3. Meanwhile the other takes over."""
+    monkeypatch.setattr(endpoints, "ANSWER_TIMEOUT_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as frozen:  # the kernel answers for it
+        url = f"{scheme}127.0.0.1:{frozen.getsockname()[1]}"
+        node.call(lambda: node.solo.gate.close("this node is passive", url))
+        producer = Producer([url, node.url], batch_rows=1)
+        producer.send("flights", events(1))
+        frozen.accept()
+        wait_until(lambda: node.solo.gate.counters.requests_rejected.get("NotActive", 0) >= 2)  # type: ignore[attr-defined]
+        monkeypatch.setattr(endpoints, "ANSWER_TIMEOUT_SECONDS", 600)
+        frozen.accept()
+        node.call(node.solo.gate.open)
+        producer.close()
+        assert node.flights() == [1]
 
 
 class LosesAnswers:

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, text
 
 from ha_engine.errors import GroupUnknown, LeaseNotChanged
 from ha_engine.postgres.engine import open_engine
@@ -87,10 +87,14 @@ def test_a_group_without_a_row_cannot_be_paused(store: Overtaken) -> None:
     assert store.read() is None
 
 
-def test_a_row_that_another_database_wrote_is_left_alone(store: Overtaken) -> None:
+def test_a_row_that_another_database_wrote_is_left_alone(store: Overtaken, engine: Engine) -> None:
     identity = store.identity()
-    row = replace(HELD, identity=DatabaseIdentity(identity.system_identifier, "0000000F"))
-    store.create(row)
+    store.create(replace(HELD, identity=identity))
+    with engine.begin() as connection:  # as after a failover to a standby
+        connection.execute(text("UPDATE ha_engine.lease SET timeline = '0000000F', version = 2"))
+    row = replace(
+        HELD, version=2, identity=DatabaseIdentity(identity.system_identifier, "0000000F")
+    )
     with pytest.raises(LeaseNotChanged, match="may be an older one"):
         store.set_paused(True)
     assert store.read() == row

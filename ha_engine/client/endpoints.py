@@ -169,17 +169,21 @@ class Endpoints:
 
     async def _hear(self, ask: Ask[Answer], url: str) -> Answer:
         patience = SILENT_ANSWER_SECONDS if url == self._silent else ANSWER_TIMEOUT_SECONDS
-        silent = False
         try:
-            return await ask(self._transport(url), url, patience)
+            answer = await ask(self._transport(url), url, patience)
         except NoAnswer as lost:
-            silent = lost.silent
-            raise
-        finally:
-            if silent:
+            if lost.silent:
                 self._silent, self._silent_until = url, monotonic() + SILENT_SECONDS
-            elif url == self._silent:
-                self._silent = ""
+            raise
+        except EngineError:
+            self._has_answered(url)
+            raise
+        self._has_answered(url)
+        return answer
+
+    def _has_answered(self, url: str) -> None:
+        if url == self._silent:
+            self._silent = ""
 
     def _ask_another(self, left: str, active: str | None, *, answered: bool = False) -> None:
         """``active`` if a node named it, else the next in the list; unless another request moved,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -59,23 +60,22 @@ class OverHttp:
 
     async def columns(self, url: str, stream: str, patience: float) -> list[RemoteColumn]:
         """Raises NoAnswer, Rejected."""
-        said = await self._ask("GET", f"{url}/v1/streams/{quote(stream, safe='')}", patience)
+        path = f"/v1/streams/{quote(stream, safe='')}"
+        said = await self._ask("GET", url + path, patience, {}, b"")
         return [RemoteColumn(**column) for column in said["schema"]]
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False)
         self._client.close()
 
-    async def _ask(self, *call: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._call, *call)
+    async def _ask(
+        self, method: str, url: str, patience: float, headers: dict[str, str], body: bytes
+    ) -> Any:
+        call = partial(self._call, method, url, patience, headers, body)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     def _call(
-        self,
-        method: str,
-        url: str,
-        patience: float,
-        headers: dict[str, str] | None = None,
-        body: bytes = b"",
+        self, method: str, url: str, patience: float, headers: dict[str, str], body: bytes
     ) -> Any:
         timeout = httpx.Timeout(patience, connect=min(patience, CONNECT_TIMEOUT_SECONDS))
         try:

@@ -108,7 +108,8 @@ class Lease:
         self._answered()
 
     def denied(self) -> None:
-        """Another row stands there; it is to be read before the next write (R1)."""
+        """Another row stands there; it is to be read before the next write (R1). What was tried
+        takes no effect, so it forbids no promise (R16)."""
         self.read_once = False
         self.high_water = replace(self.high_water, tried=self._tried_before)
         self._answered()

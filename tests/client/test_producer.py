@@ -229,16 +229,27 @@ def test_a_node_that_becomes_active_later_gets_the_events(node: Node) -> None:
     assert node.flights() == [1]
 
 
-def test_a_frozen_active_is_not_asked_again_while_the_other_is_about_to_take_over(
-    node: Node, scheme: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(endpoints, "SILENT_SECONDS", 600)
+@contextlib.contextmanager
+def sending_to_a_frozen_active(node: Node, scheme: str) -> Iterator[tuple[Producer, socket.socket]]:
+    """``node`` is passive and names it."""
     with socket.create_server(("127.0.0.1", 0)) as frozen:  # the kernel answers for it
         url = f"{scheme}127.0.0.1:{frozen.getsockname()[1]}"
         node.call(lambda: node.solo.gate.close("this node is passive", url))
         producer = Producer([url, node.url], batch_rows=1)
         producer.send("flights", events(1))
-        wait_until(lambda: node.solo.gate.counters.requests_rejected.get("NotActive", 0) >= 2)  # type: ignore[attr-defined]
+        yield producer, frozen
+
+
+def has_refused_twice(node: Node) -> None:
+    wait_until(lambda: node.solo.gate.counters.requests_rejected.get("NotActive", 0) >= 2)  # type: ignore[attr-defined]
+
+
+def test_a_frozen_active_is_not_asked_again_while_the_other_is_about_to_take_over(
+    node: Node, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoints, "SILENT_SECONDS", 600)
+    with sending_to_a_frozen_active(node, scheme) as (producer, frozen):
+        has_refused_twice(node)
         node.call(node.solo.gate.open)
         producer.close()
         assert node.flights() == [1]
@@ -254,13 +265,9 @@ def test_a_node_that_was_silent_is_not_waited_for_as_long_when_it_is_asked_again
     """1. The active freezes, and the other names it for as long as its lease runs. 2. It is asked
     again. 3. Meanwhile the other takes over."""
     monkeypatch.setattr(endpoints, "ANSWER_TIMEOUT_SECONDS", 0.5)
-    with socket.create_server(("127.0.0.1", 0)) as frozen:  # the kernel answers for it
-        url = f"{scheme}127.0.0.1:{frozen.getsockname()[1]}"
-        node.call(lambda: node.solo.gate.close("this node is passive", url))
-        producer = Producer([url, node.url], batch_rows=1)
-        producer.send("flights", events(1))
+    with sending_to_a_frozen_active(node, scheme) as (producer, frozen):
         frozen.accept()
-        wait_until(lambda: node.solo.gate.counters.requests_rejected.get("NotActive", 0) >= 2)  # type: ignore[attr-defined]
+        has_refused_twice(node)
         monkeypatch.setattr(endpoints, "ANSWER_TIMEOUT_SECONDS", 600)
         frozen.accept()
         node.call(node.solo.gate.open)

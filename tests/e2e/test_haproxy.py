@@ -8,7 +8,6 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import httpx
@@ -111,34 +110,36 @@ def test_the_configuration_is_valid_without_a_warning() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("end", [NodeUnderTest.stop, NodeUnderTest.kill_everything])
-def test_the_active_goes_under_load(
-    pair: Pair, balancer: Balancer, end: Callable[[NodeUnderTest], object]
+def hand_over(node: NodeUnderTest) -> None:
+    wait_until(lambda: node.http.post("/v1/switchover").is_success, within=PATIENCE, every=0.1)
+
+
+def stay(node: NodeUnderTest) -> None:
+    """It never went: it answers all the while, and refuses events."""
+
+
+@pytest.mark.parametrize(
+    ("go", "come_back"),
+    [
+        (NodeUnderTest.stop, NodeUnderTest.start),
+        (NodeUnderTest.kill_everything, NodeUnderTest.start),
+        (hand_over, stay),
+    ],
+)
+def test_another_is_active_under_load(
+    pair: Pair,
+    balancer: Balancer,
+    go: Callable[[NodeUnderTest], object],
+    come_back: Callable[[NodeUnderTest], object],
 ) -> None:
     before = pair.active()
     assert before is not None
     with sending(balancer.events) as sender:
         sender.passes_on()
-        end(before)
+        go(before)
         wait_until(lambda: pair.active() is pair.other(before), within=PATIENCE)
         sender.passes_on()
-        before.start()
-        wait_until(pair.is_protected, within=PATIENCE, every=0.1)
-        sender.passes_on()
-    assert len(set(sender.acked.values())) == 2
-    all_is_stored_once(pair, sender)
-
-
-def test_the_nodes_change_places_under_load(pair: Pair, balancer: Balancer) -> None:
-    """Both answer all the while, and the one that was the active refuses events."""
-    before = pair.active()
-    assert before is not None
-    with sending(balancer.events) as sender:
-        sender.passes_on()
-        asked = partial(before.http.post, "/v1/switchover")
-        wait_until(lambda: asked().is_success, within=PATIENCE, every=0.1)
-        wait_until(lambda: pair.active() is pair.other(before), within=PATIENCE)
-        sender.passes_on()
+        come_back(before)
         wait_until(pair.is_protected, within=PATIENCE, every=0.1)
         sender.passes_on()
     assert len(set(sender.acked.values())) == 2

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from ha_engine.access import digest_of, new_token
 from tests.browser import PROGRAMS, Browser, browsing
+from tests.e2e.node_under_test import NodeUnderTest
 from tests.e2e.pair import Pair, running_pair
 from tests.e2e.stand_in import NodeWithStandIn
 from tests.e2e.test_page import shows
@@ -35,6 +37,15 @@ def pair(node_database: str, tmp_path: Path) -> Iterator[Pair]:
         yield pair
 
 
+@contextmanager
+def asked_at(node: NodeUnderTest) -> Iterator[Browser]:
+    """The page of ``node``, which asks for a token."""
+    with browsing() as browser:
+        browser.open(f"{node.url}/")
+        shows(browser, "The node asks for a token")
+        yield browser
+
+
 def give(browser: Browser, token: str) -> None:
     browser.type("#read-token", token)
     browser.click("#reading button")
@@ -42,9 +53,7 @@ def give(browser: Browser, token: str) -> None:
 
 def test_it_asks_for_a_token_and_reads_both_nodes_with_it(pair: Pair) -> None:
     active = pair.wait_protected()
-    with browsing() as browser:
-        browser.open(f"{active.url}/")
-        shows(browser, "The node asks for a token")
+    with asked_at(active) as browser:
         give(browser, SENDS)
         shows(browser, "It does not take this one", "this token is for ingest")
         assert not any(pair.other(active).url in url for url in browser.asked())
@@ -62,9 +71,7 @@ def test_it_asks_for_a_token_and_reads_both_nodes_with_it(pair: Pair) -> None:
 
 def test_a_token_that_is_taken_back_is_asked_for_anew_and_is_no_outage(pair: Pair) -> None:
     active = pair.wait_protected()
-    with browsing() as browser:
-        browser.open(f"{active.url}/")
-        shows(browser, "The node asks for a token")
+    with asked_at(active) as browser:
         give(browser, READS)
         shows(browser, "Protected", f"{active.name} is active")
         access = ACCESS | {"read": {"wall": digest_of(READS_LATER)}}

@@ -159,7 +159,7 @@ def _one_fault(
     wait_until(lambda: _has_changed(pair, before), within=60, every=0.02)
     now = time.time()
     wait_until(lambda: traffic.acked_since(now), within=ACK_SECONDS_MAX)
-    wait_until(lambda: _ledger_moves(url)[-1][0] > now, within=ACK_SECONDS_MAX, every=0.2)
+    _wait_for_output(url, now)
     if fault == "frozen":
         wait_until(lambda: pair.other(active).is_active(), within=60)
         _signal_all(active, signal.SIGCONT)
@@ -178,6 +178,16 @@ def _one_fault(
         whole=time.time() - at,
     )
     return outcome, heir
+
+
+def _wait_for_output(url: str, since: float) -> None:
+    newest = text("SELECT extract(epoch FROM max(at)) FROM ledger_audit")
+    with open_engine(url).connect() as connection:
+        wait_until(
+            lambda: float(connection.execute(newest).scalar_one()) > since,
+            within=ACK_SECONDS_MAX,
+            every=0.1,
+        )
 
 
 def _longest_before(at: float, moments: list[Moment], since: float) -> float:

@@ -67,9 +67,13 @@ _NOT_FROM_THERE = JSONResponse(
 
 
 def _is_of_another_site(scope: Scope) -> bool:
-    """A browser sends it for whatever page its user visits, who knows nothing of it."""
-    sent_by = Headers(scope=scope).get("sec-fetch-site")
-    return sent_by in ("cross-site", "same-site")
+    """A browser sends it for whatever page its user visits, who knows nothing of it. It tells the
+    relation of the sites only over https or to loopback, and the origin everywhere."""
+    headers = Headers(scope=scope)
+    relation, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    if relation is not None or origin is None:
+        return relation in ("cross-site", "same-site")
+    return origin.partition("://")[2] != headers.get("host", "").lower()
 
 
 def _routes(peers: Urls) -> list[BaseRoute]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import uvicorn
 
+from ha_engine.api.connection import BoundedConnection
 from ha_engine.certificates import server_context
 from ha_engine.config import HttpConfig
 from ha_engine.config.quantities import split_address
@@ -27,7 +28,7 @@ class WebServer(uvicorn.Server):
             uvicorn.Config(
                 application,
                 loop="none",
-                http="httptools",
+                http=BoundedConnection,
                 lifespan="off",
                 log_config=None,
                 access_log=False,

@@ -81,9 +81,9 @@ def _print_query(console: Console, query: QueryReport) -> None:
     for name, kind in query.columns:
         console.print(f"  {name:<24} {escape(kind)}")
     for sink in query.sinks:
-        console.print(f"  -> {sink.name}: {sink.shown}, {sink.guarantee}")
+        console.print(f"  -> {sink.name}: {sink.shown}, {sink.guarantee}", markup=False)
     for note in query.notes:
-        console.print(f"  note: {note}")
+        console.print(f"  note: {note}", markup=False)
 
 
 def _list(names: tuple[str, ...]) -> str:

@@ -94,7 +94,7 @@ def _process(process: dict[str, Any]) -> str:
     if process["attended"]:
         return "running"
     died = f"; the last one: {process['last_death']}" if process["last_death"] else ""
-    return f"starting{died}"
+    return escape(f"starting{died}")
 
 
 def query_table(status: dict[str, Any]) -> Table:
@@ -116,6 +116,6 @@ def query_table(status: dict[str, Any]) -> Table:
             f"{query['outbox_batches']}",
             str(query["batch_duration_ms"]),
             query["watermark"] or "-",
-            "; ".join([*([query["reason"]] if query["reason"] else []), *errors]) or "-",
+            escape("; ".join(filter(None, [query["reason"], *errors]))) or "-",
         )
     return table

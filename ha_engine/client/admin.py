@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 import httpx
 
-from ha_engine.client.over_http import said_by
+from ha_engine.client.over_http import object_of, said_by
 from ha_engine.client.token import TOKEN_VARIABLE, authorization, require_as_safe, trusted
 from ha_engine.errors import EngineError, NodeUnreachable, NotAllowed, NotReady
 
@@ -17,24 +17,39 @@ TIMEOUT_SECONDS = 5.0
 
 def fetch_status(url: str) -> dict[str, Any]:
     """The body of GET /v1/status. Raises NodeUnreachable."""
-    status: dict[str, Any] = _call("GET", url, "/v1/status").json()
-    return status
+    return _read(url, "/v1/status")
 
 
 def fetch_cluster(url: str) -> dict[str, Any]:
     """The body of GET /v1/cluster. Raises NodeUnreachable."""
-    cluster: dict[str, Any] = _call("GET", url, "/v1/cluster").json()
-    return cluster
+    return _read(url, "/v1/cluster")
+
+
+def fetch_failover(url: str, confirmed_off: Sequence[str]) -> dict[str, Any]:
+    """The body of GET /v1/failover. Raises NodeUnreachable."""
+    query = urlencode([("confirmed_off", name) for name in confirmed_off])
+    return _read(url, f"/v1/failover?{query}")
+
+
+def fetch_snapshot(url: str) -> dict[str, Any]:
+    """The body of GET /v1/snapshot. Raises NodeUnreachable."""
+    return _read(url, "/v1/snapshot")
 
 
 def skip_batch(url: str, query: str, by: str) -> None:
     """Raises EngineError with the node's reason when it refuses."""
-    _change(url, f"/v1/queries/{query}/skip", {"by": by})
+    _change(url, f"/v1/queries/{query}/skip", {"by": by}, httpx.codes.OK)
 
 
 def retry_query(url: str, query: str) -> None:
     """Raises EngineError with the node's reason when it refuses."""
-    _change(url, f"/v1/queries/{query}/retry")
+    _change(url, f"/v1/queries/{query}/retry", None, httpx.codes.OK)
+
+
+def force_failover(url: str, confirmed_off: Sequence[str], by: str) -> None:
+    """Ask this very node. Raises EngineError with its reason when it refuses, NodeUnreachable."""
+    body = {"force": True, "confirmed_off": list(confirmed_off), "by": by}
+    _change(url, "/v1/failover", body, httpx.codes.ACCEPTED)
 
 
 def begin_switchover(url: str, to: str | None, by: str) -> tuple[str, str]:
@@ -42,36 +57,10 @@ def begin_switchover(url: str, to: str | None, by: str) -> tuple[str, str]:
 
     Raises NotReady with the node's reason when it refuses, EngineError, NodeUnreachable.
     """
-    answer = _call("POST", url, "/v1/switchover", {"to": to, "by": by})
-    active = answer.json().get("active")
-    if answer.status_code == httpx.codes.CONFLICT and active:
-        return begin_switchover(require_as_safe(url, active), to, by)
-    if answer.status_code == httpx.codes.CONFLICT:
-        raise NotReady(answer.json()["error"])
-    if answer.status_code != httpx.codes.ACCEPTED:
-        raise EngineError(answer.json()["error"])
-    return url, answer.json()["to"]
-
-
-def fetch_failover(url: str, confirmed_off: Sequence[str]) -> dict[str, Any]:
-    """The body of GET /v1/failover. Raises NodeUnreachable."""
-    query = urlencode([("confirmed_off", name) for name in confirmed_off])
-    told: dict[str, Any] = _call("GET", url, f"/v1/failover?{query}").json()
-    return told
-
-
-def force_failover(url: str, confirmed_off: Sequence[str], by: str) -> None:
-    """Ask this very node. Raises EngineError with its reason when it refuses, NodeUnreachable."""
-    body = {"force": True, "confirmed_off": list(confirmed_off), "by": by}
-    answer = _call("POST", url, "/v1/failover", body)
-    if answer.status_code != httpx.codes.ACCEPTED:
-        raise EngineError(answer.json()["error"])
-
-
-def fetch_snapshot(url: str) -> dict[str, Any]:
-    """The body of GET /v1/snapshot. Raises NodeUnreachable."""
-    told: dict[str, Any] = _call("GET", url, "/v1/snapshot").json()
-    return told
+    active, status, said = _ask_active(url, "/v1/switchover", {"to": to, "by": by})
+    if status == httpx.codes.CONFLICT:
+        raise NotReady(said["error"])
+    return active, _accepted(status, said)["to"]
 
 
 def ask_snapshot(url: str) -> tuple[str, int]:
@@ -79,22 +68,39 @@ def ask_snapshot(url: str) -> tuple[str, int]:
 
     Raises EngineError when there is none, NodeUnreachable.
     """
-    answer = _call("POST", url, "/v1/snapshot")
-    told = answer.json()
-    if answer.status_code == httpx.codes.CONFLICT and told.get("active"):
-        return ask_snapshot(require_as_safe(url, told["active"]))
-    if answer.status_code != httpx.codes.ACCEPTED:
-        raise EngineError(told["error"])
-    return url, told["at_least"]
+    active, status, said = _ask_active(url, "/v1/snapshot", None)
+    return active, _accepted(status, said)["at_least"]
 
 
-def _change(url: str, path: str, body: Any = None) -> None:
-    answer = _call("POST", url, path, body)
-    if answer.status_code != httpx.codes.OK:
-        raise EngineError(answer.json()["error"])
+def _read(url: str, path: str) -> dict[str, Any]:
+    status, said = _call("GET", url, path)
+    return _accepted(status, said, httpx.codes.OK)
 
 
-def _call(method: str, url: str, path: str, body: Any = None) -> httpx.Response:
+def _change(url: str, path: str, body: Any, expected: int) -> None:
+    _accepted(*_call("POST", url, path, body), expected)
+
+
+def _ask_active(url: str, path: str, body: Any) -> tuple[str, int, dict[str, Any]]:
+    """The node that ``url`` names is asked once: it may be reached at another URL from here, and
+    then name itself."""
+    status, said = _call("POST", url, path, body)
+    if status == httpx.codes.CONFLICT and said.get("active"):
+        url = require_as_safe(url, said["active"])
+        status, said = _call("POST", url, path, body)
+    return url, status, said
+
+
+def _accepted(
+    status: int, said: dict[str, Any], expected: int = httpx.codes.ACCEPTED
+) -> dict[str, Any]:
+    if status != expected:
+        raise EngineError(said["error"])
+    return said
+
+
+def _call(method: str, url: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
+    """The status of the answer and its JSON object, a refusal's with an ``error``."""
     try:
         answer = httpx.request(
             method,
@@ -104,7 +110,7 @@ def _call(method: str, url: str, path: str, body: Any = None) -> httpx.Response:
             verify=trusted(),
             timeout=TIMEOUT_SECONDS,
         )
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         reason = str(error) or type(error).__name__
         raise NodeUnreachable(
             f"no node answers at {url} ({reason}); is 'ha-engine run' running, and is --url right?"
@@ -112,4 +118,10 @@ def _call(method: str, url: str, path: str, body: Any = None) -> httpx.Response:
     if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
         reason = said_by(answer)["error"]
         raise NotAllowed(f"{reason}; {TOKEN_VARIABLE} is to hold a token that may")
-    return answer
+    said = object_of(answer)
+    if said is None or (answer.is_error and "error" not in said):
+        raise NodeUnreachable(
+            f"{url} answered {answer.status_code} as no node does; is --url that of a node, and is "
+            "one up behind it?"
+        )
+    return answer.status_code, said

@@ -85,7 +85,7 @@ class Endpoints:
         if not urls:
             raise ValueError("a producer needs at least one endpoint, such as http://host:8080")
         self._urls = [url.rstrip("/") for url in urls]
-        self._asked = self._urls[0]
+        self._asked = self._listed = self._urls[0]
         self._silent, self._silent_until = "", 0.0
         self._producer_id, self._deadline, self._repeats = producer_id, deadline, repeats
         self._width, self._transports = width, dict[str, Transport]()
@@ -186,15 +186,19 @@ class Endpoints:
             self._silent = ""
 
     def _ask_another(self, left: str, active: str | None, *, answered: bool = False) -> None:
-        """``active`` if a node named it, else the next in the list; unless another request moved,
-        or ``left`` answers and that one does not."""
+        """``active`` if a node named it, else the next in the list, behind the one that named
+        ``left`` if that is not in it; unless another request moved, or ``left`` answers and that
+        one does not."""
         if self._asked != left:
             return
-        following = (self._urls.index(left) + 1) % len(self._urls) if left in self._urls else 0
+        following = (self._urls.index(self._listed) + 1) % len(self._urls)
         chosen = (active or "").rstrip("/") or self._urls[following]
         silent = chosen == self._silent and monotonic() < self._silent_until
-        if not (answered and silent):
-            self._asked = chosen
+        if answered and silent:
+            return
+        self._asked = chosen
+        if chosen in self._urls:
+            self._listed = chosen
 
     def _transport(self, url: str) -> Transport:
         scheme = "grpc" if url.startswith(("grpc://", "grpcs://")) else "http"

@@ -70,13 +70,13 @@ class OverHttp:
 
     async def _ask(
         self, method: str, url: str, patience: float, headers: dict[str, str], body: bytes
-    ) -> Any:
+    ) -> dict[str, Any]:
         call = partial(self._call, method, url, patience, headers, body)
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     def _call(
         self, method: str, url: str, patience: float, headers: dict[str, str], body: bytes
-    ) -> Any:
+    ) -> dict[str, Any]:
         timeout = httpx.Timeout(patience, connect=min(patience, CONNECT_TIMEOUT_SECONDS))
         try:
             answer = self._client.request(
@@ -86,9 +86,12 @@ class OverHttp:
             raise NoAnswer(str(error) or type(error).__name__, silent=True) from None
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise NoAnswer(str(error) or type(error).__name__) from None
-        if answer.status_code == httpx.codes.OK:
-            return answer.json()
-        raise _refusal(answer)
+        if answer.status_code != httpx.codes.OK:
+            raise _refusal(answer)
+        said = object_of(answer)
+        if said is None:
+            raise NoAnswer("status 200 from something that is no node")
+        return said
 
 
 def _refusal(answer: httpx.Response) -> Rejected | NoAnswer:
@@ -120,14 +123,20 @@ def _refusal(answer: httpx.Response) -> Rejected | NoAnswer:
 
 
 def said_by(answer: httpx.Response) -> dict[str, Any]:
-    """The JSON object of an answer; something between us and the node may have sent another."""
+    """The JSON object of a refusal, with its ``error``."""
+    said = object_of(answer)
+    if said is not None and isinstance(said.get("error"), str):
+        return said
+    return {"error": f"status {answer.status_code} without an explanation"}
+
+
+def object_of(answer: httpx.Response) -> dict[str, Any] | None:
+    """Its JSON object; None where something between us and the node sent another."""
     try:
         said = answer.json()
     except ValueError:
-        said = None
-    if isinstance(said, dict) and isinstance(said.get("error"), str):
-        return said
-    return {"error": f"status {answer.status_code} without an explanation"}
+        return None
+    return said if isinstance(said, dict) else None
 
 
 def _retry_after(answer: httpx.Response, said: dict[str, Any]) -> float:

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from ha_engine.config.quantities import Address, Duration, Size
 from ha_engine.config.sections import Section
-from ha_engine.config.server_tls import ServerTls, require_on_purpose
+from ha_engine.config.server_tls import ServerTls, require_named, require_on_purpose
 
 
 class HttpConfig(Section):
@@ -38,7 +38,10 @@ class HttpConfig(Section):
         description="Most connections at one time; more are answered with 503.",
     )
     keep_alive: Duration = Field(
-        default=75.0, description="How long an idle connection stays open."
+        default=75.0,
+        ge=1,
+        description="How long a connection stays open without a request, or with half of one's "
+        "headers.",
     )
 
     @property
@@ -49,6 +52,7 @@ class HttpConfig(Section):
     @model_validator(mode="after")
     def _strangers_are_let_in_on_purpose_only(self) -> HttpConfig:
         require_on_purpose(self.listen, self.tls, self.insecure, "HTTP")
+        require_named(self.listen, self.advertise)
         if self.tls.pair and self.url.startswith("http://"):
             raise ValueError(
                 f"advertise is {self.advertise}, where tokens would be sent in plain text; "

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from ha_engine.config.quantities import Address
 from ha_engine.config.sections import Section
-from ha_engine.config.server_tls import ServerTls, require_on_purpose
+from ha_engine.config.server_tls import ServerTls, require_named, require_on_purpose
 
 DEFAULT_LISTEN = "127.0.0.1:9894"
 
@@ -46,4 +46,5 @@ class IngestConfig(Section):
     def _strangers_are_let_in_on_purpose_only(self) -> IngestConfig:
         listen = self.listen or DEFAULT_LISTEN
         require_on_purpose(listen, self.tls, self.insecure, "gRPC")
+        require_named(listen, self.advertise)
         return self

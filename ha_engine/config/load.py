@@ -262,7 +262,7 @@ def dereferenced(written: str, base: Path, environ: Mapping[str, str]) -> str | 
     scheme, _, target = written.partition(":")
     match scheme:
         case "env":
-            return environ.get(target)
+            return value.strip() if (value := environ.get(target)) is not None else None
         case "file":
             return _content_of(base / target)
         case _:

@@ -80,6 +80,14 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def is_unspecified(host: str) -> bool:
+    """Whether it stands for every address of this machine, so that nobody can be sent to it."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
 def as_text(value: object) -> object:
     """A YAML scalar as Spark's settings want it: an unquoted ``false`` or ``4`` as a string."""
     match value:

@@ -69,7 +69,7 @@ class DatabaseConfig(Section):
         description="Database schema of the engine's own tables. Group-wide.",
     )
     connect_timeout: Duration = Field(
-        default=2.0, description="How long one connection attempt may take."
+        default=2.0, gt=0, description="How long one connection attempt may take."
     )
 
 
@@ -211,7 +211,7 @@ class QueryConfig(Section):
         "due.",
     )
     start_timeout: Duration = Field(
-        default=120.0, description="How long the Spark process may take to start."
+        default=120.0, ge=1, description="How long the Spark process may take to start."
     )
     class_archive: bool = Field(
         default=True,
@@ -219,7 +219,9 @@ class QueryConfig(Section):
         "idle time after the first start, which makes later ones faster.",
     )
     restart_backoff_max: Duration = Field(
-        default=30.0, description="Longest wait before a dead Spark process is started again."
+        default=30.0,
+        gt=0,
+        description="Longest wait before a dead Spark process is started again.",
     )
     attempts_per_batch: int = Field(
         default=2, ge=1, description="Failures of one micro-batch after which its query is FAILED."
@@ -260,11 +262,12 @@ class PublishConfig(Section):
 
     timeout: Duration = Field(
         default=10.0,
+        gt=0,
         description="How long one delivery to a sink may take, as a duration; it never outlasts "
         "the lease.",
     )
     retry_backoff_max: Duration = Field(
-        default=5.0, description="Longest wait before a failed delivery is tried again."
+        default=5.0, gt=0, description="Longest wait before a failed delivery is tried again."
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import Field, model_validator
 
-from ha_engine.config.quantities import is_loopback, split_address
+from ha_engine.config.quantities import is_loopback, is_unspecified, split_address
 from ha_engine.config.sections import Section
 
 
@@ -42,4 +42,13 @@ def require_on_purpose(listen: str, tls: ServerTls, insecure: bool, what: str) -
             f"listen is {listen}, which other hosts reach, and {what} does not encrypt without "
             "tls.certificate and tls.key; give both, listen on 127.0.0.1, or write "
             "'insecure: true' if you trust them"
+        )
+
+
+def require_named(listen: str, advertise: str | None) -> None:
+    """Raises ValueError where a node would send producers to an address that is no host's."""
+    if advertise is None and is_unspecified(split_address(listen)[0]):
+        raise ValueError(
+            f"listen is {listen}, every address of this host; set advertise to the one at which "
+            "producers and the other node reach it"
         )

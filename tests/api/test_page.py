@@ -121,6 +121,18 @@ async def test_a_page_of_another_site_can_change_nothing(
     assert ("error" in answer.json()) is (status == 403)
 
 
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [("http://10.0.0.1:8080", 200), ("http://evil", 403), ("http://10.0.0.1", 403), ("null", 403)],
+)
+async def test_a_browser_that_tells_no_relation_tells_the_origin(
+    browser: httpx.AsyncClient, origin: str, status: int
+) -> None:
+    """As to every address of http that is not loopback."""
+    headers = {"Origin": origin, "Host": "10.0.0.1:8080"}
+    assert (await browser.post("/v1/switchover", headers=headers)).status_code == status
+
+
 async def test_what_is_no_file_of_the_page_is_none_of_its_business(
     browser: httpx.AsyncClient,
 ) -> None:

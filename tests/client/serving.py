@@ -7,7 +7,7 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from ha_engine.api.server import WebServer, listen
 from ha_engine.config import HttpConfig
@@ -18,7 +18,7 @@ PLAIN = ServerTls()
 
 
 @contextlib.contextmanager
-def serving(application: Starlette, tls: ServerTls = PLAIN) -> Iterator[str]:
+def serving(application: ASGIApp, tls: ServerTls = PLAIN) -> Iterator[str]:
     """The URL at which ``application`` is served."""
     with running(
         WebServer(application, HttpConfig(tls=tls)), "https" if tls.pair else "http"

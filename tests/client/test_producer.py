@@ -219,6 +219,18 @@ def test_a_node_that_is_gone_is_passed_over(node: Node, other: Node) -> None:
     assert other.flights() == [1]
 
 
+def test_an_address_that_is_not_reached_from_here_is_passed_over(
+    node: Node, other: Node, scheme: str
+) -> None:
+    """The passive is the first in the list, and names the active as only the hosts reach it."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        inside = f"{scheme}127.0.0.1:{closed.getsockname()[1]}"
+    node.call(lambda: node.solo.gate.close("this node is passive", inside))
+    with Producer([node.url, other.url], deadline=20) as producer:
+        producer.send("flights", events(1))
+    assert (node.flights(), other.flights()) == ([], [1])
+
+
 def test_a_node_that_becomes_active_later_gets_the_events(node: Node) -> None:
     node.call(lambda: node.solo.gate.close("no active yet"))
     producer = Producer([node.url], batch_rows=1)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from starlette.responses import HTMLResponse
 from typer.testing import CliRunner
 
 from ha_engine.access import OPEN
 from ha_engine.api.http import NodeView, application
 from ha_engine.cli import root
+from ha_engine.errors import NodeUnreachable
 from tests.client.serving import serving
 
 RUNNER = CliRunner()
@@ -40,8 +43,8 @@ def active() -> Active:
     return Active()
 
 
-@pytest.fixture
-def url(active: Active) -> Iterator[str]:
+@contextmanager
+def served(active: Active) -> Iterator[str]:
     view = NodeView(
         status=active.status,
         cluster=dict,
@@ -51,8 +54,14 @@ def url(active: Active) -> Iterator[str]:
         alive=lambda: True,
         switchover=active.switch_over,
     )
-    with serving(application(view, [], OPEN)) as served:
-        yield served
+    with serving(application(view, [], OPEN)) as url:
+        yield url
+
+
+@pytest.fixture
+def url(active: Active) -> Iterator[str]:
+    with served(active) as url:
+        yield url
 
 
 def test_it_asks_again_while_the_other_is_a_batch_behind(url: str, active: Active) -> None:
@@ -74,3 +83,38 @@ def test_without_patience_the_first_refusal_is_told(url: str, active: Active) ->
     assert active.asked == 1
     assert BEHIND in str(done.exception) + done.output
     assert done.exit_code == 1
+
+
+class NamesItself(Active):
+    """A passive whose address, as the others know it, is its own from here."""
+
+    url = ""
+
+    def status(self) -> dict[str, Any]:
+        return {**super().status(), "active": self.url}
+
+
+def test_a_node_that_names_itself_is_asked_once_more_and_no_more() -> None:
+    passive = NamesItself()
+    passive.refusals = 100
+    with served(passive) as url:
+        passive.url = url
+        done = RUNNER.invoke(root, ["switchover", "--url", url, "--wait", "0"])
+    assert (done.exit_code, passive.asked) == (1, 2)
+
+
+@pytest.mark.parametrize("command", [["status"], ["switchover"], ["snapshot", "now"]])
+@pytest.mark.parametrize("status", [200, 503])
+def test_what_is_no_node_is_told_by_its_url(command: list[str], status: int) -> None:
+    async def balancer(scope: Any, receive: Any, send: Any) -> None:
+        await HTMLResponse("<h1>no server is available</h1>", status)(scope, receive, send)
+
+    with serving(balancer) as url:
+        done = RUNNER.invoke(root, [*command, "--url", url])
+    assert isinstance(done.exception, NodeUnreachable)
+    assert f"{url} answered {status} as no node does" in str(done.exception)
+
+
+def test_an_url_that_is_none_is_told() -> None:
+    done = RUNNER.invoke(root, ["status", "--url", "http://[::1"])
+    assert isinstance(done.exception, NodeUnreachable)

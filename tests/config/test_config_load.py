@@ -167,6 +167,17 @@ def test_what_the_loader_chokes_on_is_told_with_its_file(tmp_path: Path, text: s
         ("http: {listen: '0.0.0.0:8080'}", "write 'insecure: true'"),
         ("http: {listen: 'somehost:8080'}", "write 'insecure: true'"),
         ("ingest: {listen: '0.0.0.0:9894'}", "gRPC does not encrypt"),
+        ("http: {listen: '0.0.0.0:80', insecure: true}", "set advertise to the one at which"),
+        ("ingest: {listen: '[::]:80', insecure: true}", "set advertise to the one at which"),
+        (
+            "http: {keep_alive: 500ms}",
+            "http.keep_alive: input should be greater than or equal to 1",
+        ),
+        ("publish: {timeout: 0s}", "publish.timeout: input should be greater than 0"),
+        (
+            "query: {start_timeout: 0s}",
+            "query.start_timeout: input should be greater than or equal to 1",
+        ),
         ("http: {listen: '8080'}", "write host:port"),
         ("http: {listen: '::1:8080'}", "put an IPv6 host into brackets"),
         ("http: {max_body: 65MiB}", "the largest request could never be accepted"),
@@ -205,8 +216,8 @@ def test_loopback_addresses_need_no_leave(tmp_path: Path, listen: str) -> None:
 
 
 def test_other_addresses_need_the_word_written_out(tmp_path: Path) -> None:
-    config = load_config(written(tmp_path, "http: {listen: '0.0.0.0:80', insecure: true}"), {})
-    assert config.http.listen == "0.0.0.0:80"
+    config = load_config(written(tmp_path, "http: {listen: '10.0.0.1:80', insecure: true}"), {})
+    assert config.http.listen == "10.0.0.1:80"
 
 
 @pytest.mark.parametrize(

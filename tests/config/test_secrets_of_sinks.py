@@ -9,7 +9,7 @@ from ha_engine.config.load import dereferenced
 
 def test_a_reference_is_followed_and_a_url_is_itself(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("postgresql://from-file/db\n")
-    environ = {"SINK": "postgresql://from-env/db"}
+    environ = {"SINK": "postgresql://from-env/db\n"}
     assert dereferenced("env:SINK", tmp_path, environ) == "postgresql://from-env/db"
     assert dereferenced("file:secret", tmp_path, environ) == "postgresql://from-file/db"
     assert dereferenced("postgresql://host/db", tmp_path, environ) == "postgresql://host/db"

@@ -33,7 +33,7 @@ value came from.
 - A key that is not known, or written twice, is refused; so is what its section or another key rules
   out. `ha-engine config check` reports every problem in one go.
 - **Group-wide** keys must be equal on every node of a group, or the nodes refuse each other.
-- A change holds from the next start of the node.
+- A change holds from the next start of the node, of a **reloadable** key from the next reload.
 """
 
 

@@ -74,6 +74,10 @@ def test_an_application_names_its_guarantee(tmp_path: Path) -> None:
         ({"type": "unloadable"}, r"package ha-engine-example-sink, which cannot be used: ModuleN"),
         ({"type": "http", "url": "nowhere"}, r"sinks.out.url: is no URL of http or https$"),
         ({"type": "http", "url": "http://me:hun/ter@host"}, r"url: is no URL; a password needs"),
+        (
+            {"type": "http", "url": "http://host", "headers": {"X-Token": "hunter\n2"}},
+            r"headers: 'X-Token' is no header, or its value holds more than printable ASCII$",
+        ),
     ],
 )
 def test_a_bad_sink_is_named(tmp_path: Path, sink: dict[str, Any], told: str) -> None:

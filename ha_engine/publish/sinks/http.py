@@ -9,6 +9,7 @@ again and again is put aside, since no retry mends a bad request.
 from __future__ import annotations
 
 import hashlib
+import re
 from http import HTTPStatus
 from typing import Annotated, ClassVar
 
@@ -30,6 +31,8 @@ _OPERATOR = frozenset(
 )
 """Answers that every request would get: the rows are not to blame."""
 _BODY_SHOWN = 200
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"([\x21-\x7e]([\t\x20-\x7e]*[\x21-\x7e])?)?")
 
 
 def _url(written: str) -> str:
@@ -43,13 +46,21 @@ def _url(written: str) -> str:
     return written
 
 
+def _headers(written: dict[str, str]) -> dict[str, str]:
+    """A value that no request can carry would be told with each failure, secret or not."""
+    for name, value in written.items():
+        if not (_HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value)):
+            raise ValueError(f"{name!r} is no header, or its value holds more than printable ASCII")
+    return written
+
+
 class HttpOptions(BaseModel):
     """``attempts`` is how often a request is refused before its rows are put aside."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     url: Annotated[str, AfterValidator(_url)]
-    headers: dict[str, str] = {}
+    headers: Annotated[dict[str, str], AfterValidator(_headers)] = {}
     timeout: Duration = 5.0
     rows_per_request: Annotated[int, Field(ge=1, le=100_000)] = 500
     attempts: Annotated[int, Field(ge=1)] = 5

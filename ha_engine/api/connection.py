@@ -1,0 +1,70 @@
+"""One connection to the HTTP interface, with the bounds that uvicorn leaves to a proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+HEADERS_BYTES_MAX = 64 << 10
+
+
+class BoundedConnection(HttpToolsProtocol):
+    """Closed when the headers of a request are not there ``timeout_keep_alive`` seconds after the
+    connection was made, or after the last answer; and with 431 when they are too large."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._awaits_headers, self._unparsed_bytes = True, 0
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._stop_waiting()
+
+    def data_received(self, data: bytes) -> None:
+        self._unparsed_bytes += len(data)
+        super().data_received(data)
+        if self._awaits_headers and self._unparsed_bytes > HEADERS_BYTES_MAX:
+            told = f"the headers have more than {HEADERS_BYTES_MAX} bytes"
+            self._end_with("431 Request Header Fields Too Large", told)
+
+    def on_headers_complete(self) -> None:
+        self._awaits_headers = False
+        self._stop_waiting()
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._awaits_headers, self._unparsed_bytes = True, 0
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.cycle.response_complete:  # else this is the next request's, sent before its turn
+            self._await_headers()
+
+    def send_400_response(self, msg: str) -> None:
+        self._end_with("400 Bad Request", msg)
+
+    def _await_headers(self) -> None:
+        self._stop_waiting()
+        if not self.transport.is_closing():
+            self._deadline = self.loop.call_later(self.timeout_keep_alive, self.transport.close)
+
+    def _stop_waiting(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _end_with(self, status: str, reason: str) -> None:
+        body = json.dumps({"error": reason})
+        headers = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        told = f"HTTP/1.1 {status}\r\n{headers}Connection: close\r\n\r\n{body}"
+        self.transport.write(told.encode("ascii"))
+        self.transport.close()

@@ -1,0 +1,85 @@
+"""Connections that take their time, or too much memory, do not keep the others out."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from ha_engine.api.connection import HEADERS_BYTES_MAX
+from ha_engine.api.server import WebServer
+from ha_engine.config import HttpConfig
+from tests.client.serving import running
+from tests.waiting import wait_until
+
+KEEP_ALIVE_SECONDS = 1
+POST = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
+
+
+async def length(request: Request) -> PlainTextResponse:
+    return PlainTextResponse(f"{len(await request.body())} bytes")
+
+
+@pytest.fixture
+def connection() -> Iterator[socket.socket]:
+    application = Starlette(routes=[Route("/", length, methods=["POST"])])
+    http = HttpConfig.model_validate({"keep_alive": f"{KEEP_ALIVE_SECONDS}s"})
+    server = WebServer(application, http)
+    with running(server, "http") as url:
+        address = urlsplit(url)
+        with socket.create_connection((address.hostname, address.port), timeout=20) as opened:
+            yield opened
+
+
+def until_closed(connection: socket.socket) -> bytes:
+    return b"".join(iter(lambda: connection.recv(1 << 16), b""))
+
+
+@pytest.mark.parametrize("begun", [b"", b"POST / HTTP/1.1\r\nHo", POST % 5 + b"12345POST /"])
+def test_one_without_a_whole_request_is_closed(connection: socket.socket, begun: bytes) -> None:
+    connection.sendall(begun)
+    assert until_closed(connection).count(b"HTTP/1.1 200 OK") == begun.count(b"12345")
+
+
+def test_one_that_sends_its_headers_byte_by_byte_is_closed(connection: socket.socket) -> None:
+    connection.sendall(b"POST / HTTP/1.1\r\nX-Slow: ")
+
+    def is_closed() -> bool:
+        try:
+            connection.sendall(b"a")
+        except ConnectionError:
+            return True
+        return False
+
+    wait_until(is_closed, within=20, every=0.1)
+
+
+def test_headers_without_end_are_refused(connection: socket.socket) -> None:
+    connection.sendall(b"POST / HTTP/1.1\r\nX-Long: " + b"a" * HEADERS_BYTES_MAX)
+    headers, _, body = until_closed(connection).partition(b"\r\n\r\n")
+    assert headers.startswith(b"HTTP/1.1 431 ")
+    assert json.loads(body) == {"error": f"the headers have more than {HEADERS_BYTES_MAX} bytes"}
+
+
+def test_what_is_no_http_is_refused_with_json(connection: socket.socket) -> None:
+    connection.sendall(b"\x16\x03\x01 hello\r\n\r\n")
+    headers, _, body = until_closed(connection).partition(b"\r\n\r\n")
+    assert headers.startswith(b"HTTP/1.1 400 ")
+    assert "error" in json.loads(body)
+
+
+def test_a_body_may_take_longer_and_be_larger(connection: socket.socket) -> None:
+    size = 4 * HEADERS_BYTES_MAX
+    connection.sendall(POST % (2 * size) + b"a" * size)
+    time.sleep(1.5 * KEEP_ALIVE_SECONDS)  # the time that a slow line takes
+    connection.sendall(b"a" * size + POST % 3 + b"123" + POST % 4 + b"1234")
+    answers = until_closed(connection)
+    assert [answers.count(b"%d bytes" % size) for size in (2 * size, 3, 4)] == [1, 1, 1]

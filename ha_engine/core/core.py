@@ -217,10 +217,7 @@ class Core(Answers):
         row, tenure = self.lease.row, self.tenure
         listed = row.in_sync if row is not None else None
         wanted = listed if tenure is None else tenure.wanted_in_sync(self.now)
-        self.life.do(self.lessee.request(self.now, wanted, self._authority_ends()))
-
-    def _authority_ends(self) -> float:
-        return self.lease.carries_until if self.tenure is None else self.tenure.authority_ends()
+        self.life.do(self.lessee.request(self.now, wanted, self.life.authority_ends))
 
     def _keep_high_water(self, before: HighWater) -> None:
         """R16: comes before the write that it knows of."""
@@ -250,8 +247,7 @@ class Core(Answers):
     def _read(self) -> Outcome | None:
         lessee = self.lessee
         if self.acting:
-            # R3: whoever is named in a release that may have taken effect waits for no ttl.
-            ends = -math.inf if lessee.releasing else self._authority_ends()
+            ends = self.life.authority_ends
             return lessee.read_as_holder(self.now, self.epoch, ends, stopping=self.stopping)
         if self.is_bound:
             return None
@@ -310,7 +306,7 @@ class Core(Answers):
         if self.tenure is not None:
             message = say.BatchDigest(self.epoch, query, number, digest)
             self.life.do_all(self.tenure.leading.tell_all(message))
-        elif not equal:
+        if not equal:
             self.life.do(do.ReportDifference(query, number))
 
     def _on_said(self, peer: str, message: say.Message) -> None:

@@ -43,8 +43,8 @@ class Following:
         # R30: the edge says when the disk is nearly full.
         self.room = True
         self._restore_again_at = -math.inf
-        # The highest sequence that the holder called committed (R12).
-        self._committed = 0
+        # The highest sequence that the holder called committed (R12), and that any ever did.
+        self._committed = self.told_committed = 0
 
     def end(self) -> None:
         self.epoch, self.leader, self.giving_up = 0, None, False
@@ -58,11 +58,6 @@ class Following:
     def heard_within(self, now: float, seconds: float) -> bool:
         """Whether somebody spoke as a holder in the last ``seconds``."""
         return self._heard is not None and now - self._heard[1] < seconds
-
-    @property
-    def told_committed(self) -> int:
-        """The highest sequence that a holder called committed (R12)."""
-        return self._committed
 
     def lost(self, now: float, peer: str) -> None:
         if self.leader == peer:
@@ -107,8 +102,9 @@ class Following:
                 if message.stood == self._journal.last:
                     yield from self._cut(now, message, peer)
                 return
-            # I8: our journal is a prefix of that holder's from here on.
-            self.epoch = message.epoch
+            # I8: our journal is a prefix of that holder's from here on, and no other's. What was
+            # committed to an earlier one, an operator may have given up since (R26).
+            self.epoch, self._committed = message.epoch, self._journal.committed
             if self._lease.row is not None:
                 yield from self._lessee.bind(self._lease.row.group_id)
             self._lease.again_at_once(now)
@@ -212,6 +208,7 @@ class Following:
     def _note_committed(self, epoch: int, committed: int) -> None:
         if epoch == self.epoch:
             self._committed = max(self._committed, committed)
+            self.told_committed = max(self.told_committed, committed)
 
     def _ack(self, peer: str) -> do.Action:
         journal, querying = self._journal, self._querying

@@ -77,8 +77,9 @@ class Leading:
             journal.epochs,
         )
         yield do.Tell(name, follow)
+        peer.stands(now, standing.journal_id, standing.last)
         if follow.by_snapshot:
-            peer.begins_at, peer.begins_from = now, follow.begins.sequence
+            peer.begins(follow.begins.sequence)
         elif match == standing.last:
             peer.follows(now, standing.journal_id)
             yield do.StreamRecords(name, self.epoch, match)

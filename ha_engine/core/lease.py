@@ -47,11 +47,11 @@ class Lease:
         # What ``possible`` was worked out from, and what it came to: every step asks for it.
         self._known: tuple[LeaseRow | None, ...] = ()
         self._possible: frozenset[Member] = frozenset()
-        # The last call had no answer: promises of the others have to do (I12).
-        self.failing = False
+        # The last call had no answer, or a holder's last write: promises have to do (I12).
+        self.failing = self._write_failed = False
         self.next_at = -math.inf
         self.safe_until = -math.inf
-        # R4: since when (epoch, version) has stood still for this process.
+        # R4: since when the row has stood still for this process.
         self.still_since = math.inf
         # R16: until when this node has promised to acquire nothing, but on release of that epoch.
         self._promised_until, self._promised_epoch = -math.inf, 0
@@ -95,6 +95,7 @@ class Lease:
         if takeover is not None and takeover > now:
             self.next_at = min(self.next_at, takeover)
         self._answered()
+        self.failing = self.mine and self._write_failed
 
     def wrote(self, now: float, row: LeaseRow, identity: DatabaseIdentity) -> None:
         """A write of ours succeeded: the one thing that extends safe_until (I2)."""
@@ -106,6 +107,7 @@ class Lease:
         self._unresolved = ()
         self.high_water = self.high_water.resolved_by(row)
         self._answered()
+        self.failing = self._write_failed = False
 
     def denied(self) -> None:
         """Another row stands there; it is to be read before the next write (R1). What was tried
@@ -113,17 +115,20 @@ class Lease:
         self.read_once = False
         self.high_water = replace(self.high_water, tried=self._tried_before)
         self._answered()
+        self.failing = self._write_failed = False
 
     def unknown(self) -> None:
         """No answer in time: a write may take effect now, later or never (R1)."""
-        if self._in_flight is not None and self._in_flight not in self._unresolved:
-            self._unresolved += (self._in_flight,)
+        if self._in_flight is not None:
+            self._write_failed = True
+            if self._in_flight not in self._unresolved:
+                self._unresolved += (self._in_flight,)
         self.read_once = False
         self._answered()
         self.failing = True
 
     def _answered(self) -> None:
-        self.sent_at, self._in_flight, self.failing = None, None, False
+        self.sent_at, self._in_flight = None, None
 
     def heard_of(self, epoch: int) -> None:
         """R14: a record, ledger or message carries ``epoch``; a row below it is a regressed one."""
@@ -134,7 +139,7 @@ class Lease:
         self.high_water = replace(self.high_water, forced=epoch)
 
     def _remember(self, now: float, row: LeaseRow | None) -> None:
-        if row is None or self.row is None or _stamp(row) != _stamp(self.row):
+        if row is None or row != self.row:
             self.still_since = now
         self.row = row
         if row is not None and not self.high_water.above(row):
@@ -178,12 +183,19 @@ class Lease:
         row = self.row
         return row is not None and row.identity not in (None, self.identity)
 
+    def is_doubtful(self, now: float, authority_ends: float) -> bool:
+        """Past this holder's authority another may have acquired, and a failover of the database
+        lost that: the row must not be written as if it were the newest (R5)."""
+        sole = self.possible == {self.member}  # from whose row nobody else acquires
+        return self.mine and self.moved and now >= authority_ends and not sole
+
     def must_read(self, now: float, authority_ends: float) -> bool:
-        """Whether the holder's next request is a read. Past its authority another may have
-        acquired, and a failover of the database lost that, so that a write would succeed (R5)."""
+        """Whether the holder's next request is a read; a write past its authority might succeed
+        where another's was lost (R5)."""
         if not self.mine or not self.read_once or self.regressed:
             return True
-        return now >= authority_ends and (self.moved or self.read_at < authority_ends)
+        late = now >= authority_ends and self.read_at < authority_ends
+        return late or self.is_doubtful(now, authority_ends)
 
     @property
     def possible(self) -> frozenset[Member]:

@@ -104,8 +104,7 @@ class Lessee:
             return _lost(row)  # R14: on whatever timeline it stands
         if lease.may_rewrite(authority_ends, now) and not stopping:
             return self._rewrite(now)
-        moved = lease.moved and lease.mine and now >= authority_ends
-        if row is None or lease.regressed or moved:
+        if row is None or lease.regressed or lease.is_doubtful(now, authority_ends):
             return Waits(
                 "the database lost writes to the lease row, and another node may have read it; "
                 "stop all nodes, compare their epochs, and write the row of the highest by hand"

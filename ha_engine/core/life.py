@@ -57,6 +57,13 @@ class Life:
         """Whether this node holds an epoch."""
         return self.role in (Role.ACTIVE, Role.PROMOTING)
 
+    @property
+    def authority_ends(self) -> float:
+        """Until when this node may act as the holder."""
+        if self.lessee.releasing:  # R3: whom a release names, if it took effect, waits for no ttl
+            return -math.inf
+        return self.lease.carries_until if self.tenure is None else self.tenure.authority_ends()
+
     # -- carrying out ------------------------------------------------------------------------------
 
     def do(self, outcome: Outcome) -> None:
@@ -172,7 +179,8 @@ class Life:
         waits = lease.sent_at is not None or self.journal.durable < self.journal.last.sequence
         if not self.stopping or self.role is Role.STOPPED or waits:
             return
-        if lease.row is None or not lease.mine or lease.regressed or lessee.releasing:
+        holds = lease.row is not None and lease.mine and not lease.regressed
+        if not holds or lessee.releasing or lease.is_doubtful(self.now, self.authority_ends):
             self.become_stopped("the node was asked to stop")
             return
         self.do(lessee.release(self.now, None, "stopped"))

@@ -45,8 +45,10 @@ class Peer:
         # From when it has fallen far behind until it is warm again.
         self.catches_up = False
         self.promised_at = -math.inf
-        # When it was told to begin from a snapshot, and where the oldest of these stands.
-        self.begins_at, self.begins_from = -math.inf, 0
+        # R29: what it stood on last, where it begins from a snapshot, and since when no further.
+        self._stood: tuple[str, Position] | None = None
+        self._begins_from: int | None = None
+        self._gets_on_at = -math.inf
 
     @property
     def member(self) -> Member | None:
@@ -69,13 +71,22 @@ class Peer:
 
     def needs(self, now: float, patience: float) -> float:
         """The sequence behind which it still needs records, while it gets on."""
-        if self.journal_id is not None and now < self.advanced_at + patience:
-            return self.match
-        return self.begins_from if now < self.begins_at + patience else math.inf
+        if now >= self._gets_on_at + patience:
+            return math.inf
+        return self.match if self._begins_from is None else self._begins_from
+
+    def stands(self, now: float, journal_id: str, last: Position) -> None:
+        """Who comes back again and again, and no further, does not get on."""
+        if (journal_id, last) != self._stood:
+            self._stood, self._gets_on_at = (journal_id, last), now
+
+    def begins(self, sequence: int) -> None:
+        """It was told to begin from a snapshot, the oldest of which stands there."""
+        self._begins_from = sequence
 
     def follows(self, now: float, journal_id: str) -> None:
         """Its journal is a prefix of ours from here on; what it acked under this epoch stays."""
-        self.journal_id = journal_id
+        self.journal_id, self._begins_from = journal_id, None
         self.stage, self.heard_at, self.advanced_at = Stage.REPLICATE, now, now
 
     def acked(self, now: float, ack: Ack) -> None:
@@ -83,7 +94,8 @@ class Peer:
             return
         self.heard_at = now
         if ack.durable > self.match:
-            self._matches[ack.journal_id], self.advanced_at = ack.durable, now
+            self._matches[ack.journal_id] = ack.durable
+            self.advanced_at = self._gets_on_at = now
         self.room, self.warm = ack.room, ack.warm
         if dict(ack.batches) != self.batches:
             self.batches, self.batches_at = dict(ack.batches), now

@@ -6,6 +6,9 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
+DOUBLINGS_MAX = 30
+"""Of a wait; a float holds no more than a thousand, and a node may fail for days."""
+
 
 class QueryState(Enum):
     """WAITING for the process or for a retry, RUNNING, or FAILED until an operator acts."""
@@ -26,7 +29,8 @@ class RestartPolicy:
 
     def backoff(self, failures: int) -> float:
         """No wait before the first restart, then doubling from one second."""
-        return 0.0 if failures <= 1 else min(self.backoff_max, 2.0 ** (failures - 2))
+        doublings = min(failures - 2, DOUBLINGS_MAX)
+        return 0.0 if failures <= 1 else min(self.backoff_max, 2.0**doublings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,8 @@ class Querying:
         self.deployment, self.digests = deployment, Digests()
         self.process = QueryProcess(owner, deployment.restarts)
         self._wanted: Cut | None = None
+        # What the batches of the one that is being taken came to.
+        self._taking: tuple[tuple[str, int, str], ...] = ()
 
     def is_about_a_gone_query(self, event: on.Input) -> bool:
         """A query process that outlived a change of the application still speaks of what it ran."""
@@ -101,8 +103,9 @@ class Querying:
         cut = self._wanted
         if cut is None or not are_finished(self.deployment, cut.batches):
             return
-        if all(self.digests.mine(*batch) is not None for batch in cut.batches):
-            self._wanted = None
+        came_to = tuple((*batch, self.digests.mine(*batch) or "") for batch in cut.batches)
+        if all(digest for *_, digest in came_to):
+            self._wanted, self._taking = None, came_to
             yield do.TakeSnapshot(cut)
 
     def answer_of(
@@ -112,8 +115,7 @@ class Querying:
         cut = event.cut
         if isinstance(event, on.SnapshotFailed):
             return say.SnapshotFailed(epoch, cut.request, event.reason)
-        batches = tuple((*batch, self.digests.mine(*batch) or "") for batch in cut.batches)
-        return say.SnapshotTaken(epoch, cut.request, event.draft, batches)
+        return say.SnapshotTaken(epoch, cut.request, event.draft, self._taking)
 
     def warm(self, committed: int) -> bool:
         """R10: the queries run, are as far as what is published, and no batch differed."""

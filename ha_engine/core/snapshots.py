@@ -49,6 +49,8 @@ class Snapshots:
         self.barrier: int | None = None
         self._since = now
         self._asked: _Asked | None = None
+        # What the batches it stands on came to here; they are soon forgotten otherwise.
+        self._came_to: dict[tuple[str, int], str] = {}
         # A draft is complete, and whether it became visible is not known yet.
         self._showing = False
         # The newest input that a snapshot of this epoch has.
@@ -119,7 +121,7 @@ class Snapshots:
             cut = Cut(self._requests, place, batches, written)
             # It spares this node the work, and has what it takes to go on with it.
             by = self._leading.heir(in_sync, {})
-            self.barrier, self._asked = None, _Asked(cut, by, now)
+            self.barrier, self._asked, self._came_to = None, _Asked(cut, by, now), {}
             if by is None:
                 self._querying.capture(cut)
             else:
@@ -128,6 +130,7 @@ class Snapshots:
             self.barrier, self.why_not = None, "a query is too far behind"
 
     def _await(self, now: float, asked: _Asked) -> Iterator[do.Action]:
+        self._note_digests(asked.cut)
         if asked.taken is not None and self._is_ours(asked.taken):
             self._asked, self._newest_input = None, asked.cut.position.sequence
             self._showing = True
@@ -139,8 +142,14 @@ class Snapshots:
 
     def _is_ours(self, taken: say.SnapshotTaken) -> bool:
         """R28: what it stands on came out here as it did there; may have to be waited for."""
-        mine = self._querying.digests.mine
-        return all(mine(query, number) == digest for query, number, digest in taken.batches)
+        came_to = self._came_to
+        return all(came_to.get((query, n)) == digest for query, n, digest in taken.batches)
+
+    def _note_digests(self, cut: Cut) -> None:
+        for batch in cut.batches:
+            digest = self._querying.digests.mine(*batch)
+            if digest is not None:
+                self._came_to[batch] = digest
 
     def taken(self, by: str | None, message: say.SnapshotTaken) -> None:
         """What answers another holder's wish stands elsewhere."""

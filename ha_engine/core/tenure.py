@@ -205,7 +205,8 @@ class Tenure:
         if now - self._ticked_at > leading.timing.sync_timeout / 2:
             leading.restart_timers(now)
         self._ticked_at = now
-        asks = self._lease.failing and not self._lease.alone
+        lease = self._lease
+        asks = (lease.failing or now >= lease.safe_until) and not lease.alone
         kept = self._retention.kept
         yield from leading.tick(now, journal.last.sequence, journal.committed, kept, asks)
         leading.admit(now)
@@ -328,7 +329,8 @@ class Tenure:
         row = lease.row
         heir = next((m for m in row.in_sync if m.node == handover.to), None) if row else None
         paused = row is not None and row.paused  # R7: nobody could acquire what is released
-        holds = lease.mine and not lease.regressed
+        doubtful = lease.is_doubtful(now, self.authority_ends())
+        holds = lease.mine and not lease.regressed and not doubtful
         if heir is None or paused or since > HANDOVER_SECONDS_MAX or not holds:
             self.handover = None
             yield Waits(f"{handover.to} could not take over")

@@ -21,6 +21,8 @@ class Ghost:
     def __init__(self, world: World) -> None:
         self.world, self.linked, self.room = world, False, True
         self.warm, self.digest_of_snapshots = False, ""
+        # Whether a snapshot takes as long as the test wants, and then what it says of it.
+        self.takes_long, self._taken = False, list[say.SnapshotTaken]()
         # None: its queries are level with the holder's.
         self._batches: tuple[tuple[str, int], ...] | None = None
 
@@ -65,7 +67,12 @@ class Ghost:
         mine = self.world.core.querying.digests.mine
         batches = tuple((*one, self.digest_of_snapshots or mine(*one)) for one in cut.batches)
         draft = self.world.archive.take(cut)
-        self._say(say.SnapshotTaken(epoch, cut.request, draft, batches))
+        self._taken.append(say.SnapshotTaken(epoch, cut.request, draft, batches))
+        if not self.takes_long:
+            self.has_taken()
+
+    def has_taken(self) -> None:
+        self._say(self._taken.pop())
 
     def _say(self, message: say.Message) -> None:
         self.world.feed(on.PeerSaid(MEMBER.node, message))

@@ -189,14 +189,12 @@ MUTANTS = (
         "max(self.still_since + self.timing.ttl, self._promised_until)",
         "self._promised_until",
     ),
-    Mutant("R4", "lease", " or _stamp(row) != _stamp(self.row):", ":"),
+    Mutant("R4", "lease", "row is None or row != self.row:", "row is None or self.row is None:"),
     Mutant("R5", "lease", "row is None or self.regressed or", "row is None or"),
     Mutant("R5", "lease", "if row is not None and not self.high_water.above(row):", "if row:"),
     Mutant("R5", "lease", "not self.read_once or self.regressed:", "not self.read_once:"),
     Mutant("R5", "core", "if mark != before:", "if False:"),
-    Mutant(
-        "R5", "lessee", "if row is None or lease.regressed or moved:", "if row is None or moved:"
-    ),
+    Mutant("R5", "lessee", "if row is None or lease.regressed or lease", "if row is None or lease"),
     Mutant("R6", "lessee", "if not new or self.lease.high_water.epoch > 0:", "if False:"),
     Mutant("R6", "lessee", "and row.group_id != self.group_id", "and False"),
     Mutant("R6", "lessee", "yield do.BindGroup(group_id)", "yield from ()"),

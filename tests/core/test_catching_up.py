@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import pytest
 
-from ha_engine.core.leading import STUCK_AFTER_SECONDS, Leading
+from ha_engine.core.leading import HOLD_SECONDS, STUCK_AFTER_SECONDS, Leading
 from ha_engine.core.marks import MarkLimits, QueryMarks
 from ha_engine.core.messages import Ack
 from ha_engine.core.pace import BATCHES_OF_REST, CATCH_UP_SECONDS
 from ha_engine.core.progress import PeerTiming
-from ha_engine.types import Events, Mark, Member
+from ha_engine.types import ORIGIN, Events, Mark, Member, Position
 
 ME, OTHER = Member("a", "a-1"), Member("b", "b-1")
 LIMITS = MarkLimits(1000, 0.0, 5.0, 100, 1 << 30)
@@ -128,3 +129,20 @@ def test_the_active_rests_while_a_members_queries_start_and_not_for_ever() -> No
     assert early == pytest.approx([rest] * len(early), abs=(BATCHES_OF_REST + 1) * STEP)
     assert len(early) >= STUCK_AFTER_SECONDS / rest - 4
     assert max(pair.gaps(began + STUCK_AFTER_SECONDS)) <= pair.batch_seconds + 2 * STEP
+
+
+def test_records_are_kept_for_who_gets_on_and_not_for_who_comes_back_no_further() -> None:
+    """R29: one that dies at each start would fill the disk of the one that works."""
+    leading = Leading(ME, 1, PeerTiming(0.2, 2.0), 0.0, ["b"])
+    peer, now = leading.peers["b"], 0.0
+    for _ in range(20):
+        peer.stands(now, "b-1", Position(1, 7))
+        peer.begins(40)
+        now += HOLD_SECONDS / 10
+    assert leading.hold(now, (ME,)) == math.inf
+    peer.stands(now, "b-2", ORIGIN)
+    peer.follows(now, "b-2")
+    leading.acked(now, "b", Ack(1, "b-2", 50, True, False, ()))
+    assert leading.hold(now + HOLD_SECONDS - 1, (ME,)) == 50
+    leading.restart_timers(now + HOLD_SECONDS)
+    assert leading.hold(now + HOLD_SECONDS, (ME,)) == math.inf

@@ -29,3 +29,13 @@ def test_who_joins_hears_the_newest_digests_after_it_was_told_where_to_go_on() -
     words = [type(word) for word in told]
     assert words.index(say.Follow) < words.index(say.BatchDigest)
     assert words.count(say.Follow) == 1
+
+
+def test_a_difference_that_a_new_active_finds_is_told_too() -> None:
+    world = World(plans=(plan("delays", "flights", "board"),))
+    world.start()
+    world.core.querying.digests.note_theirs("delays", 5, "what the active before said")
+    told: list[do.Action] = []
+    world.heard = told.append
+    world.feed(on.BatchDigested("delays", 5, "another"))
+    assert do.ReportDifference("delays", 5) in told

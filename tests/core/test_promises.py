@@ -1,4 +1,4 @@
-"""When a member may promise to acquire nothing, though it has tried to (R16)."""
+"""What a member may promise, though it has tried to acquire (R16), and when it may acquire (R4)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ha_engine.core.high_water import HighWater
 from ha_engine.core.lease import Lease, LeaseTiming
-from ha_engine.types import Holder, LeaseRow, Member
+from ha_engine.types import DatabaseIdentity, Holder, LeaseRow, Member
 from tests.core.surroundings import IDENTITY
 
 A, B = Member("a", "ja"), Member("b", "jb")
@@ -57,3 +57,14 @@ def test_a_row_that_another_made_excludes_the_one_that_this_node_would_have_made
     assert lease.high_water.tried[0] > 7
     read(lease, 3.0, replace(ROW, epoch=lease.high_water.tried[0] - 1))
     assert lease.high_water.tried == (0, 0)
+
+
+def test_a_row_that_takes_the_version_of_a_lost_one_stands_still_from_its_own_time_on() -> None:
+    """R4. 1. A renewal is read, and a failover of the database loses it. 2. The holder renews
+    again, within its authority, and gets the same version."""
+    lease = Lease(Holder("b", "p2"), B, LeaseTiming(3.0, 0.8, 0.4), HighWater())
+    read(lease, 1.0, ROW)
+    later = DatabaseIdentity(IDENTITY.system_identifier, "00000002")
+    lease.sent(2.0)
+    lease.saw(2.1, replace(ROW, identity=later), later)
+    assert lease.takeover_at == 2.1 + 3.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ha_engine.core import QueryState
+from ha_engine.core import QueryState, RestartPolicy
 from ha_engine.core import inputs as on
 from ha_engine.types import Skip
 from tests.core.world import World, plan
@@ -89,3 +89,7 @@ def test_a_machine_that_is_too_slow_fails_no_query_however_often() -> None:
     world.automatic |= {"batches"}
     world.settle()
     world.truth.require_all_published()
+
+
+def test_a_wait_stays_bounded_after_days_of_failures() -> None:
+    assert RestartPolicy().backoff(100_000) == RestartPolicy().backoff_max

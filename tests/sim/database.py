@@ -24,7 +24,8 @@ class Database:
     def __init__(self, group: Group) -> None:
         self.group, self.random = group, group.random
         self.table = group.around.table
-        self.up = True
+        # ``hangs``: reads are answered, and writes wait for ever, for a lock perhaps.
+        self.up, self.hangs = True, False
         self.unreachable: set[str] = set()
         self.generation = 0
         # Rows that a write, sent and not settled yet, would make.
@@ -58,6 +59,8 @@ class Database:
             self.group.agenda.after(delay, lambda: self._land(node, request, token, generation))
             return
         self.pending.pop(token, None)
+        if self.hangs and not isinstance(request, do.ReadLease):
+            return
         if self.reaches(node.node):
             self._effect(node, request, token)
 

@@ -65,7 +65,7 @@ HUNTED = (
     ),
     _hunted(46, "R16", "leading", "return asked_at + ttl - margin", "return asked_at + 2 * ttl"),
     _hunted(
-        252,
+        269,
         "R15",
         "lease",
         "self.held is not None and self.possible == {self.member}",
@@ -103,6 +103,41 @@ def _told(schedule: Callable[[Stage], None], rule: str, module: str, old: str, n
 
 TOLD = (
     _told(
+        schedules.a_holder_stops_over_a_row_that_lost_an_acquisition,
+        "R5",
+        "life",
+        " or lease.is_doubtful(self.now, self.authority_ends):",
+        ":",
+    ),
+    _told(
+        schedules.a_release_and_what_it_allowed_are_lost,
+        "R3",
+        "life",
+        "if self.lessee.releasing:  #",
+        "if False:  #",
+    ),
+    _told(
+        schedules.the_database_answers_reads_and_hangs_on_writes,
+        "I12",
+        "lease",
+        "self.failing = self.mine and self._write_failed",
+        "self.failing = False",
+    ),
+    _told(
+        schedules.a_holder_comes_back_to_a_database_that_lost_nothing,
+        "R15",
+        "tenure",
+        "(lease.failing or now >= lease.safe_until)",
+        "lease.failing",
+    ),
+    _told(
+        schedules.an_acquisition_without_an_answer_meets_a_failover,
+        "R1",
+        "lease",
+        "now >= authority_ends and not sole",
+        "now >= authority_ends",
+    ),
+    _told(
         schedules.the_query_process_dies_before_the_member_has_its_batch,
         "R22",
         "tenure",
@@ -127,15 +162,15 @@ TOLD = (
         schedules.an_acquisition_is_lost_while_the_former_holder_sleeps,
         "R5",
         "lease",
-        "return now >= authority_ends and",
-        "return False and",
+        "now >= authority_ends and not sole",
+        "False",
     ),
     _told(
         schedules.an_acquisition_is_lost_while_the_former_holder_is_cut_off,
         "R5",
         "lease",
-        "(self.moved or self.read_at < authority_ends)",
-        "self.read_at < authority_ends",
+        "return late or self.is_doubtful(now, authority_ends)",
+        "return late",
     ),
     _told(
         schedules.a_member_comes_back_with_another_journal_at_once,
@@ -190,7 +225,7 @@ TOLD = (
         schedules.the_database_is_away_and_promises_hold,
         "I12",
         "tenure",
-        "asks = self._lease.failing and not self._lease.alone",
+        "asks = (lease.failing or now >= lease.safe_until) and not lease.alone",
         "asks = False",
     ),
     _told(
@@ -204,8 +239,8 @@ TOLD = (
         schedules.a_handover_meets_a_row_that_lost_writes,
         "R5",
         "tenure",
-        "holds = lease.mine and not lease.regressed\n        if heir",
-        "holds = lease.mine\n        if heir",
+        "holds = lease.mine and not lease.regressed and not doubtful",
+        "holds = lease.mine",
     ),
     _told(
         schedules.a_holder_sleeps_while_another_keeps_other_revisions,

@@ -511,7 +511,95 @@ def the_query_process_dies_before_the_member_has_its_batch(stage: Stage) -> None
     stage.heal()
 
 
+def a_holder_stops_over_a_row_that_lost_an_acquisition(stage: Stage) -> None:
+    """R5, I1. 1. a is cut off, b acquires and acts. 2. The database fails over without that, and b
+    does not reach it yet. 3. a reads its own row, past its authority, and is stopped. If that was
+    released, a's next process would acquire the epoch that is b's."""
+    group, a = stage.group, stage.a
+    stage.isolate(a)
+    stage.until(stage.is_active(stage.b))
+    before = next(n for n, row in enumerate(group.facts.branch) if row.epoch == 2)
+    group.database.fail_over(len(group.facts.branch) - before)
+    group.database.unreachable.add("b")
+    group.database.unreachable.discard("a")
+    stage.until(lambda: a.core.lease.moved)
+    a.feed(on.StopAsked())
+    stage.until(lambda: a.alive and a.processes == 2)
+    stage.wait(6)
+    require(not stage.is_active(a)(), "R5", "a acquired what b had")
+    stage.heal()
+
+
+def a_release_and_what_it_allowed_are_lost(stage: Stage) -> None:
+    """R5, R3. 1. a releases to b and hears no answer. 2. b acquires at once. 3. The database fails
+    over without both. 4. a, whose renewals of before seem to hold yet, must not renew."""
+    group, table = stage.group, stage.group.around.table
+    stage.until(lambda: stage.a.core.why_no_switchover(None) is None)
+    released = len(group.facts.branch)
+    group.database.loses_replies = 1.0
+    stage.a.feed(on.SwitchoverAsked(None, "operator"))
+    stage.until(lambda: table.row is not None and table.row.holder is None)
+    released = len(group.facts.branch) - 1
+    group.database.loses_replies = 0.0
+    group.network.block("a", "b")
+    group.network.block("b", "a")
+    stage.until(lambda: table.row is not None and table.row.epoch == 2)
+    group.database.fail_over(len(group.facts.branch) - released)
+    group.database.unreachable.add("b")
+    stage.wait(6)
+    stage.heal()
+
+
+def the_database_answers_reads_and_hangs_on_writes(stage: Stage) -> None:
+    """I12, R16. 1. Renewals get no answer, and what is read between them does. 2. b promises for as
+    long as that lasts, and nobody is suspended."""
+    group, a = stage.group, stage.a
+    group.database.hangs = True
+    stage.wait(20)
+    require(not group.counters["suspensions"], "I12", "a was suspended though b could promise")
+    group.database.hangs = False
+    stage.wait(3)
+    require(a.processes == 1 and stage.is_active(a)(), "I12", "a did not stay the active")
+    stage.heal()
+
+
+def a_holder_comes_back_to_a_database_that_lost_nothing(stage: Stage) -> None:
+    """R15. 1. a is stopped for longer than its authority, and the database fails over meanwhile. 2.
+    b has not acquired: its promise tells a that nobody has, and a goes on."""
+    group, a = stage.group, stage.a
+    group.database.unreachable.add("b")
+    a.pause(5)
+    stage.wait(4)
+    group.database.fail_over(0)
+    group.database.unreachable.clear()
+    a.resume(a.processes)
+    stage.until(lambda: a.core.lease.moved)
+    stage.until(a.core.may_act, within=4.0)
+    require(a.processes == 1, "R15", "a had to be started again")
+    stage.heal()
+
+
+def an_acquisition_without_an_answer_meets_a_failover(stage: Stage) -> None:
+    """R1, R5. 1. a is gone; b acquires and hears no answer. 2. The database fails over and keeps
+    that. 3. b finds its own row there, from which nobody but b could acquire, and writes it."""
+    group, table = stage.group, stage.group.around.table
+    group.restart_within = 60
+    stage.a.kill(query_process_dies=True)
+    stage.until(lambda: stage.b.core.lease.high_water.tried[0] == 2)
+    group.database.loses_replies = 1.0
+    stage.until(lambda: table.row is not None and table.row.epoch == 2)
+    group.database.fail_over(0)
+    group.database.loses_replies = 0.0
+    stage.until(stage.is_active(stage.b), within=5.0)
+    stage.heal()
+
+
 SCHEDULES: tuple[Callable[[Stage], None], ...] = (
+    a_holder_stops_over_a_row_that_lost_an_acquisition,
+    a_release_and_what_it_allowed_are_lost,
+    the_database_answers_reads_and_hangs_on_writes,
+    a_holder_comes_back_to_a_database_that_lost_nothing,
+    an_acquisition_without_an_answer_meets_a_failover,
     an_acquisition_is_lost_while_the_former_holder_sleeps,
     an_acquisition_is_lost_while_the_former_holder_is_cut_off,
     a_higher_epoch_is_read_behind_a_failover,

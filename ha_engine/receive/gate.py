@@ -12,6 +12,7 @@ Not for HTTP, and not for the journal: it is told of both through Protocols.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -109,7 +110,10 @@ class Gate:
         self._groups: dict[str, Group] = {}
         self._gathering: dict[tuple[str, int], Request] = {}
         self._in_flight: set[asyncio.Task[None]] = set()
-        self._flushing = False
+        # Records of each stream that are offered and not committed.
+        self._written = Counter[str]()
+        # Streams whose requests go into a record at the end of this turn of the loop.
+        self._due = set[str]()
         self.room = Room(config.max_pending)
         self.counters: Counters = counters if counters is not None else Tally()
 
@@ -242,9 +246,10 @@ class Gate:
         if pull is not None:
             self._pulling.add(key := (stream, pull.source))
             request.stored.add_done_callback(lambda _: self._pulling.discard(key))
-        if not self._in_flight and not self._flushing:
-            self._flushing = True
-            loop.call_soon(self._flush)
+        if not self._written[stream]:
+            if not self._due:
+                loop.call_soon(self._flush)
+            self._due.add(stream)
         return asyncio.shield(request.stored)
 
     def _size_of(self, batch: pa.RecordBatch) -> int:
@@ -261,8 +266,9 @@ class Gate:
         return size
 
     def _flush(self) -> None:
-        self._flushing = False
-        for stream in list(self._groups):
+        """A stream's requests gather while a record of it is written; another's do not wait."""
+        due, self._due = self._due, set()
+        for stream in [one for one in self._groups if one in due]:
             self._offer(stream)
 
     def _offer(self, stream: str) -> None:
@@ -280,6 +286,7 @@ class Gate:
         name = f"commit of record {position}"
         task = asyncio.get_running_loop().create_task(self._settle(group, position), name=name)
         self._in_flight.add(task)
+        self._written[stream] += 1
 
     def _remember(self, position: Position, events: Events) -> None:
         self._producers.apply(position, events)
@@ -301,5 +308,6 @@ class Gate:
         finally:
             self.room.give(group.size)
             self._in_flight.discard(asyncio.current_task())
-            if not self._in_flight:
-                self._flush()
+            self._written[group.stream] -= 1
+            if not self._written[group.stream] and group.stream in self._groups:
+                self._offer(group.stream)

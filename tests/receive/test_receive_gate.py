@@ -103,6 +103,22 @@ async def test_a_full_record_does_not_wait_for_the_one_in_flight(tmp_path: Path)
     await solo.close()
 
 
+async def test_a_stream_does_not_wait_for_the_records_of_another(tmp_path: Path) -> None:
+    """However many of those there are: under load one is always on its way."""
+    solo = Solo(tmp_path)
+    solo.log.hold()
+    busy = asyncio.create_task(solo.gate.submit("flights", batch(1)))
+    await async_wait_until(lambda: len(solo.records()) == 1)
+    other = asyncio.create_task(solo.gate.submit("other", batch(2)))
+    more = asyncio.create_task(solo.gate.submit("flights", batch(3)))
+    await async_wait_until(lambda: len(solo.records()) == 2)
+    solo.log.release()
+    await asyncio.gather(busy, other, more)
+    streams = [events_of(record).stream for record in solo.records()]
+    assert streams == ["flights", "other", "flights"]
+    await solo.close()
+
+
 async def test_a_request_larger_than_a_record_is_refused_whole(tmp_path: Path) -> None:
     solo = Solo(tmp_path, ReceiveConfig(max_record_rows=3))
     with pytest.raises(PayloadTooLarge, match="at most 3 events"):

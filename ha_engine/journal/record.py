@@ -162,7 +162,7 @@ def to_record(header: Header, meta: bytes, payload: bytes) -> Record:
     """Raises BadFrame when the meta, though intact, is none that this engine knows."""
     try:
         body = _read(header.kind, json.loads(meta))
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadFrame(f"the meta of kind {header.kind} is not understood ({error})") from error
     return Record(header.position, header.committed, body, payload)
 

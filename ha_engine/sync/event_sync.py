@@ -17,7 +17,7 @@ import structlog
 from ha_engine.config.event_sync import EventSyncConfig
 from ha_engine.core import inputs as on
 from ha_engine.core.messages import Ack, Message
-from ha_engine.errors import AddressInUse
+from ha_engine.errors import AddressInUse, DiskFailed, JournalDamaged
 from ha_engine.sync import credentials
 from ha_engine.sync.codec import MalformedFrame, to_frame, to_message
 from ha_engine.sync.dialling import Dialler, Refused, greet
@@ -295,6 +295,11 @@ class EventSync(rpc.EventSyncServicer):
             return
         match done.exception():
             case Trimmed() as error:
+                link.end(str(error))
+            case JournalDamaged() | DiskFailed() as error:
+                # An old record that cannot be read: this node goes on without it, and a snapshot
+                # may be past it soon.
+                log.error("records for a peer cannot be read", peer=link.peer, error=str(error))
                 link.end(str(error))
             case BaseException() as error:
                 self._owner.fail(error)

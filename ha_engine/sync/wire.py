@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from ha_engine.v1 import sync_pb2 as pb
 
@@ -117,6 +118,8 @@ def _translated() -> Iterator[None]:
         raise WireBroken(_reason(error)) from error
     except (grpc.aio.BaseError, asyncio.InvalidStateError) as error:
         raise WireBroken("the connection is gone") from error
+    except DecodeError as error:
+        raise WireBroken("what it sent is no frame") from error
 
 
 def _reason(error: grpc.aio.AioRpcError) -> str:

@@ -92,6 +92,30 @@ async def test_whoever_does_not_begin_with_a_hello_is_not_heard(
     assert node.heard() == []
 
 
+@pytest.mark.parametrize("is_greeted", [False, True])
+async def test_bytes_that_are_no_message_end_their_own_link_only(
+    node: SyncNode, is_greeted: bool
+) -> None:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{node.sync.port}") as channel:
+        call = channel.stream_stream(
+            "/ha_engine.v1.EventSync/Sync",
+            request_serializer=lambda frame: frame if isinstance(frame, bytes) else _bytes(frame),
+            response_deserializer=pb.SyncFrame.FromString,
+        )()
+        if is_greeted:
+            await greeted(call)
+            await async_wait_until(lambda: node.connected("node-a"))
+        await call.write(b"\xff\xff\xff\xff")
+        while await call.read() is not grpc.aio.EOF:
+            pass
+        await async_wait_until(lambda: not node.connected("node-a"))
+    assert node.failures == []
+
+
+def _bytes(frame: pb.SyncFrame) -> bytes:
+    return frame.SerializeToString()
+
+
 class Curt(rpc.EventSyncServicer):
     """Greets whoever calls, and hangs up."""
 

@@ -17,7 +17,7 @@ from ha_engine.journal import Journal
 from ha_engine.sync import stream
 from ha_engine.sync.tail import Chunk, Files, Tail, Trimmed
 from ha_engine.types import ORIGIN, Position, Record
-from tests.journal.samples import events, mark, some_records
+from tests.journal.samples import events, flip, mark, some_records
 from tests.sync.conftest import Make
 from tests.sync.pair import EPOCH, SyncNode, plain
 from tests.sync.proxy import Proxy
@@ -373,3 +373,18 @@ def test_records_that_are_trimmed_are_no_damage(tmp_path: Path) -> None:
     with pytest.raises(Trimmed, match="record 1 is trimmed"):
         Files(journal).chunk(1, 300, 10_000)
     journal.close()
+
+
+async def test_an_old_record_that_is_damaged_ends_the_link_and_not_the_node(pair: Pair) -> None:
+    """Nobody needs it here any more, and a snapshot may be past it for who does."""
+    a, _ = pair
+    a.append(some_records(200, size=2_000))
+    await a.writer.room(0)
+    a.append([events(201)])  # nothing before it is in memory any more
+    await a.writer.room(0)
+    [extent] = a.journal.locate(100, 100)
+    flip(Path(extent.path), extent.offset + extent.length // 2)
+    links = a.sync.traffic()["node-b"].links
+    a.stream("node-b")
+    await async_wait_until(lambda: a.sync.traffic()["node-b"].links > links)
+    assert a.failures == []

@@ -195,7 +195,14 @@ class Archive:
         encoded, digest = encode(manifest)
         size = manifest.size
         self._store.complete(
-            draft, cut.position, cut.written, encoded, digest, bytes_total=size, bytes_new=new
+            draft,
+            cut.position,
+            cut.written,
+            encoded,
+            digest,
+            chunks=len(manifest.digests),
+            bytes_total=size,
+            bytes_new=new,
         )
         self._names.stored()
         return draft, size, new

@@ -19,8 +19,9 @@ T = TypeVar("T")
 
 Remaining = Callable[[], float]
 
-_FOR_EVER = ("0A", "22", "23", "28", "3D", "3F", "42", "44", "P0")
-"""SQLSTATE classes that a retry of the same rows meets again: value, constraint, right, schema."""
+_FOR_EVER = ("0A", "21", "22", "23", "28", "3D", "3F", "42", "44", "54", "P0")
+"""SQLSTATE classes that a retry of the same rows meets again: two rows of one key, value,
+constraint, right, schema, a limit of the server."""
 
 
 class LedgerStore:

@@ -135,10 +135,12 @@ class SnapshotStore:
         manifest: bytes,
         manifest_digest: bytes,
         *,
+        chunks: int,
         bytes_total: int,
         bytes_new: int,
     ) -> None:
-        """Says what the draft is; it stays invisible. Raises DraftLost."""
+        """Says what the draft is; it stays invisible. Raises DraftLost, also when it does not refer
+        to so many ``chunks``: a failover of the database may have lost the last of them (I9)."""
         values = {
             "epoch": position.epoch,
             "sequence": position.sequence,
@@ -149,7 +151,11 @@ class SnapshotStore:
             "bytes_total": bytes_total,
             "bytes_new": bytes_new,
         }
-        statement = update(revision).where(revision.c.id == draft, *self._drafts).values(values)
+        referred = select(func.count()).where(revision_chunk.c.revision_id == draft)
+        whole = referred.scalar_subquery() == chunks
+        statement = (
+            update(revision).where(revision.c.id == draft, whole, *self._drafts).values(values)
+        )
         if self._call(lambda connection: connection.execute(statement).rowcount) != 1:
             raise _lost(draft)
 
@@ -320,8 +326,8 @@ def _collect_some(connection: Connection) -> int:
 
 def _lost(draft: int) -> DraftLost:
     return DraftLost(
-        f"draft {draft} of a snapshot is gone: another node has begun one since; the next snapshot "
-        "is taken as usual"
+        f"draft {draft} of a snapshot is gone: another node has begun one since, or the database "
+        "failed over and lost a part of it; the next snapshot is taken as usual"
     )
 
 

@@ -44,6 +44,13 @@ def content(*names: str) -> list[bytes]:
     return [name.encode() * 1000 for name in names]
 
 
+def complete(
+    store: SnapshotStore, draft: int, manifest: bytes, *, chunks: int, size: int = 1
+) -> None:
+    counts = {"chunks": chunks, "bytes_total": size, "bytes_new": chunks}
+    store.complete(draft, AT, AT, manifest, b"digest", **counts)
+
+
 def draft_of(store: SnapshotStore, *names: str) -> int:
     """A complete draft; its manifest names its chunks."""
     draft = store.begin("node-b")
@@ -52,7 +59,7 @@ def draft_of(store: SnapshotStore, *names: str) -> int:
     store.add(draft, [pack(contents[digest]) for digest in missing])
     manifest = ",".join(names).encode()
     size = sum(map(len, contents.values()))
-    store.complete(draft, AT, AT, manifest, b"digest", bytes_total=size, bytes_new=len(missing))
+    complete(store, draft, manifest, chunks=len(contents), size=size)
     return draft
 
 
@@ -121,6 +128,22 @@ def test_a_draft_that_is_not_complete_cannot_be_shown(store: SnapshotStore) -> N
         store.show(draft, HOLDER, EPOCH)
 
 
+def test_a_draft_that_lacks_a_chunk_of_its_manifest_is_never_complete(
+    store: SnapshotStore, engine: Engine
+) -> None:
+    """The database failed over, and what was added last is lost with the old one."""
+    draft = store.begin("node-b")
+    store.add(draft, [pack(one) for one in content("a", "b")])
+    with engine.begin() as connection:
+        lost = {"digest": digest_of(content("b")[0])}
+        connection.execute(
+            text("DELETE FROM ha_engine.revision_chunk WHERE digest = :digest"), lost
+        )
+    with pytest.raises(DraftLost):
+        complete(store, draft, b"a,b", chunks=2)
+    assert store.revisions() == []
+
+
 def test_revisions_share_chunks_and_those_that_none_needs_go(
     store: SnapshotStore, engine: Engine
 ) -> None:
@@ -129,7 +152,7 @@ def test_revisions_share_chunks_and_those_that_none_needs_go(
     digests = [digest_of(one) for one in content("b", "c")]
     assert store.refer(second, digests) == {digests[1]}
     store.add(second, [pack(content("c")[0])])
-    store.complete(second, AT, AT, b"b,c", b"digest", bytes_total=2000, bytes_new=1000)
+    complete(store, second, b"b,c", chunks=2)
     assert store.show(second, HOLDER, EPOCH)
     assert chunk_count(engine) == 3
     gone = store.forget(keep=1)
@@ -154,7 +177,7 @@ def test_a_writer_that_is_overtaken_is_told_and_leaves_only_what_is_collected(
     for call in (
         lambda: store.refer(late, [digest_of(content("a")[0])]),
         lambda: store.add(late, [pack(content("x")[0])]),
-        lambda: store.complete(late, AT, AT, b"late", b"digest", bytes_total=1, bytes_new=1),
+        lambda: complete(store, late, b"late", chunks=1),
         lambda: store.show(late, HOLDER, EPOCH),
     ):
         with pytest.raises(DraftLost, match="another node has begun one"):

@@ -41,7 +41,7 @@ from ha_engine.driver import Driver
 from ha_engine.errors import ConfigError
 from ha_engine.journal import Journal
 from ha_engine.journal.writer import JournalWriter
-from ha_engine.keeper import Keeper, restore
+from ha_engine.keeper import Keeper, give_up, restore
 from ha_engine.local_answers import LocalAnswers
 from ha_engine.metrics import NodeMetrics
 from ha_engine.notify import Condition, ServiceManager
@@ -98,13 +98,10 @@ class Node:
         tally = Tally(database_asked=self.metrics.database.observe)
         self.observer = QueryObserver(self.metrics, tally)
         self.driver = Driver(self.core, boottime, config.lease.db_timeout, tally)
-        self.writer = JournalWriter(
-            self.journal,
-            self.driver.durable,
-            self.driver.fail,
-            # The gate's own bound lies below: what the core has given a position always fits.
-            pending_bytes_max=2 * config.receive.max_pending + (64 << 20),
-        )
+        # The gate's own bound lies below: what the core has given a position always fits.
+        bound = 2 * config.receive.max_pending + (64 << 20)
+        told = self.driver.durable, self.driver.fail, give_up
+        self.writer = JournalWriter(self.journal, *told, pending_bytes_max=bound)
         limits, size = config.journal, lambda: self.journal.size_bytes
         self.disk = Disk(self.data.path, limits.min_free, size, limits.max_size)
         backlog = backlog_of(config, self.core, self.disk)

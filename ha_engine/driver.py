@@ -65,13 +65,14 @@ class Driver:
         self._ports = ports
 
     def handle(self, event: on.Input) -> None:
-        """Steps the core; an input that an action brings at once waits for its turn."""
+        """Steps the core; an input that an action brings at once waits for its turn. Whoever has
+        ended decides nothing more: it would renew a lease that it cannot live up to."""
         self._inputs.append(event)
         if self._stepping:
             return
         self._stepping = True
         try:
-            while self._inputs:
+            while self._inputs and not self.ended.done():
                 event = self._inputs.popleft()
                 for action in self.core.step(self._clock(), event):
                     self._count(action, event)
@@ -95,6 +96,7 @@ class Driver:
         """Whatever breaks the core or the disk ends the process, with its reason."""
         if not self.ended.done():
             self.ended.set_exception(error)
+            self._refuse_commits(str(error))
 
     def close(self) -> None:
         """Small file work is finished; a call that the database still owes is not waited for."""
@@ -116,7 +118,7 @@ class Driver:
 
     def offer(self, events: Events, payload: bytes) -> Position:
         """Hands validated events to the journal. Raises NotActive."""
-        if not self.core.receiving:
+        if not self.core.receiving or self.ended.done():
             raise NotActive(self.core.why)
         position = Position(self.core.epoch, self.core.journal.last.sequence + 1)
         self.handle(on.EventsOffered(events, payload))
@@ -126,6 +128,8 @@ class Driver:
         """Returns when ``sequence`` is committed. Raises NotActive when this node gives up."""
         if sequence <= self.core.journal.committed:
             return
+        if not self.core.acting or self.ended.done():
+            raise NotActive(self.core.why)
         future = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiters, (sequence, next(self._turns), future))
         await future

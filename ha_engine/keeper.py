@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from pathlib import Path
 
@@ -11,9 +12,9 @@ import structlog
 from ha_engine import base_file
 from ha_engine.core import Core, HighWater
 from ha_engine.data_dir import DataDirectory
-from ha_engine.errors import JournalDamaged
+from ha_engine.errors import DiskFailed, JournalDamaged
 from ha_engine.journal import Journal
-from ha_engine.journal.writer import JournalWriter
+from ha_engine.journal.writer import STUCK_SECONDS, JournalWriter
 from ha_engine.outbox import Outbox
 from ha_engine.receive.gate import Gate
 from ha_engine.types import Events
@@ -43,10 +44,19 @@ def restore(base: Path, journal: Journal, outbox: Outbox, core: Core, gate: Gate
             batch = outbox.batch(name, number)
             if batch is not None:
                 deployment.restore_admitted(name, number, batch.rows, batch.bytes)
+        for number, digest in outbox.digests(name):
+            core.querying.digests.note_mine(name, number, digest)
     if journal.torn:
         log.warning("a torn tail was cut from the journal", what=journal.torn)
     seconds = round(time.monotonic() - began, 3)
     log.info("journal read", last=str(core.journal.last), seconds=seconds)
+
+
+def give_up() -> None:
+    """The journal's disk hangs: nothing can be finished here, and a thread that waits for it would
+    keep the process, its lease and every producer waiting too. The other node has a disk."""
+    log.critical("the journal's disk does not answer; the node process ends", after=STUCK_SECONDS)
+    os._exit(DiskFailed.exit_code)
 
 
 class Keeper:

@@ -20,6 +20,10 @@ from ha_engine.journal.record import Frame, to_frame
 from ha_engine.types import Events, Position, Record
 
 PENDING_BYTES_MAX = 256 << 20
+STUCK_SECONDS = 30.0
+"""A disk that has not answered for so long is given up: the other node has one that does."""
+LOOKS = 6
+"""In that time, each while the loop runs: a host that was stopped has not waited for its disk."""
 T = TypeVar("T")
 
 
@@ -33,8 +37,9 @@ class JournalWriter:
     """Owns the changes of an open journal; made and used on the loop's thread.
 
     ``on_durable(sequence)`` is called on the loop after each fdatasync with the last sequence that
-    it made durable; ``on_failed(error)`` once, after which nothing is written any more. The journal
-    itself is closed by who opened it.
+    it made durable; ``on_failed(error)`` once, after which nothing is written any more;
+    ``on_stuck()`` when one write has not ended for ``stuck_after`` seconds. The journal itself is
+    closed by who opened it.
     """
 
     def __init__(
@@ -42,10 +47,14 @@ class JournalWriter:
         journal: Journal,
         on_durable: Callable[[int], None],
         on_failed: Callable[[BaseException], None],
+        on_stuck: Callable[[], None] = lambda: None,
         *,
+        stuck_after: float = STUCK_SECONDS,
         pending_bytes_max: int = PENDING_BYTES_MAX,
     ) -> None:
         self._journal, self._on_durable, self._on_failed = journal, on_durable, on_failed
+        self._on_stuck, self._look_every = on_stuck, stuck_after / LOOKS
+        self._look: asyncio.TimerHandle | None = None
         self._pending_bytes, self._pending_bytes_max = 0, pending_bytes_max
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
@@ -129,6 +138,7 @@ class JournalWriter:
             frames.append(self._queue[0])
             self._queue.popleft()
         self._submit(lambda: self._write(frames), lambda done: self._written(frames, done))
+        self._look_later(LOOKS)
 
     def _submit_exclusive(self, exclusive: _Exclusive) -> None:
         self._queue.popleft()
@@ -142,7 +152,16 @@ class JournalWriter:
         self._journal.append_frames(frames)
         self._journal.sync()
 
+    def _look_later(self, left: int) -> None:
+        """``left``: so many looks from now on the write that is under way counts as stuck."""
+        if left == 0:
+            self._on_stuck()
+        else:
+            self._look = self._loop.call_later(self._look_every, self._look_later, left - 1)
+
     def _written(self, frames: list[Frame], done: Future[Any]) -> None:
+        if self._look is not None:
+            self._look.cancel()
         if (failed := done.exception()) is not None:
             self._fail(failed)
             return

@@ -118,6 +118,10 @@ class Outbox:
         """What was reported for a batch; also for a while after it was trimmed."""
         return self._shelf(query).digests.get(number)
 
+    def digests(self, query: str) -> list[tuple[int, str]]:
+        """All that are known, in the order of their batches."""
+        return sorted(self._shelf(query).digests.items())
+
     def backlog(self, query: str) -> tuple[int, int]:
         """Batches and bytes that are kept."""
         shelf = self._shelf(query)

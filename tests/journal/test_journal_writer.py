@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +25,7 @@ class Told:
     durable: list[int] = field(default_factory=list)
     failures: list[BaseException] = field(default_factory=list)
 
-    def writer(self, journal: Journal, **limits: int) -> JournalWriter:
+    def writer(self, journal: Journal, **limits: Any) -> JournalWriter:
         return JournalWriter(journal, self.durable.append, self.failures.append, **limits)
 
 
@@ -158,6 +160,32 @@ async def test_a_failed_disk_ends_the_writer_and_is_told_once(
     await writer.close()
     assert [type(error) for error in told.failures] == [DiskFailed]
     assert told.durable == []
+
+
+async def test_a_write_that_does_not_end_is_told(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, answers, stuck = Told(), threading.Event(), asyncio.Event()
+    writer = told.writer(journal, on_stuck=stuck.set, stuck_after=0.3)
+    writer.append([events(1)])
+    await async_wait_until(lambda: told.durable == [1])
+    monkeypatch.setattr(journal, "sync", answers.wait)
+    writer.append([events(2)])
+    await asyncio.wait_for(stuck.wait(), 10)
+    answers.set()
+    await writer.close()
+    assert told.durable == [1, 2]
+
+
+async def test_writes_that_end_in_time_are_none_that_are_stuck(journal: Journal) -> None:
+    stuck: list[str] = []
+    writer = Told().writer(journal, on_stuck=lambda: stuck.append("stuck"), stuck_after=0.3)
+    for sequence in range(1, 60):
+        writer.append([events(sequence)])
+        await asyncio.sleep(0.01)
+    await writer.close()
+    await asyncio.sleep(0.5)
+    assert stuck == []
 
 
 async def test_a_listener_that_fails_is_not_silent(journal: Journal) -> None:

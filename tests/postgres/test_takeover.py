@@ -17,13 +17,13 @@ from ha_engine.core import inputs as on
 from ha_engine.core.marks import MarkLimits
 from ha_engine.core.messages import Heartbeat, Message
 from ha_engine.driver import Driver
-from ha_engine.errors import DatabaseUnreachable
+from ha_engine.errors import DatabaseUnreachable, DiskFailed, NotActive
 from ha_engine.ports import Ports
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.lease_store import PostgresLeaseStore
 from ha_engine.postgres.upgrade import upgrade
 from ha_engine.tally import Tally
-from ha_engine.types import Holder, LeaseRow, Member, Record, Role
+from ha_engine.types import Events, Holder, LeaseRow, Member, Record, Role
 from tests.waiting import async_wait_until
 
 A, B = Member("a", "ja"), Member("b", "jb")
@@ -173,3 +173,25 @@ async def test_a_history_that_cannot_be_written_is_told_once_and_stops_nothing(
     assert [line["reason"] for line in logs if line["event"] == told] == ["the database is down"]
     assert not driver.ended.done()
     assert store.history(1)[0].outage_seconds is None
+
+
+async def test_a_node_that_has_failed_renews_nothing_and_keeps_nobody_waiting(
+    driver: Driver, store: PostgresLeaseStore
+) -> None:
+    """Its disk is gone, and it may take long to end: the other must be able to act meanwhile."""
+    await take_over(driver, store, store)
+    await async_wait_until(lambda: driver.core.lease.sent_at is None)
+    behind = driver.core.journal.committed + 1
+    ack = asyncio.create_task(driver.committed(behind))
+    await async_wait_until(lambda: driver.acks_waiting == 1)
+    driver.fail(DiskFailed("the disk is gone"))
+    with pytest.raises(NotActive, match="the disk is gone"):
+        await ack
+    with pytest.raises(NotActive):
+        await driver.committed(behind)
+    with pytest.raises(NotActive):
+        driver.offer(Events("flights", 1, 0), b"")
+    driver.core.lease.again_at_once(0.0)
+    driver.handle(on.Tick())
+    assert driver.core.lease.sent_at is None
+    assert isinstance(driver.ended.exception(), DiskFailed)

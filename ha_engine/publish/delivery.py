@@ -125,7 +125,8 @@ class Delivery:
 
         Raises Fenced, and OutboxDamaged when an admitted batch cannot be read.
         """
-        self._claimed = False
+        # What was told before is told again: who acts under a forced epoch waits for it (R26).
+        self._claimed, self._through = False, None
         try:
             while True:
                 await self._with_retries(self._advance, epoch, published)

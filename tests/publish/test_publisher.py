@@ -125,6 +125,20 @@ async def test_a_second_start_goes_on_from_the_ledger(database_url: str, opened:
     assert ledger_of(database_url) == (2, 5)
 
 
+async def test_what_the_ledger_says_is_told_under_each_epoch(
+    database_url: str, opened: Opening
+) -> None:
+    """R26: who acts under a forced epoch cuts no batch before, though its ledger has not moved."""
+    node = opened(database_url)
+    node.admit(1)
+    node.publisher.start(1)
+    await node.published_through(1)
+    await node.publisher.stop()
+    node.published.clear()
+    node.publisher.start(2)
+    await async_wait_until(lambda: node.published == [1])
+
+
 async def test_a_higher_epoch_ends_the_lower_publisher(database_url: str, opened: Opening) -> None:
     old, new = opened(database_url), opened(database_url)
     old.admit(1)

@@ -14,7 +14,7 @@ import pytest
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.outbox import Outbox
-from ha_engine.outbox.batch_file import write_batch_file
+from ha_engine.outbox.batch_file import digest_of_file, write_batch_file
 from ha_engine.query.service import LocalService, serve
 from ha_engine.types import Extent, Mark
 from ha_engine.v1 import local_pb2 as pb
@@ -130,11 +130,22 @@ async def test_a_batch_that_comes_out_differently_is_a_mismatch(local: Local) ->
     assert await verdict_of_other_rows(local) == pb.AdmitBatchReply.MISMATCH
 
 
+async def test_a_batch_that_is_made_again_tells_what_it_came_to(local: Local) -> None:
+    """I6: the process that made it first may have ended before it told that."""
+    await local.stub.AdmitBatch(local.pending(1))
+    admitted, again = local.outbox.batch("q", 1), local.pending(1)
+    assert admitted is not None
+    again.digest = digest_of_file(admitted.path)
+    assert (await local.stub.AdmitBatch(again)).verdict == pb.AdmitBatchReply.DONE
+    assert on.BatchDigested("q", 1, again.digest) in local.recorder.told
+
+
 async def test_a_batch_of_the_code_before_a_change_that_kept_the_state_stands(
     local: Local,
 ) -> None:
     local.recorder.kept_through = 1
     assert await verdict_of_other_rows(local) == pb.AdmitBatchReply.DONE
+    assert not any(isinstance(event, on.BatchDigested) for event in local.recorder.told)
 
 
 async def test_a_caller_of_another_incarnation_is_refused(local: Local) -> None:

@@ -28,8 +28,8 @@ def follow(core: Core, epoch: int) -> None:
 
 
 def test_what_one_holder_called_committed_is_not_committed_under_the_next() -> None:
-    """I5, R26. 1. A follower hears how far its holder is, and has less. 2. An operator gives up what
-    it lacks. 3. Under a later epoch other records get those numbers."""
+    """I5, R26. 1. A follower hears how far its holder is, and lacks some. 2. An operator gives that
+    up. 3. Under a later epoch other records get those numbers."""
     core = follower()
     follow(core, 1)
     hear(core, say.Heartbeat(1, committed=200))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,7 @@ class Runs:
 
     def nice(self, rate: int, seconds: float, rounds: int) -> Result:
         result = Result("nice")
-        started = iter(range(2 * rounds))
+        started = count()
 
         @contextmanager
         def pair_at(level: int) -> Iterator[EngineSide]:

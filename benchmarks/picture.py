@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 from rich.bar import Bar
@@ -26,13 +27,17 @@ _SHOWN = (
     "load",
 )
 
+_FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
+"""Which a browser would fetch from elsewhere."""
+
 
 def draw(result: Result, directory: Path) -> Path:
     """The path of the picture, which lies beside the result's JSON."""
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
     console.print(Group(_table(result), Text(_words(), style="dim")))
     path = directory / f"{result.stem}.svg"
-    console.save_svg(str(path), title=f"ha-engine: {result.command}")
+    picture = console.export_svg(title=f"ha-engine: {result.command}")
+    path.write_text(_FONTS.sub("", picture), encoding="utf-8")
     return path
 
 

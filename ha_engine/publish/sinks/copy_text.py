@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from ha_engine.errors import SinkRefused
-from ha_engine.publish.sinks.json_lines import strict_json
+from ha_engine.publish.sinks.json_lines import json_text
 
 _ROW = "\0row"
 """Name of a column of our own; PostgreSQL allows no such name, so it never meets another."""
@@ -98,7 +98,7 @@ def _by_value(column: pa.ChunkedArray, written: Callable[[Any], str]) -> pa.Chun
 
 def _as_json(column: str, value: Any) -> str:
     try:
-        return strict_json(value)
+        return json_text(value)
     except (TypeError, ValueError) as error:
         raise SinkRefused(
             f"a value of column {column} has no form in JSON ({error}); "

@@ -54,12 +54,12 @@ def rows_of(table: pa.Table) -> list[dict[str, Any]]:
 def json_text(value: Any) -> str:
     """JSON has no word for NaN and the infinities: they become the texts that Spark writes."""
     try:
-        return strict_json(value)
+        return _strict(value)
     except ValueError:
-        return strict_json(_named(value))
+        return _strict(_named(value))
 
 
-def strict_json(value: Any) -> str:
+def _strict(value: Any) -> str:
     """Raises ValueError for a number that JSON does not have, TypeError for an unknown type."""
     return json.dumps(
         value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_form

@@ -14,6 +14,7 @@ from ha_engine.outbox.batch_file import read_batch_file
 from ha_engine.outbox.outbox import OutboxBatch
 from ha_engine.publish.sink import Deadline, Remaining
 from ha_engine.publish.sinks.copy_text import copy_text
+from ha_engine.publish.sinks.json_lines import require_form
 
 
 class SinkStore(Protocol):
@@ -52,6 +53,7 @@ class PostgresSink:
 
     def prepare(self, schema: pa.Schema) -> None:
         """Make or check the table; writes no row, so it needs no authority."""
+        require_form(pa.schema([field for field in schema if pa.types.is_nested(field.type)]))
         until = time.monotonic() + self._prepare_seconds
         self._store.prepare(schema, lambda: until - time.monotonic())
         self._prepared = schema

@@ -53,7 +53,7 @@ class Archivist:
         """What the journal cannot rebuild has to be there before Spark looks for it; False when
         the query is to be tried again later."""
         try:
-            revision = await self.archive.bring_state(run.query, run.lineage, history, admitted)
+            revision = await self.archive.bring_state(run, history, admitted)
         except (DatabaseUnreachable, DatabaseNotReady) as error:
             reason = f"its checkpoint is lost, and no snapshot of it is reached: {error}"
             self.handle(on.QueryFailed(run.query, 0, reason, environment=True))

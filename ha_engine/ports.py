@@ -99,7 +99,7 @@ class Archive(Protocol):
         """What is to take the place of all else at the next start. Raises EngineError."""
 
     async def bring_state(
-        self, query: str, stamp: str, history: History, admitted: int
+        self, run: do.RunQuery, history: History, admitted: int
     ) -> Revision | None:
         """The state of ``query`` behind a batch up to ``admitted``, as of a snapshot in
         ``history``; None if it has it. Raises EngineError."""

@@ -189,11 +189,11 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class QueryBase:
-    """``lineage`` is the sequence of the record that began the state, ``carried_on`` the last mark
-    before a change of code that kept it; ``initial`` is the mark before its first batch, ``last``
-    the newest one. ``published`` has (sink, batch), ``unheard`` the sinks whose ledgers have yet to
-    tell how far a history went that was given up (R26); the records of the marks ``ahead``, the
-    last of which is ``last``, come later."""
+    """``lineage`` is the sequence of the record that began the state, or since which it goes on
+    under changed code, ``carried_on`` the last mark before that change; ``initial`` is the mark
+    before its first batch, ``last`` the newest one. ``published`` has (sink, batch), ``unheard``
+    the sinks whose ledgers have yet to tell how far a history went that was given up (R26); the
+    records of the marks ``ahead``, the last of which is ``last``, come later."""
 
     version: QueryVersion
     lineage: int

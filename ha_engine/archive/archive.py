@@ -33,7 +33,7 @@ from ha_engine.errors import (
 from ha_engine.journal import Journal
 from ha_engine.journal.writer import JournalWriter
 from ha_engine.postgres.snapshot_store import SnapshotStore
-from ha_engine.query.checkpoints import is_whole
+from ha_engine.query.checkpoints import carry_on, is_whole
 from ha_engine.snapshot.files import Names, upload
 from ha_engine.snapshot.manifest import CapturedQuery, Manifest, encode
 from ha_engine.tally import SnapshotTally, Transfer
@@ -133,14 +133,15 @@ class Archive:
         return revision
 
     async def bring_state(
-        self, query: str, stamp: str, history: History, admitted: int
+        self, run: do.RunQuery, history: History, admitted: int
     ) -> Revision | None:
-        """The checkpoint of ``query`` as of a snapshot in ``history``; None if it is whole here.
+        """The checkpoint of a query as of a snapshot in ``history``; None if it is whole here.
 
         ``admitted`` is the newest batch that the outbox had: Spark must go on behind none later.
         Raises SnapshotDamaged, DatabaseUnreachable, DiskFailed.
         """
-        root = self._restoring.places.checkpoints
+        root, query, stamp = self._restoring.places.checkpoints, run.query, run.lineage
+        await asyncio.to_thread(carry_on, root, query, run.earlier, stamp)
         if await asyncio.to_thread(is_whole, root, query, stamp):
             return None
 

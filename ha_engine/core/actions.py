@@ -241,6 +241,7 @@ class RunQuery:
     ``initial`` is the mark before the query's first batch, the same for all its sources (R18).
     ``must_resume``: the state began under other code, so that no replay can rebuild it.
     ``digest`` is that of the definition which runs under this version, and no other (R23).
+    ``earlier``: a checkpoint of such a lineage is one of ``lineage`` from now on.
     """
 
     query: str
@@ -248,6 +249,7 @@ class RunQuery:
     initial: Mark
     must_resume: bool
     digest: str
+    earlier: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ class Core(Answers):
         self.lessee = Lessee(
             self.lease, identity.group_id, identity.new_group_id, identity.advertise
         )
-        self.journal = OwnJournal(deployment)
+        self.journal = OwnJournal(deployment, identity.node)
         self.querying = Querying(identity.process, deployment)
         self.retention = Retention(self.journal, deployment)
         self.following = Following(self.lessee, self.journal, self.querying, self.retention)

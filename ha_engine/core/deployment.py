@@ -77,7 +77,8 @@ class Deployment:
 
     # -- what records and the outbox say -----------------------------------------------------------
 
-    def take(self, record: Record) -> None:
+    def take(self, record: Record, *, mine: bool) -> None:
+        """``mine``: this node wrote it, as the holder."""
         sequence = record.position.sequence
         if not isinstance(record.body, Mark | Published):
             self.newest_input = sequence
@@ -98,13 +99,13 @@ class Deployment:
                 for marks in self.marks.values():
                     marks.history_was_given_up()
             case Application() as application:
-                self._take_application(sequence, application)
+                self._take_application(sequence, application, mine=mine)
             case _:
                 pass
 
-    def _take_application(self, sequence: int, application: Application) -> None:
+    def _take_application(self, sequence: int, application: Application, *, mine: bool) -> None:
         self.changed_at = sequence
-        for version in self.versions.take(sequence, application, self._last_mark):
+        for version in self.versions.take(sequence, application, self._last_mark, mine=mine):
             if version.query in self.marks:
                 self.marks[version.query].restart_at(version.first)
 
@@ -275,9 +276,10 @@ class Deployment:
         for name, life in self.lives.items():
             if self._is_current(name) and life.runnable(now):
                 life.started()
-                lineage = f"{journal_id}:{self.versions.lineages[name]}"
+                lineage, *earlier = (f"{journal_id}:{one}" for one in self.versions.states_of(name))
                 digest, lost = self.plans[name].digest, not self._can_rebuild(name)
-                yield do.RunQuery(name, lineage, self.marks[name].initial, lost, digest)
+                initial = self.marks[name].initial
+                yield do.RunQuery(name, lineage, initial, lost, digest, tuple(earlier))
 
     def _can_rebuild(self, name: str) -> bool:
         """Whether the journal has all that the state of a query was made of, by the same code."""

@@ -11,8 +11,11 @@ from ha_engine.types import ORIGIN, Base, Body, EpochStart, History, Position, R
 class OwnJournal:
     """I5, I8: committed <= durable <= last, and none of them ever falls within a process."""
 
-    def __init__(self, deployment: Deployment) -> None:
-        self._deployment = deployment
+    def __init__(self, deployment: Deployment, node: str = "") -> None:
+        """``node``: whose it is."""
+        self._deployment, self._node = deployment, node
+        # Who wrote the records since the last epoch began.
+        self._writer: str | None = None
         # Where each epoch in the journal begins; tells how much of it another one shares (I8).
         self.epochs: tuple[Position, ...] = ()
         # Where an operator forced a failover: what others had committed there is given up (R26).
@@ -49,10 +52,11 @@ class OwnJournal:
         """The one place where a record changes what the core knows, at start and at run time."""
         if record.position.epoch > self.last.epoch:
             self.epochs += (record.position,)
-        if isinstance(record.body, EpochStart) and record.body.forced:
-            self._forced += (record.position,)
+        if isinstance(record.body, EpochStart):
+            self._writer = record.body.node
+            self._forced += (record.position,) if record.body.forced else ()
         self.last = record.position
-        self._deployment.take(record)
+        self._deployment.take(record, mine=self._writer == self._node)
 
     def position_at(self, sequence: int) -> Position:
         """The position of the record ``sequence``, which is not before the base."""

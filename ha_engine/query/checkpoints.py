@@ -12,6 +12,7 @@ import os
 import shutil
 import threading
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,6 +64,16 @@ def is_whole(root: Path, query: str, stamp: str, *, boot: str | None = None) -> 
     if found is None or found.lineage != stamp:
         return False
     return found.boot in (boot or boot_id(), _text(root / query / CLEAN_FILE).strip())
+
+
+def carry_on(root: Path, query: str, earlier: Sequence[str], stamp: str) -> None:
+    """A checkpoint of one of the ``earlier`` lineages is of ``stamp`` from now on, as whole or not
+    as it was. Raises DiskFailed."""
+    found = _Stamp.read(root / query)
+    if found is not None and found.lineage in earlier:
+        with disk(root):
+            _write_durably(root / query / STAMP_FILE, str(_Stamp(stamp, found.boot)))
+            _fsync(root / query)
 
 
 def stamp_restored(checkpoint: Path, stamp: str) -> None:

@@ -33,7 +33,7 @@ class StoredFile:
 class CapturedQuery:
     """The state of a query behind its batch ``number``, which came to ``digest`` (I6).
 
-    ``lineage`` is the sequence of the record that began the state; ``digest`` is empty where the
+    ``lineage`` is that of the state, as QueryBase has it; ``digest`` is empty where the
     query had run no batch, or is not compared.
     """
 

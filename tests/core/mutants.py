@@ -262,7 +262,9 @@ MUTANTS = (
         "R18", "marks", "self.wanted = self.wanted + 1, None", "self.wanted = self.wanted, None"
     ),
     Mutant("R18", "marks", "if self.wanted != self.last.number or", "if self.wanted is None or"),
-    Mutant("R18", "deployment", "self.marks[name].initial, ", "self.marks[name].last, "),
+    Mutant(
+        "R18", "deployment", "initial = self.marks[name].initial", "initial = self.marks[name].last"
+    ),
     Mutant("I8", "marks", "self.wanted != self.last.number or self.unheard", "self.unheard"),
     Mutant("ticks", "marks", "rows == 0 and self._is_tick(number)", "rows == 0"),
     Mutant("ticks", "pace", "            not self.quiet\n            and ", "            "),

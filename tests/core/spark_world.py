@@ -100,6 +100,8 @@ class SparkWorld:
         if running is not None and running.lineage == lineage:
             return
         checkpoint = self.disk.checkpoints.get(query)
+        if checkpoint is not None and checkpoint.lineage in action.earlier:
+            checkpoint.lineage = lineage
         if checkpoint is None or checkpoint.lineage != lineage:
             require(not action.must_resume, "R23", f"the state of {query} is nowhere")
             checkpoint = self.disk.checkpoints[query] = Checkpoint(lineage, action.initial)

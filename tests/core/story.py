@@ -343,8 +343,8 @@ def _tell_effect(action: do.Action) -> str:
             return f"starts query process {incarnation}"
         case do.StopQueryProcess(incarnation, reason):
             return f"stops query process {incarnation}: {reason}"
-        case do.RunQuery(query, lineage, initial, must_resume):
-            state = f"{lineage}{', which must be there' if must_resume else ''}"
+        case do.RunQuery(query, lineage, initial, must_resume, _, earlier):
+            state = " or ".join((lineage, *earlier)) + (", which must be there" * must_resume)
             return f"runs {query} from mark {initial.number} through {initial.through}, {state}"
         case do.Exit(reason):
             return f"exits: {reason}"

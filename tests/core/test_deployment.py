@@ -8,20 +8,39 @@ from ha_engine.types import Application, Mark, Position, QueryVersion, Record
 LIMITS = MarkLimits(1000, 0.0, 0.5, 64, 1 << 20)
 
 
-def deployed(*digests: tuple[str, bool]) -> Deployment:
+def deployed(*digests: tuple[str, bool], mine: bool = True) -> Deployment:
     """A deployment after one application record for each (digest, reset) of its only query."""
     plan = QueryPlan("q", digests[-1][0], frozenset({"s"}), ())
     deployment = Deployment(digests[-1][0], (plan,), LIMITS, RestartPolicy())
     for number, (digest, reset) in enumerate(digests):
         version = QueryVersion("q", digest, Mark("q", 0, 0), reset)
         body = Application(digest, (version,))
-        deployment.take(Record(Position(1, number + 1), 0, body))
+        deployment.take(Record(Position(1, number + 1), 0, body), mine=mine)
     return deployment
 
 
 def must_resume(deployment: Deployment) -> bool:
     (run,) = deployment.runs(0.0, "journal")
     return run.must_resume
+
+
+def states(deployment: Deployment) -> tuple[str, ...]:
+    """The lineages whose checkpoint it takes."""
+    (run,) = deployment.runs(0.0, "journal")
+    return (run.lineage, *run.earlier)
+
+
+def test_the_state_of_who_wrote_a_change_that_keeps_it_goes_on() -> None:
+    assert states(deployed(("a", False))) == ("journal:1",)
+    changed = deployed(("a", False), ("b", False), ("b", False), ("c", False))
+    assert states(changed) == ("journal:4", "journal:2", "journal:1")
+    assert states(deployed(("a", False), ("b", False), ("c", True))) == ("journal:3",)
+
+
+def test_the_state_of_another_does_not_since_it_may_lack_batches_of_the_old_code() -> None:
+    """R23. 1. b stands at batch 8, a at batch 10. 2. a goes on under changed code, behind 10. 3. b
+    would run 9 and 10 with that: its state would be another."""
+    assert states(deployed(("a", False), ("b", False), mine=False)) == ("journal:2",)
 
 
 def test_a_query_that_never_changed_may_be_rebuilt_from_the_journal() -> None:
@@ -44,7 +63,7 @@ def test_batches_cut_before_a_change_that_kept_the_state_are_of_other_code() -> 
         Mark("q", 2, 3),
     )
     for number, body in enumerate(bodies):
-        deployment.take(Record(Position(1, number + 1), 0, body))
+        deployment.take(Record(Position(1, number + 1), 0, body), mine=True)
     assert deployment.was_made_by_other_code("q", 1)
     assert not deployment.was_made_by_other_code("q", 2)
 

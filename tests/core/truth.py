@@ -272,11 +272,12 @@ class Truth:
 
 
 def lineage_of(records: Iterable[Record], query: str) -> int:
-    """The record that began the query's state, told apart from the core's own reckoning."""
-    began, known = 0, False
+    """The record that began the query's state, or since which it goes on under changed code; told
+    apart from the core's own reckoning."""
+    began, known = 0, ""
     for record in records:
         if isinstance(record.body, Application):
             for version in record.body.queries:
-                if version.query == query and (version.reset or not known):
-                    began, known = record.position.sequence, True
+                if version.query == query and (version.reset or known != version.digest):
+                    began, known = record.position.sequence, version.digest
     return began

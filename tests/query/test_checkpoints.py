@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ha_engine.errors import QueryProcessFailed
-from ha_engine.query.checkpoints import boot_id, mark_clean, open_checkpoint
+from ha_engine.query.checkpoints import boot_id, carry_on, is_whole, mark_clean, open_checkpoint
 
 
 def written(root: Path, boot: str, size: int = 2) -> Path:
@@ -109,3 +109,17 @@ def test_state_that_must_resume_is_lost_with_any_file_that_a_loss_of_power_empti
 def test_a_stamp_that_a_loss_of_power_emptied_fits_nothing(tmp_path: Path) -> None:
     (written(tmp_path, "first") / "ha_engine.stamp").write_bytes(b"")
     assert not is_used_again(tmp_path, "first")
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_a_checkpoint_that_goes_on_under_changed_code_is_as_clean_as_before(
+    tmp_path: Path, clean: bool
+) -> None:
+    written(tmp_path, "first")
+    if clean:
+        mark_clean(tmp_path, boot="first")
+    carry_on(tmp_path, "q", ["journal:9"], "journal:3")
+    assert is_whole(tmp_path, "q", "journal:1", boot="first")
+    carry_on(tmp_path, "q", ["journal:1"], "journal:3")
+    assert is_whole(tmp_path, "q", "journal:3", boot="first")
+    assert is_whole(tmp_path, "q", "journal:3", boot="second") is clean

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,12 +20,17 @@ from ha_engine.journal import Journal
 from ha_engine.outbox import Outbox
 from ha_engine.outbox.batch_file import read_batch_file
 from ha_engine.postgres.engine import open_engine
+from ha_engine.query.checkpoints import is_whole, stamp_restored
 from ha_engine.snapshot.verification import damage
 from ha_engine.types import Cut, History, Mark, Position
 from tests.snapshot.stored_node import BATCHES, QUERY, admit, cut_behind, node_at, prepare, taken
 
 HISTORY = History(Position(1, 1), (Position(1, 1),))
 ANYWHERE = do.Restore(HISTORY, "a test")
+
+
+def run_of(lineage: str) -> do.RunQuery:
+    return do.RunQuery(QUERY, lineage, Mark(QUERY, 0, 0), must_resume=True, digest="d")
 
 
 @pytest.fixture
@@ -196,14 +202,27 @@ async def test_a_lost_state_comes_back_and_the_journal_stays(
     stamp = f"{node.journal.journal_id}:2"
     checkpoint = node.places.checkpoints / QUERY
     (checkpoint / "state/0/0/5.delta").write_bytes(b"")  # power was lost before it was written
-    revision = await node.archive.bring_state(QUERY, stamp, HISTORY, BATCHES)
+    revision = await node.archive.bring_state(run_of(stamp), HISTORY, BATCHES)
     assert revision is not None
     assert revision.position == cut_behind(3).position
     assert max(int(one.name) for one in (checkpoint / "commits").iterdir()) == 2
     assert not (checkpoint / "state/0/0/5.delta").exists()
     assert node.journal.last.sequence == 2 + 2 * BATCHES
     assert node.outbox.last_admitted(QUERY) == BATCHES
-    assert await node.archive.bring_state(QUERY, stamp, HISTORY, BATCHES) is None  # it is whole now
+    again = await node.archive.bring_state(run_of(stamp), HISTORY, BATCHES)
+    assert again is None, "it is whole now"
+
+
+async def test_a_state_that_goes_on_under_changed_code_is_not_brought_where_it_is(
+    engine: Engine, tmp_path: Path
+) -> None:
+    node = node_at(tmp_path / "a", engine)
+    stamp = f"{node.journal.journal_id}:{{}}".format
+    stamp_restored(node.places.checkpoints / QUERY, stamp(2))
+    run = replace(run_of(stamp(7)), earlier=(stamp(5), stamp(2)))
+    assert await node.archive.bring_state(run, HISTORY, BATCHES) is None
+    assert is_whole(node.places.checkpoints, QUERY, stamp(7))
+    assert not is_whole(node.places.checkpoints, QUERY, stamp(2))
 
 
 @pytest.mark.parametrize(
@@ -222,7 +241,7 @@ async def test_a_state_that_does_not_fit_the_journal_is_not_brought(
     node = node_at(tmp_path / "a", engine)
     await taken(node, 3)
     with pytest.raises(SnapshotDamaged, match=why):
-        await node.archive.bring_state(QUERY, stamp, history, admitted)
+        await node.archive.bring_state(run_of(stamp), history, admitted)
     assert (node.places.checkpoints / QUERY / "commits" / str(BATCHES - 1)).exists()
 
 
@@ -233,7 +252,7 @@ async def test_a_state_that_is_asked_for_twice_is_brought_once(
     node = node_at(tmp_path / "a", engine)
     await taken(node, 3)
     stamp = f"{node.journal.journal_id}:2"
-    asked = [node.archive.bring_state(QUERY, stamp, HISTORY, BATCHES) for _ in range(2)]
+    asked = [node.archive.bring_state(run_of(stamp), HISTORY, BATCHES) for _ in range(2)]
     assert sorted(found is None for found in await asyncio.gather(*asked)) == [False, True]
 
 

@@ -1,0 +1,71 @@
+"""A query is changed on two nodes, of which one is behind, and keeps its state (R23)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ha_engine.demo.nodes import sample_application
+from tests.e2e.flights import Flights
+from tests.e2e.node_under_test import NodeUnderTest
+from tests.e2e.pair import Pair, running_pair
+from tests.e2e.test_restore import ON_DEMAND, snapshot_now, switch_over
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+BEFORE, AFTER = (
+    "count(*) - count(dep_delay) AS cancelled,",
+    "count_if(dep_delay IS NULL) AS cancelled,",
+)
+
+
+def changed(application: str) -> str:
+    """Other code with the same results, so that the reference holds for both."""
+    text = application.replace("    sql: >", "    on_change: keep\n    sql: >")
+    assert text.count(BEFORE) == text.count("on_change") == 2
+    return text.replace(BEFORE, AFTER)
+
+
+def reasons(node: NodeUnderTest) -> list[str]:
+    status = node.status()
+    return [query["reason"] or "" for query in status["queries"].values()] if status else []
+
+
+def test_the_node_that_was_behind_begins_from_a_snapshot(
+    node_database: str, tmp_path: Path
+) -> None:
+    application = sample_application("flights.yaml")
+    pair = Pair(tmp_path, application, node_database, **ON_DEMAND)
+    with running_pair(pair):
+        flights = Flights(pair, node_database)
+        active = pair.wait_protected()
+        passive = pair.other(active)
+        flights.send(3_000)
+        passive.stop()
+        flights.send(3_000)
+        active.stop()
+        for node in (active, passive):
+            node.application_path.write_text(changed(application))
+        active.start()
+        active.wait_running()
+        flights.send(1_000)
+
+        passive.start()
+        advice = "run 'ha-engine reinit' on this node"
+        wait_until(
+            lambda: all(advice in why for why in reasons(passive)) and reasons(passive),
+            within=passive.patience,
+            every=0.2,
+        )
+        passive.stop()
+        snapshot_now(active)
+        done = passive.command("reinit", passive.name, "--yes", "-c", str(passive.config_path))
+        assert (done.code, done.err) == (0, "")
+        passive.start()
+        assert pair.wait_protected() is active
+        switch_over(pair, active, passive)
+        flights.send(1_000)
+        flights.require_equal()
+        assert "a batch differs" not in active.log_text() + passive.log_text()

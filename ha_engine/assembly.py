@@ -48,7 +48,7 @@ from ha_engine.query.runtime import checkpoint_versions, runtime_versions, why_n
 from ha_engine.receive.backlog import Disk, NodeBacklog
 from ha_engine.receive.gate import Backlog, Counters, Gate, Log
 from ha_engine.receive.producers import ProducerTable
-from ha_engine.snapshot.manifest import CapturedQuery, Manifest
+from ha_engine.snapshot.manifest import CapturedQuery
 from ha_engine.sync import Hello
 from ha_engine.types import Cut, Holder
 
@@ -191,23 +191,14 @@ def restoring_of(config: Config, application: StreamApplication, store: Snapshot
         store,
         places_of(config),
         config.group,
-        lambda manifest: _objection(application, manifest),
+        application.digest,
+        lambda manifest: why_not_continued(manifest.runtime),
     )
 
 
 def places_of(config: Config) -> Places:
     """Where a snapshot goes that is restored."""
     return Places(config.node.data_dir, config.checkpoint_dir)
-
-
-def _objection(application: StreamApplication, manifest: Manifest) -> str | None:
-    """Why this node cannot go on from what a snapshot has; None when it can (R32)."""
-    if manifest.application != application.digest:
-        return (
-            f"it was taken under the application {manifest.application[:8]} and this node runs "
-            f"{application.digest[:8]}, whose queries may need another state"
-        )
-    return why_not_continued(manifest.runtime)
 
 
 def _facts(core: Core, application: StreamApplication, cut: Cut) -> Facts:

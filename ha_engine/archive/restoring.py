@@ -63,11 +63,13 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Restoring:
-    """Blocking. ``objection`` says why a revision's manifest does not fit this node, or None."""
+    """Blocking. ``application`` is the digest of this node's; ``objection`` says why a revision's
+    state cannot go on here whatever the application, or None."""
 
     store: SnapshotStore
     places: Places
     group: str
+    application: str
     objection: Callable[[Manifest], str | None]
     transfer: Transfer = field(default_factory=Transfer)
 
@@ -82,6 +84,7 @@ class Restoring:
         began, passed_over = time.monotonic(), list[int]()
 
         def bring(revision: Revision, manifest: Manifest, progress: Progress) -> None:
+            self._require_same_application(manifest)
             self._bring(manifest, progress)
             seconds = round(time.monotonic() - began, 3)
             place, size = str(revision.position), manifest.size
@@ -158,6 +161,14 @@ class Restoring:
                 pinned_at = time.monotonic()
 
         return progress
+
+    def _require_same_application(self, manifest: Manifest) -> None:
+        """What one query's state is of, its lineage says; of a node, all queries have to go on."""
+        if manifest.application != self.application:
+            raise SnapshotDamaged(
+                f"it was taken under the application {manifest.application[:8]} and this node runs "
+                f"{self.application[:8]}, whose queries may need another state"
+            )
 
     def _bring(self, manifest: Manifest, progress: Progress) -> None:
         self.transfer.begin(manifest.size)

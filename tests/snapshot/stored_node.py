@@ -143,7 +143,7 @@ def prepare(engine: Engine) -> None:
     leases.close()
 
 
-def node_at(home: Path, engine: Engine, *, empty: bool = False) -> Node:
+def node_at(home: Path, engine: Engine, *, empty: bool = False, application: str = "app") -> Node:
     home.mkdir()
     journal = Journal.open(home / "journal", group="test", segment_size=1 << 10)
     outbox = Outbox.open(home / "outbox", max_batches=100, max_bytes=1 << 30)
@@ -159,7 +159,9 @@ def node_at(home: Path, engine: Engine, *, empty: bool = False) -> Node:
     )
     refuses: list[str] = []
     places = Places(home, home / "checkpoints")
-    restoring = Restoring(store, places, "test", lambda manifest: refuses[0] if refuses else None)
+    restoring = Restoring(
+        store, places, "test", application, lambda _: refuses[0] if refuses else None
+    )
     capture = Capture(home / "checkpoints", home, outbox)
     writer = JournalWriter(journal, lambda sequence: None, lambda error: None)
     archive = Archive(store, capture, folding, writer, ME, facts, restoring, keep=2)

@@ -213,6 +213,22 @@ async def test_a_lost_state_comes_back_and_the_journal_stays(
     assert again is None, "it is whole now"
 
 
+async def test_another_application_takes_the_state_of_a_query_and_not_all_a_node_is(
+    engine: Engine, tmp_path: Path
+) -> None:
+    """1. A query is added, and fails from its first batch on, so that no snapshot is taken. 2. The
+    checkpoint of another one is lost: its lineage says that the state is of the same code."""
+    await taken(node_at(tmp_path / "a", engine), 3)
+    changed = node_at(tmp_path / "b", engine, application="another")
+    shutil.rmtree(changed.places.checkpoints / QUERY)
+    stamp = f"{changed.journal.journal_id}:2"
+    assert await changed.archive.bring_state(run_of(stamp), HISTORY, BATCHES) is not None
+    with pytest.raises(
+        SnapshotDamaged, match="under the application app and this node runs another"
+    ):
+        await changed.archive.restore(ANYWHERE)
+
+
 async def test_a_state_that_goes_on_under_changed_code_is_not_brought_where_it_is(
     engine: Engine, tmp_path: Path
 ) -> None:

@@ -22,7 +22,6 @@ _SHOWN = (
     "java",
     "python",
     "pyspark",
-    "ha-engine",
     "commit",
     "load",
 )

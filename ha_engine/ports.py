@@ -101,7 +101,7 @@ class Archive(Protocol):
     async def bring_state(
         self, run: do.RunQuery, history: History, admitted: int
     ) -> Revision | None:
-        """The state of ``query`` behind a batch up to ``admitted``, as of a snapshot in
+        """The state of a query behind a batch up to ``admitted``, as of a snapshot in
         ``history``; None if it has it. Raises EngineError."""
 
     async def trim(self, position: Position) -> None:

@@ -112,9 +112,8 @@ class Supervisor:
             if self._stopping.is_set() or of_no_use:
                 break
             failures = 1 if lived > SETTLED_SECONDS else failures + 1
-            wait = (
-                0.0 if failures == 1 else min(BACKOFF_SECONDS_MAX, 0.5 * 2.0 ** min(failures, 10))
-            )
+            doubled = 0.5 * 2.0 ** min(failures, 10)  # a power of a thousand is no float
+            wait = 0.0 if failures == 1 else min(BACKOFF_SECONDS_MAX, doubled)
             log.warning("node process ended", code=code, restart_in_seconds=wait)
             if await self._stopped_within(wait):
                 break

@@ -63,7 +63,8 @@ def test_one_that_sends_its_headers_byte_by_byte_is_closed(connection: socket.so
 
 
 def test_headers_without_end_are_refused(connection: socket.socket) -> None:
-    connection.sendall(b"POST / HTTP/1.1\r\nX-Long: " + b"a" * HEADERS_BYTES_MAX)
+    # Not a byte more than it takes: one that is not read makes the kernel drop the answer.
+    connection.sendall(b"POST / HTTP/1.1\r\nX-Long: ".ljust(HEADERS_BYTES_MAX + 1, b"a"))
     headers, _, body = until_closed(connection).partition(b"\r\n\r\n")
     assert headers.startswith(b"HTTP/1.1 431 ")
     assert json.loads(body) == {"error": f"the headers have more than {HEADERS_BYTES_MAX} bytes"}

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from ha_engine.core import Core, Deployment, HighWater, Identity, LeaseTiming, RestartPolicy
+from ha_engine.core import Core
 from ha_engine.core import inputs as on
 from ha_engine.core import messages as say
-from ha_engine.core.marks import MarkLimits
 from ha_engine.types import ORIGIN, EpochStart, Position, Record
+from tests.core.lone import member_b
 
 
 def follower() -> Core:
-    limits = MarkLimits(100, 0.0, 1.0, 3, 1000)
-    identity = Identity("b", "p1", "jb", "group-1", "group-1")
-    deployment = Deployment("app", (), limits, RestartPolicy())
-    core = Core(identity, LeaseTiming(3.0, 0.8, 0.4), HighWater(), deployment)
+    core = member_b()
     core.step(0.0, on.Tick())
     core.step(0.1, on.PeerConnected("a"))
     return core

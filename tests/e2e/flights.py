@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
 import pyarrow as pa
 
 from ha_engine.client import Producer
 from ha_engine.demo.comparison import compare
 from ha_engine.demo.flights import departures
-from tests.e2e.pair import Pair
+from ha_engine.demo.nodes import sample_application
+from tests.e2e.pair import Pair, running_pair
+
+
+@contextmanager
+def flying(directory: Path, database_url: str, **sections: dict[str, Any]) -> Iterator[Flights]:
+    """A pair that runs the demo's application."""
+    pair = Pair(directory, sample_application("flights.yaml"), database_url, **sections)
+    with running_pair(pair):
+        yield Flights(pair, database_url)
 
 
 class Flights:

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from ha_engine.demo.nodes import sample_application
-from tests.e2e.flights import Flights
+from tests.e2e.flights import flying
 from tests.e2e.node_under_test import NodeUnderTest
-from tests.e2e.pair import Pair, running_pair
 from tests.e2e.test_restore import ON_DEMAND, snapshot_now, switch_over
 from tests.waiting import wait_until
 
@@ -36,10 +35,8 @@ def reasons(node: NodeUnderTest) -> list[str]:
 def test_the_node_that_was_behind_begins_from_a_snapshot(
     node_database: str, tmp_path: Path
 ) -> None:
-    application = sample_application("flights.yaml")
-    pair = Pair(tmp_path, application, node_database, **ON_DEMAND)
-    with running_pair(pair):
-        flights = Flights(pair, node_database)
+    with flying(tmp_path, node_database, **ON_DEMAND) as flights:
+        pair = flights.pair
         active = pair.wait_protected()
         passive = pair.other(active)
         flights.send(3_000)
@@ -47,7 +44,7 @@ def test_the_node_that_was_behind_begins_from_a_snapshot(
         flights.send(3_000)
         active.stop()
         for node in (active, passive):
-            node.application_path.write_text(changed(application))
+            node.application_path.write_text(changed(sample_application("flights.yaml")))
         active.start()
         active.wait_running()
         flights.send(1_000)

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from ha_engine.demo.nodes import sample_application
-from tests.e2e.flights import Flights
+from tests.e2e.flights import flying
 from tests.e2e.node_under_test import NodeUnderTest, command
-from tests.e2e.pair import Pair, running_pair
+from tests.e2e.pair import Pair
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -38,9 +37,8 @@ def base_of(node: NodeUnderTest) -> int:
 def test_a_node_whose_disk_was_wiped_restores_and_takes_over(
     node_database: str, tmp_path: Path
 ) -> None:
-    pair = Pair(tmp_path, sample_application("flights.yaml"), node_database, **ON_DEMAND)
-    with running_pair(pair):
-        flights = Flights(pair, node_database)
+    with flying(tmp_path, node_database, **ON_DEMAND) as flights:
+        pair = flights.pair
         active = pair.wait_protected()
         passive = pair.other(active)
         refused = passive.send("departures", [{}])
@@ -97,9 +95,8 @@ def lose_checkpoints(node: NodeUnderTest) -> None:
 def test_when_both_disks_are_lost_an_operator_goes_on_from_the_snapshot(
     node_database: str, tmp_path: Path
 ) -> None:
-    pair = Pair(tmp_path, sample_application("flights.yaml"), node_database, **ON_DEMAND)
-    with running_pair(pair):
-        flights = Flights(pair, node_database)
+    with flying(tmp_path, node_database, **ON_DEMAND) as flights:
+        pair = flights.pair
         active = pair.wait_protected()
         other = pair.other(active)
         flights.send(6_000)

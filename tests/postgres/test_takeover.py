@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from ha_engine.core import Core, Deployment, HighWater, Identity, LeaseTiming, RestartPolicy
+from ha_engine.core import HighWater, LeaseTiming
 from ha_engine.core import inputs as on
-from ha_engine.core.marks import MarkLimits
 from ha_engine.core.messages import Heartbeat, Message
 from ha_engine.driver import Driver
 from ha_engine.errors import DatabaseUnreachable, DiskFailed, NotActive
@@ -24,6 +23,7 @@ from ha_engine.postgres.lease_store import PostgresLeaseStore
 from ha_engine.postgres.upgrade import upgrade
 from ha_engine.tally import Tally
 from ha_engine.types import Events, Holder, LeaseRow, Member, Record, Role
+from tests.core.lone import member_b
 from tests.waiting import async_wait_until
 
 A, B = Member("a", "ja"), Member("b", "jb")
@@ -106,19 +106,12 @@ def store(database_url: str) -> Iterator[PostgresLeaseStore]:
     store.close()
 
 
-def core_of_b() -> Core:
-    limits = MarkLimits(100, 0.0, 1.0, 3, 1000)
-    identity = Identity("b", "p1", "jb", "group-1", "group-1")
-    deployment = Deployment("app", (), limits, RestartPolicy())
-    return Core(identity, TIMING, HighWater(), deployment)
-
-
 @pytest.fixture
 async def driver(store: PostgresLeaseStore) -> AsyncIterator[Driver]:
     """Ends before ``store`` is closed, which it may be asking."""
     loop = asyncio.get_running_loop()
     asked: list[float] = []
-    driver = Driver(core_of_b(), loop.time, DB_TIMEOUT, Tally(database_asked=asked.append))
+    driver = Driver(member_b(TIMING), loop.time, DB_TIMEOUT, Tally(database_asked=asked.append))
     yield driver
     await async_wait_until(lambda: driver.core.lease.sent_at is None)
     driver.close()

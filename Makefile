@@ -13,7 +13,7 @@ PROTOS := $(wildcard proto/ha_engine/v1/*.proto)
 ARGS ?=
 SEEDS ?= 2000
 
-.PHONY: help setup demo test sim diagram reference docs check proto proto-check bench constraints clean distclean java python
+.PHONY: help setup demo test sim diagram reference docs check wheel proto proto-check bench constraints clean distclean java python
 
 help: ## Print this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -45,7 +45,10 @@ check: $(PROJECT) ## Lint, format, types, import rules, generated code.
 	$(BIN)/lint-imports
 	$(MAKE) --no-print-directory proto-check
 
-bench: java $(PROJECT) ## Measure everything, for an hour and a half; ARGS=--quick for a quarter of one.
+wheel: $(PROJECT) ## Build the wheel and the source distribution, into dist.
+	$(BIN)/python -m hatchling build
+
+bench: java $(PROJECT) ## Measure everything, for an hour or a little more; ARGS=--quick for a quarter of one.
 	$(BIN)/python -m benchmarks $(ARGS)
 
 # -- generated code --------------------------------------------------------------------------------

@@ -6,7 +6,12 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -62,6 +67,11 @@ _NODE_GAUGES = {
     "receive_backlog_events": ("receive", "backlog_events", "Events no batch has taken in yet."),
     "receive_pending_bytes": ("receive", "pending_bytes", "Bytes being read or to be committed."),
     "receive_pending_acks": ("receive", "pending_acks", "Records that producers wait for."),
+    "failover_paused": (
+        "lease",
+        "paused",
+        "1 while no node takes over, by the lease row as it was read last.",
+    ),
     "mark_polls_pending": ("query_process", "polls_pending", "Queries that wait for a mark."),
     "outage_seconds": (
         "counts",
@@ -118,9 +128,12 @@ _QUERY_GAUGES = {
         "mark_age_seconds",
         "Since the newest mark; missing while this process has seen none.",
     ),
-    "query_restarts": ("restarts", "Restarts after a failure since the process started."),
     "query_state_rows": ("state_rows", "Rows in Spark's state."),
     "query_state_bytes": ("state_bytes", "Memory of Spark's state, in bytes."),
+    "query_differing_batch": (
+        "differs",
+        "First batch that came out differently from the active's; 0 while none did.",
+    ),
     "query_dropped_by_watermark": ("dropped_by_watermark", "Rows too late in the newest batch."),
     "outbox_batches": ("outbox_batches", "Batches admitted and not yet published everywhere."),
     "outbox_bytes": ("outbox_bytes", "Bytes admitted and not yet published everywhere."),
@@ -139,6 +152,7 @@ _SOURCE_GAUGES = {
 }
 _QUERY_COUNTERS = {
     "query_dropped_rows": ("dropped_rows", "Rows too late, in all batches that Spark told of."),
+    "query_restarts": ("restarts", "Restarts after a failure."),
     "poisoned_batches": ("poisoned_batches", "Batches at which the query became FAILED."),
 }
 
@@ -163,6 +177,7 @@ class NodeMetrics:
     def __init__(self, group: str, node: str, status: Callable[[], Mapping[str, Any]]) -> None:
         self._labels = {"group": group, "node": node}
         self._status = status
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self.registry.register(self)
         ack = Histogram(
@@ -319,7 +334,10 @@ class NodeMetrics:
             state.add_metric([*self._labels.values(), query], STATE_CODES[seen["state"]])
         yield state
         yield from self._sinks(queries)
-        told: _Seen = {(query,): values for query, values in queries.items()}
+        told: _Seen = {
+            (query,): {**values, "differs": values["differs"] or 0}
+            for query, values in queries.items()
+        }
         yield from self._gauges(("query",), _QUERY_GAUGES, told)
         yield from self._counters(("query",), _QUERY_COUNTERS, told)
 

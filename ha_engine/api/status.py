@@ -167,6 +167,7 @@ def _queries(
             progress.get(name, Progress()),
             [sink for sink in sinks if sink.query == name],
             ages,
+            core.querying.digests.differing.get(name),
         )
         for name, marks in core.deployment.marks.items()
     }
@@ -272,7 +273,12 @@ def _lease(lease: Lease, authority: float, now: float) -> LeaseStatus:
 
 
 def _query(
-    marks: QueryMarks, life: QueryLife, progress: Progress, sinks: Sequence[SinkStatus], ages: _Ages
+    marks: QueryMarks,
+    life: QueryLife,
+    progress: Progress,
+    sinks: Sequence[SinkStatus],
+    ages: _Ages,
+    differs: int | None,
 ) -> QueryStatus:
     batches, size = marks.outbox_backlog
     failure = life.failure
@@ -286,6 +292,7 @@ def _query(
         "mark_age_seconds": ages.of_mark(marks.query),
         "batch": marks.admitted,
         "published": dict(marks.published),
+        "differs": differs,
         "backlog_events": marks.events_uncut,
         "lag_seconds": ages.of_query(marks),
         "outbox_batches": batches,

@@ -200,6 +200,8 @@ class QueryStatus(TypedDict):
     """Newest batch whose output is in the outbox."""
     published: dict[str, int]
     """Newest batch by sink, as the journal has it."""
+    differs: int | None
+    """The first batch that came out differently from the active's."""
     backlog_events: int
     lag_seconds: float
     """Since the oldest event came whose output is not in the outbox; half an hour at most."""

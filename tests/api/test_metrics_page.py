@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import product
@@ -16,6 +17,7 @@ from ha_engine.api.status import Progress, Queues, status_of
 from ha_engine.arrivals import Arrivals
 from ha_engine.core import inputs as on
 from ha_engine.core.role import LEGAL
+from ha_engine.errors import Rejected
 from ha_engine.metrics import SOURCE_CODES, NodeMetrics
 from ha_engine.publish import SinkState, SinkStatus
 from ha_engine.receive.offsets import SourceOffset
@@ -107,7 +109,7 @@ def families() -> dict[str, Any]:
         )
 
     metrics = NodeMetrics("g", "a", status)
-    metrics.gate.rejected("flights", "invalid")
+    metrics.gate.rejected("flights", "InvalidEvents")
     metrics.gate.accepted("flights", 10, 0.01)
     metrics.observe_batch("delays", 0.1)
     text = metrics.exposition().decode()
@@ -116,7 +118,7 @@ def families() -> dict[str, Any]:
 
 def _rows() -> dict[str, list[str]]:
     """The page's table: name, type, labels, meaning."""
-    lines = re.findall(r"^\| `(\w+)` \|(.*)\|$", PAGE.read_text(), flags=re.MULTILINE)
+    lines = re.findall(r"^\| `(ha_engine_\w+)` \|(.*)\|$", PAGE.read_text(), flags=re.MULTILINE)
     return {name: [cell.strip() for cell in rest.split("|")] for name, rest in lines}
 
 
@@ -154,6 +156,17 @@ def test_the_pair_is_told_in_numbers(families: dict[str, Any]) -> None:
     totals = [value(f"ha_engine_source_{name}") for name in ("rows", "rejected", "failures")]
     assert totals == [40, 2, 1]
     assert value("ha_engine_source_state", stream="flights", source="drop") == 1
+
+
+def test_the_page_has_every_reason_for_which_a_request_is_refused() -> None:
+    told = set(re.findall(r"^\| `(\w+)` \| .* \| [\d, ]+ \|$", PAGE.read_text(), re.MULTILINE))
+    assert told == {kind.__name__ for kind in subclasses(Rejected)}
+
+
+def subclasses(kind: type) -> Iterator[type]:
+    for below in kind.__subclasses__():
+        yield below
+        yield from subclasses(below)
 
 
 def test_every_state_of_a_source_has_a_code() -> None:

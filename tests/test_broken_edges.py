@@ -1,6 +1,7 @@
 """The tests of the edges are tested: each breakage of a rule outside the core is found out.
 
-The core has mutants of its own, in ``tests.core`` and ``tests.sim``.
+The core has mutants of its own, in ``tests.core`` and ``tests.sim``; here are those of its that a
+unit test finds and no history does.
 """
 
 from __future__ import annotations
@@ -47,6 +48,13 @@ BREAKAGES = (
              "        self.truncate_after", "journal/test_given_up.py"),
     Breakage("R16", "driver", "            await self._kept", "            pass",
              "postgres/test_takeover.py"),
+    Breakage("R16", "core.leading", "peer.promised_at(member.journal_id)",
+             "max(peer.promised_at(name) for name in (*peer._promised_at, ''))",
+             "core/test_promises.py"),
+    Breakage("I15", "core.progress", "self._batch_at.get(query, self._linked_at)",
+             "max(self._batch_at.values(), default=self._linked_at)", "core/test_catching_up.py"),
+    Breakage("R9", "core.leading", "self._goal = self._next_goal = last",
+             "self._goal = self._next_goal = 0", "core/test_catching_up.py"),
     Breakage("R17", "publish.sink",
              "min(self._until - time.monotonic(), self._authority.remaining_seconds())",
              "self._until - time.monotonic()", "publish/test_publisher.py"),

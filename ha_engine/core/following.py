@@ -183,7 +183,8 @@ class Following:
         self._note_committed(message.epoch, message.committed)
         self.retention.kept = message.kept
         if message.request and self._lease.promise(now, message.epoch):
-            yield do.Tell(peer, say.Promise(message.epoch, message.request))
+            mine = self._lease.member.journal_id
+            yield do.Tell(peer, say.Promise(message.epoch, message.request, mine))
         if self.epoch == message.epoch:
             yield self._ack(peer)
 

@@ -19,22 +19,27 @@ from ha_engine.types import ORIGIN, Member, Position
 REQUESTS_KEPT = 16
 HOLD_SECONDS = 300.0
 """So long a member that begins from a snapshot or catches up may stand still and is waited for."""
-STUCK_AFTER_SECONDS = 60.0
-"""Without a batch for so long, a member's queries do not get on. Spark's first one is slow."""
 
 
 class Leading:
     """The members other than ``me`` under ``epoch``."""
 
     def __init__(
-        self, me: Member, epoch: int, timing: PeerTiming, now: float, connected: Iterable[str]
+        self,
+        me: Member,
+        epoch: int,
+        timing: PeerTiming,
+        now: float,
+        connected: Iterable[str],
+        last: int,
     ) -> None:
         self.me, self.epoch, self.timing = me, epoch, timing
         self.peers = {name: Peer(name, now, connected=True) for name in sorted(connected)}
         # Counted for a commit, and not yet written as in sync (R9: first wait, then record).
         self.joining: frozenset[Member] = frozenset()
         self._heartbeat_at = now
-        self._goal = self._next_goal = 0
+        # Near is who has what was the end of the journal a heartbeat ago.
+        self._goal = self._next_goal = last
         # (time, last sequence): what had to be durable everywhere a sync_timeout later.
         self._appended: deque[tuple[float, int]] = deque()
         self._overdue = 0
@@ -93,7 +98,7 @@ class Leading:
     def promised(self, name: str, promise: say.Promise) -> None:
         peer, sent_at = self.peers.get(name), self._requests.get(promise.request)
         if peer is not None and sent_at is not None:
-            peer.promised_at = max(peer.promised_at, sent_at)
+            peer.promised(promise.journal_id, sent_at)
 
     def hold(self, now: float, in_sync: Iterable[Member]) -> float:
         """R29: what a member that is on its way needs stays, for a while; infinite without one."""
@@ -190,11 +195,14 @@ class Leading:
 
     def promised_until(self, in_sync: frozenset[Member], ttl: float, margin: float) -> float:
         """R16: as far as every possible in-sync member has promised not to acquire."""
-        others = [self.peers.get(member.node) for member in in_sync - {self.me}]
+        others = in_sync - {self.me}
         if not others:
             return -math.inf
-        asked_at = min(-math.inf if peer is None else peer.promised_at for peer in others)
-        return asked_at + ttl - margin
+        return min(self._promised_at(member) for member in others) + ttl - margin
+
+    def _promised_at(self, member: Member) -> float:
+        peer = self.peers.get(member.node)
+        return -math.inf if peer is None else peer.promised_at(member.journal_id)
 
     def full(self, in_sync: tuple[Member, ...]) -> str | None:
         """R30: an in-sync member whose disk takes no more events; it stays in sync."""
@@ -206,19 +214,20 @@ class Leading:
     ) -> int | None:
         """The batch that an in-sync member has come to, if it catches up with ``batch``.
 
-        Only of members whose queries run and get on: the output waits for no other.
+        Only of members where ``query`` gets on: the output waits for no other.
         """
-        come_to = (peer.catching_up_at(query, batch) for peer in self._getting_on(now, in_sync))
+        getting_on = self._getting_on(now, in_sync, query)
+        come_to = (peer.catching_up_at(query, batch) for peer in getting_on)
         return min((at for at in come_to if at is not None), default=None)
 
     def starting(self, now: float, in_sync: tuple[Member, ...], query: str) -> bool:
         """Whether an in-sync member has yet to say where ``query`` is there; not for ever."""
-        return any(query not in peer.batches for peer in self._getting_on(now, in_sync))
+        return any(query not in peer.batches for peer in self._getting_on(now, in_sync, query))
 
-    def _getting_on(self, now: float, in_sync: tuple[Member, ...]) -> Iterator[Peer]:
+    def _getting_on(self, now: float, in_sync: tuple[Member, ...], query: str) -> Iterator[Peer]:
         for member in in_sync:
             peer = self.peers.get(member.node)
-            if member != self.me and peer and now < peer.batches_at + STUCK_AFTER_SECONDS:
+            if member != self.me and peer and peer.gets_on(now, query):
                 yield peer
 
     def heir(self, in_sync: tuple[Member, ...], batches: dict[str, int]) -> str | None:

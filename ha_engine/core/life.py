@@ -102,7 +102,7 @@ class Life:
         self.do_all(self.lessee.bind(group_id))
         me, timing = self.lease.member, self.peer_timing
         journal, querying = self.journal, self.querying
-        leading = Leading(me, epoch, timing, self.now, self.connected)
+        leading = Leading(me, epoch, timing, self.now, self.connected, journal.last.sequence)
         snapshots = Snapshots(journal, querying, leading, self._snapshot_interval, self.now)
         retention = self.following.retention
         retention.begin_epoch()

@@ -104,10 +104,14 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """From a follower: it acquires nothing for a ttl, except on release of ``epoch`` (R16)."""
+    """From a follower: it acquires nothing for a ttl, except on release of ``epoch`` (R16).
+
+    It binds who has that journal: another node of the name knows nothing of it.
+    """
 
     epoch: int
     request: int
+    journal_id: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,9 @@ BATCHES_BEHIND_MAX = 4
 """More than a follower is behind in the ordinary course: it starts a batch when it hears that its
 mark is committed, and takes as long for it as the holder."""
 
+STUCK_AFTER_SECONDS = 60.0
+"""Without a batch for so long, a query does not get on there. Spark's first one is slow."""
+
 
 @dataclass(frozen=True, slots=True)
 class PeerTiming:
@@ -41,10 +44,13 @@ class Peer:
         self._matches: dict[str, int] = {}
         self.room, self.warm = True, False
         self.batches: dict[str, int] = {}
-        self.batches_at = now
+        # When each query was seen to get on; before that, since the link.
+        self._batch_at: dict[str, float] = {}
+        self._linked_at = now
         # From when it has fallen far behind until it is warm again.
         self.catches_up = False
-        self.promised_at = -math.inf
+        # R16: by journal, when the request was sent that it answered last.
+        self._promised_at: dict[str, float] = {}
         # R29: what it stood on last, where it begins from a snapshot, and since when no further.
         self._stood: tuple[str, Position] | None = None
         self._begins_from: int | None = None
@@ -64,7 +70,8 @@ class Peer:
 
     def linked(self, now: float) -> None:
         self.connected, self.stage, self.heard_at = True, Stage.PROBE, now
-        self.batches, self.batches_at, self.catches_up = {}, now, True
+        self.batches, self._batch_at, self._linked_at = {}, {}, now
+        self.catches_up = True
 
     def unlinked(self) -> None:
         self.connected, self.stage, self.warm = False, Stage.PROBE, False
@@ -97,9 +104,21 @@ class Peer:
             self._matches[ack.journal_id] = ack.durable
             self.advanced_at = self._gets_on_at = now
         self.room, self.warm = ack.room, ack.warm
-        if dict(ack.batches) != self.batches:
-            self.batches, self.batches_at = dict(ack.batches), now
+        come_to = dict(ack.batches)
+        for query, _ in come_to.items() - self.batches.items():
+            self._batch_at[query] = now
+        self.batches = come_to
         self.catches_up = self.catches_up and not ack.warm
+
+    def promised(self, journal_id: str, sent_at: float) -> None:
+        self._promised_at[journal_id] = max(self.promised_at(journal_id), sent_at)
+
+    def promised_at(self, journal_id: str) -> float:
+        return self._promised_at.get(journal_id, -math.inf)
+
+    def gets_on(self, now: float, query: str) -> bool:
+        """Whether ``query`` ended a batch there lately, or may still be starting."""
+        return now < self._batch_at.get(query, self._linked_at) + STUCK_AFTER_SECONDS
 
     def catching_up_at(self, query: str, batch: int) -> int | None:
         """The batch of ``query`` that it has come to, while it has some to catch up with."""

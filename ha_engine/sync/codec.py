@@ -62,8 +62,9 @@ def to_frame(message: Message) -> pb.SyncFrame:
             return pb.SyncFrame(heartbeat=heartbeat)
         case Ack():
             return pb.SyncFrame(ack=_from_ack(message))
-        case Promise(epoch, request):
-            return pb.SyncFrame(promise=pb.Promise(epoch=epoch, request=request))
+        case Promise(epoch, request, journal_id):
+            promise = pb.Promise(epoch=epoch, request=request, journal_id=journal_id)
+            return pb.SyncFrame(promise=promise)
         case Released(epoch):
             return pb.SyncFrame(released=pb.Released(epoch=epoch))
         case BatchDigest(epoch, query, number, digest):
@@ -108,7 +109,8 @@ def to_message(frame: pb.SyncFrame) -> Message:
         case "ack":
             return _to_ack(frame.ack)
         case "promise":
-            return Promise(frame.promise.epoch, frame.promise.request)
+            promise = frame.promise
+            return Promise(promise.epoch, promise.request, promise.journal_id)
         case "released":
             return Released(frame.released.epoch)
         case "batch_digest":

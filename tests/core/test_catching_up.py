@@ -7,11 +7,11 @@ from itertools import pairwise
 
 import pytest
 
-from ha_engine.core.leading import HOLD_SECONDS, STUCK_AFTER_SECONDS, Leading
+from ha_engine.core.leading import HOLD_SECONDS, Leading
 from ha_engine.core.marks import MarkLimits, QueryMarks
 from ha_engine.core.messages import Ack
 from ha_engine.core.pace import BATCHES_OF_REST, CATCH_UP_SECONDS
-from ha_engine.core.progress import PeerTiming
+from ha_engine.core.progress import STUCK_AFTER_SECONDS, PeerTiming
 from ha_engine.types import ORIGIN, Events, Mark, Member, Position
 
 ME, OTHER = Member("a", "a-1"), Member("b", "b-1")
@@ -26,7 +26,7 @@ class Pair:
         self.now, self.sequence, self.come_to = 0.0, 0, 0.0
         self.batch_seconds, self.warm = batch_seconds, False
         self.marks = QueryMarks("q", frozenset({"s"}), ("sink",), LIMITS)
-        self.leading = Leading(ME, 1, PeerTiming(0.2, 2.0), 0.0, ["b"])
+        self.leading = Leading(ME, 1, PeerTiming(0.2, 2.0), 0.0, ["b"], 0)
         self.leading.peers["b"].journal_id = "b-1"
         self.at: list[float] = []
         while self.marks.last.number < backlog:
@@ -110,6 +110,28 @@ def test_output_does_not_wait_for_a_member_whose_queries_do_not_get_on() -> None
     assert max(pair.gaps(began + STUCK_AFTER_SECONDS + 5)) <= 2 * STEP
 
 
+def test_a_query_that_does_not_get_on_there_is_not_waited_for_though_another_does() -> None:
+    leading = Leading(ME, 1, PeerTiming(0.2, 2.0), 0.0, ["b"], 0)
+    leading.peers["b"].journal_id = "b-1"
+    in_sync = (ME, OTHER)
+    for second in range(int(STUCK_AFTER_SECONDS) + 2):
+        leading.acked(second, "b", Ack(1, "b-1", 1, True, False, (("p", second), ("r", 1))))
+    assert leading.slowest(second, in_sync, "p", second + 9) == second
+    assert leading.slowest(second, in_sync, "r", second + 9) is None
+    assert not leading.starting(second, in_sync, "q")
+
+
+def test_a_commit_does_not_wait_for_who_was_far_behind_when_the_epoch_began() -> None:
+    leading = Leading(ME, 2, PeerTiming(0.2, 2.0), 0.0, ["b"], 1000)
+    leading.peers["b"].follows(0.0, "b-1")
+    leading.acked(0.1, "b", Ack(2, "b-1", 10, True, False))
+    leading.admit(0.1)
+    assert not leading.joining
+    leading.acked(0.2, "b", Ack(2, "b-1", 1000, True, False))
+    leading.admit(0.2)
+    assert leading.joining == {OTHER}
+
+
 def test_a_full_batch_waits_for_nobody() -> None:
     pair = Pair(backlog=60)
     began = pair.now
@@ -133,7 +155,7 @@ def test_the_active_rests_while_a_members_queries_start_and_not_for_ever() -> No
 
 def test_records_are_kept_for_who_gets_on_and_not_for_who_comes_back_no_further() -> None:
     """R29: one that dies at each start would fill the disk of the one that works."""
-    leading = Leading(ME, 1, PeerTiming(0.2, 2.0), 0.0, ["b"])
+    leading = Leading(ME, 1, PeerTiming(0.2, 2.0), 0.0, ["b"], 0)
     peer, now = leading.peers["b"], 0.0
     for _ in range(20):
         peer.stands(now, "b-1", Position(1, 7))

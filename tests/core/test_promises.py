@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
+from ha_engine.core import messages as say
 from ha_engine.core.high_water import HighWater
+from ha_engine.core.leading import Leading
 from ha_engine.core.lease import Lease, LeaseTiming
+from ha_engine.core.progress import PeerTiming
 from ha_engine.types import DatabaseIdentity, Holder, LeaseRow, Member
 from tests.core.surroundings import IDENTITY
 
@@ -68,3 +72,13 @@ def test_a_row_that_takes_the_version_of_a_lost_one_stands_still_from_its_own_ti
     lease.sent(2.0)
     lease.saw(2.1, replace(ROW, identity=later), later)
     assert lease.takeover_at == 2.1 + 3.0
+
+
+def test_one_counts_for_who_has_the_journal_of_who_gave_it() -> None:
+    """R16, I2: a node that lost its disk knows of no acquisition that it made before."""
+    leading = Leading(A, 1, PeerTiming(0.2, 2.0), 0.0, ["b"], 0)
+    list(leading.tick(1.0, 0, 0, 0, asks=True))
+    leading.promised("b", say.Promise(1, 1, "jb-2"))
+    assert leading.promised_until(frozenset((A, B)), 3.0, 0.4) == -math.inf
+    leading.promised("b", say.Promise(1, 1, "jb"))
+    assert leading.promised_until(frozenset((A, B)), 3.0, 0.4) == 1.0 + 3.0 - 0.4

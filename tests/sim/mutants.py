@@ -63,7 +63,7 @@ HUNTED = (
     _hunted(
         12, "R16", "lease", "+ self.timing.ttl, self._promised_until)", "+ self.timing.ttl, 0)"
     ),
-    _hunted(46, "R16", "leading", "return asked_at + ttl - margin", "return asked_at + 2 * ttl"),
+    _hunted(46, "R16", "leading", "in others) + ttl - margin", "in others) + 2 * ttl"),
     _hunted(
         269,
         "R15",

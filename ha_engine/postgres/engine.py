@@ -70,6 +70,9 @@ def _parsed(url: str) -> URL:
 
 def _settings(statement_timeout_ms: int) -> str:
     settings = {
+        # R5: a server that forgets what it has confirmed comes back on the same timeline, so nobody
+        # who has not read the lost writes could tell. Whatever its own default is.
+        "synchronous_commit": "on",
         "statement_timeout": statement_timeout_ms,
         "lock_timeout": statement_timeout_ms,
         "idle_in_transaction_session_timeout": statement_timeout_ms,

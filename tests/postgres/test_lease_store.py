@@ -57,6 +57,20 @@ def store(engine: Engine, opened: Opening) -> PostgresLeaseStore:
     return opened(engine)
 
 
+def test_a_write_is_on_the_disk_when_it_is_confirmed_whatever_the_role_is_set_to(
+    engine: Engine, database_url: str
+) -> None:
+    """R5: a crash of the server would lose it without a new timeline."""
+    with engine.begin() as connection:
+        connection.execute(text("ALTER ROLE CURRENT_USER SET synchronous_commit = off"))
+    try:
+        with open_engine(database_url).connect() as connection:
+            assert connection.scalar(text("SHOW synchronous_commit")) == "on"
+    finally:
+        with engine.begin() as connection:
+            connection.execute(text("ALTER ROLE CURRENT_USER RESET synchronous_commit"))
+
+
 def test_expiry_is_the_time_of_the_write_and_not_of_the_wait_before_it(
     engine: Engine, opened: Opening
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from ha_engine.config import Config
 from ha_engine.plugin_options import options_of
 from ha_engine.plugins import SourcePlace, SourcePlugin, source_kind
@@ -39,7 +41,12 @@ def _puller(
 def _maker(
     config: Config, stream: StreamSpec, spec: SourceSpec, base: Path
 ) -> Callable[[], SourcePlugin]:
-    kind, where = source_kind(spec.type), f"stream {stream.name}: source {spec.name}"
-    options = options_of(where, kind.Options, spec.options, base)
+    kind, options = source_kind(spec.type), source_options(stream, spec, base)
     place = SourcePlace(config.group, stream.name, spec.name, stream.arrow_schema)
     return lambda: kind(options, place)
+
+
+def source_options(stream: StreamSpec, spec: SourceSpec, base: Path) -> BaseModel:
+    """As the plug-in wants them, with what they refer to. Raises ConfigError, without a value."""
+    where = f"stream {stream.name}: source {spec.name}"
+    return options_of(where, source_kind(spec.type).Options, spec.options, base)

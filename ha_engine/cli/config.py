@@ -28,14 +28,17 @@ ConfigPath = Annotated[
 
 @app.command()
 def check(path: ConfigPath = None) -> None:
-    """Print OK, or every problem, one a line.
+    """Read what a node reads at its start, and print OK with that, or every problem, one a line.
+
+    Config, application and certificates; nothing is started, and no database is asked.
 
     Example: ha-engine config check -c engine.yaml
     """
     from ha_engine.config.load import load_config
+    from ha_engine.preflight import read_all
 
-    load_config(path, os.environ)
-    typer.echo("OK")
+    read = read_all(load_config(path, os.environ))
+    typer.echo(f"OK: {', '.join(['config', *read])}")
 
 
 @app.command()

@@ -95,7 +95,9 @@ class Newcomer:
             written = installed_config(name).replace("/etc/ha-engine", str(self.home))
             own = str(self.home / f"data-{name}")
             self._config(host).write_text(written.replace("/var/lib/ha-engine", own))
-            assert self._engine(host, "config", "check", *self._with_config(host)) == "OK\n"
+            said = self._engine(host, "config", "check", *self._with_config(host))
+            assert said.startswith("OK: ")
+            assert "event_sync.tls" in said
 
     def make_the_tables(self) -> None:
         self._engine("a", "db", "init", *self._with_config("a"))

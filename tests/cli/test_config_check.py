@@ -1,0 +1,160 @@
+"""``ha-engine config check`` reads what a node reads at its start, and starts nothing."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ha_engine.cli import main
+from tests.docs.pages import ROOT
+from tests.programs import needs
+from tests.sync.authority import Authority
+
+APPLICATIONS = ROOT / "conf" / "applications"
+DATABASE = {"url": "postgresql://nobody@127.0.0.1:1/nowhere"}
+
+Check = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Check:
+    """Exit code, stdout and stderr for these sections beside a good application."""
+    for file in APPLICATIONS.iterdir():
+        shutil.copy(file, tmp_path)
+
+    def run(**sections: object) -> tuple[int, str, str]:
+        file = tmp_path / "engine.yaml"
+        file.write_text(yaml.safe_dump({"application": "flights.yaml", **sections}))
+        with pytest.raises(SystemExit) as ended:
+            main(["config", "check", "-c", str(file)])
+        said = capsys.readouterr()
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, said.out, said.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return Authority(tmp_path_factory.mktemp("authority")).files("node-a")
+
+
+def pair_of(files: dict[str, str]) -> dict[str, str]:
+    return {name: files[name] for name in ("certificate", "key")}
+
+
+@pytest.mark.parametrize("name", ["flights.yaml", "function.yaml"])
+@pytest.mark.parametrize("database", [{}, DATABASE])
+def test_it_says_what_it_has_read_and_asks_no_database(
+    check: Check, tmp_path: Path, name: str, database: dict[str, str]
+) -> None:
+    code, said, _ = check(application=name, database=database)
+    assert (code, said) == (0, f"OK: config, application {tmp_path / name}\n")
+
+
+@needs("openssl")
+def test_it_reads_every_certificate(check: Check, files: dict[str, str]) -> None:
+    code, said, _ = check(
+        event_sync={"tls": files}, http={"tls": pair_of(files)}, ingest={"tls": pair_of(files)}
+    )
+    assert code == 0
+    assert said.endswith(", event_sync.tls, http.tls, ingest.tls\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (None, "cannot be read: No such file or directory; check the path"),
+        ("name: x\nstreems: {}\n", "streems is not a known key; did you mean 'streams'?"),
+        ("name: [", "is not YAML"),
+    ],
+)
+def test_an_application_that_a_node_would_refuse_is_refused(
+    check: Check, tmp_path: Path, text: str | None, sentence: str
+) -> None:
+    file = tmp_path / "own.yaml"
+    if text is not None:
+        file.write_text(text)
+    code, said, problem = check(application="own.yaml")
+    assert (code, said) == (2, "")
+    assert problem.startswith(f"ha-engine: {file}: ")
+    assert sentence in problem
+    assert problem.count("\n") == 1
+
+
+def test_the_module_of_a_function_is_read(check: Check, tmp_path: Path) -> None:
+    (tmp_path / "punctuality.py").unlink()
+    code, _, problem = check(application="function.yaml")
+    assert code == 2
+    assert "there is no module 'punctuality'" in problem
+
+
+def test_the_secrets_of_sinks_and_sources_are_looked_up(check: Check, tmp_path: Path) -> None:
+    tree = yaml.safe_load((tmp_path / "flights.yaml").read_text())
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(with_source(tree, directory="env:NOT_SET")))
+    code, _, problem = check(application="own.yaml")
+    assert (code, "source files refers to env:NOT_SET, which is not set" in problem) == (2, True)
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(with_sink(tree, url="env:NOT_SET")))
+    code, _, problem = check(application="own.yaml")
+    assert (code, "url of sink table is env:NOT_SET, which is not set" in problem) == (2, True)
+
+
+def with_source(tree: dict[str, Any], **keys: str) -> dict[str, Any]:
+    source = {"name": "files", "type": "file", "format": "ndjson", **keys}
+    streams = {name: {**stream, "sources": [source]} for name, stream in tree["streams"].items()}
+    return {**tree, "streams": streams}
+
+
+def with_sink(tree: dict[str, Any], **keys: str) -> dict[str, Any]:
+    sink = {"name": "table", "type": "postgres", "table": "t", **keys}
+    queries = {name: {**query, "sinks": [sink]} for name, query in tree["queries"].items()}
+    return {**tree, "queries": queries}
+
+
+def test_every_file_that_is_missing_is_told_in_one_go(check: Check, tmp_path: Path) -> None:
+    absent = {name: f"absent.{name}" for name in ("certificate", "key", "ca")}
+    code, said, problem = check(
+        application="absent.yaml",
+        event_sync={"tls": absent},
+        http={"tls": pair_of(absent)},
+        ingest={"tls": pair_of(absent)},
+    )
+    assert (code, said) == (2, "")
+    assert [line.removeprefix("ha-engine: ").split(": ")[0] for line in problem.splitlines()] == [
+        str(tmp_path / "absent.yaml"),
+        "event_sync.tls.certificate",
+        "http.tls",
+        "ingest.tls",
+    ]
+
+
+@needs("openssl")
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [("certificate", "event_sync.tls"), ("key", "event_sync.tls"), ("ca", "event_sync.tls.ca")],
+)
+def test_files_that_are_no_certificates_are_refused(
+    check: Check, files: dict[str, str], tmp_path: Path, name: str, place: str
+) -> None:
+    (tmp_path / "other.pem").write_text("not PEM")
+    code, _, problem = check(event_sync={"tls": {**files, name: "other.pem"}})
+    assert code == 2
+    assert problem.startswith(f"ha-engine: {place}: ")
+    assert problem.count("\n") == 1
+
+
+@needs("openssl")
+@pytest.mark.parametrize("section", ["event_sync", "http", "ingest"])
+def test_a_key_of_another_certificate_is_refused(
+    check: Check, files: dict[str, str], tmp_path: Path, section: str
+) -> None:
+    own = files if section == "event_sync" else pair_of(files)
+    other = Authority(tmp_path / "other").files("node-a")["key"]
+    code, _, problem = check(**{section: {"tls": {**own, "key": other}}})
+    assert code == 2
+    assert problem.startswith(f"ha-engine: {section}.tls: ")

@@ -167,8 +167,9 @@ class QueryConfig(Section):
 
     master: str = Field(
         default="local[2]",
-        min_length=1,
-        description="Spark master that runs the queries. Group-wide.",
+        pattern=r"^local(\[([1-9][0-9]*|\*)(, *[1-9][0-9]*)?\])?$",
+        description="Spark master that runs the queries: local, local[N], local[*] or local[N,F], "
+        "since Spark's workers read the journal from this host's disk. Group-wide.",
     )
     heap: Size = Field(default=1 << 30, ge=256 << 20, description="Heap of the Spark driver's JVM.")
     nice: int = Field(
@@ -239,6 +240,8 @@ class QueryConfig(Section):
                 f"{', '.join(strange)} under 'spark' is no Spark setting; write its full name, "
                 "which starts with 'spark.'"
             )
+        if "spark.master" in self.spark:
+            raise ValueError("spark.master under 'spark' is the key query.master; set that one")
         return self
 
 

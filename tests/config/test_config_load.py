@@ -184,6 +184,7 @@ def test_what_the_loader_chokes_on_is_told_with_its_file(tmp_path: Path, text: s
         ("receive: {max_record_rows: 300000}", "lower receive.max_record_rows"),
         ("outbox: {max_bytes: 1KiB}", "outbox.max_bytes"),
         ("query: {spark: {ui.enabled: false}}", "starts with 'spark.'"),
+        ("query: {spark: {spark.master: 'local[2]'}}", "is the key query.master; set that one"),
         (f"node: {{runtime_dir: /tmp/{'x' * 100}}}", "choose a shorter directory"),
         ("node: {id: 'a b'}", "node.id: has characters or a form that is not allowed"),
         ("- a\n- b", "must hold keys and values"),
@@ -207,6 +208,24 @@ def test_relations_and_forms_are_refused_with_the_reason(
 ) -> None:
     [line] = problems(written(tmp_path, text))
     assert reason in line
+
+
+@pytest.mark.parametrize("master", ["local", "local[1]", "local[16]", "local[*]", "local[4, 2]"])
+def test_spark_runs_on_this_host(tmp_path: Path, master: str) -> None:
+    config = load_config(written(tmp_path, f"query: {{master: '{master}'}}"), {})
+    assert config.query.master == master
+
+
+@pytest.mark.parametrize(
+    "master",
+    ["", "yarn", "spark://host:7077", "local-cluster[2,1,1024]", "local[0]", "local[]"],
+)
+def test_a_spark_elsewhere_is_refused_since_the_journal_is_here(
+    tmp_path: Path, master: str
+) -> None:
+    [line] = problems(written(tmp_path, f"query: {{master: '{master}'}}"))
+    assert line.startswith("query.master: has characters or a form that is not allowed; it is: ")
+    assert "since Spark's workers read the journal from this host's disk" in line
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "127.1.2.3:80", "[::1]:8080", "localhost:80"])

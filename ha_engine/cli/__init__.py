@@ -60,7 +60,10 @@ def _options(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")
     ] = False,
 ) -> None:
-    """Keep a PySpark streaming query alive on two machines."""
+    """Keep a PySpark streaming query alive on two machines.
+
+    Example: ha-engine run --config engine.yaml
+    """
     context.ensure_object(Invocation).debug = debug
 
 

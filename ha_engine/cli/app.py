@@ -15,14 +15,17 @@ if TYPE_CHECKING:
 
     from ha_engine.query.check import ApplicationReport, QueryReport
 
-app = typer.Typer(help="Check a stream application.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 BAD_EXIT_CODE = 2
 
 
 @app.callback()
 def _noun() -> None:
-    """Check a stream application."""
+    """Check a stream application.
+
+    Example: ha-engine app check flights.yaml
+    """
 
 
 @app.command()

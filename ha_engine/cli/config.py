@@ -12,7 +12,10 @@ import typer
 from ha_engine.cli import formats
 from ha_engine.cli.formats import FormatOption, JsonOption
 
-app = typer.Typer(help="Check and show the configuration.", no_args_is_help=True)
+app = typer.Typer(
+    help="Check and show the configuration.\n\nExample: ha-engine config check -c engine.yaml",
+    no_args_is_help=True,
+)
 
 ConfigPath = Annotated[
     Path | None,

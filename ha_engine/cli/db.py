@@ -15,7 +15,10 @@ from ha_engine.cli.formats import FormatOption, JsonOption, show
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-app = typer.Typer(help="Prepare the database that both nodes share.", no_args_is_help=True)
+app = typer.Typer(
+    help="Prepare the database that both nodes share.\n\nExample: ha-engine db init -c engine.yaml",
+    no_args_is_help=True,
+)
 
 DatabaseUrl = Annotated[
     str | None,

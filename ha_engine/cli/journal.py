@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from ha_engine.journal.inspection import Report
     from ha_engine.types import Record
 
-app = typer.Typer(help="Look at a journal and verify it.", no_args_is_help=True)
+app = typer.Typer(
+    help="Look at a journal and verify it.\n\nExample: ha-engine journal verify var/node-a",
+    no_args_is_help=True,
+)
 
 Directory = Annotated[
     Path, typer.Argument(metavar="DIR", help="A node's data directory, or its journal directory.")

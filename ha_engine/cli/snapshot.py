@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from ha_engine.archive.restoring import Restoring
     from ha_engine.types import Revision
 
-app = typer.Typer(no_args_is_help=True, help="Snapshots of the group in the database.")
+app = typer.Typer(
+    help="Snapshots of the group in the database.\n\nExample: ha-engine snapshot now",
+    no_args_is_help=True,
+)
 
 
 @app.command()

@@ -15,7 +15,10 @@ UrlOption = Annotated[
 ]
 LOCAL = "http://127.0.0.1:8080"
 
-query_app = typer.Typer(help="Act on one query of a running node.", no_args_is_help=True)
+query_app = typer.Typer(
+    help="Act on one query of a running node.\n\nExample: ha-engine query retry delays",
+    no_args_is_help=True,
+)
 
 
 def status(

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from ha_engine.reinit import Part
 
 _AFTERWARDS = (
-    "{node} has no journal now. Start it: it joins with a new one, takes every record from the "
-    "active, runs its queries from their first batch, and is shown by 'ha-engine status' until it "
-    "is in sync and warm."
+    "{node} has no journal now. Start it: it joins with a new one, which begins from the newest "
+    "snapshot, or from the active's first record where there is none, and is shown by 'ha-engine "
+    "status' until it is in sync and warm."
 )
 _AFTER_THE_ONLY_COPY = (
     "If the lease row lists no other journal, no node becomes active by itself before an operator "

@@ -109,7 +109,7 @@ def test_the_data_goes_and_who_the_node_is_stays(
     for name in ("journal", "outbox", "checkpoints"):
         assert f"deleted the {name}" in result.output
     assert "2.0 kB" in result.output
-    assert "Start it: it joins with a new one" in result.output
+    assert "a new one, which begins from the newest snapshot, or from" in result.output
     data = DataDirectory(home)
     assert data.high_water() == HIGH_WATER
     with closing(Journal.open(data.journal, group="flights")) as journal:

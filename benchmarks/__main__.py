@@ -99,6 +99,12 @@ def nice(rate: int = 50_000, seconds: Seconds = 12, rounds: Rounds = 3, keep: Ke
 
 
 @app.command()
+def sizes(rows: int = 1_000_000, rounds: Rounds = 2, keep: Keep = None) -> None:
+    """Rows a second of one node by rows per request, and by query.max_events_per_batch."""
+    _finish(Runs(console, keep).sizes(rounds, rows))
+
+
+@app.command()
 def failover(count: int = 12, ttl: str = "5s", keep: Keep = None) -> None:
     """Outages of ingest and output of a pair, by fault (ttl: 2s or 5s)."""
     _finish(Runs(console, keep).failover(count, ttl))

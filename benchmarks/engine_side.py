@@ -14,10 +14,10 @@ import psutil
 import pyarrow as pa
 
 from benchmarks.database import Database
-from benchmarks.feeder import Feeder
+from benchmarks.feeder import CONNECTIONS, Feeder
 from benchmarks.processes import cpu_seconds, lives, session_of, spent, standing_still
 from benchmarks.waiting import wait_until
-from benchmarks.workload import FIRST_EVENT, WORKLOADS, Workload, application, as_ndjson
+from benchmarks.workload import WORKLOADS, Workload, application, as_ndjson, events
 from ha_engine.client.payload import Form
 from tests.e2e.node_under_test import NodeUnderTest, running
 from tests.e2e.pair import Pair, running_pair
@@ -49,20 +49,27 @@ class EngineSide:
         self.node, self._database, self._workloads = node, database, workloads
         self.nodes = (node,) if passive is None else (node, passive)
         self._address = node.url.removeprefix("http://")
-        self._staged: dict[str, list[bytes]] = {}
+        self._staged: dict[str, tuple[list[bytes], int]] = {}
 
     @property
     def urls(self) -> list[str]:
         return [node.url for node in self.nodes]
 
-    def feeder(self, stream: str, form: Form = Form.NDJSON) -> Feeder:
-        return Feeder(self._address, stream, form)
+    def feeder(
+        self, stream: str, form: Form = Form.NDJSON, connections: int = CONNECTIONS
+    ) -> Feeder:
+        return Feeder(self._address, stream, form, connections)
 
     def prime(self) -> None:
         """Return when every query has worked: a state of "running" is only the node's intention."""
         for workload in self._workloads:
-            self.feeder(workload.name).feed([as_ndjson(FIRST_EVENT)])
-            self.wait_published(workload.name)
+            self.feed_singly(workload.name, [0])
+
+    def feed_singly(self, stream: str, ids: Sequence[int]) -> None:
+        """Each event in a batch of its own."""
+        for one in ids:
+            self.feeder(stream).feed([as_ndjson(events(one, 1))])
+            self.wait_published(stream)
 
     # -- rounds ------------------------------------------------------------------------------------
 
@@ -72,14 +79,21 @@ class EngineSide:
             time.sleep(0.01)
         return time.time()
 
-    def stage(self, stream: str, batches: Sequence[pa.RecordBatch]) -> None:
-        self._staged[stream] = [as_ndjson(batch) for batch in batches]
+    def stage(
+        self, stream: str, batches: Sequence[pa.RecordBatch], connections: int = CONNECTIONS
+    ) -> None:
+        """Make the requests that a round will send over so many connections."""
+        self._staged[stream] = [as_ndjson(batch) for batch in batches], connections
+
+    def _feed_staged(self, stream: str) -> None:
+        bodies, connections = self._staged[stream]
+        self.feeder(stream, connections=connections).feed(bodies)
 
     def run_from_journal(self, stream: str) -> tuple[float, float, float]:
         """Seconds of feeding the journal while Spark stands still, of working that off, of CPU."""
         with standing_still(self.spark_processes()):
             began = time.time()
-            self.feeder(stream).feed(self._staged[stream])
+            self._feed_staged(stream)
             released, before = time.time(), cpu_seconds(self.processes())
         committed = self.wait_published(stream)
         used = spent(before, cpu_seconds(self.processes()))
@@ -88,7 +102,7 @@ class EngineSide:
     def run_through_http(self, stream: str) -> float:
         """Seconds from the first request to the commit of the last event's batch."""
         began = time.time()
-        self.feeder(stream).feed(self._staged[stream])
+        self._feed_staged(stream)
         return self.wait_published(stream) - began
 
     def wait_published(self, stream: str) -> float:

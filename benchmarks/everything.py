@@ -32,6 +32,7 @@ def whole(runs: Runs) -> list[Step]:
     """Every figure of the documents that the machine decides."""
     return [
         Step("throughput", 10, lambda: runs.throughput(rounds=5, rows=2_000_000)),
+        Step("sizes", 6, lambda: runs.sizes(rounds=2, rows=1_000_000)),
         Step("latency", 5, lambda: runs.latency(rounds=3)),
         Step("load", 12, lambda: runs.load(RATES, seconds=20, rounds=3)),
         Step("pair", 14, lambda: runs.pair(rate=100_000, seconds=300, rounds=5, rows=2_000_000)),
@@ -50,6 +51,7 @@ def quick(runs: Runs) -> list[Step]:
     """The same in small: what it says is rough, and that everything works is the point."""
     return [
         Step("throughput", 2, lambda: runs.throughput(rounds=1, rows=400_000)),
+        Step("sizes", 2, lambda: runs.sizes(rounds=1, rows=200_000)),
         Step("load", 3, lambda: runs.load(QUICK_RATES, seconds=5, rounds=1)),
         Step("pair", 2, lambda: runs.pair(rate=20_000, seconds=20, rounds=1, rows=400_000)),
         Step("receive", 1, lambda: runs.receive(seconds=2, rounds=1)),

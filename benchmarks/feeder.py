@@ -26,11 +26,20 @@ class Fed:
 
 
 class Feeder:
-    """Posts bodies to one stream of the node at ``address`` (host:port)."""
+    """Posts bodies to one stream of the node at ``address`` (host:port).
 
-    def __init__(self, address: str, stream: str, form: Form = Form.NDJSON) -> None:
+    Each of the ``connections`` has one request under way.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        stream: str,
+        form: Form = Form.NDJSON,
+        connections: int = CONNECTIONS,
+    ) -> None:
         self._address, self._path = address, f"/v1/streams/{stream}/events"
-        self._headers = {"Content-Type": form.value}
+        self._headers, self._connections = {"Content-Type": form.value}, connections
 
     def connect(self) -> http.client.HTTPConnection:
         connection = http.client.HTTPConnection(self._address, timeout=60)
@@ -91,7 +100,7 @@ class Feeder:
                 errors.append(error)
             connection.close()
 
-        threads = [threading.Thread(target=run, daemon=True) for _ in range(CONNECTIONS)]
+        threads = [threading.Thread(target=run, daemon=True) for _ in range(self._connections)]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import failover, lines, nice, price, receive
+from benchmarks import failover, lines, nice, price, receive, sizes
 from benchmarks.database import Database
 from benchmarks.engine_side import NO_TICKS, EngineSide, engine_side, pair_side
 from benchmarks.idle import measure_idle
@@ -26,7 +26,7 @@ from benchmarks.restart import Restarts
 from benchmarks.snapshots import state_of
 from benchmarks.sustained import Sustained
 from benchmarks.throughput import Throughput, measure_all
-from benchmarks.workload import BATCH_EVENTS, WINDOWED, WORKLOADS
+from benchmarks.workload import BATCH_EVENTS, REQUEST_ROWS, WINDOWED, WORKLOADS
 
 ONE_A_SECOND = Pace("one request a second", 1, 1, 20)
 STEADY = Pace("steady load of 20,000 events/s", 20, 1_000, 20)
@@ -130,6 +130,13 @@ class Runs:
         nice.measure(pair_at, rate, seconds, rounds, result, self._console)
         return result
 
+    def sizes(self, rounds: int, rows: int) -> Result:
+        result = Result("sizes")
+        with ExitStack() as stack:
+            nodes = {limit: stack.enter_context(self._node_at(limit)) for limit in sizes.LIMITS}
+            sizes.Sizes(nodes, rows, result, self._console).measure(rounds)
+        return result
+
     def failover(self, count: int, ttl: str) -> Result:
         result = Result("failover")
         with self._place("failover") as (directory, db):
@@ -199,6 +206,20 @@ class Runs:
     def _place(self, name: str) -> Iterator[tuple[Path, Database]]:
         with place(self._keep and self._keep / name) as found:
             yield found
+
+    @contextmanager
+    def _node_at(self, batch_events: int) -> Iterator[tuple[EngineSide, Database]]:
+        """A node whose batches hold at most so many events; no record may hold more."""
+        records = {"max_record_rows": min(REQUEST_ROWS, batch_events)}
+        sections = {
+            "query": NO_TICKS | {"max_events_per_batch": batch_events},
+            "receive": ROOM["receive"] | records,
+        }
+        with (
+            self._place(f"sizes-{batch_events}") as (directory, db),
+            engine_side(directory / "engine", db, [WINDOWED], **sections) as engine,
+        ):
+            yield engine, db
 
     @contextmanager
     def _both_sides(

@@ -24,7 +24,7 @@ from benchmarks.paced import Schedule, Sent, Times, send
 from benchmarks.processes import cpu_seconds, part_of, spent
 from benchmarks.reference import closing_events, require_equal
 from benchmarks.report import Result
-from benchmarks.workload import WINDOW_EVENTS, WINDOWED, as_ndjson, events
+from benchmarks.workload import WINDOW_EVENTS, WINDOWED
 from ha_engine.journal import Journal
 from ha_engine.types import Events, Mark
 from tests.e2e.node_under_test import NodeUnderTest
@@ -57,9 +57,7 @@ class Sustained:
         with self._watched(), self._cpu():
             send(self.engine.urls, STREAM, self.sent)
         self.engine.wait_published(STREAM)
-        for closing in closing_events(self.sent.schedule):
-            self.engine.feeder(STREAM).feed([as_ndjson(events(closing, 1))])
-            self.engine.wait_published(STREAM)
+        self.engine.feed_singly(STREAM, closing_events(self.sent.schedule))
         self.moves = self.database.ledger_moves(STREAM)
         self.windows = require_equal(self.database, TABLE, self.sent.schedule)
         self.console.print(f"  equal to the reference: {self.windows} windows")

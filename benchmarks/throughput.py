@@ -9,6 +9,7 @@ from rich.console import Console
 
 from benchmarks.database import Database
 from benchmarks.engine_side import EngineSide
+from benchmarks.feeder import CONNECTIONS
 from benchmarks.plain_side import PlainPair, PlainSide
 from benchmarks.processes import cpu_seconds, spent, standing_still
 from benchmarks.report import Result
@@ -58,17 +59,8 @@ class Throughput:
 
     def _run_engine(self, name: str) -> dict[str, float]:
         self._database.empty(f"engine_{name}")
-        self._engine.stage(name, requests(self._next_id, self._rows))
         with standing_still(self._plain.processes()):
-            feeding, working, used = self._engine.run_from_journal(name)
-            self._engine.stage(name, requests(self._next_id + self._rows, self._rows))
-            through = self._engine.run_through_http(name)
-        return {
-            "journal": self._rows / working,
-            "feed": self._rows / feeding,
-            "http": self._rows / through,
-            "journal_cpu": used / self._rows * 1e6,
-        }
+            return engine_rates(self._engine, name, self._next_id, self._rows)
 
     def _run_plain(self, name: str) -> dict[str, float]:
         """The same events; the second half is read too, so that both sides' tables are equal."""
@@ -112,14 +104,34 @@ class Throughput:
             result.add(f"{title}, {words}", "s per million rows", rates[name])
 
 
-_RATES = {
-    "plain": "plain job",
-    "journal": "engine, acked events to PostgreSQL",
-    "http": "engine, HTTP to PostgreSQL",
-    "feed": "engine, HTTP to ack alone",
+def engine_rates(
+    engine: EngineSide,
+    stream: str,
+    first: int,
+    rows: int,
+    request_rows: int = REQUEST_ROWS,
+    connections: int = CONNECTIONS,
+) -> dict[str, float]:
+    """Of ``rows`` events that wait in the journal, then of as many more through HTTP."""
+    engine.stage(stream, requests(first, rows, request_rows), connections)
+    feeding, working, used = engine.run_from_journal(stream)
+    engine.stage(stream, requests(first + rows, rows, request_rows), connections)
+    through = engine.run_through_http(stream)
+    return {
+        "journal": rows / working,
+        "feed": rows / feeding,
+        "http": rows / through,
+        "journal_cpu": used / rows * 1e6,
+    }
+
+
+WAYS = {
+    "journal": "acked events to PostgreSQL",
+    "http": "HTTP to PostgreSQL",
+    "feed": "HTTP to ack alone",
 }
-
-
+"""What ``engine_rates`` measures, in words."""
+_RATES = {"plain": "plain job", **{way: f"engine, {words}" for way, words in WAYS.items()}}
 _CPU = {"journal_cpu": "engine, CPU from the journal", "plain_cpu": "plain job, CPU"}
 
 

@@ -24,7 +24,7 @@ from ha_engine.core.lessee import Heard, Lessee
 from ha_engine.core.life import Life
 from ha_engine.core.own_journal import OwnJournal
 from ha_engine.core.progress import PeerTiming
-from ha_engine.core.querying import Querying
+from ha_engine.core.querying import Broke, Querying
 from ha_engine.core.retention import Retention
 from ha_engine.core.tenure import Request, Tenure
 from ha_engine.core.verdicts import Outcome
@@ -135,8 +135,16 @@ class Core(Answers):
                 self._on_stop()
             case _:
                 broke = self.querying.hear(self.now, event)
-                if broke is not None and self.tenure is not None:
-                    self.tenure.note_breakdown(broke.why, broke.in_flight)
+                if broke is not None:
+                    self._on_broke(event, broke)
+
+    def _on_broke(self, event: on.Input, broke: Broke) -> None:
+        if self.tenure is not None:
+            self.tenure.note_breakdown(broke.why, broke.in_flight)
+            if isinstance(event, on.QueryProcessGone):
+                self.tenure.snapshots.spark_died(broke.why)
+        if broke.cut is not None:
+            self._on_request(on.SnapshotFailed(broke.cut, broke.why))
 
     def _on_revisions(self, places: tuple[tuple[Position, Position], ...]) -> None:
         if self.tenure is None:
@@ -243,6 +251,7 @@ class Core(Answers):
         if self.role in (Role.JOINING, Role.PASSIVE):
             self.life.note_standing()
             self.life.do_all(self.following.bind())
+            self.life.do_all(self.following.waits())
 
     def _read(self) -> Outcome | None:
         lessee = self.lessee
@@ -289,6 +298,7 @@ class Core(Answers):
                 self.life.connected.add(peer)
                 if self.tenure is not None:
                     self.life.do_all(self.tenure.leading.linked(self.now, peer))
+                    self.tenure.snapshots.linked(peer)
             case on.PeerLost(peer):
                 self.life.connected.discard(peer)
                 if self.tenure is not None:

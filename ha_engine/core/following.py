@@ -43,11 +43,13 @@ class Following:
         # R30: the edge says when the disk is nearly full.
         self.room = True
         self._restore_again_at = -math.inf
+        self._not_restored: str | None = None
         # The highest sequence that the holder called committed (R12), and that any ever did.
         self._committed = self.told_committed = 0
 
     def end(self) -> None:
         self.epoch, self.leader, self.giving_up = 0, None, False
+        self._not_restored = None
 
     def silent_since(self, epoch: int) -> float | None:
         """When the holder of ``epoch`` was last heard; None if it never was."""
@@ -81,7 +83,7 @@ class Following:
             case say.Heartbeat():
                 yield from self._beat(now, peer, message)
             case say.TakeSnapshot(epoch, cut) if epoch == self.epoch:
-                self._querying.capture(cut)
+                self._querying.capture(epoch, cut)
             case say.Released():
                 self._lease.again_at_once(now)
             case say.BatchDigest(epoch, query, number, digest) if epoch == self.epoch:
@@ -110,8 +112,13 @@ class Following:
             self._lease.again_at_once(now)
         # 1. A holder has this journal given up, for which the query process must end first. 2. The
         # next holder goes on behind it as it is: nothing is given up, and the queries run again.
-        self.giving_up = False
+        self.giving_up, self._not_restored = False, None
         yield self._ack(peer)
+
+    def waits(self) -> Iterator[Outcome]:
+        """What this node waits for, beyond what the row says of it."""
+        if self._not_restored is not None:
+            yield Waits(self._not_restored)
 
     def bind(self) -> Iterator[do.Action]:
         """R6: the row names the group of the holder whose journal ours is a prefix of."""
@@ -155,9 +162,11 @@ class Following:
         yield change
 
     def restore_failed(self, now: float, reason: str) -> Iterator[Outcome]:
-        """Everything is as it was; the holder can take a snapshot that is of more use."""
-        self.cutting = self.giving_up = False
-        yield Waits(f"no snapshot was restored: {reason}")
+        """Everything is as it was; the holder can take a snapshot that is of more use. Until then
+        Spark stays away from what is to be given up: it would be ended by the next try."""
+        self.cutting = False
+        self._not_restored = f"no snapshot was restored: {reason}"
+        yield from self.waits()
         self._restore_again_at = now + RESTORE_AGAIN_SECONDS
         if self.leader is not None:
             epoch = self._lease.high_water.epoch
@@ -190,8 +199,9 @@ class Following:
 
     def report(self, event: on.SnapshotTaken | on.SnapshotFailed) -> Iterator[do.Action]:
         """A snapshot that a holder asked this member for; an older one's request means nothing."""
-        if self.epoch and self.leader is not None:
-            yield do.Tell(self.leader, self._querying.answer_of(self.epoch, event))
+        answer = self._querying.answer_of(event)
+        if self.epoch and self.leader is not None and answer is not None:
+            yield do.Tell(self.leader, answer)
 
     # -- how far we are ----------------------------------------------------------------------------
 

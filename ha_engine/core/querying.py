@@ -6,7 +6,7 @@ The same on every node, whoever holds the lease. Which marks there are, ``tenure
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
@@ -20,10 +20,21 @@ from ha_engine.types import Cut
 
 @dataclass(frozen=True, slots=True)
 class Broke:
-    """A query or its process died while it ran ``in_flight``: batch numbers by query."""
+    """A query died while it ran ``in_flight``: batch numbers by query. Or their process did, and
+    with it the hope for the snapshot of ``cut``: what a batch came to may never be told."""
 
     why: str
     in_flight: dict[str, int]
+    cut: Cut | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """Of the holder of ``epoch``, and what the batches came to that the snapshot stands on."""
+
+    epoch: int
+    cut: Cut
+    came_to: tuple[tuple[str, int, str], ...] = ()
 
 
 class Querying:
@@ -32,9 +43,9 @@ class Querying:
     def __init__(self, owner: str, deployment: Deployment) -> None:
         self.deployment, self.digests = deployment, Digests()
         self.process = QueryProcess(owner, deployment.restarts)
-        self._wanted: Cut | None = None
-        # What the batches of the one that is being taken came to.
-        self._taking: tuple[tuple[str, int, str], ...] = ()
+        # A snapshot that is wanted, and the one that was begun last.
+        self._wanted: _Wish | None = None
+        self._taking: _Wish | None = None
 
     def is_about_a_gone_query(self, event: on.Input) -> bool:
         """A query process that outlived a change of the application still speaks of what it ran."""
@@ -80,7 +91,11 @@ class Querying:
             return None
         in_flight = self.deployment.in_flight()
         self.deployment.process_died(now, event.reason)
-        return Broke(f"the query process died: {event.reason}", in_flight)
+        wish, self._wanted = self._wanted, None
+        if wish is not None:
+            self._taking = wish
+        cut = wish.cut if wish else None
+        return Broke(f"the query process died: {event.reason}", in_flight, cut)
 
     def _failed(self, now: float, event: on.QueryFailed) -> Broke:
         in_flight = self.deployment.in_flight()
@@ -95,27 +110,28 @@ class Querying:
         if self.process.attended:
             yield from self.deployment.runs(now, journal_id)
 
-    def capture(self, cut: Cut) -> None:
+    def capture(self, epoch: int, cut: Cut) -> None:
         """A snapshot that stands there is wanted of this node, once its queries are past it."""
-        self._wanted = cut
+        self._wanted = _Wish(epoch, cut)
 
     def captures(self) -> Iterator[do.Action]:
-        cut = self._wanted
-        if cut is None or not are_finished(self.deployment, cut.batches):
+        wish = self._wanted
+        if wish is None or not are_finished(self.deployment, wish.cut.batches):
             return
-        came_to = tuple((*batch, self.digests.mine(*batch) or "") for batch in cut.batches)
+        came_to = tuple((*batch, self.digests.mine(*batch) or "") for batch in wish.cut.batches)
         if all(digest for *_, digest in came_to):
-            self._wanted, self._taking = None, came_to
-            yield do.TakeSnapshot(cut)
+            self._wanted, self._taking = None, replace(wish, came_to=came_to)
+            yield do.TakeSnapshot(wish.cut)
 
-    def answer_of(
-        self, epoch: int, event: on.SnapshotTaken | on.SnapshotFailed
-    ) -> say.SnapshotAnswer:
-        """What to tell the holder of ``epoch``, with what the batches came to here."""
-        cut = event.cut
+    def answer_of(self, event: on.SnapshotTaken | on.SnapshotFailed) -> say.SnapshotAnswer | None:
+        """What to tell the holder that wished for it; None where another was begun meanwhile."""
+        wish = self._taking
+        if wish is None or wish.cut != event.cut:
+            return None
+        epoch, request = wish.epoch, wish.cut.request
         if isinstance(event, on.SnapshotFailed):
-            return say.SnapshotFailed(epoch, cut.request, event.reason)
-        return say.SnapshotTaken(epoch, cut.request, event.draft, self._taking)
+            return say.SnapshotFailed(epoch, request, event.reason)
+        return say.SnapshotTaken(epoch, request, event.draft, wish.came_to)
 
     def warm(self, committed: int) -> bool:
         """R10: the queries run, are as far as what is published, and no batch differed."""

@@ -123,7 +123,7 @@ class Snapshots:
             by = self._leading.heir(in_sync, {})
             self.barrier, self._asked, self._came_to = None, _Asked(cut, by, now), {}
             if by is None:
-                self._querying.capture(cut)
+                self._querying.capture(self._leading.epoch, cut)
             else:
                 yield do.Tell(by, say.TakeSnapshot(self._leading.epoch, cut))
         elif now - self._since > ALIGN_SECONDS_MAX:
@@ -152,17 +152,30 @@ class Snapshots:
                 self._came_to[batch] = digest
 
     def taken(self, by: str | None, message: say.SnapshotTaken) -> None:
-        """What answers another holder's wish stands elsewhere."""
-        asked, stands_on = self._asked, tuple(one[:2] for one in message.batches)
-        if asked is None or (by, message.request) != (asked.by, asked.cut.request):
-            return
-        if stands_on == asked.cut.batches:
+        asked, stands_on = self._answered(by, message), tuple(one[:2] for one in message.batches)
+        # What answers another holder's wish stands elsewhere.
+        if asked is not None and stands_on == asked.cut.batches:
             self._asked = replace(asked, taken=message)
 
     def failed(self, by: str | None, message: say.SnapshotFailed) -> None:
-        asked = self._asked
-        if asked is not None and (by, message.request) == (asked.by, asked.cut.request):
+        if self._answered(by, message) is not None:
             self._end(message.reason)
+
+    def _answered(self, by: str | None, message: say.SnapshotAnswer) -> _Asked | None:
+        asked, who = self._asked, (message.epoch, by, message.request)
+        if asked is None or who != (self._leading.epoch, asked.by, asked.cut.request):
+            return None
+        return asked
+
+    def linked(self, name: str) -> None:
+        """Wish or answer may be lost with the link before."""
+        if self._asked is not None and self._asked.by == name:
+            self._end(f"{name} was no longer connected")
+
+    def spark_died(self, why: str) -> None:
+        """What a batch came to here may never be told, and is waited for (R28)."""
+        if self._asked is not None and len(self._came_to) < len(self._asked.cut.batches):
+            self._end(why)
 
     def shown(self) -> None:
         """The database has told which revisions are visible."""

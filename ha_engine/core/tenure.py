@@ -153,9 +153,9 @@ class Tenure:
             case on.SnapshotAsked():
                 self.snapshots.ask(now)
             case on.SnapshotTaken() | on.SnapshotFailed():
-                self._hear_of_snapshot(None, self._querying.answer_of(self.epoch, event))
+                self._hear_of_snapshot(None, self._querying.answer_of(event))
 
-    def _hear_of_snapshot(self, by: str | None, message: say.SnapshotAnswer) -> None:
+    def _hear_of_snapshot(self, by: str | None, message: say.SnapshotAnswer | None) -> None:
         match message:
             case say.SnapshotTaken():
                 self.snapshots.taken(by, message)

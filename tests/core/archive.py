@@ -11,11 +11,15 @@ KEPT = 2
 
 @dataclass
 class Archive:
-    """``cuts`` are drafts by number; ``visible`` the revisions that are kept, oldest first."""
+    """``cuts`` are drafts by number; ``visible`` the revisions that are kept, oldest first.
+
+    While it does not answer, nobody is told which those are.
+    """
 
     cuts: dict[int, Cut] = field(default_factory=dict)
     visible: list[Cut] = field(default_factory=list)
     shown_under: list[int] = field(default_factory=list)
+    answers: bool = True
 
     def take(self, cut: Cut) -> int:
         self.cuts[len(self.cuts) + 1] = cut

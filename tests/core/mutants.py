@@ -92,6 +92,9 @@ def _load(package: str, name: str, mutant: Mutant | None) -> ModuleType:
         source = source.replace(mutant.old, mutant.new)
     for other in COPIED:
         source = source.replace(f"from ha_engine.core.{other} ", f"from {package}.{other} ")
+        source = source.replace(
+            f"from ha_engine.core import {other}", f"from {package} import {other}"
+        )
     module = ModuleType(f"{package}.{name}")
     sys.modules[module.__name__] = module
     sys.modules.setdefault(package, ModuleType(package)).__path__ = []

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from ha_engine.core import Core
+from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.core import messages as say
-from ha_engine.types import ORIGIN, EpochStart, Position, Record
+from ha_engine.types import ORIGIN, Cut, EpochStart, Holder, LeaseRow, Member, Position, Record
 from tests.core.lone import member_b
+from tests.core.world import plan
 
 
 def follower() -> Core:
@@ -39,3 +41,49 @@ def test_what_one_holder_called_committed_is_not_committed_under_the_next() -> N
     hear(core, say.Committed(3, 1))
     assert core.journal.committed == 1
     assert core.following.told_committed == 200
+
+
+def test_a_snapshot_is_told_of_to_who_wished_for_it() -> None:
+    """R28: requests are counted by epoch, and what came of an earlier one stands elsewhere."""
+    core = follower()
+    follow(core, 1)
+    first, second = (Cut(1, Position(1, n), (), Position(1, n)) for n in (1, 2))
+    hear(core, say.TakeSnapshot(1, first))
+    hear(core, say.TakeSnapshot(1, second))
+    assert told(core, on.SnapshotTaken(first, 7)) == []
+    follow(core, 3)
+    assert told(core, on.SnapshotTaken(second, 8)) == [say.SnapshotTaken(1, 1, 8, ())]
+
+
+def told(core: Core, event: on.Input) -> list[say.Word]:
+    actions = core.step(core.now + 0.1, event)
+    return [action.message for action in actions if isinstance(action, do.Tell)]
+
+
+def test_who_wished_for_a_snapshot_hears_that_spark_died_before_it_was_begun() -> None:
+    """What a batch came to that is committed may never be told."""
+    core = member_b(plans=[plan("delays", "flights", "table")])
+    core.step(0.0, on.Tick())
+    core.step(0.1, on.PeerConnected("a"))
+    follow(core, 1)
+    hear(core, say.TakeSnapshot(1, Cut(1, Position(1, 9), (("delays", 1),), Position(1, 9))))
+    incarnation = core.querying.process.incarnation
+    assert incarnation is not None
+    gone = on.QueryProcessGone(incarnation, "killed")
+    failed = say.SnapshotFailed(1, 1, "the query process died: killed")
+    assert told(core, gone) == [failed]
+
+
+def test_spark_stays_away_from_what_no_snapshot_could_replace_yet() -> None:
+    """Each try would end it again, on a host that another node may share."""
+    core = follower()
+    row = LeaseRow("group-1", Holder("a", "p1"), 1, 1, (Member("a", "ja"),))
+    core.step(1.0, on.LeaseRead(row, None))
+    for _ in range(3):
+        hear(core, say.Probe(1))
+        hear(core, say.Follow(1, "jb", ORIGIN, ORIGIN, False, Position(1, 50), (Position(1, 1),)))
+        core.step(core.now, on.RestoreFailed("none is sound"))
+        actions = core.step(core.now + 10.0, on.Tick())
+        assert not [action for action in actions if isinstance(action, do.StartQueryProcess)]
+        core.step(core.now, on.LeaseRead(row, None))
+        assert core.why == "no snapshot was restored: none is sound"

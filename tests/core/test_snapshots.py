@@ -241,6 +241,7 @@ def test_an_epoch_that_the_database_lost_writes_before_trims_by_what_is_there_no
         ask(world)
     base, first = world.core.journal.base, world.archive.cuts[1]
     world.archive.visible[:] = [first]
+    world.archive.answers = False
     lose_the_row(world)
     world.wait(12)
     assert world.core.journal.base == base == first.position
@@ -309,6 +310,44 @@ def test_who_leaves_a_member_that_is_in_sync_stops_at_once() -> None:
     assert not world.alive
 
 
+def test_one_is_given_up_when_spark_dies_before_it_told_what_a_batch_came_to(world: World) -> None:
+    """What is committed is not computed again, so nobody would ever tell."""
+    world.digests = False
+    world.offer("flights", 10)
+    ask(world)
+    world.kill_spark()
+    world.digests = True
+    world.wait(5)
+    world.offer("flights", 10)
+    ask(world)
+    assert len(world.archive.visible) == 1
+
+
+def test_one_is_given_up_when_the_holders_own_spark_dies_so(world: World) -> None:
+    with_a_warm_member(world)
+    world.ghost.digest_of_snapshots, world.ghost.takes_long = "another", True
+    world.digests = False
+    world.offer("flights", 10)
+    ask(world)
+    world.ghost.warm = False  # or it would take over
+    world.wait(1)
+    world.kill_spark()
+    assert world.core.tenure.snapshots.state == "waiting"
+
+
+def test_a_wish_is_not_waited_for_when_its_link_is_another_one(world: World) -> None:
+    with_a_warm_member(world)
+    world.ghost.takes_long = True
+    world.offer("flights", 10)
+    ask(world)
+    world.ghost.unlink()
+    world.ghost.link()
+    assert world.core.tenure.snapshots.state == "waiting"
+    world.ghost.has_taken()
+    world.wait(1)
+    assert world.archive.visible == []
+
+
 def lose_the_row(world: World) -> None:
     """The database fails over, and the new one has never heard of the holder's last writes."""
     before = world.core.epoch
@@ -319,6 +358,14 @@ def lose_the_row(world: World) -> None:
 
 
 BROKEN: tuple[tuple[Callable[[World], None], Mutant], ...] = (
+    (
+        test_one_is_given_up_when_the_holders_own_spark_dies_so,
+        Mutant("R28", "core", "if isinstance(event, on.QueryProcessGone):", "if False:"),
+    ),
+    (
+        test_a_wish_is_not_waited_for_when_its_link_is_another_one,
+        Mutant("R28", "core", "self.tenure.snapshots.linked(peer)", "pass"),
+    ),
     (
         test_every_query_ends_a_batch_where_the_snapshot_stands,
         Mutant("R28", "uncut", "return through if barrier is None else barrier", "return through"),
@@ -357,6 +404,11 @@ BROKEN: tuple[tuple[Callable[[World], None], Mutant], ...] = (
         Mutant("R29", "core", "if self.retention.lacks_revision:", "if False:"),
     ),
 )
+
+
+@pytest.mark.parametrize("test", {test for test, _ in BROKEN}, ids=lambda test: test.__name__)
+def test_a_sound_copy_of_the_core_is_not_called_broken(test: Callable[[World], None]) -> None:
+    test(new_world(load(None)))
 
 
 @pytest.mark.parametrize(("test", "mutant"), BROKEN, ids=lambda one: getattr(one, "name", ""))

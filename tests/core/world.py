@@ -278,7 +278,7 @@ class World(SparkWorld):
                 self.feed(on.SnapshotTaken(cut, self.archive.take(cut)))
             case do.ShowSnapshot(draft, epoch):
                 self.feed(on.RevisionsKept(self.archive.show(draft, epoch)))
-            case do.FindRevisions():
+            case do.FindRevisions() if self.archive.answers:
                 self.feed(on.RevisionsKept(self.archive.places()))
             case do.TrimJournal(position):
                 self.require_needless(position.sequence)

@@ -64,13 +64,6 @@ HUNTED = (
         12, "R16", "lease", "+ self.timing.ttl, self._promised_until)", "+ self.timing.ttl, 0)"
     ),
     _hunted(46, "R16", "leading", "in others) + ttl - margin", "in others) + 2 * ttl"),
-    _hunted(
-        269,
-        "R15",
-        "lease",
-        "self.held is not None and self.possible == {self.member}",
-        "self.row.in_sync == (self.member,)",
-    ),
     _hunted(24, "R5", "lease", "return self.high_water.above(row) or", "return"),
     _hunted(
         7,
@@ -171,6 +164,13 @@ TOLD = (
         "lease",
         "return late or self.is_doubtful(now, authority_ends)",
         "return late",
+    ),
+    _told(
+        schedules.a_member_is_taken_in_without_an_answer,
+        "R15",
+        "lease",
+        "self.held is not None and self.possible == {self.member}",
+        "self.row.in_sync == (self.member,)",
     ),
     _told(
         schedules.a_member_comes_back_with_another_journal_at_once,

@@ -117,12 +117,17 @@ def a_higher_epoch_is_read_behind_a_failover(stage: Stage) -> None:
 
 
 def a_member_comes_back_with_another_journal_at_once(stage: Stage) -> None:
-    """1. {a, b} are in sync. 2. b's disk is lost, and b is back with an empty journal before a has
-    missed it. 3. a hears of the new journal while the row still lists the old one. If a forgot what
-    the old one acked, its own invariant would end it: one lost disk would stop both nodes (I3)."""
+    """1. {a, b} are in sync. 2. b's disk is lost, and b is back with another journal before a could
+    write that it misses it. 3. a hears of the new journal while the row still lists the old one. If
+    a forgot what the old one acked, its own invariant would end it: one lost disk would stop both
+    nodes (I3)."""
     stage.b.kill(query_process_dies=True)
     stage.b.new_disk()
+    stage.group.database.unreachable.add("a")
     stage.b.start()
+    leading = stage.a.core.tenure.leading
+    stage.until(lambda: leading.peers["b"].journal_id == stage.b.disk.journal_id)
+    stage.group.database.unreachable.clear()
     stage.until(lambda: stage.b.disk.journal_id in {m.journal_id for m in stage.in_sync})
     require(stage.a.processes == 1, "schedule", "a had to be started again")
     stage.heal()
@@ -146,6 +151,25 @@ def alone_and_past_safe_until_it_takes_in_a_member(stage: Stage) -> None:
     stage.heal()
 
 
+def a_member_is_taken_in_without_an_answer(stage: Stage) -> None:
+    """R1, R15. 1. a is alone, and b comes back. 2. a writes b into the row, hears no answer, and is
+    cut off. 3. b acquires: a must not go on as if it were still alone."""
+    group, a = stage.group, stage.a
+    group.restart_within = 60
+    stage.b.kill(query_process_dies=True)
+    stage.until(lambda: len(stage.in_sync) == 1)
+    stage.wait(0.3)
+    stage.b.start()
+    stage.until(lambda: len(a.core.lease.possible) == 2)
+    group.database.loses_replies = 1.0
+    stage.until(lambda: len(stage.in_sync) == 2)
+    stage.isolate(a)
+    group.database.loses_replies = 0.0
+    stage.until(stage.is_active(stage.b))
+    require(not a.core.may_act(), "I2", "a and b act")
+    stage.heal()
+
+
 def a_row_regresses_to_one_with_a_removed_member(stage: Stage) -> None:
     """R5. 1. a removes b and acks alone. 2. The database fails over to the row that lists b.
     3. a reads it: it must neither end itself over it nor commit without b before it has written
@@ -163,9 +187,10 @@ def a_row_regresses_to_one_with_a_removed_member(stage: Stage) -> None:
 
 
 def a_row_regresses_and_its_holder_dies(stage: Stage) -> None:
-    """R5, the end of the same story: a dies before it reads the older row. b must wait."""
+    """R5, the end of the same story: a dies before it reads the older row. b, which has not read
+    that a removed it, must wait."""
     group = stage.group
-    stage.isolate(stage.b, database=False)
+    stage.isolate(stage.b)
     stage.until(lambda: len(stage.in_sync) == 1)
     acks = group.counters["acks"]
     stage.until(lambda: group.counters["acks"] > acks)
@@ -173,6 +198,7 @@ def a_row_regresses_and_its_holder_dies(stage: Stage) -> None:
     stage.a.kill(query_process_dies=True)
     listed = max(n for n, row in enumerate(group.facts.branch) if len(row.in_sync) == 2)
     group.database.fail_over(len(group.facts.branch) - listed - 1)
+    group.database.unreachable.clear()
     stage.wait(15)
     require(stage.b.truth.role is not Role.ACTIVE, "R5", "b promoted from the past")
     stage.heal()
@@ -327,8 +353,8 @@ def a_reader_sleeps_through_an_acquisition_and_its_loss(stage: Stage) -> None:
 
 def a_holder_sleeps_while_another_keeps_other_revisions(stage: Stage) -> None:
     """R29. 1. a may trim up to its oldest revision, and is stopped. 2. b acquires and takes
-    snapshots until that revision is gone. 3. a goes on, and has not heard that it was succeeded: it
-    must not trim by what it knew."""
+    snapshots until none is left that a's journal goes on from. 3. a goes on, and has not heard that
+    it was succeeded: it must not trim by what it knew."""
     group, a, b = stage.group, stage.a, stage.b
 
     def may_trim() -> bool:
@@ -337,15 +363,14 @@ def a_holder_sleeps_while_another_keeps_other_revisions(stage: Stage) -> None:
         return kept > a.core.journal.base.sequence
 
     stage.until(may_trim)
-    known = group.archive.visible[0]
     a.pause(60)
     stage.until(stage.is_active(b))
 
-    def is_gone() -> bool:
+    def are_gone() -> bool:
         b.feed(on.SnapshotAsked())
-        return known not in group.archive.visible
+        return not any(a.core.journal.has(one.cut.position) for one in group.archive.visible)
 
-    stage.until(is_gone)
+    stage.until(are_gone)
     a.resume(a.processes)
     stage.heal()
 
@@ -595,6 +620,7 @@ def an_acquisition_without_an_answer_meets_a_failover(stage: Stage) -> None:
 
 
 SCHEDULES: tuple[Callable[[Stage], None], ...] = (
+    a_member_is_taken_in_without_an_answer,
     a_holder_stops_over_a_row_that_lost_an_acquisition,
     a_release_and_what_it_allowed_are_lost,
     the_database_answers_reads_and_hangs_on_writes,

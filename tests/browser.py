@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import subprocess
 import tempfile
@@ -56,6 +57,12 @@ class Browser:
 
     def devtools(self, command: str, **parameters: Any) -> Any:
         return self._post("goog/cdp/execute", cmd=command, params=parameters)
+
+    def picture(self) -> bytes:
+        """PNG of what the window shows."""
+        answer = self._driver.get(f"{self._path}/screenshot")
+        assert answer.status_code == 200, answer.text
+        return base64.b64decode(answer.json()["value"])
 
     def asked(self) -> list[str]:
         """The URLs of all requests of the page since it was opened."""

@@ -12,6 +12,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from sqlalchemy import text
 from ha_engine.postgres.embedded import EmbeddedPostgres
 from ha_engine.postgres.engine import open_engine
 from tests.docs.pages import INSTALL, ROOT, blocks, installed_config, typed_commands
+from tests.e2e import looker
 from tests.e2e.lan import Lan
 from tests.packaged import build, install, only, run, untouched
 from tests.programs import found
@@ -156,6 +158,24 @@ class Newcomer:
         alerts = answer["data"]["alerts"]
         return {one["labels"]["alertname"] for one in alerts if one["state"] == "firing"}
 
+    def look(self, host: str, picture: str, *words: str) -> subprocess.Popen[str]:
+        """Somebody at the desk who has the page of that node open until it says ``words``."""
+        url, file = f"http://{ADDRESSES[host]}:8080/", self.home / f"{picture}.png"
+        command = [sys.executable, "-m", looker.__name__, url, str(file), *words]
+        looking = subprocess.Popen(
+            self.lan.on("desk", *command), cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+        assert looking.stdout is not None
+        assert looking.stdout.readline().strip() == looker.OPEN
+        return looking
+
+    def sees(self, host: str, picture: str, *words: str) -> None:
+        has_seen(self.look(host, picture, *words))
+
+    def wipe(self, host: str) -> None:
+        """The disk of a host that is lost."""
+        shutil.rmtree(self.home / f"data-{NODES[host]}")
+
     def publish(self, file: Path, rate: int = 0) -> subprocess.Popen[bytes]:
         words = ["publish", "departures", str(file), "--url", BALANCER, "--producer-id", file.stem]
         words += ["--rate", str(rate), "--batch-rows", "100"]
@@ -229,6 +249,12 @@ class Newcomer:
         with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
             result = connection.execute(text(statement))
             return result.scalar() if result.returns_rows else None
+
+
+def has_seen(looking: subprocess.Popen[str]) -> None:
+    """Returns when the picture is taken; fails when the page did not say the words."""
+    told, _ = looking.communicate()
+    assert looking.returncode == 0, told
 
 
 def _program(name: str) -> str:

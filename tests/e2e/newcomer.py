@@ -1,11 +1,11 @@
 """A newcomer's way through docs/INSTALL.md, on hosts that are network namespaces, with its times.
 
-python -m tests.e2e.newcomer [--complete] [--keep]
+python -m tests.e2e.newcomer [--complete] [--keep] [--pictures DIRECTORY]
 
 A wheel is installed, the database is made, nodes are started with Spark, events go through HAProxy,
-one host is lost, a Prometheus fires, and the host returns. In the end no flight is missing and none
-is there twice. It needs root, ip, curl, openssl, haproxy and prometheus. Not part of the tests: it
-takes minutes.
+one host is lost with its disk, a Prometheus fires, the page shows it, and the host returns. In the
+end no flight is missing and none is there twice. It needs root, ip, curl, openssl, haproxy,
+prometheus and chromium. Not part of the tests: it takes minutes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from pyarrow import parquet
 
 from ha_engine.demo.flights import departures
-from tests.e2e.guide import ADDRESSES, PATIENCE, Newcomer
+from tests.e2e.guide import ADDRESSES, PATIENCE, Newcomer, has_seen
 from tests.e2e.lan import Lan
 from tests.waiting import wait_until
 
@@ -51,8 +51,11 @@ def walk(newcomer: Newcomer) -> None:
         _lose_a_host(newcomer)
     with _timed("until HaEngineNodeDown fires (it waits a minute)"):
         _until(lambda: "HaEngineNodeDown" in (newcomer.firing() or ()))
-    with _timed("start the lost host's node again: until the pair is whole"):
+    with _timed("start the lost host's node again, on an empty disk: until the pair is whole"):
+        newcomer.wipe("a")
+        returning = newcomer.look("b", "restoring", "node-a is not in sync yet")
         newcomer.start("a")
+        has_seen(returning)
         _until(newcomer.is_whole)
     with _timed("until every flight is in the table once, and no alert for the node"):
         total = BEFORE + MEANWHILE + 1
@@ -88,6 +91,8 @@ def _use(newcomer: Newcomer) -> None:
     with _timed("9 start HAProxy, 10 Prometheus"):
         newcomer.start_the_balancer()
         newcomer.start_prometheus()
+    with _timed("11 open the page: until it says that the pair is protected"):
+        newcomer.sees("b", "healthy", "Protected", "in sync and warm")
     with _timed(f"send {BEFORE} flights through HAProxy, until they are in the table"):
         assert newcomer.publish(newcomer.home / "before.parquet").wait(PATIENCE) == 0
         _until(lambda: newcomer.flights_in_the_table() == BEFORE + 1)
@@ -97,9 +102,13 @@ def _lose_a_host(newcomer: Newcomer) -> None:
     sending = newcomer.publish(newcomer.home / "meanwhile.parquet", RATE)
     _until(lambda: newcomer.flights_in_the_table() > BEFORE + 1)
     assert newcomer.role("a") == "active"
+    failing_over = newcomer.look("b", "failing-over", "Failing over to node-b")
     newcomer.lose("a")
     with _timed("  the other node is active after"):
         _until(lambda: newcomer.role("b") == "active")
+    has_seen(failing_over)
+    with _timed("  the page says that the other node goes on alone after"):
+        newcomer.sees("b", "alone", "Not protected", "node-a does not answer")
     assert sending.wait(PATIENCE) == 0, (newcomer.home / "meanwhile.log").read_text()
 
 
@@ -111,6 +120,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--complete", action="store_true", help="download what the wheel needs")
     parser.add_argument("--keep", action="store_true", help="keep the directory with the logs")
+    parser.add_argument("--pictures", type=Path, help="where pictures of the page go")
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
     with ExitStack() as stack:
@@ -122,6 +132,8 @@ def main() -> None:
         lan = stack.enter_context(Lan(ADDRESSES))
         print(f"everything lies in {home}")
         walk(Newcomer(home, lan, complete=asked.complete))
+        for picture in home.glob("*.png") if asked.pictures else ():
+            shutil.copy(picture, asked.pictures)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pyarrow as pa
@@ -15,10 +16,11 @@ from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.outbox import Outbox
 from ha_engine.outbox.batch_file import digest_of_file, write_batch_file
-from ha_engine.query.service import LocalService, serve
+from ha_engine.query.service import LocalService, PreparedSink, serve
 from ha_engine.types import Extent, Mark
 from ha_engine.v1 import local_pb2 as pb
 from ha_engine.v1.local_pb2_grpc import LocalStub
+from tests.publish.plugin_sinks import plugin_sink
 from tests.waiting import async_wait_until
 
 ROWS = pa.table({"n": [1, 2, 3]})
@@ -91,12 +93,23 @@ class Local:
 
 
 @pytest.fixture
-async def local(tmp_path: Path) -> AsyncIterator[Local]:
+def sinks() -> dict[str, dict[str, Any]]:
+    """By query and name."""
+    return {}
+
+
+@pytest.fixture
+async def local(tmp_path: Path, sinks: dict[str, dict[str, PreparedSink]]) -> AsyncIterator[Local]:
     directory = tmp_path / "outbox"
     outbox = Outbox.open(directory, max_batches=1000, max_bytes=1 << 30)
     recorder = Recorder(believed="i")
     service = LocalService(
-        recorder, recorder, outbox, lambda query: {}, lambda query, number: None, recorder
+        recorder,
+        recorder,
+        outbox,
+        lambda query: sinks.get(query, {}),
+        lambda query, number: None,
+        recorder,
     )
     server = await serve(service, str(tmp_path / "s"))
     async with grpc.aio.insecure_channel(f"unix:{tmp_path / 's'}") as channel:
@@ -229,3 +242,25 @@ async def test_what_shall_run_reaches_a_process_that_attends(local: Local) -> No
         digest="d",
     )
     stream.cancel()
+
+
+@pytest.mark.usefixtures("plugin_example")
+async def test_a_sink_that_raises_at_a_schema_stops_its_own_query_and_no_other(
+    local: Local, sinks: dict[str, dict[str, PreparedSink]], database_url: str
+) -> None:
+    options = {"bad": {"how": "refuses the schema"}, "good": {"directory": str(local.directory)}}
+    kinds = {"bad": "broken", "good": "lines"}
+    for query, kind in kinds.items():
+        sinks[query] = {"out": plugin_sink(local.directory, database_url, kind, options[query])}
+    planned = pb.QueryPlanned(schema=ROWS.schema.serialize().to_pybytes())
+    refused = {
+        query: (
+            await local.stub.ReportQuery(
+                pb.ReportQueryRequest(incarnation="i", query=query, planned=planned)
+            )
+        ).refused
+        for query in kinds
+    }
+    assert refused["good"] == ""
+    assert "failed in prepare: KeyError: 'no such column'" in refused["bad"]
+    assert local.recorder.told == [on.QueryRefused("bad", refused["bad"])]

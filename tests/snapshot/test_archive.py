@@ -161,6 +161,10 @@ DAMAGES = {
         "UPDATE ha_engine.chunk SET (stored, size) = (SELECT stored, size FROM ha_engine.chunk"
         " WHERE digest NOT IN ({new}) LIMIT 1) WHERE digest IN ({new})"
     ),
+    **{
+        f"size {size}": f"UPDATE ha_engine.chunk SET size = {size} WHERE digest IN ({{new}})"
+        for size in (-1, 0, 1 << 62, (1 << 63) - 1)
+    },
     "manifest": "UPDATE ha_engine.revision SET manifest = 'x' WHERE id = {newest}",
 }
 NEW = (

@@ -30,7 +30,7 @@ MANIFEST = Manifest(
 )
 
 
-@given(st.binary(max_size=3000))
+@given(st.binary(min_size=1, max_size=3000))
 def test_a_chunk_comes_back_as_it_was(content: bytes) -> None:
     chunk = pack(content)
     assert (chunk.size, chunk.digest) == (len(content), digest_of(content))
@@ -64,6 +64,12 @@ def test_a_chunk_in_the_place_of_another_is_found() -> None:
         unpack(replace(one, stored=other.stored))
     with pytest.raises(ChunkDamaged):
         unpack(replace(one, size=5))
+
+
+@pytest.mark.parametrize("size", [-(1 << 63), -1, 0, CHUNK_BYTES + 1, 1 << 62, (1 << 63) - 1])
+def test_a_size_that_no_chunk_has_is_found(size: int) -> None:
+    with pytest.raises(ChunkDamaged, match=f"no chunk has {size} bytes"):
+        unpack(replace(pack(b"one"), size=size))
 
 
 def test_a_manifest_comes_back_as_it_was() -> None:

@@ -149,6 +149,15 @@ class SnapshotDamaged(EngineError):
     """A revision in the database cannot be restored (I10)."""
 
 
+class RevisionForgotten(EngineError):
+    """A revision is gone since it was listed; nothing of it is damaged."""
+
+    def __init__(self, revision_id: int) -> None:
+        super().__init__(
+            f"revision {revision_id} was forgotten meanwhile, since newer ones took its place"
+        )
+
+
 class DraftLost(EngineError):
     """Another writer of the group began a snapshot while this one was being written."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,13 +19,14 @@ import structlog
 
 from ha_engine import base_file
 from ha_engine.archive import restored
-from ha_engine.errors import ChunkDamaged, DiskFailed, SnapshotDamaged
+from ha_engine.errors import ChunkDamaged, DiskFailed, RevisionForgotten, SnapshotDamaged
 from ha_engine.journal import Journal
 from ha_engine.journal.set_aside import SUFFIX as GIVEN_UP_SUFFIX
 from ha_engine.postgres.snapshot_store import SnapshotStore
 from ha_engine.query.checkpoints import stamp_restored
 from ha_engine.snapshot.files import Progress, download
 from ha_engine.snapshot.manifest import Manifest
+from ha_engine.snapshot.pinning import pinned
 from ha_engine.snapshot.verification import broken, manifest_of
 from ha_engine.tally import Restored, Transfer
 from ha_engine.types import History, Revision
@@ -34,8 +35,6 @@ log = structlog.get_logger(__name__)
 
 CHECKPOINTS, OUTBOX, JOURNAL = "checkpoints", "outbox", "journal"
 _COMING, WHOLE = ".restoring", ".restored"
-PIN_SECONDS = 60.0
-"""A restore says again and again that it needs its revision; one that has died lets go of it."""
 
 Bring = Callable[[Revision, Manifest, Progress], None]
 
@@ -110,26 +109,34 @@ class Restoring:
     def _newest(self, history: History | None, bring: Bring, passed_over: list[int]) -> Revision:
         """Adds to ``passed_over`` those that were tried and are damaged."""
         why = "there is no snapshot"
-        for revision in self.store.revisions():
+        for revision in self._candidates():
             if history is not None and not history.has_all(revision.position, revision.written):
                 why = f"no revision stands at {history.begins} or later in this history"
                 continue
             try:
                 self._bring_with(bring, revision)
+            except RevisionForgotten as error:
+                why = str(error)
+                log.info("a revision cannot be restored", revision=revision.id, why=why)
             except (ChunkDamaged, SnapshotDamaged) as error:
                 why = f"revision {revision.id}: {error}"
-                if isinstance(error, ChunkDamaged):
-                    self._distrust_chunks(revision)
                 passed_over.append(revision.id)
                 log.error("a revision cannot be restored", revision=revision.id, why=str(error))
             else:
                 return revision
         raise SnapshotDamaged(why)
 
-    def _distrust_chunks(self, revision: Revision) -> None:
+    def _candidates(self) -> Iterator[Revision]:
+        """Newest first. Others come and go while one is tried, so it looks again each time."""
+        tried = set[int]()
+        while left := [one for one in self.store.revisions() if one.id not in tried]:
+            tried.add(left[0].id)
+            yield left[0]
+
+    def _distrust_chunks(self, revision: Revision, manifest: Manifest) -> None:
         """All of its damaged ones, or each attempt would find but one more of them."""
-        digests = list(manifest_of(self.store, revision.id).digests)
-        for digest, _ in broken(self.store, digests, lambda _: None):
+        progress = pinned(self.store, revision.id, lambda _: None)
+        for digest, _ in broken(self.store, list(manifest.digests), progress):
             self.store.distrust(digest)
 
     def _manifest(self, revision: Revision) -> Manifest:
@@ -139,28 +146,18 @@ class Restoring:
         return manifest
 
     def _bring_with(self, bring: Bring, revision: Revision) -> None:
-        self.store.pin(revision.id, PIN_SECONDS)
+        progress = pinned(self.store, revision.id, self.transfer.advance)
         manifest = self._manifest(revision)
         try:
             _clear(self.places)
-            bring(revision, manifest, self._pinning(revision.id))
+            bring(revision, manifest, progress)
+        except ChunkDamaged:
+            self._distrust_chunks(revision, manifest)
+            raise
         except OSError as error:
             raise DiskFailed(f"{self.places.home} cannot be written: {error.strerror}") from error
         finally:
             self.transfer.end()
-
-    def _pinning(self, revision_id: int) -> Progress:
-        """However long it takes, what is being restored is not forgotten meanwhile."""
-        pinned_at = time.monotonic()
-
-        def progress(count: int) -> None:
-            nonlocal pinned_at
-            self.transfer.advance(count)
-            if time.monotonic() > pinned_at + PIN_SECONDS / 3:
-                self.store.pin(revision_id, PIN_SECONDS)
-                pinned_at = time.monotonic()
-
-        return progress
 
     def _require_same_application(self, manifest: Manifest) -> None:
         """What one query's state is of, its lineage says; of a node, all queries have to go on."""

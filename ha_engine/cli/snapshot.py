@@ -15,6 +15,8 @@ from ha_engine.cli.status import LOCAL, UrlOption
 
 if TYPE_CHECKING:
     from ha_engine.archive.restoring import Restoring
+    from ha_engine.postgres.snapshot_store import SnapshotStore
+    from ha_engine.snapshot.files import Progress
     from ha_engine.types import Revision
 
 app = typer.Typer(
@@ -82,19 +84,27 @@ def verify(
     from ha_engine.cli.database import opened_snapshots
     from ha_engine.cli.transfers import shown_bytes
     from ha_engine.config.load import load_config
-    from ha_engine.snapshot.verification import damage
 
     config = load_config(path, os.environ)
     with opened_snapshots(config) as store:
         found = []
         for revision in store.revisions():
             with shown_bytes(f"revision {revision.id}", revision.bytes_total) as advance:
-                broken = list(damage(store, revision.id, advance))
-            found.append({"id": revision.id, "damage": broken})
+                found.append({"id": revision.id, **_verified(store, revision, advance)})
     tree = {"group": config.group, "revisions": found}
     show(tree, output, as_json, lambda: _tell_of_damage(found))
     if any(one["damage"] for one in found):
         raise typer.Exit(1)
+
+
+def _verified(store: SnapshotStore, revision: Revision, advance: Progress) -> dict[str, Any]:
+    from ha_engine.errors import RevisionForgotten
+    from ha_engine.snapshot.verification import damage
+
+    try:
+        return {"damage": damage(store, revision.id, advance), "forgotten": False}
+    except RevisionForgotten:
+        return {"damage": [], "forgotten": True}
 
 
 _AFTERWARDS = (
@@ -159,7 +169,8 @@ def _tell_of_damage(found: list[dict[str, Any]]) -> None:
     if not found:
         typer.echo("there is no snapshot yet")
     for one in found:
-        typer.echo(f"revision {one['id']}: {'damaged' if one['damage'] else 'whole'}")
+        sound = "forgotten meanwhile" if one["forgotten"] else "whole"
+        typer.echo(f"revision {one['id']}: {'damaged' if one['damage'] else sound}")
         for sentence in one["damage"]:
             typer.echo(f"  {sentence}")
 

@@ -190,11 +190,11 @@ class SnapshotStore:
         chunks that none needs."""
         return Collected(self._call(lambda c: self._forget(c, keep)), self._collect())
 
-    def pin(self, revision_id: int, seconds: float) -> None:
-        """Keeps a revision from being forgotten for so long. Without effect if it is gone."""
+    def pin(self, revision_id: int, seconds: float) -> bool:
+        """Keeps a revision from being forgotten for so long; False if it is gone."""
         until = func.clock_timestamp() + timedelta(seconds=seconds)
         pinned = update(revision).where(revision.c.id == revision_id).values(pinned_until=until)
-        self._call(lambda connection: connection.execute(pinned))
+        return self._call(lambda connection: connection.execute(pinned).rowcount) == 1
 
     def distrust(self, digest: bytes) -> None:
         """Says that a chunk is damaged: whoever has what it names stores it anew (I10)."""

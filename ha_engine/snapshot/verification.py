@@ -5,39 +5,47 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
-from ha_engine.errors import ChunkDamaged, SnapshotDamaged
+from ha_engine.errors import ChunkDamaged, RevisionForgotten, SnapshotDamaged
 from ha_engine.snapshot.chunks import unpack
 from ha_engine.snapshot.files import CHUNKS_TOGETHER, Progress
 from ha_engine.snapshot.manifest import Manifest, decode
+from ha_engine.snapshot.pinning import pin, pinned
 from ha_engine.types import Chunk
 
 
 class RevisionReader(Protocol):
     """What is asked of the store; see postgres.snapshot_store."""
 
+    def pin(self, revision_id: int, seconds: float) -> bool: ...
     def manifest(self, revision_id: int) -> tuple[bytes, bytes] | None: ...
     def chunks(self, digests: Sequence[bytes]) -> Mapping[bytes, Chunk]: ...
 
 
 def manifest_of(store: RevisionReader, revision_id: int) -> Manifest:
-    """Raises SnapshotDamaged, also when the revision was forgotten meanwhile."""
+    """Raises SnapshotDamaged, RevisionForgotten."""
     found = store.manifest(revision_id)
     if found is None:
-        raise SnapshotDamaged(f"revision {revision_id} is not there any more")
+        raise RevisionForgotten(revision_id)
     return decode(*found)
 
 
-def damage(store: RevisionReader, revision_id: int, progress: Progress) -> Iterator[str]:
+def damage(store: RevisionReader, revision_id: int, progress: Progress) -> list[str]:
     """One sentence for each file that a restore would miss; none when it is whole.
 
-    ``progress`` is told of bytes as they are in the files.
+    ``progress`` is told of bytes as they are in the files. Raises RevisionForgotten: what goes
+    with its revision is no damage.
     """
+    progress = pinned(store, revision_id, progress)
     try:
         manifest = manifest_of(store, revision_id)
     except SnapshotDamaged as error:
-        yield str(error)
-        return
+        return [str(error)]
     found = dict(broken(store, list(manifest.digests), progress))
+    pin(store, revision_id)
+    return list(_files_without(manifest, found))
+
+
+def _files_without(manifest: Manifest, found: Mapping[bytes, str]) -> Iterator[str]:
     for file in manifest.files:
         for digest in file.chunks:
             if digest in found:

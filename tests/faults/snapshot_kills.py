@@ -113,6 +113,7 @@ def _look(url: str, found: Path, report: Report) -> None:
         lines = [str(len(revisions))]
         for one in revisions:
             lines += [f"revision {one.id}: {d}" for d in damage(store, one.id, lambda _: None)]
+            store.pin(one.id, 0)  # so that the next writer lets go of it
         found.write_text("\n".join(lines))
 
     _in_a_child(look)

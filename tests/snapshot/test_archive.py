@@ -103,7 +103,7 @@ async def test_nothing_of_a_capture_is_left_and_the_next_one_stores_only_what_is
     assert newest.bytes_new < older.bytes_new < newest.bytes_total
     assert not (node.home / ".snapshot").exists()
     assert not (node.home / "checkpoints" / ".snapshot").exists()
-    assert [list(damage(node.store, one.id, lambda _: None)) for one in (newest, older)] == [[], []]
+    assert [damage(node.store, one.id, lambda _: None) for one in (newest, older)] == [[], []]
 
 
 async def test_batches_that_every_sink_has_are_not_stored(engine: Engine, tmp_path: Path) -> None:
@@ -185,8 +185,8 @@ async def test_a_damaged_revision_is_told_of_and_the_one_before_it_is_used(
     statement = DAMAGES[kind].format(new=NEW, newest="{newest}").format(newest=newest.id)
     with engine.begin() as connection:
         connection.execute(text(statement))
-    assert list(damage(old.store, newest.id, lambda _: None)) != []
-    assert list(damage(old.store, older.id, lambda _: None)) == []
+    assert damage(old.store, newest.id, lambda _: None) != []
+    assert damage(old.store, older.id, lambda _: None) == []
     revision = await new.archive.restore(ANYWHERE)
     assert revision.id == older.id
     new.journal.close()
@@ -288,6 +288,28 @@ async def test_what_somebody_restores_is_not_forgotten(engine: Engine, tmp_path:
     node.store.pin(first, 0)
     await taken(node, 5)
     assert first not in [one.id for one in node.store.revisions()]
+
+
+async def test_a_revision_that_is_forgotten_before_it_is_read_is_not_damaged(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. A joiner lists the revisions. 2. Two new ones are shown. 3. It begins to read the one that
+    was the newest: that is gone, and the new ones are there."""
+    old, new = node_at(tmp_path / "a", engine), node_at(tmp_path / "b", engine, empty=True)
+    await taken(old, 3)
+    stale = old.store.revisions()
+    await taken(old, 4)
+    await taken(old, 5)
+    old.store.forget(keep=1)
+    listed, looks = new.store.revisions, iter([stale])
+    monkeypatch.setattr(new.store, "revisions", lambda: next(looks, None) or listed())
+    revision = await new.archive.restore(ANYWHERE)
+    new.journal.close()
+    finish(new.places)
+    require_restored(new.home, 5)
+    told = restored.load(new.places.home / "journal")
+    assert told is not None
+    assert (told.revision, told.passed_over) == (revision.id, ())
 
 
 async def test_a_damaged_chunk_is_stored_anew_with_the_next_snapshot(

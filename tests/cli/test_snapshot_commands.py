@@ -1,0 +1,81 @@
+"""``ha-engine snapshot`` against a real database, while others write to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from sqlalchemy import Engine
+from typer.testing import CliRunner
+
+from ha_engine.cli import root
+from ha_engine.postgres.engine import open_engine
+from ha_engine.postgres.snapshot_store import SnapshotStore
+from ha_engine.types import Chunk, Revision
+from tests.snapshot.stored_node import Node, node_at, prepare, taken
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def engine(database_url: str) -> Engine:
+    engine = open_engine(database_url, statement_timeout=5)
+    prepare(engine)
+    return engine
+
+
+@pytest.fixture
+async def node(engine: Engine, tmp_path: Path) -> Node:
+    """It takes the snapshots; the commands run on another host."""
+    return node_at(tmp_path / "a", engine)
+
+
+@pytest.fixture
+def snapshot(database_url: str, tmp_path: Path) -> Run:
+    file = tmp_path / "engine.yaml"
+    node = f"{{id: node-b, data_dir: {tmp_path / 'b'}}}"
+    file.write_text(f"group: test\nnode: {node}\ndatabase: {{url: '{database_url}'}}\n")
+
+    def run(*words: str) -> Result:
+        return CliRunner().invoke(root, ["snapshot", *words, "-c", str(file)])
+
+    return run
+
+
+async def test_a_revision_that_is_forgotten_while_others_are_read_is_no_damage(
+    engine: Engine, node: Node, snapshot: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await taken(node, 3)
+    await taken(node, 4)
+    newest, older = node.store.revisions()
+    listed = SnapshotStore.revisions
+
+    def forgotten_then(store: SnapshotStore) -> list[Revision]:
+        revisions = listed(store)
+        node.store.forget(keep=1)
+        return revisions
+
+    monkeypatch.setattr(SnapshotStore, "revisions", forgotten_then)
+    verified = snapshot("verify")
+    assert verified.exit_code == 0, verified.output
+    told = f"revision {newest.id}: whole\nrevision {older.id}: forgotten meanwhile\n"
+    assert verified.output == told
+
+
+async def test_a_revision_that_is_being_read_is_not_forgotten(
+    node: Node, snapshot: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await taken(node, 3)
+    (revision,) = node.store.revisions()
+    read = SnapshotStore.chunks
+
+    def after_others_forget(store: SnapshotStore, digests: Sequence[bytes]) -> dict[bytes, Chunk]:
+        node.store.forget(keep=0)
+        return read(store, digests)
+
+    monkeypatch.setattr(SnapshotStore, "chunks", after_others_forget)
+    verified = json.loads(snapshot("verify", "-f", "json").output)["revisions"]
+    assert verified == [{"id": revision.id, "damage": [], "forgotten": False}]

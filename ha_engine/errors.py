@@ -149,6 +149,10 @@ class SnapshotDamaged(EngineError):
     """A revision in the database cannot be restored (I10)."""
 
 
+class SnapshotUnfit(SnapshotDamaged):
+    """A revision was taken under another application or runtime than this node's; it is whole."""
+
+
 class RevisionForgotten(EngineError):
     """A revision is gone since it was listed; nothing of it is damaged."""
 

@@ -19,7 +19,13 @@ import structlog
 
 from ha_engine import base_file
 from ha_engine.archive import restored
-from ha_engine.errors import ChunkDamaged, DiskFailed, RevisionForgotten, SnapshotDamaged
+from ha_engine.errors import (
+    ChunkDamaged,
+    DiskFailed,
+    RevisionForgotten,
+    SnapshotDamaged,
+    SnapshotUnfit,
+)
 from ha_engine.journal import Journal
 from ha_engine.journal.set_aside import SUFFIX as GIVEN_UP_SUFFIX
 from ha_engine.postgres.snapshot_store import SnapshotStore
@@ -78,7 +84,8 @@ class Restoring:
         """Brings the newest revision that stands in ``history``, None: in any, and is whole;
         ``keep`` adds to the directory of its journal.
 
-        Raises SnapshotDamaged when there is none, DatabaseUnreachable, DiskFailed.
+        Raises SnapshotDamaged when there is none, SnapshotUnfit when there is one for another
+        application, DatabaseUnreachable, DiskFailed.
         """
         began, passed_over = time.monotonic(), list[int]()
 
@@ -107,8 +114,8 @@ class Restoring:
         return self._newest(history, bring, [])
 
     def _newest(self, history: History | None, bring: Bring, passed_over: list[int]) -> Revision:
-        """Adds to ``passed_over`` those that were tried and are damaged."""
-        why = "there is no snapshot"
+        """Adds to ``passed_over`` those that were tried and cannot be used."""
+        why, unfit = "there is no snapshot", ""
         for revision in self._candidates():
             if history is not None and not history.has_all(revision.position, revision.written):
                 why = f"no revision stands at {history.begins} or later in this history"
@@ -120,11 +127,12 @@ class Restoring:
                 log.info("a revision cannot be restored", revision=revision.id, why=why)
             except (ChunkDamaged, SnapshotDamaged) as error:
                 why = f"revision {revision.id}: {error}"
+                unfit = unfit or (why if isinstance(error, SnapshotUnfit) else "")
                 passed_over.append(revision.id)
                 log.error("a revision cannot be restored", revision=revision.id, why=str(error))
             else:
                 return revision
-        raise SnapshotDamaged(why)
+        raise SnapshotUnfit(unfit) if unfit else SnapshotDamaged(why)
 
     def _candidates(self) -> Iterator[Revision]:
         """Newest first. Others come and go while one is tried, so it looks again each time."""
@@ -142,7 +150,7 @@ class Restoring:
     def _manifest(self, revision: Revision) -> Manifest:
         manifest = manifest_of(self.store, revision.id)
         if why := self.objection(manifest):
-            raise SnapshotDamaged(why)
+            raise SnapshotUnfit(why)
         return manifest
 
     def _bring_with(self, bring: Bring, revision: Revision) -> None:
@@ -162,7 +170,7 @@ class Restoring:
     def _require_same_application(self, manifest: Manifest) -> None:
         """What one query's state is of, its lineage says; of a node, all queries have to go on."""
         if manifest.application != self.application:
-            raise SnapshotDamaged(
+            raise SnapshotUnfit(
                 f"it was taken under the application {manifest.application[:8]} and this node runs "
                 f"{self.application[:8]}, whose queries may need another state"
             )

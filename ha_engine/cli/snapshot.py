@@ -154,10 +154,15 @@ def restore(
 
 def _newest(restoring: Restoring) -> Revision:
     """Raises SnapshotDamaged with what can be done when there is none."""
-    from ha_engine.errors import SnapshotDamaged
+    from ha_engine.errors import SnapshotDamaged, SnapshotUnfit
 
     try:
         return restoring.restore(None)
+    except SnapshotUnfit as error:
+        raise SnapshotUnfit(
+            f"{error}; put back what was there then ('ha-engine app check' tells the digest of an "
+            "application), restore, and change it after that"
+        ) from error
     except SnapshotDamaged as error:
         raise SnapshotDamaged(
             f"{error}; no other snapshot can be used. If every journal is lost as well, the group "

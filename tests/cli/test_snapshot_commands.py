@@ -8,15 +8,17 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
-from sqlalchemy import Engine
+from sqlalchemy import Engine, text
 from typer.testing import CliRunner
 
 from ha_engine.cli import root
+from ha_engine.errors import SnapshotUnfit
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.snapshot_store import SnapshotStore
 from ha_engine.types import Chunk, Revision
 from tests.snapshot.stored_node import Node, node_at, prepare, taken
 
+APPLICATION = Path(__file__).parents[2] / "conf/applications/flights.yaml"
 Run = Callable[..., Result]
 
 
@@ -37,7 +39,13 @@ async def node(engine: Engine, tmp_path: Path) -> Node:
 def snapshot(database_url: str, tmp_path: Path) -> Run:
     file = tmp_path / "engine.yaml"
     node = f"{{id: node-b, data_dir: {tmp_path / 'b'}}}"
-    file.write_text(f"group: test\nnode: {node}\ndatabase: {{url: '{database_url}'}}\n")
+    lines = [
+        "group: test",
+        f"node: {node}",
+        f"database: {{url: '{database_url}'}}",
+        f"application: {APPLICATION}",
+    ]
+    file.write_text("\n".join(lines))
 
     def run(*words: str) -> Result:
         return CliRunner().invoke(root, ["snapshot", *words, "-c", str(file)])
@@ -79,3 +87,22 @@ async def test_a_revision_that_is_being_read_is_not_forgotten(
     monkeypatch.setattr(SnapshotStore, "chunks", after_others_forget)
     verified = json.loads(snapshot("verify", "-f", "json").output)["revisions"]
     assert verified == [{"id": revision.id, "damage": [], "forgotten": False}]
+
+
+async def test_who_changed_the_application_is_told_to_put_the_former_one_back(
+    engine: Engine, node: Node, snapshot: Run
+) -> None:
+    """Also where an older snapshot is damaged: the newer one would save the state."""
+    await taken(node, 3)
+    await taken(node, 4)
+    newest, older = node.store.revisions()
+    with engine.begin() as connection:
+        spoilt = {"id": older.id}
+        connection.execute(
+            text("UPDATE ha_engine.revision SET manifest = 'x' WHERE id = :id"), spoilt
+        )
+    refused = snapshot("restore", "node-b", "--yes").exception
+    assert isinstance(refused, SnapshotUnfit)
+    assert f"revision {newest.id}: it was taken under the application app and" in str(refused)
+    assert "put back what was there then" in str(refused)
+    assert "begin anew" not in str(refused)

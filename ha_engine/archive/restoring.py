@@ -33,7 +33,7 @@ from ha_engine.query.checkpoints import stamp_restored
 from ha_engine.snapshot.files import Progress, download
 from ha_engine.snapshot.manifest import Manifest
 from ha_engine.snapshot.pinning import pinned
-from ha_engine.snapshot.verification import broken, manifest_of
+from ha_engine.snapshot.verification import distrust_damaged, manifest_of
 from ha_engine.tally import Restored, Transfer
 from ha_engine.types import History, Revision
 
@@ -141,12 +141,6 @@ class Restoring:
             tried.add(left[0].id)
             yield left[0]
 
-    def _distrust_chunks(self, revision: Revision, manifest: Manifest) -> None:
-        """All of its damaged ones, or each attempt would find but one more of them."""
-        progress = pinned(self.store, revision.id, lambda _: None)
-        for digest, _ in broken(self.store, list(manifest.digests), progress):
-            self.store.distrust(digest)
-
     def _manifest(self, revision: Revision) -> Manifest:
         manifest = manifest_of(self.store, revision.id)
         if why := self.objection(manifest):
@@ -160,7 +154,9 @@ class Restoring:
             _clear(self.places)
             bring(revision, manifest, progress)
         except ChunkDamaged:
-            self._distrust_chunks(revision, manifest)
+            # All of its chunks, or each attempt would find but one more that is damaged.
+            still_pinned = pinned(self.store, revision.id, lambda _: None)
+            distrust_damaged(self.store, manifest, still_pinned)
             raise
         except OSError as error:
             raise DiskFailed(f"{self.places.home} cannot be written: {error.strerror}") from error

@@ -77,7 +77,8 @@ def verify(
 ) -> None:
     """Read every chunk of every kept snapshot, and say whether each could be restored.
 
-    Ends with code 1 when one could not.
+    Ends with code 1 when one could not. A chunk that is damaged counts as missing from then on, so
+    that the next snapshot stores it anew.
 
     Example: ha-engine snapshot verify -c engine.yaml
     """
@@ -99,10 +100,10 @@ def verify(
 
 def _verified(store: SnapshotStore, revision: Revision, advance: Progress) -> dict[str, Any]:
     from ha_engine.errors import RevisionForgotten
-    from ha_engine.snapshot.verification import damage
+    from ha_engine.snapshot.verification import verify as verified
 
     try:
-        return {"damage": damage(store, revision.id, advance), "forgotten": False}
+        return {"damage": verified(store, revision.id, advance), "forgotten": False}
     except RevisionForgotten:
         return {"damage": [], "forgotten": True}
 
@@ -178,6 +179,8 @@ def _tell_of_damage(found: list[dict[str, Any]]) -> None:
         typer.echo(f"revision {one['id']}: {'damaged' if one['damage'] else sound}")
         for sentence in one["damage"]:
             typer.echo(f"  {sentence}")
+    if any(one["damage"] for one in found):
+        typer.echo("take a new one, which shares none of the damage: ha-engine snapshot now")
 
 
 def _print_table(group: str, revisions: Sequence[Mapping[str, Any]]) -> None:

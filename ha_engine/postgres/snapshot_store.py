@@ -196,9 +196,14 @@ class SnapshotStore:
         pinned = update(revision).where(revision.c.id == revision_id).values(pinned_until=until)
         return self._call(lambda connection: connection.execute(pinned).rowcount) == 1
 
-    def distrust(self, digest: bytes) -> None:
-        """Says that a chunk is damaged: whoever has what it names stores it anew (I10)."""
-        emptied = update(chunk).where(chunk.c.digest == digest).values(stored=DISTRUSTED)
+    def distrust(self, damaged: Chunk) -> None:
+        """Says that a chunk is damaged: whoever has what it names stores it anew (I10).
+
+        Without effect where somebody has: what lies there is not what was read.
+        """
+        same = chunk.c.size == damaged.size, chunk.c.stored == damaged.stored
+        found = chunk.c.digest == damaged.digest, *same
+        emptied = update(chunk).where(*found).values(stored=DISTRUSTED)
         self._call(lambda connection: connection.execute(emptied))
 
     def _forget(self, connection: Connection, keep: int) -> int:

@@ -19,6 +19,7 @@ class RevisionReader(Protocol):
     def pin(self, revision_id: int, seconds: float) -> bool: ...
     def manifest(self, revision_id: int) -> tuple[bytes, bytes] | None: ...
     def chunks(self, digests: Sequence[bytes]) -> Mapping[bytes, Chunk]: ...
+    def distrust(self, damaged: Chunk) -> None: ...
 
 
 def manifest_of(store: RevisionReader, revision_id: int) -> Manifest:
@@ -29,7 +30,7 @@ def manifest_of(store: RevisionReader, revision_id: int) -> Manifest:
     return decode(*found)
 
 
-def damage(store: RevisionReader, revision_id: int, progress: Progress) -> list[str]:
+def verify(store: RevisionReader, revision_id: int, progress: Progress) -> list[str]:
     """One sentence for each file that a restore would miss; none when it is whole.
 
     ``progress`` is told of bytes as they are in the files. Raises RevisionForgotten: what goes
@@ -40,31 +41,44 @@ def damage(store: RevisionReader, revision_id: int, progress: Progress) -> list[
         manifest = manifest_of(store, revision_id)
     except SnapshotDamaged as error:
         return [str(error)]
-    found = dict(broken(store, list(manifest.digests), progress))
+    found = distrust_damaged(store, manifest, progress)
     pin(store, revision_id)
     return list(_files_without(manifest, found))
 
 
-def _files_without(manifest: Manifest, found: Mapping[bytes, str]) -> Iterator[str]:
-    for file in manifest.files:
-        for digest in file.chunks:
-            if digest in found:
-                yield f"{file.path}: {found[digest]}"
-                break
+def distrust_damaged(
+    store: RevisionReader, manifest: Manifest, progress: Progress
+) -> dict[bytes, str]:
+    """The chunks that are not there or not sound, each with what is wrong.
 
-
-def broken(
-    store: RevisionReader, digests: Sequence[bytes], progress: Progress
-) -> Iterator[tuple[bytes, str]]:
-    """The chunks that are not there or not sound, each with what is wrong."""
+    All count as missing from now on, so that the next snapshot stores them anew (I10).
+    """
+    wrong, digests = dict[bytes, str](), list(manifest.digests)
     for at in range(0, len(digests), CHUNKS_TOGETHER):
         group = digests[at : at + CHUNKS_TOGETHER]
         found = store.chunks(group)
         for digest in group:
-            try:
-                unpack(found[digest])
-            except KeyError:
-                yield digest, f"chunk {digest.hex()[:16]} is not there"
-            except ChunkDamaged as error:
-                yield digest, f"chunk {digest.hex()[:16]} is damaged: {error.reason}"
+            if why := _what_is_wrong(found.get(digest)):
+                wrong[digest] = f"chunk {digest.hex()[:16]} {why}"
+                if digest in found:
+                    store.distrust(found[digest])
         progress(sum(chunk.size for chunk in found.values()))
+    return wrong
+
+
+def _what_is_wrong(chunk: Chunk | None) -> str | None:
+    if chunk is None:
+        return "is not there"
+    try:
+        unpack(chunk)
+    except ChunkDamaged as error:
+        return f"is damaged: {error.reason}"
+    return None
+
+
+def _files_without(manifest: Manifest, chunks: Mapping[bytes, str]) -> Iterator[str]:
+    for file in manifest.files:
+        for digest in file.chunks:
+            if digest in chunks:
+                yield f"{file.path}: {chunks[digest]}"
+                break

@@ -19,6 +19,10 @@ from ha_engine.types import Chunk, Revision
 from tests.snapshot.stored_node import Node, node_at, prepare, taken
 
 APPLICATION = Path(__file__).parents[2] / "conf/applications/flights.yaml"
+SPOIL_WHAT_IS_SHARED = (
+    "UPDATE ha_engine.chunk SET stored = 'x' WHERE digest IN"
+    " (SELECT digest FROM ha_engine.revision_chunk GROUP BY digest HAVING count(*) > 1)"
+)
 Run = Callable[..., Result]
 
 
@@ -87,6 +91,27 @@ async def test_a_revision_that_is_being_read_is_not_forgotten(
     monkeypatch.setattr(SnapshotStore, "chunks", after_others_forget)
     verified = json.loads(snapshot("verify", "-f", "json").output)["revisions"]
     assert verified == [{"id": revision.id, "damage": [], "forgotten": False}]
+
+
+async def test_what_is_found_damaged_is_stored_anew_with_the_next_snapshot(
+    engine: Engine, node: Node, snapshot: Run
+) -> None:
+    await taken(node, 3)
+    await taken(node, 4)
+    with engine.begin() as connection:
+        connection.execute(text(SPOIL_WHAT_IS_SHARED))
+    verified = snapshot("verify")
+    assert verified.exit_code == 1
+    assert verified.output.count(": damaged\n") == 2
+    assert "it cannot be decompressed" in verified.output
+    assert verified.output.endswith("shares none of the damage: ha-engine snapshot now\n")
+    await taken(node, 5)
+    newest, *older = node.store.revisions()
+    for revision in older:
+        node.store.pin(revision.id, 0)
+    node.store.forget(keep=1)
+    verified = snapshot("verify")
+    assert (verified.exit_code, verified.output) == (0, f"revision {newest.id}: whole\n")
 
 
 async def test_who_changed_the_application_is_told_to_put_the_former_one_back(

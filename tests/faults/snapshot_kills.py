@@ -30,7 +30,7 @@ from sqlalchemy import text
 from ha_engine.postgres.embedded import EmbeddedPostgres
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.snapshot_store import SnapshotStore
-from ha_engine.snapshot.verification import damage
+from ha_engine.snapshot.verification import verify
 from tests.snapshot.stored_node import BATCHES, node_at, prepare, taken
 from tests.waiting import wait_until
 
@@ -112,7 +112,7 @@ def _look(url: str, found: Path, report: Report) -> None:
         revisions = store.revisions()
         lines = [str(len(revisions))]
         for one in revisions:
-            lines += [f"revision {one.id}: {d}" for d in damage(store, one.id, lambda _: None)]
+            lines += [f"revision {one.id}: {d}" for d in verify(store, one.id, lambda _: None)]
             store.pin(one.id, 0)  # so that the next writer lets go of it
         found.write_text("\n".join(lines))
 

@@ -187,6 +187,22 @@ def test_a_writer_that_is_overtaken_is_told_and_leaves_only_what_is_collected(
     require_whole(store)
 
 
+def test_what_was_stored_anew_since_it_was_found_damaged_stays(
+    store: SnapshotStore, engine: Engine
+) -> None:
+    """Two find the damage. 1. One says so. 2. A snapshot mends it. 3. The other one says so."""
+    shown(store, "a", "b")
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE ha_engine.chunk SET stored = 'x'"))
+    damaged = store.chunks([digest_of(one) for one in content("a", "b")]).values()
+    for one in damaged:
+        store.distrust(one)
+    shown(store, "a", "b")
+    for one in damaged:
+        store.distrust(one)
+    require_whole(store)
+
+
 def test_groups_share_chunks_and_see_only_their_own_revisions(
     store: SnapshotStore, engine: Engine
 ) -> None:

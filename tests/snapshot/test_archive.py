@@ -21,7 +21,7 @@ from ha_engine.outbox import Outbox
 from ha_engine.outbox.batch_file import read_batch_file
 from ha_engine.postgres.engine import open_engine
 from ha_engine.query.checkpoints import is_whole, stamp_restored
-from ha_engine.snapshot.verification import damage
+from ha_engine.snapshot.verification import verify
 from ha_engine.types import Cut, History, Mark, Position
 from tests.snapshot.stored_node import BATCHES, QUERY, admit, cut_behind, node_at, prepare, taken
 
@@ -103,7 +103,7 @@ async def test_nothing_of_a_capture_is_left_and_the_next_one_stores_only_what_is
     assert newest.bytes_new < older.bytes_new < newest.bytes_total
     assert not (node.home / ".snapshot").exists()
     assert not (node.home / "checkpoints" / ".snapshot").exists()
-    assert [damage(node.store, one.id, lambda _: None) for one in (newest, older)] == [[], []]
+    assert [verify(node.store, one.id, lambda _: None) for one in (newest, older)] == [[], []]
 
 
 async def test_batches_that_every_sink_has_are_not_stored(engine: Engine, tmp_path: Path) -> None:
@@ -185,10 +185,10 @@ async def test_a_damaged_revision_is_told_of_and_the_one_before_it_is_used(
     statement = DAMAGES[kind].format(new=NEW, newest="{newest}").format(newest=newest.id)
     with engine.begin() as connection:
         connection.execute(text(statement))
-    assert damage(old.store, newest.id, lambda _: None) != []
-    assert damage(old.store, older.id, lambda _: None) == []
     revision = await new.archive.restore(ANYWHERE)
     assert revision.id == older.id
+    assert verify(old.store, newest.id, lambda _: None) != []
+    assert verify(old.store, older.id, lambda _: None) == []
     new.journal.close()
     finish(new.places)
     require_restored(new.home, 3)

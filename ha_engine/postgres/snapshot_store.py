@@ -188,7 +188,20 @@ class SnapshotStore:
     def forget(self, keep: int) -> Collected:
         """Removes the visible revisions but the newest ``keep`` and those that are pinned, and
         chunks that none needs."""
-        return Collected(self._call(lambda c: self._forget(c, keep)), self._collect())
+        return Collected(self._call(lambda c: self._forget(c, keep)), self.collect())
+
+    def collect(self) -> int:
+        """Removes the chunks that nothing refers to, and says how many.
+
+        In small transactions; a chunk that a draft refers to meanwhile stays, by foreign key.
+        """
+        count = 0
+        try:
+            while gone := self._call(_collect_some):
+                count += gone
+        except _ReferenceBroken:
+            pass  # somebody needs one of them now; the others go the next time
+        return count
 
     def pin(self, revision_id: int, seconds: float) -> bool:
         """Keeps a revision from being forgotten for so long; False if it is gone."""
@@ -213,16 +226,6 @@ class SnapshotStore:
         free = func.coalesce(revision.c.pinned_until <= func.clock_timestamp(), true())
         old = delete(revision).where(*self._visible, revision.c.id.not_in(kept), free)
         return int(connection.execute(old).rowcount)
-
-    def _collect(self) -> int:
-        """In small transactions; a chunk that a draft refers to meanwhile stays, by foreign key."""
-        count = 0
-        try:
-            while gone := self._call(_collect_some):
-                count += gone
-        except _ReferenceBroken:
-            pass  # somebody needs one of them now; the others go the next time
-        return count
 
     # -- reading -----------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ class ChunkWriter(Protocol):
     """What ``upload`` asks of the store; see postgres.snapshot_store."""
 
     def refer(self, draft: int, digests: Iterable[bytes]) -> set[bytes]: ...
+    def collect(self) -> int: ...
     def add(self, draft: int, chunks: Sequence[Chunk]) -> None: ...
 
 
@@ -81,6 +82,9 @@ def upload(
         StoredFile(name, path.stat().st_size, names.of(path)) for name, path in files.items()
     )
     missing = _missing(store, draft, described)
+    # Here, where this draft holds fast what an earlier one has brought: where each draft fails,
+    # there is never more than what two of them have stored.
+    store.collect()
     new = 0
     for file in described:
         if missing.isdisjoint(file.chunks):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,14 +16,20 @@ from ha_engine import base_file
 from ha_engine.archive import restored
 from ha_engine.archive.restoring import finish
 from ha_engine.core import actions as do
-from ha_engine.errors import CheckpointIncomplete, SnapshotDamaged, SnapshotFailed
+from ha_engine.errors import (
+    CheckpointIncomplete,
+    DatabaseUnreachable,
+    SnapshotDamaged,
+    SnapshotFailed,
+)
 from ha_engine.journal import Journal
 from ha_engine.outbox import Outbox
 from ha_engine.outbox.batch_file import read_batch_file
 from ha_engine.postgres.engine import open_engine
+from ha_engine.postgres.snapshot_store import SnapshotStore
 from ha_engine.query.checkpoints import is_whole, stamp_restored
 from ha_engine.snapshot.verification import verify
-from ha_engine.types import Cut, History, Mark, Position
+from ha_engine.types import Chunk, Cut, History, Mark, Position
 from tests.snapshot.stored_node import BATCHES, QUERY, admit, cut_behind, node_at, prepare, taken
 
 HISTORY = History(Position(1, 1), (Position(1, 1),))
@@ -151,6 +158,37 @@ async def test_who_does_not_hold_the_lease_shows_nothing(engine: Engine, tmp_pat
     assert node.store.revisions() == []
 
 
+async def test_where_no_snapshot_succeeds_what_the_failed_ones_brought_does_not_pile_up(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the next try finds there what it needs itself."""
+    node, added, add = node_at(tmp_path / "a", engine), list[int](), SnapshotStore.add
+
+    def never(*_: object, **__: object) -> None:
+        raise DatabaseUnreachable("it is away, and comes back")
+
+    def counted(draft: int, chunks: Sequence[Chunk]) -> None:
+        added.append(len(chunks))
+        add(node.store, draft, chunks)
+
+    monkeypatch.setattr(node.store, "complete", never)
+    monkeypatch.setattr(node.store, "add", counted)
+    for number in range(BATCHES + 1, BATCHES + 4):
+        node.grow(number, os.urandom(2000))
+        with pytest.raises(DatabaseUnreachable):
+            await node.archive.take(cut_behind(number))
+        with engine.connect() as connection:
+            assert connection.execute(text(NEEDED_BY_NONE)).scalar_one() == 0
+    added.clear()
+    with pytest.raises(DatabaseUnreachable):
+        await node.archive.take(cut_behind(BATCHES + 3))
+    assert added == []
+
+
+NEEDED_BY_NONE = (
+    "SELECT count(*) FROM ha_engine.chunk WHERE digest NOT IN"
+    " (SELECT digest FROM ha_engine.revision_chunk)"
+)
 DAMAGES = {
     "corrupt": "UPDATE ha_engine.chunk SET stored = 'x' WHERE digest IN ({new})",
     "missing": (

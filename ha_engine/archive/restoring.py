@@ -142,7 +142,7 @@ class Restoring:
             yield left[0]
 
     def _manifest(self, revision: Revision) -> Manifest:
-        manifest = manifest_of(self.store, revision.id)
+        manifest = manifest_of(self.store, revision)
         if why := self.objection(manifest):
             raise SnapshotUnfit(why)
         return manifest

@@ -103,7 +103,7 @@ def _verified(store: SnapshotStore, revision: Revision, advance: Progress) -> di
     from ha_engine.snapshot.verification import verify as verified
 
     try:
-        return {"damage": verified(store, revision.id, advance), "forgotten": False}
+        return {"damage": verified(store, revision, advance), "forgotten": False}
     except RevisionForgotten:
         return {"damage": [], "forgotten": True}
 

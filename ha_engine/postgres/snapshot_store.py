@@ -257,6 +257,11 @@ class SnapshotStore:
         row = self._call(lambda connection: connection.execute(query).one_or_none())
         return None if row is None else (bytes(row.manifest), bytes(row.manifest_digest))
 
+    def group_id(self) -> str | None:
+        """The group's UUID as its lease row has it; None while there is no row."""
+        query = select(lease.c.group_id).where(lease.c.group_name == self._group)
+        return self._call(lambda connection: connection.execute(query).scalar_one_or_none())
+
     def chunks(self, digests: Sequence[bytes]) -> dict[bytes, Chunk]:
         """Those of ``digests`` that are there, as they lie there: nothing is verified."""
         query = select(chunk).where(chunk.c.digest.in_(digests))

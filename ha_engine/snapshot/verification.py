@@ -10,7 +10,7 @@ from ha_engine.snapshot.chunks import unpack
 from ha_engine.snapshot.files import CHUNKS_TOGETHER, Progress
 from ha_engine.snapshot.manifest import Manifest, decode
 from ha_engine.snapshot.pinning import pin, pinned
-from ha_engine.types import Chunk
+from ha_engine.types import Chunk, Revision
 
 
 class RevisionReader(Protocol):
@@ -18,31 +18,41 @@ class RevisionReader(Protocol):
 
     def pin(self, revision_id: int, seconds: float) -> bool: ...
     def manifest(self, revision_id: int) -> tuple[bytes, bytes] | None: ...
+    def group_id(self) -> str | None: ...
     def chunks(self, digests: Sequence[bytes]) -> Mapping[bytes, Chunk]: ...
     def distrust(self, damaged: Chunk) -> None: ...
 
 
-def manifest_of(store: RevisionReader, revision_id: int) -> Manifest:
-    """Raises SnapshotDamaged, RevisionForgotten."""
-    found = store.manifest(revision_id)
+def manifest_of(store: RevisionReader, revision: Revision) -> Manifest:
+    """Raises SnapshotDamaged, also when it is another revision's; RevisionForgotten."""
+    found = store.manifest(revision.id)
     if found is None:
-        raise RevisionForgotten(revision_id)
-    return decode(*found)
+        raise RevisionForgotten(revision.id)
+    manifest, group_id = decode(*found), store.group_id()
+    if manifest.position != revision.position:
+        raise SnapshotDamaged(
+            f"its manifest is of {manifest.position}, and it stands at {revision.position}"
+        )
+    if group_id is not None and manifest.group_id not in ("", group_id):
+        raise SnapshotDamaged(
+            f"it is of the group {manifest.group_id}, and the database knows this one as {group_id}"
+        )
+    return manifest
 
 
-def verify(store: RevisionReader, revision_id: int, progress: Progress) -> list[str]:
+def verify(store: RevisionReader, revision: Revision, progress: Progress) -> list[str]:
     """One sentence for each file that a restore would miss; none when it is whole.
 
     ``progress`` is told of bytes as they are in the files. Raises RevisionForgotten: what goes
     with its revision is no damage.
     """
-    progress = pinned(store, revision_id, progress)
+    progress = pinned(store, revision.id, progress)
     try:
-        manifest = manifest_of(store, revision_id)
+        manifest = manifest_of(store, revision)
     except SnapshotDamaged as error:
         return [str(error)]
     found = distrust_damaged(store, manifest, progress)
-    pin(store, revision_id)
+    pin(store, revision.id)
     return list(_files_without(manifest, found))
 
 

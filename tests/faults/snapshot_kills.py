@@ -112,7 +112,7 @@ def _look(url: str, found: Path, report: Report) -> None:
         revisions = store.revisions()
         lines = [str(len(revisions))]
         for one in revisions:
-            lines += [f"revision {one.id}: {d}" for d in verify(store, one.id, lambda _: None)]
+            lines += [f"revision {one.id}: {d}" for d in verify(store, one, lambda _: None)]
             store.pin(one.id, 0)  # so that the next writer lets go of it
         found.write_text("\n".join(lines))
 

@@ -110,7 +110,7 @@ async def test_nothing_of_a_capture_is_left_and_the_next_one_stores_only_what_is
     assert newest.bytes_new < older.bytes_new < newest.bytes_total
     assert not (node.home / ".snapshot").exists()
     assert not (node.home / "checkpoints" / ".snapshot").exists()
-    assert [verify(node.store, one.id, lambda _: None) for one in (newest, older)] == [[], []]
+    assert [verify(node.store, one, lambda _: None) for one in (newest, older)] == [[], []]
 
 
 async def test_batches_that_every_sink_has_are_not_stored(engine: Engine, tmp_path: Path) -> None:
@@ -189,6 +189,11 @@ NEEDED_BY_NONE = (
     "SELECT count(*) FROM ha_engine.chunk WHERE digest NOT IN"
     " (SELECT digest FROM ha_engine.revision_chunk)"
 )
+SWAP_MANIFESTS = (
+    "UPDATE ha_engine.revision one SET manifest = other.manifest,"
+    " manifest_digest = other.manifest_digest FROM ha_engine.revision other"
+    " WHERE one.id <> other.id"
+)
 DAMAGES = {
     "corrupt": "UPDATE ha_engine.chunk SET stored = 'x' WHERE digest IN ({new})",
     "missing": (
@@ -225,8 +230,8 @@ async def test_a_damaged_revision_is_told_of_and_the_one_before_it_is_used(
         connection.execute(text(statement))
     revision = await new.archive.restore(ANYWHERE)
     assert revision.id == older.id
-    assert verify(old.store, newest.id, lambda _: None) != []
-    assert verify(old.store, older.id, lambda _: None) == []
+    assert verify(old.store, newest, lambda _: None) != []
+    assert verify(old.store, older, lambda _: None) == []
     new.journal.close()
     finish(new.places)
     require_restored(new.home, 3)
@@ -234,6 +239,39 @@ async def test_a_damaged_revision_is_told_of_and_the_one_before_it_is_used(
     assert told is not None
     assert (told.revision, told.passed_over) == (older.id, (newest.id,))
     assert (told.position, told.bytes) == (str(older.position), older.bytes_total)
+
+
+async def test_a_manifest_of_another_revision_is_not_restored(
+    engine: Engine, tmp_path: Path
+) -> None:
+    """I10: what would be restored stood elsewhere than what was chosen."""
+    old, new = node_at(tmp_path / "a", engine), node_at(tmp_path / "b", engine, empty=True)
+    await taken(old, 3)
+    await taken(old, 4)
+    with engine.begin() as connection:
+        connection.execute(text(SWAP_MANIFESTS))
+    told = [verify(old.store, one, lambda _: None) for one in old.store.revisions()]
+    assert told == [
+        ["its manifest is of 1.7, and it stands at 1.9"],
+        ["its manifest is of 1.9, and it stands at 1.7"],
+    ]
+    with pytest.raises(SnapshotDamaged, match=r"its manifest is of 1\.9, and it stands at 1\.7"):
+        await new.archive.restore(ANYWHERE)
+
+
+async def test_a_snapshot_of_another_group_of_the_same_name_is_not_restored(
+    engine: Engine, tmp_path: Path
+) -> None:
+    """The group began anew and knows itself by another id; with no lease row nobody can tell."""
+    old, new = node_at(tmp_path / "a", engine), node_at(tmp_path / "b", engine, empty=True)
+    await taken(old, 3)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE ha_engine.lease SET group_id = 'group-2', version = 2"))
+    with pytest.raises(SnapshotDamaged, match=r"of the group group-1, and .* as group-2"):
+        await new.archive.restore(ANYWHERE)
+    with engine.begin() as connection:
+        connection.execute(text("DELETE FROM ha_engine.lease"))
+    assert await new.archive.restore(ANYWHERE)
 
 
 async def test_a_lost_state_comes_back_and_the_journal_stays(

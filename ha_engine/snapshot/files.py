@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from ha_engine.errors import ChunkDamaged, SnapshotDamaged
+from ha_engine.errors import ChunkDamaged, DatabaseUnreachable, SnapshotDamaged
 from ha_engine.snapshot.chunks import cut, digest_of, pack, unpack
 from ha_engine.snapshot.manifest import StoredFile
 from ha_engine.types import Chunk
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 CHUNKS_TOGETHER = 8
 REFERRED_TOGETHER = 512
@@ -85,15 +90,9 @@ def upload(
     # Here, where this draft holds fast what an earlier one has brought: where each draft fails,
     # there is never more than what two of them have stored.
     store.collect()
-    new = 0
-    for file in described:
-        if missing.isdisjoint(file.chunks):
-            progress(file.size)
-            continue
-        for chunks in _in_groups(_chunks_of(files[file.path], missing, progress)):
-            store.add(draft, chunks)
-            missing.difference_update(chunk.digest for chunk in chunks)
-            new += sum(chunk.size for chunk in chunks)
+    new, chunks = 0, _chunks_of(described, files, missing, progress)
+    for added, _ in in_portions(chunks, partial(store.add, draft), progress):
+        new += sum(chunk.size for chunk in added)
     return described, new
 
 
@@ -105,45 +104,66 @@ def _missing(store: ChunkWriter, draft: int, files: Iterable[StoredFile]) -> set
     return missing
 
 
-def _chunks_of(path: Path, missing: set[bytes], progress: Progress) -> Iterator[Chunk]:
-    for content in cut(path):
-        if digest_of(content) in missing:
-            yield pack(content)
-        progress(len(content))
+def _chunks_of(
+    described: Iterable[StoredFile],
+    files: Mapping[str, Path],
+    missing: set[bytes],
+    progress: Progress,
+) -> Iterator[Chunk]:
+    """Each that is missing once; it is no longer when it was given."""
+    for file in described:
+        if missing.isdisjoint(file.chunks):
+            progress(file.size)
+            continue
+        for content in cut(files[file.path]):
+            if (digest := digest_of(content)) in missing:
+                missing.remove(digest)
+                yield pack(content)
+            progress(len(content))
 
 
-def _in_groups(chunks: Iterator[Chunk]) -> Iterator[list[Chunk]]:
-    group: dict[bytes, Chunk] = {}
-    for chunk in chunks:
-        group[chunk.digest] = chunk
-        if len(group) == CHUNKS_TOGETHER:
-            yield list(group.values())
-            group = {}
-    if group:
-        yield list(group.values())
+def in_portions(
+    items: Iterable[T], call: Callable[[list[T]], R], progress: Progress
+) -> Iterator[tuple[list[T], R]]:
+    """Calls with a few items at a time, and with fewer once the database did not answer in time,
+    since the line to it may be slow. Raises DatabaseUnreachable when it is so for one alone."""
+    coming, together = iter(items), CHUNKS_TOGETHER
+    left = list(islice(coming, together))
+    while left:
+        portion = left[:together]
+        try:
+            outcome = call(portion)
+        except DatabaseUnreachable:
+            if len(portion) == 1:
+                raise
+            together = len(portion) // 2
+            progress(0)  # whoever pins a revision by it does so meanwhile
+        else:
+            yield portion, outcome
+            left = left[together:] or list(islice(coming, together))
 
 
 def download(
     store: ChunkReader, files: Iterable[StoredFile], target: Path, progress: Progress
 ) -> None:
     """Writes ``files`` below ``target``, each chunk verified. Raises ChunkDamaged, OSError."""
-    for file in files:
+    wanted = list(files)
+    pieces = _contents(store, (digest for file in wanted for digest in file.chunks), progress)
+    for file in wanted:
         path = target / file.path
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as opened:
-            for content in contents(store, file.chunks):
+            for content in islice(pieces, len(file.chunks)):
                 opened.write(content)
                 progress(len(content))
         if path.stat().st_size != file.size:
             raise SnapshotDamaged(f"{file.path} has {path.stat().st_size} bytes, not {file.size}")
 
 
-def contents(store: ChunkReader, digests: Sequence[bytes]) -> Iterator[bytes]:
+def _contents(store: ChunkReader, digests: Iterable[bytes], progress: Progress) -> Iterator[bytes]:
     """What the chunks hold, in order. Raises ChunkDamaged when one is missing or not sound."""
-    for at in range(0, len(digests), CHUNKS_TOGETHER):
-        group = digests[at : at + CHUNKS_TOGETHER]
-        found = store.chunks(group)
-        for digest in group:
+    for portion, found in in_portions(digests, store.chunks, progress):
+        for digest in portion:
             if digest not in found:
                 raise ChunkDamaged(digest, "it is not there")
             yield unpack(found[digest])

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from ha_engine.errors import ChunkDamaged, RevisionForgotten, SnapshotDamaged
 from ha_engine.snapshot.chunks import unpack
-from ha_engine.snapshot.files import CHUNKS_TOGETHER, Progress
+from ha_engine.snapshot.files import Progress, in_portions
 from ha_engine.snapshot.manifest import Manifest, decode
 from ha_engine.snapshot.pinning import pin, pinned
 from ha_engine.types import Chunk, Revision
@@ -63,11 +63,9 @@ def distrust_damaged(
 
     All count as missing from now on, so that the next snapshot stores them anew (I10).
     """
-    wrong, digests = dict[bytes, str](), list(manifest.digests)
-    for at in range(0, len(digests), CHUNKS_TOGETHER):
-        group = digests[at : at + CHUNKS_TOGETHER]
-        found = store.chunks(group)
-        for digest in group:
+    wrong = dict[bytes, str]()
+    for portion, found in in_portions(manifest.digests, store.chunks, progress):
+        for digest in portion:
             if why := _what_is_wrong(found.get(digest)):
                 wrong[digest] = f"chunk {digest.hex()[:16]} {why}"
                 if digest in found:

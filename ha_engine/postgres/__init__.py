@@ -6,6 +6,8 @@ schema          the tables of the project's own schema
 migrations, upgrade   how a database gets that schema, and only when an operator asks
 lease_store     the group's row
 lease_listener  hears when that row says something new
+snapshot_store  revisions, and who may make one visible
+chunk_rows      the chunks that they share
 sink_table      tables that queries write to
 embedded        a real PostgreSQL without an installation, for trials and tests
 """

@@ -25,28 +25,24 @@ from sqlalchemy import (
     exists,
     func,
     insert,
-    literal,
     select,
     true,
     update,
 )
-from sqlalchemy.dialects.postgresql import insert as postgres_insert
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random
 
 from ha_engine.errors import DraftLost, SnapshotFailed
+from ha_engine.postgres import chunk_rows
 from ha_engine.postgres.engine import database_error, sqlstate
-from ha_engine.postgres.schema import SCHEMA, chunk, lease, revision, revision_chunk
+from ha_engine.postgres.schema import SCHEMA, lease, revision, revision_chunk
 from ha_engine.postgres.session import Session
 from ha_engine.types import Chunk, Holder, Position, Revision
 
 T = TypeVar("T")
 
 CALL_SECONDS = 30.0
-COLLECTED_AT_ONCE = 256
 _ATTEMPTS = 5
 _PAUSE_SECONDS_MAX = 0.2
-DISTRUSTED = b""
-"""Stands for what a damaged chunk held. No chunk is stored as nothing."""
 _BROKEN_REFERENCE = "23503"
 
 
@@ -102,29 +98,20 @@ class SnapshotStore:
         wanted = list(dict.fromkeys(digests))
 
         def work(connection: Connection) -> set[bytes]:
-            return set(wanted) - _refer(connection, draft, wanted)
+            return set(wanted) - chunk_rows.refer(connection, draft, wanted)
 
         return self._referring(draft, work)
 
     def add(self, draft: int, chunks: Sequence[Chunk]) -> None:
         """Stores chunks and refers the draft to them. Raises DraftLost."""
-        # In one order everywhere, so that two writers never wait for each other.
-        ordered = sorted(chunks, key=lambda c: c.digest)
-        rows = [{"digest": c.digest, "size": c.size, "stored": c.stored} for c in ordered]
         digests = list({c.digest for c in chunks})
 
         def work(connection: Connection) -> None:
-            fresh = postgres_insert(chunk)
-            mended = fresh.on_conflict_do_update(
-                index_elements=[chunk.c.digest],
-                set_={"stored": fresh.excluded.stored, "size": fresh.excluded.size},
-                where=chunk.c.stored == DISTRUSTED,
-            )
-            connection.execute(mended, rows)
-            if len(_refer(connection, draft, digests)) < len(digests):
+            chunk_rows.put(connection, chunks)
+            if len(chunk_rows.refer(connection, draft, digests)) < len(digests):
                 raise _ReferenceBroken("what was there already was collected before we referred")
 
-        if rows:
+        if digests:
             self._referring(draft, work)
 
     def complete(
@@ -197,7 +184,7 @@ class SnapshotStore:
         """
         count = 0
         try:
-            while gone := self._call(_collect_some):
+            while gone := self._call(chunk_rows.collect_some):
                 count += gone
         except _ReferenceBroken:
             pass  # somebody needs one of them now; the others go the next time
@@ -214,10 +201,7 @@ class SnapshotStore:
 
         Without effect where somebody has: what lies there is not what was read.
         """
-        same = chunk.c.size == damaged.size, chunk.c.stored == damaged.stored
-        found = chunk.c.digest == damaged.digest, *same
-        emptied = update(chunk).where(*found).values(stored=DISTRUSTED)
-        self._call(lambda connection: connection.execute(emptied))
+        self._call(lambda connection: chunk_rows.distrust(connection, damaged))
 
     def _forget(self, connection: Connection, keep: int) -> int:
         kept = (
@@ -264,10 +248,7 @@ class SnapshotStore:
 
     def chunks(self, digests: Sequence[bytes]) -> dict[bytes, Chunk]:
         """Those of ``digests`` that are there, as they lie there: nothing is verified."""
-        query = select(chunk).where(chunk.c.digest.in_(digests))
-        rows = self._call(lambda connection: connection.execute(query).all())
-        found = (Chunk(bytes(row.digest), row.size, bytes(row.stored)) for row in rows)
-        return {one.digest: one for one in found}
+        return self._call(lambda connection: chunk_rows.read(connection, digests))
 
     def close(self) -> None:
         """Ends the connection and the thread."""
@@ -313,28 +294,6 @@ class SnapshotStore:
         except _ReferenceBroken as error:
             raise SnapshotFailed(f"what it needs was collected again and again: {error}") from error
         return outcome
-
-
-def _refer(connection: Connection, draft: int, digests: Sequence[bytes]) -> set[bytes]:
-    """Refers the draft to those of ``digests`` that are there, and answers them."""
-    sound = chunk.c.digest.in_(digests), chunk.c.stored != DISTRUSTED
-    there = select(literal(draft), chunk.c.digest).where(*sound)
-    connection.execute(
-        postgres_insert(revision_chunk)
-        .from_select(["revision_id", "digest"], there)
-        .on_conflict_do_nothing()
-    )
-    held = select(revision_chunk.c.digest).where(
-        revision_chunk.c.revision_id == draft, revision_chunk.c.digest.in_(digests)
-    )
-    return {bytes(one) for one in connection.execute(held).scalars()}
-
-
-def _collect_some(connection: Connection) -> int:
-    needed = exists().where(revision_chunk.c.digest == chunk.c.digest)
-    idle = select(chunk.c.digest).where(~needed).limit(COLLECTED_AT_ONCE)
-    gone = delete(chunk).where(chunk.c.digest.in_(idle.with_for_update(skip_locked=True)))
-    return int(connection.execute(gone).rowcount)
 
 
 def _lost(draft: int) -> DraftLost:

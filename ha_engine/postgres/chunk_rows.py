@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, delete, exists, literal, select, update
+from sqlalchemy import Connection, ScalarSelect, delete, exists, func, literal, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from ha_engine.postgres.schema import chunk, revision_chunk
@@ -52,6 +52,13 @@ def distrust(connection: Connection, damaged: Chunk) -> None:
     same = chunk.c.size == damaged.size, chunk.c.stored == damaged.stored
     found = chunk.c.digest == damaged.digest, *same
     connection.execute(update(chunk).where(*found).values(stored=DISTRUSTED))
+
+
+def sound_of(draft: int) -> ScalarSelect[int]:
+    """How many sound chunks the draft refers to."""
+    referred = revision_chunk.join(chunk, chunk.c.digest == revision_chunk.c.digest)
+    sound = revision_chunk.c.revision_id == draft, chunk.c.stored != DISTRUSTED
+    return select(func.count()).select_from(referred).where(*sound).scalar_subquery()
 
 
 def collect_some(connection: Connection) -> int:

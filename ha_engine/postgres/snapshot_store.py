@@ -34,7 +34,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 from ha_engine.errors import DraftLost, SnapshotFailed
 from ha_engine.postgres import chunk_rows
 from ha_engine.postgres.engine import database_error, sqlstate
-from ha_engine.postgres.schema import SCHEMA, lease, revision, revision_chunk
+from ha_engine.postgres.schema import SCHEMA, lease, revision
 from ha_engine.postgres.session import Session
 from ha_engine.types import Chunk, Holder, Position, Revision
 
@@ -127,7 +127,8 @@ class SnapshotStore:
         bytes_new: int,
     ) -> None:
         """Says what the draft is; it stays invisible. Raises DraftLost, also when it does not refer
-        to so many ``chunks``: a failover of the database may have lost the last of them (I9)."""
+        to so many sound ``chunks``: a failover of the database may have lost the last of them, and
+        one that it found there may be distrusted since (I9)."""
         values = {
             "epoch": position.epoch,
             "sequence": position.sequence,
@@ -138,8 +139,7 @@ class SnapshotStore:
             "bytes_total": bytes_total,
             "bytes_new": bytes_new,
         }
-        referred = select(func.count()).where(revision_chunk.c.revision_id == draft)
-        whole = referred.scalar_subquery() == chunks
+        whole = chunk_rows.sound_of(draft) == chunks
         statement = (
             update(revision).where(revision.c.id == draft, whole, *self._drafts).values(values)
         )
@@ -298,8 +298,9 @@ class SnapshotStore:
 
 def _lost(draft: int) -> DraftLost:
     return DraftLost(
-        f"draft {draft} of a snapshot is gone: another node has begun one since, or the database "
-        "failed over and lost a part of it; the next snapshot is taken as usual"
+        f"draft {draft} of a snapshot is gone: another node has begun one since, the database "
+        "failed over and lost a part of it, or a part was found damaged; the next snapshot is "
+        "taken as usual"
     )
 
 

@@ -144,6 +144,23 @@ def test_a_draft_that_lacks_a_chunk_of_its_manifest_is_never_complete(
     assert store.revisions() == []
 
 
+def test_a_draft_of_which_a_chunk_was_found_damaged_is_never_complete(
+    store: SnapshotStore, engine: Engine
+) -> None:
+    """1. A draft refers to a chunk that is there. 2. Somebody who verifies finds it damaged."""
+    shown(store, "a")
+    digest = digest_of(content("a")[0])
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE ha_engine.chunk SET stored = 'x'"))
+    draft = store.begin("node-b")
+    assert store.refer(draft, [digest]) == set()
+    store.distrust(store.chunks([digest])[digest])
+    with pytest.raises(DraftLost, match="found damaged"):
+        complete(store, draft, b"a", chunks=1)
+    shown(store, "a")
+    require_whole(store)
+
+
 def test_revisions_share_chunks_and_those_that_none_needs_go(
     store: SnapshotStore, engine: Engine
 ) -> None:

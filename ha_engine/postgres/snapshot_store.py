@@ -43,6 +43,19 @@ T = TypeVar("T")
 CALL_SECONDS = 30.0
 _ATTEMPTS = 5
 _PAUSE_SECONDS_MAX = 0.2
+_LISTED = (
+    revision.c.id,
+    revision.c.taken_by,
+    revision.c.epoch,
+    revision.c.sequence,
+    revision.c.written_epoch,
+    revision.c.written_sequence,
+    revision.c.begun_at,
+    revision.c.visible_at,
+    revision.c.bytes_total,
+    revision.c.bytes_new,
+)
+"""Without its manifest, which may be large, while each node looks every so many seconds."""
 _BROKEN_REFERENCE = "23503"
 
 
@@ -216,7 +229,7 @@ class SnapshotStore:
     def revisions(self) -> list[Revision]:
         """The visible ones, newest first."""
         age = func.extract("epoch", func.clock_timestamp() - revision.c.visible_at).label("age")
-        query = select(revision, age).where(*self._visible).order_by(revision.c.id.desc())
+        query = select(*_LISTED, age).where(*self._visible).order_by(revision.c.id.desc())
         rows = self._call(lambda connection: connection.execute(query).all())
         return [
             Revision(

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, event, text
 
 from ha_engine.errors import DraftLost
 from ha_engine.postgres.engine import open_engine
@@ -95,6 +95,18 @@ def test_a_revision_is_visible_once_the_holder_shows_it(store: SnapshotStore) ->
     assert (revision.bytes_total, revision.bytes_new) == (2000, 2)
     assert revision.begun_at <= revision.visible_at
     require_whole(store)
+
+
+def test_who_looks_which_revisions_there_are_is_not_sent_their_manifests(
+    store: SnapshotStore, engine: Engine
+) -> None:
+    """Each node looks every half minute, and a manifest names every chunk of the state."""
+    shown(store, "a")
+    asked: list[str] = []
+    event.listen(engine, "before_cursor_execute", lambda *told: asked.append(told[2]))
+    assert len(store.revisions()) == 1
+    assert asked
+    assert not any("manifest" in statement for statement in asked)
 
 
 @pytest.mark.parametrize(

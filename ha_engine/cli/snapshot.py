@@ -14,7 +14,7 @@ from ha_engine.cli.formats import FormatOption, JsonOption, show
 from ha_engine.cli.status import LOCAL, UrlOption
 
 if TYPE_CHECKING:
-    from ha_engine.archive.restoring import Restoring
+    from ha_engine.archive.restoring import Places, Restoring
     from ha_engine.postgres.snapshot_store import SnapshotStore
     from ha_engine.snapshot.files import Progress
     from ha_engine.types import Revision
@@ -109,9 +109,9 @@ def _verified(store: SnapshotStore, revision: Revision, advance: Progress) -> di
 
 
 _AFTERWARDS = (
-    "{node} is as of {place} now, as {taken_by} stored it {age} ago. What was committed behind "
-    "{place} is gone, acked events among it; batches that were published from it stay in the "
-    "sinks. Start the node. No lease row lists its new journal, so decide then that it goes on: "
+    "{node} is as of {place} now, {whence}. What was committed behind that is gone, acked events "
+    "among it; batches that were published from it stay in the sinks. Start the node. No lease row "
+    "lists its new journal, so decide then that it goes on: "
     "ha-engine failover --force --confirm-off OTHER-NODE"
 )
 
@@ -130,9 +130,8 @@ def restore(
     Example: ha-engine snapshot restore node-a -c engine.yaml
     """
     from ha_engine.archive.restoring import finish
-    from ha_engine.assembly import places_of, restoring_of
+    from ha_engine.assembly import restoring_of
     from ha_engine.cli.database import opened_snapshots
-    from ha_engine.cli.transfers import shown_transfer
     from ha_engine.config.load import load_config
     from ha_engine.query.application import load_application
     from ha_engine.reinit import require_no_journal, require_this_host, stopped
@@ -143,22 +142,35 @@ def restore(
     config.node.data_dir.mkdir(parents=True, exist_ok=True)
     with stopped(config), opened_snapshots(config) as store:
         require_no_journal(config)
-        if not yes:
-            typer.confirm("Are the journals of all nodes of the group lost?", abort=True)
-        with shown_transfer("restoring") as transfer:
-            restoring = replace(restoring_of(config, application, store), transfer=transfer)
+        restoring = restoring_of(config, application, store)
+        if finish(restoring.places):
+            place, whence = _place_of(restoring.places), "as an earlier restore had brought it"
+        else:
+            if not yes:
+                typer.confirm("Are the journals of all nodes of the group lost?", abort=True)
             revision = _newest(restoring)
-        finish(places_of(config))
-    told = {"taken_by": revision.taken_by, "age": f"{revision.age_seconds:.0f} s"}
-    typer.echo(_AFTERWARDS.format(node=node, place=revision.position, **told))
+            finish(restoring.places)
+            place = str(revision.position)
+            whence = f"as {revision.taken_by} stored it {revision.age_seconds:.0f} s ago"
+    typer.echo(_AFTERWARDS.format(node=node, place=place, whence=whence))
+
+
+def _place_of(places: Places) -> str:
+    from ha_engine.archive import restored
+    from ha_engine.archive.restoring import JOURNAL
+
+    found = restored.load(places.home / JOURNAL)
+    return found.position if found else "its snapshot"
 
 
 def _newest(restoring: Restoring) -> Revision:
     """Raises SnapshotDamaged with what can be done when there is none."""
+    from ha_engine.cli.transfers import shown_transfer
     from ha_engine.errors import SnapshotDamaged, SnapshotUnfit
 
     try:
-        return restoring.restore(None)
+        with shown_transfer("restoring") as transfer:
+            return replace(restoring, transfer=transfer).restore(None)
     except SnapshotUnfit as error:
         raise SnapshotUnfit(
             f"{error}; put back what was there then ('ha-engine app check' tells the digest of an "

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,12 +13,16 @@ from click.testing import Result
 from sqlalchemy import Engine, text
 from typer.testing import CliRunner
 
+from ha_engine.archive import restoring
+from ha_engine.archive.restoring import WHOLE, Places
 from ha_engine.cli import root
-from ha_engine.errors import SnapshotUnfit
+from ha_engine.errors import OnlyCopy, SnapshotUnfit
+from ha_engine.journal import Journal
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.snapshot_store import SnapshotStore
-from ha_engine.types import Chunk, Revision
-from tests.snapshot.stored_node import Node, node_at, prepare, taken
+from ha_engine.query.application import load_application
+from ha_engine.types import Chunk, Position, Revision
+from tests.snapshot.stored_node import Node, facts, node_at, prepare, taken
 
 APPLICATION = Path(__file__).parents[2] / "conf/applications/flights.yaml"
 SPOIL_WHAT_IS_SHARED = (
@@ -112,6 +118,32 @@ async def test_what_is_found_damaged_is_stored_anew_with_the_next_snapshot(
     node.store.forget(keep=1)
     verified = snapshot("verify")
     assert (verified.exit_code, verified.output) == (0, f"revision {newest.id}: whole\n")
+
+
+async def test_a_restore_that_was_killed_when_all_had_come_is_finished_by_the_next_one(
+    node: Node, snapshot: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = load_application(APPLICATION).digest
+    node.archive._facts = lambda cut: replace(facts(cut), application=digest)
+    await taken(node, 3)
+
+    def killed(places: Places) -> bool:
+        if places.whole.is_dir():
+            raise KeyboardInterrupt
+        return False
+
+    with monkeypatch.context() as patch:
+        patch.setattr(restoring, "finish", killed)
+        assert snapshot("restore", "node-b", "--yes").exit_code != 0
+    assert (tmp_path / "b" / WHOLE).is_dir()
+    finished = snapshot("restore", "node-b")
+    assert finished.exit_code == 0, finished.output
+    assert "node-b is as of 1.7 now, as an earlier restore had brought it." in finished.output
+    assert not (tmp_path / "b" / WHOLE).exists()
+    with closing(Journal.open(tmp_path / "b/journal", group="test")) as journal:
+        assert journal.last == Position(1, 7)
+    again = snapshot("restore", "node-b", "--yes").exception
+    assert isinstance(again, OnlyCopy)
 
 
 async def test_who_changed_the_application_is_told_to_put_the_former_one_back(

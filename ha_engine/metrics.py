@@ -98,6 +98,7 @@ _SNAPSHOT_GAUGES = {
 _SNAPSHOT_COUNTERS = {
     "taken": "Snapshots that this node took.",
     "failed": "Snapshots that this node could not take.",
+    "passed_over": "Snapshots that were tried and could not be used, be it for one query's state.",
 }
 _PEER_GAUGES = {
     "peer_connected": ("connected", "1 while a link to the peer is open."),

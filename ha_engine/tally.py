@@ -65,10 +65,12 @@ def _reason_to_demote(event: on.Input) -> str:
 
 @dataclass
 class SnapshotTally:
-    """Of this process; ``seconds`` is what the newest snapshot took that was taken here."""
+    """Of this process; ``seconds`` is what the newest snapshot took that was taken here, and
+    ``passed_over`` counts revisions that were tried and could not be used."""
 
     taken: int = 0
     failed: int = 0
+    passed_over: int = 0
     seconds: float = 0.0
 
 

@@ -165,6 +165,8 @@ class SnapshotBody(TypedDict):
     taken: int
     """By this node since its process started; so is failed."""
     failed: int
+    passed_over: int
+    """Tried since then, for a node or for the state of one query, and could not be used."""
     seconds: float
     """What the newest one took that was taken here."""
     taking: Moving | None

@@ -86,6 +86,7 @@ def snapshot_tree(core: Core, archive: Archive) -> SnapshotBody:
         "newest": revision_tree(revisions[0]) if revisions else None,
         "taken": counts.taken,
         "failed": counts.failed,
+        "passed_over": counts.passed_over,
         "seconds": round(counts.seconds, 3),
         "taking": _bytes_of(archive.upload),
         "restoring": _bytes_of(archive.transfer),

@@ -36,7 +36,7 @@ from ha_engine.postgres.snapshot_store import SnapshotStore
 from ha_engine.query.checkpoints import carry_on, is_whole
 from ha_engine.snapshot.files import Names, upload
 from ha_engine.snapshot.manifest import CapturedQuery, Manifest, encode
-from ha_engine.tally import SnapshotTally, Transfer
+from ha_engine.tally import Transfer
 from ha_engine.types import Cut, History, Holder, Position, Revision
 
 log = structlog.get_logger(__name__)
@@ -77,7 +77,7 @@ class Archive:
         self._writer, self._me, self._facts, self.keep = writer, me, facts, keep
         self._names, self.transfer, self.upload = Names(), restoring.transfer, Transfer()
         self.restored = restored.load(restoring.places.home / JOURNAL)
-        self.counts = SnapshotTally()
+        self.counts = restoring.counts
         self.revisions: list[Revision] = []
         self._looked_at = time.monotonic()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="archive")

@@ -34,7 +34,7 @@ from ha_engine.snapshot.files import Progress, download
 from ha_engine.snapshot.manifest import Manifest
 from ha_engine.snapshot.pinning import pinned
 from ha_engine.snapshot.verification import distrust_damaged, manifest_of
-from ha_engine.tally import Restored, Transfer
+from ha_engine.tally import Restored, SnapshotTally, Transfer
 from ha_engine.types import History, Revision
 
 log = structlog.get_logger(__name__)
@@ -77,6 +77,7 @@ class Restoring:
     application: str
     objection: Callable[[Manifest], str | None]
     transfer: Transfer = field(default_factory=Transfer)
+    counts: SnapshotTally = field(default_factory=SnapshotTally)
 
     def restore(
         self, history: History | None, keep: Callable[[Path], None] = lambda _: None
@@ -129,6 +130,7 @@ class Restoring:
                 why = f"revision {revision.id}: {error}"
                 unfit = unfit or (why if isinstance(error, SnapshotUnfit) else "")
                 passed_over.append(revision.id)
+                self.counts.passed_over += 1
                 log.error("a revision cannot be restored", revision=revision.id, why=str(error))
             else:
                 return revision

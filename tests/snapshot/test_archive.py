@@ -293,6 +293,22 @@ async def test_a_lost_state_comes_back_and_the_journal_stays(
     assert again is None, "it is whole now"
 
 
+async def test_what_is_passed_over_for_the_state_of_a_query_is_counted(
+    engine: Engine, tmp_path: Path
+) -> None:
+    node = node_at(tmp_path / "a", engine)
+    await taken(node, 3)
+    await taken(node, 4)
+    newest, older = node.store.revisions()
+    with engine.begin() as connection:
+        connection.execute(text(DAMAGES["manifest"].format(newest=newest.id)))
+    shutil.rmtree(node.places.checkpoints / QUERY)
+    stamp = f"{node.journal.journal_id}:2"
+    brought = await node.archive.bring_state(run_of(stamp), HISTORY, BATCHES)
+    assert brought is not None
+    assert (brought.id, node.archive.counts.passed_over) == (older.id, 1)
+
+
 async def test_another_application_takes_the_state_of_a_query_and_not_all_a_node_is(
     engine: Engine, tmp_path: Path
 ) -> None:

@@ -5,7 +5,6 @@ Not for what only Spark, the database or the other node can tell.
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -13,8 +12,6 @@ from pydantic import SecretStr
 
 from ha_engine.certificates import server_context
 from ha_engine.config import Config
-from ha_engine.config.event_sync import TlsConfig
-from ha_engine.config.server_tls import ServerTls
 from ha_engine.errors import ConfigError, EngineError
 from ha_engine.query.application import load_application
 from ha_engine.sink_assembly import sinks_of
@@ -38,7 +35,7 @@ def read_all(config: Config) -> list[str]:
 def _readings(config: Config) -> Iterator[tuple[str, Callable[[], object]]]:
     yield f"application {config.application}", partial(_read_application, config)
     if config.event_sync.tls.given:
-        yield "event_sync.tls", partial(_read_certificates, config.event_sync.tls)
+        yield "event_sync.tls", partial(credentials.require_usable, config.event_sync.tls)
     for section, tls in (("http.tls", config.http.tls), ("ingest.tls", config.ingest.tls)):
         if tls.pair:
             yield section, partial(server_context, tls, section)
@@ -60,16 +57,3 @@ def _with_some_url(config: Config) -> Config:
         return config
     some = database.model_copy(update={"url": SecretStr("postgresql://")})
     return config.model_copy(update={"database": some})
-
-
-def _read_certificates(tls: TlsConfig) -> None:
-    """gRPC looks into the files only when it listens, and then does not tell what is wrong."""
-    credentials.read(tls)
-    server_context(ServerTls(certificate=tls.certificate, key=tls.key), "event_sync.tls")
-    try:
-        ssl.create_default_context(cafile=tls.ca)
-    except ssl.SSLError as error:
-        raise ConfigError(
-            f"event_sync.tls.ca: {tls.ca} holds no certificate; name that of the authority which "
-            "signed those of all peers"
-        ) from error

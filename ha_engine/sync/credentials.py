@@ -5,13 +5,15 @@ The files are read anew for each connection, so that new certificates need no re
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 
-from ha_engine.certificates import renewing
+from ha_engine.certificates import renewing, server_context
 from ha_engine.config.event_sync import TlsConfig
+from ha_engine.config.server_tls import ServerTls
 from ha_engine.errors import ConfigError
 
 
@@ -31,6 +33,21 @@ def read(tls: TlsConfig) -> Certificates | None:
     return Certificates(
         _content(tls.certificate, "certificate"), _content(tls.key, "key"), _content(tls.ca, "ca")
     )
+
+
+def require_usable(tls: TlsConfig) -> None:
+    """Raises ConfigError: gRPC looks into the files only when it listens, and then tells no more
+    than that it cannot."""
+    if read(tls) is None:
+        return
+    server_context(ServerTls(certificate=tls.certificate, key=tls.key), "event_sync.tls")
+    try:
+        ssl.create_default_context(cafile=tls.ca)
+    except ssl.SSLError as error:
+        raise ConfigError(
+            f"event_sync.tls.ca: {tls.ca} holds no certificate; name that of the authority which "
+            "signed those of all peers"
+        ) from error
 
 
 def for_server(tls: TlsConfig) -> grpc.ServerCredentials | None:

@@ -91,7 +91,7 @@ class EventSync(rpc.EventSyncServicer):
         """Listen, and dial each peer with a greater id. Raises ConfigError, AddressInUse."""
         if not self._config.peers:
             return
-        credentials.read(self._config.tls)
+        credentials.require_usable(self._config.tls)
         self._server = await self._listen()
         self._spawn(self._report_on(), "reports")
         ours = self._owner.hello().node

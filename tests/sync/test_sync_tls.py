@@ -132,6 +132,17 @@ async def test_a_missing_file_is_told_at_start(make: Make, authority: Authority)
         await make("node-a", secured({"node-b": 1}, files))
 
 
+@pytest.mark.parametrize("name", ["certificate", "key", "ca"])
+async def test_a_file_that_is_something_else_is_told_at_start(
+    make: Make, authority: Authority, tmp_path: Path, name: str
+) -> None:
+    other = tmp_path / "other.pem"
+    other.write_text("no certificate, and no key")
+    files = {**authority.files("node-a"), name: str(other)}
+    with pytest.raises(ConfigError, match=r"^event_sync\.tls\b.*other\.pem"):
+        await make("node-a", secured({"node-b": 1}, files))
+
+
 async def test_an_address_that_is_taken_is_told_at_start(make: Make) -> None:
     a = await make("node-a", plain({"node-b": 1}))
     with pytest.raises(AddressInUse, match="is taken"):

@@ -23,9 +23,12 @@ REQUESTS, ROWS = 10, 5
 
 CASES = {
     "both at once": (None, None),
+    "the former active first": (None, "active"),
     "the former passive first": (None, "passive"),
+    "the active's disk is lost, and both come at once": ("active", None),
     "the active's disk is lost, and it comes first": ("active", "active"),
     "the active's disk is lost, and it comes last": ("active", "passive"),
+    "the passive's disk is lost, and both come at once": ("passive", None),
     "the passive's disk is lost, and it comes first": ("passive", "passive"),
     "the passive's disk is lost, and it comes last": ("passive", "active"),
 }

@@ -1,7 +1,7 @@
 """Tell a torn tail from damage (R31); changes nothing.
 
 A torn tail is what a crash leaves of a write that nobody was told is durable: nothing but zeros, or
-a cut record. Anything else is damage, at which the node ends instead of guessing: see ``reinit``. The
+a cut record. Anything else is damage, at which the node ends instead of guessing; reinit helps. The
 test for sectors that never reached the disk is that of etcd's write-ahead log (isTornEntry).
 """
 

@@ -5,119 +5,27 @@ While a line is silent, a client of its own sends to each node, as only a client
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 
-import httpx
 import pytest
 
 from tests.e2e.databases import rows
-from tests.e2e.network import BETWEEN_NODES, Network
-from tests.e2e.node_under_test import NodeUnderTest
-from tests.e2e.pair import Pair, running_pair, same_journal, stored_events
-from tests.e2e.without_spark import APPLICATION, ROOM, NodeWithoutSpark
+from tests.e2e.network import BETWEEN_NODES
+from tests.e2e.partitioned import PATIENCE, Scene, partitioned
 from tests.waiting import wait_until, watch
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-PATIENCE = 60
 TTL_SECONDS, MARGIN_SECONDS = 2.0, 0.5
 SILENCE_SECONDS = 3 * TTL_SECONDS
-PAUSE_SECONDS = 0.01
-
-
-class Client(threading.Thread):
-    """Sends one event after the other to one node, and notes when each was acknowledged."""
-
-    def __init__(self, node: NodeUnderTest) -> None:
-        super().__init__(name=f"client-{node.name}", daemon=True)
-        self.node, self._enough = node, threading.Event()
-        self.acked: dict[int, float] = {}
-
-    def run(self) -> None:
-        headers = {"Content-Type": "application/json", "X-Producer-Id": self.name}
-        with httpx.Client(base_url=self.node.url, headers=headers, timeout=1.0) as http:
-            number = 0
-            while not self._enough.wait(PAUSE_SECONDS):
-                number += self._is_acked(http, number)
-
-    def _is_acked(self, http: httpx.Client, number: int) -> bool:
-        event = f'[{{"id": {number}, "text": "{self.name}"}}]'
-        try:
-            answer = http.post(
-                "/v1/streams/events/events", content=event, headers={"X-Sequence": str(number)}
-            )
-        except httpx.TransportError:
-            return False
-        if answer.status_code == httpx.codes.OK:
-            self.acked[number] = time.time()
-        return number in self.acked
-
-    def stop(self) -> None:
-        self._enough.set()
-        self.join()
-
-    def longest_pause(self, since: float) -> float:
-        times = [since, *(at for at in self.acked.values() if at > since), time.time()]
-        return max(after - before for before, after in pairwise(times))
-
-
-@dataclass
-class Scene:
-    pair: Pair
-    network: Network
-    active: NodeUnderTest
-    passive: NodeUnderTest
-    database_url: str
-    clients: list[Client] = field(default_factory=list)
-
-    def client_of(self, node: NodeUnderTest) -> Client:
-        return next(client for client in self.clients if client.node is node)
-
-    def epoch(self) -> int:
-        return max((node.status() or {"epoch": 0})["epoch"] for node in self.pair.nodes.values())
-
-    def require_whole(self) -> None:
-        """Healed: both in sync with one journal, in which every acked event is once."""
-        for client in self.clients:
-            client.stop()
-        wait_until(self.pair.is_protected, within=PATIENCE, every=0.1)
-        assert same_journal(self.pair)
-        for node in self.pair.nodes.values():
-            node.stop()
-        events = stored_events(self.pair.a)
-        stored = [(one.producer, one.sequence) for each in events for one in each.submissions]
-        assert len(set(stored)) == len(stored)
-        acked = {(one.name, number) for one in self.clients for number in one.acked}
-        assert acked <= set(stored)
 
 
 @pytest.fixture
 def scene(node_database: str, tmp_path: Path) -> Iterator[Scene]:
-    pair = Pair(
-        tmp_path,
-        APPLICATION,
-        node_database,
-        NodeWithoutSpark,
-        lease={"margin": f"{MARGIN_SECONDS}s"},
-        **ROOM,
-    )
-    with Network.of(pair, node_database) as network, running_pair(pair):
-        wait_until(pair.is_protected, within=PATIENCE, every=0.1)
-        active = pair.active()
-        assert active is not None
-        found = Scene(pair, network, active, pair.other(active), node_database)
-        found.clients = [Client(node) for node in pair.nodes.values()]
-        for client in found.clients:
-            client.start()
-        wait_until(lambda: found.client_of(active).acked, within=PATIENCE)
-        yield found
-        for client in found.clients:
-            client.stop()
+    with partitioned(tmp_path, node_database, {"margin": f"{MARGIN_SECONDS}s"}) as scene:
+        yield scene
 
 
 def test_an_isolated_active_acks_nothing_from_a_margin_before_the_other_takes_over(

@@ -24,6 +24,8 @@ STUCK_SECONDS = 30.0
 """A disk that has not answered for so long is given up: the other node has one that does."""
 LOOKS = 6
 """In that time, each while the loop runs: a host that was stopped has not waited for its disk."""
+EXCLUSIVE_LOOKS = 20 * LOOKS
+"""What is cut by an operator's decision is copied first, which takes as long as there is much."""
 T = TypeVar("T")
 
 
@@ -38,8 +40,8 @@ class JournalWriter:
 
     ``on_durable(sequence)`` is called on the loop after each fdatasync with the last sequence that
     it made durable; ``on_failed(error)`` once, after which nothing is written any more;
-    ``on_stuck()`` when one write has not ended for ``stuck_after`` seconds. The journal itself is
-    closed by who opened it.
+    ``on_stuck()`` when one write has not ended for ``stuck_after`` seconds, or what runs alone for
+    twenty times as long. The journal itself is closed by who opened it.
     """
 
     def __init__(
@@ -137,31 +139,36 @@ class JournalWriter:
         while self._queue and isinstance(self._queue[0], Frame):
             frames.append(self._queue[0])
             self._queue.popleft()
-        self._submit(lambda: self._write(frames), lambda done: self._written(frames, done))
-        self._look_later(LOOKS)
+        self._submit(lambda: self._write(frames), lambda done: self._written(frames, done), LOOKS)
 
     def _submit_exclusive(self, exclusive: _Exclusive) -> None:
         self._queue.popleft()
-        self._submit(exclusive.call, lambda done: self._ran(exclusive, done))
+        self._submit(exclusive.call, lambda done: self._ran(exclusive, done), EXCLUSIVE_LOOKS)
 
-    def _submit(self, call: Callable[[], Any], then: Callable[[Future[Any]], None]) -> None:
+    def _submit(
+        self, call: Callable[[], Any], then: Callable[[Future[Any]], None], looks: int
+    ) -> None:
+        def ended(done: Future[Any]) -> None:
+            if self._look is not None:
+                self._look.cancel()
+            then(done)
+
         future = self._thread.submit(call)
-        future.add_done_callback(lambda done: self._loop.call_soon_threadsafe(then, done))
+        future.add_done_callback(lambda done: self._loop.call_soon_threadsafe(ended, done))
+        self._look_later(looks)
 
     def _write(self, frames: list[Frame]) -> None:
         self._journal.append_frames(frames)
         self._journal.sync()
 
     def _look_later(self, left: int) -> None:
-        """``left``: so many looks from now on the write that is under way counts as stuck."""
+        """``left``: so many looks from now on what is under way counts as stuck."""
         if left == 0:
             self._on_stuck()
         else:
             self._look = self._loop.call_later(self._look_every, self._look_later, left - 1)
 
     def _written(self, frames: list[Frame], done: Future[Any]) -> None:
-        if self._look is not None:
-            self._look.cancel()
         if (failed := done.exception()) is not None:
             self._fail(failed)
             return

@@ -177,6 +177,16 @@ async def test_a_write_that_does_not_end_is_told(
     assert told.durable == [1, 2]
 
 
+async def test_what_runs_alone_and_does_not_end_is_told(journal: Journal) -> None:
+    answers, stuck = threading.Event(), asyncio.Event()
+    writer = Told().writer(journal, on_stuck=stuck.set, stuck_after=0.03)
+    trimming = asyncio.ensure_future(writer.run_exclusive(answers.wait))
+    await asyncio.wait_for(stuck.wait(), 10)
+    answers.set()
+    await trimming
+    await writer.close()
+
+
 async def test_writes_that_end_in_time_are_none_that_are_stuck(journal: Journal) -> None:
     stuck: list[str] = []
     writer = Told().writer(journal, on_stuck=lambda: stuck.append("stuck"), stuck_after=0.3)

@@ -53,7 +53,7 @@ def walk(newcomer: Newcomer) -> None:
         _until(lambda: "HaEngineNodeDown" in (newcomer.firing() or ()))
     with _timed("start the lost host's node again, on an empty disk: until the pair is whole"):
         newcomer.wipe("a")
-        returning = newcomer.look("b", "restoring", "node-a is not in sync yet")
+        returning = newcomer.look("b", "restoring", "Protected, not warm")
         newcomer.start("a")
         has_seen(returning)
         _until(newcomer.is_whole)

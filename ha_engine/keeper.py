@@ -82,5 +82,7 @@ class Keeper:
             return
         # First what was made from the records that go; a crash in between makes it anew.
         await asyncio.to_thread(self._outbox.drop_all)
-        kept = await self._writer.run_exclusive(lambda: self._journal.give_up_after(after))
+        kept = await self._writer.run_exclusive(
+            lambda: self._journal.give_up_after(after), copies=True
+        )
         log.warning("committed records were given up by a forced failover", kept_in=str(kept))

@@ -137,11 +137,14 @@ class Restoring:
         raise SnapshotUnfit(unfit) if unfit else SnapshotDamaged(why)
 
     def _candidates(self) -> Iterator[Revision]:
-        """Newest first. Others come and go while one is tried, so it looks again each time."""
+        """Newest first, and those that came while these were tried, once: the holder may take one
+        after the other, and hears of a failure only when this ends."""
         tried = set[int]()
-        while left := [one for one in self.store.revisions() if one.id not in tried]:
-            tried.add(left[0].id)
-            yield left[0]
+        for _ in range(2):
+            for one in self.store.revisions():
+                if one.id not in tried:
+                    tried.add(one.id)
+                    yield one
 
     def _manifest(self, revision: Revision) -> Manifest:
         manifest = manifest_of(self.store, revision)
@@ -243,7 +246,9 @@ def finish(places: Places) -> bool:
     Raises DiskFailed.
     """
     try:
-        if not places.whole.is_dir():
+        if not (places.whole / JOURNAL).is_dir():
+            # Its journal goes last, or with all else where the node is emptied before.
+            shutil.rmtree(places.whole, ignore_errors=True)
             _clear(places)
             return False
         _replace_checkpoints(places)

@@ -136,13 +136,12 @@ class Core(Answers):
             case _:
                 broke = self.querying.hear(self.now, event)
                 if broke is not None:
-                    self._on_broke(event, broke)
+                    self._on_broke(broke)
 
-    def _on_broke(self, event: on.Input, broke: Broke) -> None:
+    def _on_broke(self, broke: Broke) -> None:
         if self.tenure is not None:
             self.tenure.note_breakdown(broke.why, broke.in_flight)
-            if isinstance(event, on.QueryProcessGone):
-                self.tenure.snapshots.spark_died(broke.why)
+            self.tenure.snapshots.broke(broke.why)
         if broke.cut is not None:
             self._on_request(on.SnapshotFailed(broke.cut, broke.why))
 

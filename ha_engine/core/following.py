@@ -50,6 +50,7 @@ class Following:
     def end(self) -> None:
         self.epoch, self.leader, self.giving_up = 0, None, False
         self._not_restored = None
+        self._querying.forget_wish()
 
     def silent_since(self, epoch: int) -> float | None:
         """When the holder of ``epoch`` was last heard; None if it never was."""
@@ -107,6 +108,7 @@ class Following:
             # I8: our journal is a prefix of that holder's from here on, and no other's. What was
             # committed to an earlier one, an operator may have given up since (R26).
             self.epoch, self._committed = message.epoch, self._journal.committed
+            self._querying.forget_wish()
             if self._lease.row is not None:
                 yield from self._lessee.bind(self._lease.row.group_id)
             self._lease.again_at_once(now)
@@ -180,6 +182,8 @@ class Following:
             if isinstance(record.body, EpochStart) and record.body.forced:
                 self._querying.digests.history_was_given_up()
         if records:
+            # They continue our journal: a Follow that said otherwise was of an earlier moment.
+            self.giving_up, self._not_restored = False, None
             yield do.AppendRecords(records)
 
     def _fresh(self, message: say.Records, last: Position) -> tuple[Record, ...]:

@@ -105,7 +105,7 @@ class Peer:
             self.advanced_at = self._gets_on_at = now
         self.room, self.warm = ack.room, ack.warm
         come_to = dict(ack.batches)
-        for query, _ in come_to.items() - self.batches.items():
+        for query, _ in come_to.items() ^ self.batches.items():
             self._batch_at[query] = now
         self.batches = come_to
         self.catches_up = self.catches_up and not ack.warm

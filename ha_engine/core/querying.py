@@ -20,8 +20,8 @@ from ha_engine.types import Cut
 
 @dataclass(frozen=True, slots=True)
 class Broke:
-    """A query died while it ran ``in_flight``: batch numbers by query. Or their process did, and
-    with it the hope for the snapshot of ``cut``: what a batch came to may never be told."""
+    """A query or its process died while it ran ``in_flight``: batch numbers by query. What a batch
+    came to may never be told, so a snapshot that was wished for, of ``cut``, is given up."""
 
     why: str
     in_flight: dict[str, int]
@@ -91,16 +91,19 @@ class Querying:
             return None
         in_flight = self.deployment.in_flight()
         self.deployment.process_died(now, event.reason)
-        wish, self._wanted = self._wanted, None
-        if wish is not None:
-            self._taking = wish
-        cut = wish.cut if wish else None
-        return Broke(f"the query process died: {event.reason}", in_flight, cut)
+        return Broke(f"the query process died: {event.reason}", in_flight, self._give_up())
 
     def _failed(self, now: float, event: on.QueryFailed) -> Broke:
         in_flight = self.deployment.in_flight()
         self.deployment.failed(now, event)
-        return Broke(f"query {event.query} failed: {event.reason}", in_flight)
+        return Broke(f"query {event.query} failed: {event.reason}", in_flight, self._give_up())
+
+    def _give_up(self) -> Cut | None:
+        wish, self._wanted = self._wanted, None
+        if wish is None:
+            return None
+        self._taking = wish
+        return wish.cut
 
     def run(self, now: float, journal_id: str) -> Iterator[do.Action]:
         """Starts the process where none is, and the queries in one that asks for them."""
@@ -113,6 +116,10 @@ class Querying:
     def capture(self, epoch: int, cut: Cut) -> None:
         """A snapshot that stands there is wanted of this node, once its queries are past it."""
         self._wanted = _Wish(epoch, cut)
+
+    def forget_wish(self) -> None:
+        """Who had it follows another history, or has lost sight of this node and of it."""
+        self._wanted = None
 
     def captures(self) -> Iterator[do.Action]:
         wish = self._wanted

@@ -172,7 +172,7 @@ class Snapshots:
         if self._asked is not None and self._asked.by == name:
             self._end(f"{name} was no longer connected")
 
-    def spark_died(self, why: str) -> None:
+    def broke(self, why: str) -> None:
         """What a batch came to here may never be told, and is waited for (R28)."""
         if self._asked is not None and len(self._came_to) < len(self._asked.cut.batches):
             self._end(why)

@@ -24,8 +24,6 @@ STUCK_SECONDS = 30.0
 """A disk that has not answered for so long is given up: the other node has one that does."""
 LOOKS = 6
 """In that time, each while the loop runs: a host that was stopped has not waited for its disk."""
-EXCLUSIVE_LOOKS = 20 * LOOKS
-"""What is cut by an operator's decision is copied first, which takes as long as there is much."""
 T = TypeVar("T")
 
 
@@ -33,6 +31,7 @@ T = TypeVar("T")
 class _Exclusive:
     call: Callable[[], Any]
     outcome: asyncio.Future[Any]
+    copies: bool
 
 
 class JournalWriter:
@@ -40,8 +39,8 @@ class JournalWriter:
 
     ``on_durable(sequence)`` is called on the loop after each fdatasync with the last sequence that
     it made durable; ``on_failed(error)`` once, after which nothing is written any more;
-    ``on_stuck()`` when one write has not ended for ``stuck_after`` seconds, or what runs alone for
-    twenty times as long. The journal itself is closed by who opened it.
+    ``on_stuck()`` when what is under way has not ended for ``stuck_after`` seconds. The journal
+    itself is closed by who opened it.
     """
 
     def __init__(
@@ -100,16 +99,17 @@ class JournalWriter:
             self._progress.clear()
             await self._progress.wait()
 
-    async def run_exclusive(self, call: Callable[[], T]) -> T:
+    async def run_exclusive(self, call: Callable[[], T], *, copies: bool = False) -> T:
         """Run ``call`` in the writer's thread, after all records that were appended before.
 
-        For truncate_after, trim_before, retire and bind_group. Its exception is raised here; a
-        DiskFailed also ends the writer.
+        For truncate_after, trim_before, give_up_after and bind_group. Its exception is raised here;
+        a DiskFailed also ends the writer. What ``copies`` takes as long as there is much, and is
+        not looked at.
         """
         self._refuse_when_done()
         outcome: asyncio.Future[T] = self._loop.create_future()
         self._last = None
-        self._enqueue([_Exclusive(call, outcome)])
+        self._enqueue([_Exclusive(call, outcome, copies)])
         return await outcome
 
     async def close(self) -> None:
@@ -139,15 +139,16 @@ class JournalWriter:
         while self._queue and isinstance(self._queue[0], Frame):
             frames.append(self._queue[0])
             self._queue.popleft()
-        self._submit(lambda: self._write(frames), lambda done: self._written(frames, done), LOOKS)
+        self._submit(lambda: self._write(frames), lambda done: self._written(frames, done))
+        self._look_later(LOOKS)
 
     def _submit_exclusive(self, exclusive: _Exclusive) -> None:
         self._queue.popleft()
-        self._submit(exclusive.call, lambda done: self._ran(exclusive, done), EXCLUSIVE_LOOKS)
+        self._submit(exclusive.call, lambda done: self._ran(exclusive, done))
+        if not exclusive.copies:
+            self._look_later(LOOKS)
 
-    def _submit(
-        self, call: Callable[[], Any], then: Callable[[Future[Any]], None], looks: int
-    ) -> None:
+    def _submit(self, call: Callable[[], Any], then: Callable[[Future[Any]], None]) -> None:
         def ended(done: Future[Any]) -> None:
             if self._look is not None:
                 self._look.cancel()
@@ -155,7 +156,6 @@ class JournalWriter:
 
         future = self._thread.submit(call)
         future.add_done_callback(lambda done: self._loop.call_soon_threadsafe(ended, done))
-        self._look_later(looks)
 
     def _write(self, frames: list[Frame]) -> None:
         self._journal.append_frames(frames)

@@ -7,6 +7,7 @@ remembered by the file's inode, since a file of a snapshot is never changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -89,7 +90,8 @@ def upload(
     missing = _missing(store, draft, described)
     # Here, where this draft holds fast what an earlier one has brought: where each draft fails,
     # there is never more than what two of them have stored.
-    store.collect()
+    with suppress(DatabaseUnreachable):  # a slow one may still take what is new
+        store.collect()
     new, chunks = 0, _chunks_of(described, files, missing, progress)
     for added, _ in in_portions(chunks, partial(store.add, draft), progress):
         new += sum(chunk.size for chunk in added)

@@ -146,6 +146,19 @@ async def test_a_restore_that_was_killed_when_all_had_come_is_finished_by_the_ne
     assert isinstance(again, OnlyCopy)
 
 
+async def test_what_reinit_has_emptied_is_no_restore_that_had_come(
+    node: Node, snapshot: Run, tmp_path: Path
+) -> None:
+    digest = load_application(APPLICATION).digest
+    node.archive._facts = lambda cut: replace(facts(cut), application=digest)
+    await taken(node, 3)
+    (tmp_path / "b" / WHOLE).mkdir(parents=True)
+    restored = snapshot("restore", "node-b", "--yes")
+    assert restored.exit_code == 0, restored.output
+    with closing(Journal.open(tmp_path / "b/journal", group="test")) as journal:
+        assert journal.last == Position(1, 7)
+
+
 async def test_who_changed_the_application_is_told_to_put_the_former_one_back(
     engine: Engine, node: Node, snapshot: Run
 ) -> None:

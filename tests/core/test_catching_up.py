@@ -121,6 +121,14 @@ def test_a_query_that_does_not_get_on_there_is_not_waited_for_though_another_doe
     assert not leading.starting(second, in_sync, "q")
 
 
+def test_a_query_whose_process_died_there_is_starting_again() -> None:
+    leading = Leading(ME, 1, PeerTiming(0.2, 2.0), 0.0, ["b"], 0)
+    leading.peers["b"].journal_id = "b-1"
+    leading.acked(1.0, "b", Ack(1, "b-1", 1, True, False, (("q", 1),)))
+    leading.acked(999.0, "b", Ack(1, "b-1", 1, True, False, ()))
+    assert leading.starting(1000.0, (ME, OTHER), "q")
+
+
 def test_a_commit_does_not_wait_for_who_was_far_behind_when_the_epoch_began() -> None:
     leading = Leading(ME, 2, PeerTiming(0.2, 2.0), 0.0, ["b"], 1000)
     leading.peers["b"].follows(0.0, "b-1")

@@ -55,6 +55,37 @@ def test_a_snapshot_is_told_of_to_who_wished_for_it() -> None:
     assert told(core, on.SnapshotTaken(second, 8)) == [say.SnapshotTaken(1, 1, 8, ())]
 
 
+def test_a_wish_ends_with_the_link_and_with_the_epoch_in_which_it_was_told() -> None:
+    """A draft that nobody waits for would take the place of one that somebody writes."""
+    for forget in (on.PeerLost("a", "gone"), on.PeerSaid("a", FOLLOW_LATER)):
+        core = member_b(plans=[plan("delays", "flights", "table")])
+        core.step(0.0, on.Tick())
+        core.step(0.1, on.PeerConnected("a"))
+        follow(core, 1)
+        hear(core, say.TakeSnapshot(1, Cut(1, Position(1, 9), (("delays", 1),), Position(1, 9))))
+        core.step(core.now, forget)
+        incarnation = core.querying.process.incarnation
+        assert incarnation is not None
+        assert told(core, on.QueryProcessGone(incarnation, "killed")) == []
+
+
+FOLLOW_LATER = say.Follow(3, "jb", ORIGIN, ORIGIN, False, ORIGIN, ())
+
+
+def test_what_a_late_follow_wants_given_up_is_not_when_records_go_on() -> None:
+    """I14. 1. A Follow that answers an earlier moment says: begin from a snapshot. 2. There is
+    none. 3. Records of the same holder continue this journal."""
+    core = follower()
+    core.step(1.0, on.LeaseRead(LeaseRow("group-1", Holder("a", "p1"), 1, 1, ()), None))
+    follow(core, 1)
+    late = say.Follow(1, "jb", ORIGIN, ORIGIN, False, Position(1, 50), (Position(1, 1),))
+    hear(core, late)
+    core.step(core.now, on.RestoreFailed("none is sound"))
+    assert core.following.giving_up
+    hear(core, say.Records(1, ORIGIN, (Record(Position(1, 1), 0, EpochStart("a", "p1")),), 0))
+    assert not core.following.giving_up
+
+
 def told(core: Core, event: on.Input) -> list[say.Word]:
     actions = core.step(core.now + 0.1, event)
     return [action.message for action in actions if isinstance(action, do.Tell)]

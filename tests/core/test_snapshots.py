@@ -360,7 +360,7 @@ def lose_the_row(world: World) -> None:
 BROKEN: tuple[tuple[Callable[[World], None], Mutant], ...] = (
     (
         test_one_is_given_up_when_the_holders_own_spark_dies_so,
-        Mutant("R28", "core", "if isinstance(event, on.QueryProcessGone):", "if False:"),
+        Mutant("R28", "core", "self.tenure.snapshots.broke(broke.why)", "pass"),
     ),
     (
         test_a_wish_is_not_waited_for_when_its_link_is_another_one,

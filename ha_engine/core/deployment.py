@@ -159,8 +159,7 @@ class Deployment:
             through = 0 if self.versions.application is None else committed
             return QueryVersion(plan.name, plan.digest, Mark(plan.name, 0, through))
         marks = self.marks[plan.name]
-        if marks.last.through < self._stands_on:
-            # It was not in the application while the events were trimmed that it has not read.
+        if self._lacks_events(plan.name):
             first = Mark(plan.name, marks.last.number, committed)
             return QueryVersion(plan.name, plan.digest, first, reset=True)
         if now.digest == plan.digest:
@@ -292,7 +291,12 @@ class Deployment:
 
     def _is_current(self, name: str) -> bool:
         version = self.versions.of.get(name)
-        return version is not None and version.digest == self.plans[name].digest
+        known = version is not None and version.digest == self.plans[name].digest
+        return known and not self._lacks_events(name)
+
+    def _lacks_events(self, name: str) -> bool:
+        """It was not in the application while events were trimmed that it has not read."""
+        return self.marks[name].last.through < self._stands_on
 
     def attended(self) -> None:
         """The query process asks what to run: everything that runs is to be named again."""

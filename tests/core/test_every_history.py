@@ -363,3 +363,20 @@ def run(engine: Any, examples: int, steps: int, *, for_a_mutant: bool = False) -
 
 def test_no_history_breaks_an_invariant_and_each_can_be_healed() -> None:
     run(ha_engine.core, examples=150, steps=60)
+
+
+DIES = {"query_process_dies": False, "released": True, "tail_kept": 1}
+
+
+def test_a_query_that_lacks_events_does_not_run_before_it_begins_anew() -> None:
+    """R23, R28. It left the application, the events that it has not read were trimmed, and it comes
+    back: until a record says where it begins, its old version is not in force."""
+    machine = EveryHistory()
+    machine.the_node_process_is_killed(**DIES)
+    machine.start_with_another_application("add")
+    machine.the_node_process_is_killed(**DIES)
+    machine.start_with_another_application("keep")
+    machine.good_times(finished=False, sizes=[1, 1])
+    machine.the_node_process_is_killed(**DIES)
+    machine.start_with_another_application("add")
+    machine.teardown()

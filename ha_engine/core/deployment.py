@@ -290,12 +290,11 @@ class Deployment:
         return number <= self.versions.carried_on.get(query, 0)
 
     def _is_current(self, name: str) -> bool:
-        version = self.versions.of.get(name)
-        known = version is not None and version.digest == self.plans[name].digest
-        return known and not self._lacks_events(name)
+        version, digest = self.versions.of.get(name), self.plans[name].digest
+        return version is not None and version.digest == digest and not self._lacks_events(name)
 
     def _lacks_events(self, name: str) -> bool:
-        """It was not in the application while events were trimmed that it has not read."""
+        """They were trimmed while it was not in the application."""
         return self.marks[name].last.through < self._stands_on
 
     def attended(self) -> None:

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from sqlalchemy import text
+from sqlalchemy import Engine, text
 
 from ha_engine.postgres.embedded import EmbeddedPostgres
 from ha_engine.postgres.engine import open_engine
+from ha_engine.postgres.upgrade import upgrade
 
 # Before gRPC is loaded. Tests fork only to exec at once, and its handlers have been seen to end the
 # child before that, where a thread of the test was just calling.
@@ -53,6 +54,14 @@ def plugin_example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     sys.path.remove(str(target))
     for name in [name for name in sys.modules if name.startswith("example_sink")]:
         del sys.modules[name]
+
+
+@pytest.fixture
+def engine(database_url: str) -> Engine:
+    """Of a database that has the engine's own tables, and nothing in them."""
+    engine = open_engine(database_url, statement_timeout=5)
+    upgrade(engine)
+    return engine
 
 
 @pytest.fixture

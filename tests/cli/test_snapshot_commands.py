@@ -18,7 +18,6 @@ from ha_engine.archive.restoring import WHOLE, Places
 from ha_engine.cli import root
 from ha_engine.errors import OnlyCopy, SnapshotUnfit
 from ha_engine.journal import Journal
-from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.snapshot_store import SnapshotStore
 from ha_engine.query.application import load_application
 from ha_engine.types import Chunk, Position, Revision
@@ -33,8 +32,7 @@ Run = Callable[..., Result]
 
 
 @pytest.fixture
-def engine(database_url: str) -> Engine:
-    engine = open_engine(database_url, statement_timeout=5)
+def engine(engine: Engine) -> Engine:
     prepare(engine)
     return engine
 

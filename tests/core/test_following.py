@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ha_engine.core import Core
+import pytest
+
+from ha_engine.core import Core, QueryPlan
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.core import messages as say
@@ -10,9 +12,12 @@ from ha_engine.types import ORIGIN, Cut, EpochStart, Holder, LeaseRow, Member, P
 from tests.core.lone import member_b
 from tests.core.world import plan
 
+WISH = say.TakeSnapshot(1, Cut(1, Position(1, 9), (("delays", 1),), Position(1, 9)))
+"""Of the holder of epoch 1; batch 1 is yet to come."""
 
-def follower() -> Core:
-    core = member_b()
+
+def follower(*plans: QueryPlan) -> Core:
+    core = member_b(plans=plans)
     core.step(0.0, on.Tick())
     core.step(0.1, on.PeerConnected("a"))
     return core
@@ -22,8 +27,22 @@ def hear(core: Core, message: say.Message) -> None:
     core.step(core.now + 0.1, on.PeerSaid("a", message))
 
 
+def go_on(epoch: int, begins: Position = ORIGIN) -> say.Follow:
+    """A journal that is empty may go on, or is to begin from a snapshot."""
+    return say.Follow(
+        epoch, "jb", ORIGIN, ORIGIN, False, begins, (Position(1, 1),) if begins > ORIGIN else ()
+    )
+
+
 def follow(core: Core, epoch: int) -> None:
-    hear(core, say.Follow(epoch, "jb", ORIGIN, ORIGIN, False, ORIGIN, ()))
+    hear(core, go_on(epoch))
+
+
+def with_a_wish() -> Core:
+    core = follower(plan("delays", "flights", "table"))
+    follow(core, 1)
+    hear(core, WISH)
+    return core
 
 
 def test_what_one_holder_called_committed_is_not_committed_under_the_next() -> None:
@@ -55,21 +74,24 @@ def test_a_snapshot_is_told_of_to_who_wished_for_it() -> None:
     assert told(core, on.SnapshotTaken(second, 8)) == [say.SnapshotTaken(1, 1, 8, ())]
 
 
-def test_a_wish_ends_with_the_link_and_with_the_epoch_in_which_it_was_told() -> None:
+@pytest.mark.parametrize(
+    ("event", "begun"),
+    [
+        (on.Tick(), 1),
+        (on.PeerLost("a", "gone"), 0),
+        (on.PeerSaid("a", go_on(3)), 0),
+    ],
+    ids=["nothing", "link", "epoch"],
+)
+def test_a_wish_ends_with_the_link_and_with_the_epoch_in_which_it_was_told(
+    event: on.Input, begun: int
+) -> None:
     """A draft that nobody waits for would take the place of one that somebody writes."""
-    for forget in (on.PeerLost("a", "gone"), on.PeerSaid("a", FOLLOW_LATER)):
-        core = member_b(plans=[plan("delays", "flights", "table")])
-        core.step(0.0, on.Tick())
-        core.step(0.1, on.PeerConnected("a"))
-        follow(core, 1)
-        hear(core, say.TakeSnapshot(1, Cut(1, Position(1, 9), (("delays", 1),), Position(1, 9))))
-        core.step(core.now, forget)
-        incarnation = core.querying.process.incarnation
-        assert incarnation is not None
-        assert told(core, on.QueryProcessGone(incarnation, "killed")) == []
-
-
-FOLLOW_LATER = say.Follow(3, "jb", ORIGIN, ORIGIN, False, ORIGIN, ())
+    core = with_a_wish()
+    core.step(core.now, event)
+    core.deployment.marks["delays"].finished = 1
+    actions = core.step(core.now, on.BatchDigested("delays", 1, "digest"))
+    assert sum(isinstance(action, do.TakeSnapshot) for action in actions) == begun
 
 
 def test_what_a_late_follow_wants_given_up_is_not_when_records_go_on() -> None:
@@ -78,8 +100,7 @@ def test_what_a_late_follow_wants_given_up_is_not_when_records_go_on() -> None:
     core = follower()
     core.step(1.0, on.LeaseRead(LeaseRow("group-1", Holder("a", "p1"), 1, 1, ()), None))
     follow(core, 1)
-    late = say.Follow(1, "jb", ORIGIN, ORIGIN, False, Position(1, 50), (Position(1, 1),))
-    hear(core, late)
+    hear(core, go_on(1, begins=Position(1, 50)))
     core.step(core.now, on.RestoreFailed("none is sound"))
     assert core.following.giving_up
     hear(core, say.Records(1, ORIGIN, (Record(Position(1, 1), 0, EpochStart("a", "p1")),), 0))
@@ -93,11 +114,7 @@ def told(core: Core, event: on.Input) -> list[say.Word]:
 
 def test_who_wished_for_a_snapshot_hears_that_spark_died_before_it_was_begun() -> None:
     """What a batch came to that is committed may never be told."""
-    core = member_b(plans=[plan("delays", "flights", "table")])
-    core.step(0.0, on.Tick())
-    core.step(0.1, on.PeerConnected("a"))
-    follow(core, 1)
-    hear(core, say.TakeSnapshot(1, Cut(1, Position(1, 9), (("delays", 1),), Position(1, 9))))
+    core = with_a_wish()
     incarnation = core.querying.process.incarnation
     assert incarnation is not None
     gone = on.QueryProcessGone(incarnation, "killed")
@@ -112,7 +129,7 @@ def test_spark_stays_away_from_what_no_snapshot_could_replace_yet() -> None:
     core.step(1.0, on.LeaseRead(row, None))
     for _ in range(3):
         hear(core, say.Probe(1))
-        hear(core, say.Follow(1, "jb", ORIGIN, ORIGIN, False, Position(1, 50), (Position(1, 1),)))
+        hear(core, go_on(1, begins=Position(1, 50)))
         core.step(core.now, on.RestoreFailed("none is sound"))
         actions = core.step(core.now + 10.0, on.Tick())
         assert not [action for action in actions if isinstance(action, do.StartQueryProcess)]

@@ -17,6 +17,7 @@ from ha_engine.types import (
     Mark,
     Position,
     Published,
+    QueryVersion,
     Record,
     Role,
 )
@@ -253,16 +254,15 @@ class Truth:
         disk, streams, run = self.world.disk, self.world.plans[query].streams, self.world.batches
         by_mark, come_to = dict[int, set[Position]](), None
         for record in disk.records:
-            match record.body:
-                case Mark(name, number, through) if name == query:
-                    by_mark[number] = set(disk.content(streams, come_to or 0, through))
-                    come_to = through
-                case Application(_, versions):
-                    for version in (one for one in versions if one.query == query):
-                        if come_to is not None and version.first.through > come_to:
-                            by_mark = {n: by_mark[n] for n in by_mark if n in run.get(query, {})}
-                        if come_to is None or version.reset:
-                            come_to = version.first.through
+            version = _version_of(query, record)
+            if isinstance(record.body, Mark) and record.body.query == query:
+                through = record.body.through
+                by_mark[record.body.number] = set(disk.content(streams, come_to or 0, through))
+                come_to = through
+            elif version is not None and (come_to is None or version.reset):
+                if come_to is not None and version.first.through > come_to:
+                    by_mark = {n: by_mark[n] for n in by_mark if n in run.get(query, {})}
+                come_to = version.first.through
         if come_to is not None:
             by_mark[-1] = set(disk.content(streams, come_to, len(disk.records)))
         return set[Position]().union(*by_mark.values())
@@ -280,6 +280,12 @@ class Truth:
         for sink in self.world.plans[query].sinks:
             batch = self.world.ledgers[(query, sink)].batch
             require(batch == len(numbers), "liveness", f"{query} is at {batch} in {sink}")
+
+
+def _version_of(query: str, record: Record) -> QueryVersion | None:
+    """What ``record`` says is in force of a query from there on."""
+    versions = record.body.queries if isinstance(record.body, Application) else ()
+    return next((version for version in versions if version.query == query), None)
 
 
 def lineage_of(records: Iterable[Record], query: str) -> int:

@@ -48,13 +48,6 @@ Listening = Callable[..., LeaseListener]
 
 
 @pytest.fixture
-def engine(database_url: str) -> Engine:
-    engine = open_engine(database_url, statement_timeout=5)
-    upgrade(engine)
-    return engine
-
-
-@pytest.fixture
 def store(engine: Engine) -> Iterator[PostgresLeaseStore]:
     store = PostgresLeaseStore(engine, "default", 5.0, db_timeout=10)
     yield store

@@ -31,13 +31,6 @@ Opening = Callable[..., PostgresLeaseStore]
 
 
 @pytest.fixture
-def engine(database_url: str) -> Engine:
-    engine = open_engine(database_url, statement_timeout=5)
-    upgrade(engine)
-    return engine
-
-
-@pytest.fixture
 def opened() -> Iterator[Opening]:
     stores: list[PostgresLeaseStore] = []
 

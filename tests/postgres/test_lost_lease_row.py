@@ -7,21 +7,12 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import Engine, text
 
-from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.lease_store import PostgresLeaseStore
-from ha_engine.postgres.upgrade import upgrade
 from ha_engine.types import Holder, LeaseRow, Member
 
 A = Member("node-a", "journal-a")
 HOLDER = Holder("node-a", "process-1")
 HELD = LeaseRow("group-1", HOLDER, 1, 1, (A,))
-
-
-@pytest.fixture
-def engine(database_url: str) -> Engine:
-    engine = open_engine(database_url, statement_timeout=5)
-    upgrade(engine)
-    return engine
 
 
 @pytest.fixture

@@ -10,9 +10,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from ha_engine.errors import GroupUnknown, LeaseNotChanged
-from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.lease_store import PAUSE_ATTEMPTS, PostgresLeaseStore
-from ha_engine.postgres.upgrade import upgrade
 from ha_engine.types import DatabaseIdentity, Holder, LeaseRow, Member
 
 A, B = Member("node-a", "journal-a"), Member("node-b", "journal-b")
@@ -32,13 +30,6 @@ class Overtaken(PostgresLeaseStore):
             self.renewals -= 1
             assert self.compare_and_set(row, row) is not None
         return row
-
-
-@pytest.fixture
-def engine(database_url: str) -> Engine:
-    engine = open_engine(database_url, statement_timeout=5)
-    upgrade(engine)
-    return engine
 
 
 @pytest.fixture

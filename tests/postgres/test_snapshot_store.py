@@ -10,10 +10,8 @@ import pytest
 from sqlalchemy import Engine, event, text
 
 from ha_engine.errors import DraftLost
-from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.lease_store import PostgresLeaseStore
 from ha_engine.postgres.snapshot_store import SnapshotStore
-from ha_engine.postgres.upgrade import upgrade
 from ha_engine.snapshot.chunks import digest_of, pack, unpack
 from ha_engine.types import Holder, LeaseRow, Member, Position
 from tests.waiting import wait_until
@@ -24,9 +22,8 @@ AT = Position(EPOCH, 100)
 
 
 @pytest.fixture
-def engine(database_url: str) -> Engine:
-    engine = open_engine(database_url, statement_timeout=5)
-    upgrade(engine)
+def engine(engine: Engine) -> Engine:
+    """Where node-a holds the lease."""
     leases = PostgresLeaseStore(engine, "default", 5.0)
     leases.create(LeaseRow("group-1", HOLDER, EPOCH, 1, (Member("node-a", "journal-a"),)))
     leases.close()

@@ -25,12 +25,21 @@ from ha_engine.errors import (
 from ha_engine.journal import Journal
 from ha_engine.outbox import Outbox
 from ha_engine.outbox.batch_file import read_batch_file
-from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.snapshot_store import SnapshotStore
 from ha_engine.query.checkpoints import is_whole, stamp_restored
 from ha_engine.snapshot.verification import verify
+from ha_engine.tally import Restored
 from ha_engine.types import Chunk, Cut, History, Mark, Position
-from tests.snapshot.stored_node import BATCHES, QUERY, admit, cut_behind, node_at, prepare, taken
+from tests.snapshot.stored_node import (
+    BATCHES,
+    QUERY,
+    Node,
+    admit,
+    cut_behind,
+    node_at,
+    prepare,
+    taken,
+)
 
 HISTORY = History(Position(1, 1), (Position(1, 1),))
 ANYWHERE = do.Restore(HISTORY, "a test")
@@ -41,10 +50,19 @@ def run_of(lineage: str) -> do.RunQuery:
 
 
 @pytest.fixture
-def engine(database_url: str) -> Engine:
-    engine = open_engine(database_url, statement_timeout=5)
+def engine(engine: Engine) -> Engine:
     prepare(engine)
     return engine
+
+
+def begun_again(node: Node, number: int) -> Restored:
+    """The next start, from a snapshot behind that batch; what it knows of the restore."""
+    node.journal.close()
+    assert finish(node.places)
+    require_restored(node.home, number)
+    told = restored.load(node.places.home / "journal")
+    assert told is not None
+    return told
 
 
 def require_restored(home: Path, number: int) -> None:
@@ -232,11 +250,7 @@ async def test_a_damaged_revision_is_told_of_and_the_one_before_it_is_used(
     assert revision.id == older.id
     assert verify(old.store, newest, lambda _: None) != []
     assert verify(old.store, older, lambda _: None) == []
-    new.journal.close()
-    finish(new.places)
-    require_restored(new.home, 3)
-    told = restored.load(new.places.home / "journal")
-    assert told is not None
+    told = begun_again(new, 3)
     assert (told.revision, told.passed_over) == (older.id, (newest.id,))
     assert (told.position, told.bytes) == (str(older.position), older.bytes_total)
 
@@ -396,11 +410,7 @@ async def test_a_revision_that_is_forgotten_before_it_is_read_is_not_damaged(
     listed, looks = new.store.revisions, iter([stale])
     monkeypatch.setattr(new.store, "revisions", lambda: next(looks, None) or listed())
     revision = await new.archive.restore(ANYWHERE)
-    new.journal.close()
-    finish(new.places)
-    require_restored(new.home, 5)
-    told = restored.load(new.places.home / "journal")
-    assert told is not None
+    told = begun_again(new, 5)
     assert (told.revision, told.passed_over) == (revision.id, ())
 
 
@@ -422,9 +432,7 @@ async def test_a_damaged_chunk_is_stored_anew_with_the_next_snapshot(
         await new.archive.restore(ANYWHERE)
     await taken(old, 5)
     await new.archive.restore(ANYWHERE)
-    new.journal.close()
-    finish(new.places)
-    require_restored(new.home, 5)
+    begun_again(new, 5)
 
 
 async def test_without_a_sound_revision_everything_stays_and_the_sentence_says_what_to_do(

@@ -36,7 +36,7 @@ _DRIVER = (
 _WORKER = (
     ("ha_engine.query.source", "JournalReader.latestOffset", "planner: latestOffset"),
     ("ha_engine.query.source", "JournalReader.partitions", "planner: partitions"),
-    ("ha_engine.query.source", "JournalReader._batches", "task: read"),
+    ("ha_engine.query.source", "JournalReader._batches", "source: read"),
 )
 
 

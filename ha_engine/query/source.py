@@ -16,7 +16,8 @@ from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, InputPartition
+from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
@@ -31,6 +32,11 @@ from ha_engine.v1 import local_pb2 as pb
 FORMAT = "ha_journal"
 PARTITION_BYTES = 4 << 20
 """A batch is read by one task for each of these, at most ``parallelism``."""
+SMALL_BYTES = 256 << 10
+"""The rows of a batch up to this size come with its plan: no task asks a worker for them.
+
+Three times that is where it no longer pays: Spark copies such rows one by one.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +104,20 @@ class JournalSource(DataSource):  # type: ignore[misc]
         return JournalReader(SourceOptions.from_text(dict(self.options)), schema)
 
 
-class JournalReader(DataSourceStreamReader):  # type: ignore[misc]
-    """Planning calls come from one worker beside the driver, ``read`` from Spark's tasks."""
+class JournalReader(_SimpleStreamReaderWrapper):  # type: ignore[misc]
+    """Planning calls come from one worker beside the driver, ``read`` from Spark's tasks.
+
+    That worker takes rows with a plan only from a reader with this base, which is private to Spark.
+    """
+
+    simple_reader = None
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._rows_schema = to_arrow_schema(schema, timezone="UTC")
+        # Spark's copy of such a row fails at an array of numbers that holds a null.
+        self._nested = any(pa.types.is_nested(field.type) for field in self._rows_schema)
+        self._small: SequenceRange | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "_link"}
@@ -134,15 +148,27 @@ class JournalReader(DataSourceStreamReader):  # type: ignore[misc]
         return {"mark": reply.number, "sequence": reply.sequence}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[SequenceRange]:
+        self._small = None
         first, last = start["sequence"] + 1, end["sequence"]
         if last < first:
             return []
         whole = self._located(end["mark"], first, last)
         size = sum(extent.length for extent in whole.extents)
+        if 0 < size <= SMALL_BYTES and not self._nested:
+            self._small = whole
         pieces = min(self._options.parallelism, size // PARTITION_BYTES, last - first + 1)
         if pieces <= 1:
             return [whole] if whole.extents else []
         return [self._located(end["mark"], *piece) for piece in split(first, last, pieces)]
+
+    def getCache(
+        self, start: dict[str, int], end: dict[str, int]
+    ) -> Iterator[pa.RecordBatch] | None:
+        """Called after ``partitions`` for the same batch: its rows, if they come with its plan."""
+        return None if self._small is None else self.read(self._small)
+
+    def commit(self, end: dict[str, int]) -> None:
+        """The node knows of every batch that ended; nothing is kept for it here."""
 
     def _located(self, number: int, first: int, last: int) -> SequenceRange:
         request = pb.LocateRequest(

@@ -105,6 +105,12 @@ def sizes(rows: int = 1_000_000, rounds: Rounds = 2, keep: Keep = None) -> None:
 
 
 @app.command()
+def batches(java: str = "-XX:+UseG1GC", rounds: Rounds = 2) -> None:
+    """One micro-batch of a query process alone, against other options of its Java."""
+    _finish(Runs(console, None).batches(java, rounds))
+
+
+@app.command()
 def failover(count: int = 12, ttl: str = "5s", keep: Keep = None) -> None:
     """Outages of ingest and output of a pair, by fault (ttl: 2s or 5s)."""
     _finish(Runs(console, keep).failover(count, ttl))

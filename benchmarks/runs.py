@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import failover, lines, nice, price, receive, sizes
+from benchmarks import batches, failover, lines, nice, price, receive, sizes
 from benchmarks.database import Database
 from benchmarks.engine_side import NO_TICKS, EngineSide, engine_side, pair_side
 from benchmarks.idle import measure_idle
@@ -135,6 +135,11 @@ class Runs:
         with ExitStack() as stack:
             nodes = {limit: stack.enter_context(self._node_at(limit)) for limit in sizes.LIMITS}
             sizes.Sizes(nodes, rows, result, self._console).measure(rounds)
+        return result
+
+    def batches(self, java: str, rounds: int) -> Result:
+        result = Result("batches")
+        batches.measure(java, rounds, result, self._console)
         return result
 
     def failover(self, count: int, ttl: str) -> Result:

@@ -73,6 +73,18 @@ def test_a_user_may_tune_spark_but_not_make_its_batches_differ() -> None:
     assert conf["spark.sql.session.timeZone"] == "UTC"
 
 
+def test_java_gets_no_second_garbage_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ours(**spark: str) -> bool:
+        options = spark_conf(SparkSettings(spark=spark))["spark.driver.defaultJavaOptions"]
+        return "-XX:+UseParallelGC" in options
+
+    assert ours()
+    assert ours(**{"spark.driver.extraJavaOptions": "-Dx=y"})
+    assert not ours(**{"spark.driver.extraJavaOptions": "-Dx=y -XX:+UseG1GC"})
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:+UseZGC")
+    assert not ours()
+
+
 def test_the_source_pulls_nothing_heavy_into_sparks_workers() -> None:
     heavy = ["sqlalchemy", "starlette", "alembic", "typer", "pydantic", "uvicorn", "psycopg2"]
     code = (

@@ -81,13 +81,14 @@ class _Batches:
     def __init__(self, directory: Path, java: str) -> None:
         (directory / "application.yaml").write_text(APPLICATION)
         self.application = load_application(directory / "application.yaml")
+        own = {"spark.driver.extraJavaOptions": java} if java else {}
+        # Before gRPC has threads here, which the fork of Java's launcher would leave half behind.
+        spark = start_spark(SparkSettings(scratch=directory / "scratch", spark=own))
         self._node = LocalNode(directory)
         self._node.start()
-        own = {"spark.driver.extraJavaOptions": java} if java else {}
-        settings = SparkSettings(scratch=directory / "scratch", spark=own)
         link = NodeLink(Address(str(self._node.socket), self._node.incarnation))
         self._runner = QueryRunner(
-            start_spark(settings),
+            spark,
             ApplicationVersions(directory / "application.yaml"),
             link,
             Reports(link, lambda error: None),

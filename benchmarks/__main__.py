@@ -87,9 +87,12 @@ def latency(
 
 
 @app.command()
-def restart(rounds: Rounds = 5, keep: Keep = None) -> None:
-    """First output of a node after kill -9, with and without an archive of Spark's classes."""
-    _finish(Runs(console, keep).restart(rounds))
+def restart(rounds: Rounds = 5, alone: bool = True, keep: Keep = None) -> None:
+    """First output of a node after kill -9, with and without an archive of Spark's classes.
+
+    Of one query alone, or of one of three that start at once (--no-alone).
+    """
+    _finish(Runs(console, keep).restart(rounds, alone=alone))
 
 
 @app.command()

@@ -2,7 +2,8 @@
 
 With and without an archive of Spark's classes, in turns. A producer tries all the time; the times
 of the steps are looked at ten times a second, that of the row is PostgreSQL's own. A node alone
-must wait out its own lease, so the ttl is part of it.
+must wait out its own lease, so the ttl is part of it. It has one query, or three
+that start at once.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from benchmarks.database import Database
 from benchmarks.engine_side import EngineSide
 from benchmarks.report import Result
 from benchmarks.waiting import wait_until
-from benchmarks.workload import as_ndjson, events
+from benchmarks.workload import WORKLOADS, as_ndjson, events
 from ha_engine.client.payload import Form
 from tests.e2e.node_under_test import NodeUnderTest
 
-STREAM, TABLE = "filter_100", "engine_filter_100"
+FIRST_OUTPUT = WORKLOADS[1]
+"""The query whose output is waited for: all rows pass, so each event is one."""
+STREAM, TABLE = FIRST_OUTPUT.name, f"engine_{FIRST_OUTPUT.name}"
 FIRST_ID = 1 << 40
 TARGET_SECONDS = 7.0
 ARCHIVE_SECONDS_MAX, START_SECONDS_MAX = 900.0, 300.0

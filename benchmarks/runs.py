@@ -22,7 +22,7 @@ from benchmarks.phases import event_log, show_phases
 from benchmarks.places import place
 from benchmarks.plain_side import PlainSide, plain_pair, plain_side
 from benchmarks.report import Result
-from benchmarks.restart import Restarts
+from benchmarks.restart import FIRST_OUTPUT, Restarts
 from benchmarks.snapshots import state_of
 from benchmarks.sustained import Sustained
 from benchmarks.throughput import Throughput, measure_all
@@ -105,11 +105,12 @@ class Runs:
                 load.measure(rates, seconds, rounds, result)
         return result
 
-    def restart(self, rounds: int) -> Result:
-        result = Result("restart")
+    def restart(self, rounds: int, *, alone: bool = True) -> Result:
+        result = Result("restart" if alone else "restart of three queries")
+        workloads = [FIRST_OUTPUT] if alone else WORKLOADS
         with (
             self._place("restart") as (directory, db),
-            engine_side(directory / "engine", db) as engine,
+            engine_side(directory / "engine", db, workloads) as engine,
         ):
             Restarts(engine, db, self._console).measure(rounds, result)
         return result

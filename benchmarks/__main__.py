@@ -108,7 +108,7 @@ def sizes(rows: int = 1_000_000, rounds: Rounds = 2, keep: Keep = None) -> None:
 
 
 @app.command()
-def batches(java: str = "-XX:+UseG1GC", rounds: Rounds = 2) -> None:
+def batches(java: str = "-XX:+UseParallelGC", rounds: Rounds = 2) -> None:
     """One micro-batch of a query process alone, against other options of its Java."""
     _finish(Runs(console, None).batches(java, rounds))
 

@@ -171,7 +171,7 @@ class QueryConfig(Section):
         description="Spark master that runs the queries: local, local[N], local[*] or local[N,F], "
         "since Spark's workers read the journal from this host's disk. Group-wide.",
     )
-    heap: Size = Field(default=1 << 30, ge=256 << 20, description="Heap of the Spark driver's JVM.")
+    heap: Size = Field(default=1 << 30, ge=512 << 20, description="Heap of the Spark driver's JVM.")
     nice: int = Field(
         default=15,
         ge=0,

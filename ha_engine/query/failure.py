@@ -27,6 +27,9 @@ _DISK = re.compile(
         "|".join(os.strerror(n) for n in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO))
     )
 )
+_JOURNAL = re.compile(
+    r"ha_engine\.errors\.(?:DiskFailed|JournalDamaged|UnknownJournalVersion): (.*)"
+)
 _ENVIRONMENT = re.compile(
     # Spark gives a Python worker ten seconds to start, whatever else the machine does.
     "SparkException: Python worker failed to connect back"
@@ -53,13 +56,15 @@ def detail(error: BaseException) -> str:
 
 
 def disk_failure(error: BaseException) -> DiskFailed | None:
-    """What Spark met when it wrote its checkpoint; None when that is not why it failed."""
+    """What Spark met when it wrote its files or read the journal; None when it failed otherwise."""
     for text in islice(_jvm_messages(error), CAUSES_MAX):
         if _DISK.match(text):
             return DiskFailed(
-                f"Spark cannot write its checkpoint ({_short(text)}); "
+                f"Spark cannot write its checkpoint or scratch files ({_short(text)}); "
                 "free or replace the disk, then restart the node"
             )
+        if _TRACEBACK in text and (found := _JOURNAL.match(_python_error(text))):
+            return DiskFailed(f"Spark cannot read the journal: {_short(found[1])}")
     return None
 
 

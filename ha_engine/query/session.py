@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 JAVA_VERSION_MIN = 17
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _ADVICE = f"Spark needs Java {JAVA_VERSION_MIN} or newer; install it and set JAVA_HOME or PATH"
-_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
-_OPTION_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
 _LOGGING = Path(__file__).with_name("log4j2.properties").resolve()
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 
@@ -92,20 +90,15 @@ def spark_conf(settings: SparkSettings) -> dict[str, str]:
 
 
 def _java_options(settings: SparkSettings) -> list[str]:
-    options = ["-Duser.timezone=UTC", f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"]
+    options = [
+        "-Duser.timezone=UTC",
+        f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+        # What a JVM does after that is no batch's fault; its end is told apart from one's failure.
+        "-XX:+ExitOnOutOfMemoryError",
+    ]
     if settings.scratch is not None:
         options.append(f"-Djava.io.tmpdir={settings.scratch}")
-    if not _collector_is_chosen(settings.spark):
-        # A pause of it delays a batch and no ack, and it costs less CPU than Java's default.
-        options.append("-XX:+UseParallelGC")
     return [f'"{option}"' for option in (*options, *settings.java_options)]
-
-
-def _collector_is_chosen(spark: Mapping[str, str]) -> bool:
-    """Java refuses to start with two."""
-    own = spark.get("spark.driver.extraJavaOptions", "")
-    said = (own, *(os.environ.get(name, "") for name in _OPTION_VARIABLES))
-    return any(map(_COLLECTOR.search, said))
 
 
 def _places(scratch: Path | None) -> dict[str, str]:

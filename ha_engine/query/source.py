@@ -32,7 +32,7 @@ from ha_engine.v1 import local_pb2 as pb
 FORMAT = "ha_journal"
 PARTITION_BYTES = 4 << 20
 """A batch is read by one task for each of these, at most ``parallelism``."""
-SMALL_BYTES = 256 << 10
+SMALL_BYTES, SMALL_ROWS = 256 << 10, 5_000
 """The rows of a batch up to this size come with its plan: no task asks a worker for them.
 
 Three times that is where it no longer pays: Spark copies such rows one by one.
@@ -165,7 +165,11 @@ class JournalReader(_SimpleStreamReaderWrapper):  # type: ignore[misc]
         self, start: dict[str, int], end: dict[str, int]
     ) -> Iterator[pa.RecordBatch] | None:
         """Called after ``partitions`` for the same batch: its rows, if they come with its plan."""
-        return None if self._small is None else self.read(self._small)
+        if self._small is None:
+            return None
+        batches = list(self.read(self._small))
+        few = sum(batch.num_rows for batch in batches) <= SMALL_ROWS
+        return iter(batches) if few else None
 
     def commit(self, end: dict[str, int]) -> None:
         """The node knows of every batch that ended; nothing is kept for it here."""

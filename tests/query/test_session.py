@@ -73,18 +73,6 @@ def test_a_user_may_tune_spark_but_not_make_its_batches_differ() -> None:
     assert conf["spark.sql.session.timeZone"] == "UTC"
 
 
-def test_java_gets_no_second_garbage_collector(monkeypatch: pytest.MonkeyPatch) -> None:
-    def ours(**spark: str) -> bool:
-        options = spark_conf(SparkSettings(spark=spark))["spark.driver.defaultJavaOptions"]
-        return "-XX:+UseParallelGC" in options
-
-    assert ours()
-    assert ours(**{"spark.driver.extraJavaOptions": "-Dx=y"})
-    assert not ours(**{"spark.driver.extraJavaOptions": "-Dx=y -XX:+UseG1GC"})
-    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:+UseZGC")
-    assert not ours()
-
-
 def test_the_source_pulls_nothing_heavy_into_sparks_workers() -> None:
     heavy = ["sqlalchemy", "starlette", "alembic", "typer", "pydantic", "uvicorn", "psycopg2"]
     code = (
@@ -94,6 +82,24 @@ def test_the_source_pulls_nothing_heavy_into_sparks_workers() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.spark
+def test_a_jvm_without_memory_ends(tmp_path: Path) -> None:
+    """It would go on in an unknown state, and blame a batch."""
+    code = (
+        "import pathlib, sys\n"
+        "from ha_engine.query.session import SparkSettings, start_spark\n"
+        "spark = start_spark(SparkSettings(heap=512 << 20, scratch=pathlib.Path(sys.argv[1])))\n"
+        "gateway = spark.sparkContext._gateway\n"
+        "try:\n"
+        "    gateway.new_array(gateway.jvm.long, 1 << 28)\n"
+        "finally:\n"
+        "    print('ended with', gateway.proc.wait(30))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "scratch")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert "ended with 3" in done.stdout, done.stderr
 
 
 @pytest.mark.spark

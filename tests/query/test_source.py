@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import io
+import json
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.serializers import SpecialLengths, UTF8Deserializer, read_int, write_with_length
+from pyspark.sql.streaming import python_streaming_source_runner as planner
 from pyspark.sql.types import StructType
 
+from ha_engine.errors import DiskFailed
 from ha_engine.query.application import StreamApplication, load_application
 from ha_engine.query.lifeline import ProcessId
 from ha_engine.query.runner import QueryRunner
-from ha_engine.query.source import SMALL_BYTES, JournalReader, SourceOptions
+from ha_engine.query.source import SMALL_BYTES, SMALL_ROWS, JournalReader, SourceOptions
 from tests.query.local_node import LocalNode, run_command
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -34,6 +41,7 @@ FLAT = {
     "single": "float",
     "ratio": "double",
     "price": "decimal(12,2)",
+    "fine": "decimal(38,10)",
 }
 NESTED = {**FLAT, "many": "array<int>", "pair": "struct<a: int, b: array<string>>"}
 NOT_NULL = ("at", "text", "long")
@@ -43,6 +51,8 @@ streams:
   events:
     schema: {schema}
     system_columns: [_received_at, _event_id]
+  others:
+    schema: {{flag: boolean}}
 queries:
   all:
     sql: SELECT * FROM events
@@ -65,6 +75,7 @@ def row(number: int, text: str) -> dict[str, Any]:
         "single": number / 8,
         "ratio": number / 7,
         "price": Decimal(number).scaleb(-2),
+        "fine": Decimal(f"{number}234567890123456789012345.0123456789"),
         "many": [number, None],
         "pair": {"a": number, "b": [text, None]},
     }
@@ -77,40 +88,79 @@ def stream_of(types: dict[str, str], node: LocalNode) -> StreamApplication:
     return load_application(path)
 
 
-def reader_of(application: StreamApplication, node: LocalNode) -> JournalReader:
-    stream, me = application.streams["events"], ProcessId.of_this()
+def planned(
+    application: StreamApplication, node: LocalNode, first: int, last: int, name: str = "events"
+) -> tuple[int, list[dict[str, Any]] | None]:
+    """What Spark's planning worker answers for the records first..last of a stream: how many
+    partitions, and the rows if they come with the plan."""
+    stream, me = application.streams[name], ProcessId.of_this()
+    schema = StructType.fromDDL(stream.spark_schema)
     options = SourceOptions(
         str(node.socket), node.incarnation, "all", stream.name, stream.arrow_schema, me
     )
-    return JournalReader(options, StructType.fromDDL(stream.spark_schema))
+    reader, asked, answer = JournalReader(options, schema), io.BytesIO(), io.BytesIO()
+    for sequence in (first - 1, last):
+        write_with_length(json.dumps({"mark": sequence, "sequence": sequence}).encode(), asked)
+    asked.seek(0)
+    planner.partitions_func(reader, None, schema, 10_000, asked, answer)
+    answer.seek(0)
+    partitions = [UTF8Deserializer(use_unicode=False).loads(answer) for _ in _times(answer)]
+    match read_int(answer):
+        case planner.NON_EMPTY_PYARROW_RECORD_BATCHES:
+            assert read_int(answer) == SpecialLengths.START_ARROW_STREAM
+            return len(partitions), pa.ipc.open_stream(answer).read_all().to_pylist()
+        case planner.EMPTY_PYARROW_RECORD_BATCHES:
+            return len(partitions), []
+    return len(partitions), None
 
 
-def test_the_rows_of_a_small_batch_come_with_its_plan_those_of_a_large_or_empty_one_do_not(
-    node: LocalNode,
-) -> None:
+def _times(answer: io.BytesIO) -> range:
+    return range(read_int(answer))
+
+
+def test_the_rows_of_a_small_batch_come_with_its_plan_and_no_others(node: LocalNode) -> None:
     application = stream_of(FLAT, node)
-    node.append(application.streams["events"], [row(1, "small"), row(2, "too")])
-    node.append(application.streams["events"], [row(3, "x" * SMALL_BYTES)])
-    reader = reader_of(application, node)
-    nothing, small, large = ({"mark": n, "sequence": n} for n in range(3))
-    (plan,) = reader.partitions(nothing, small)
-    came = pa.Table.from_batches(reader.getCache(nothing, small))
-    assert came.column("text").to_pylist() == ["small", "too"]
-    assert came.equals(pa.Table.from_batches(reader.read(plan)))
-    assert len(reader.partitions(small, large)) == 1
-    assert reader.getCache(small, large) is None
-    reader.partitions(nothing, small)
-    assert reader.partitions(small, small) == []
-    assert reader.getCache(small, small) is None
+    events, others = application.streams["events"], application.streams["others"]
+    node.append(events, [row(1, "small"), row(2, "too")], [row(3, "x" * SMALL_BYTES)])
+    node.append(others, [{"flag": True}] * SMALL_ROWS, [{"flag": False}])
+    partitions, rows = planned(application, node, 1, 1)
+    assert partitions == 1
+    assert [(one["text"], one["_event_id"]) for one in rows or ()] == [
+        ("small", "1-0"),
+        ("too", "1-1"),
+    ]
+    assert planned(application, node, 2, 2) == (1, None)
+    assert planned(application, node, 3, 4) == (1, [])
+    assert planned(application, node, 5, 4) == (0, None)
+    assert len(planned(application, node, 3, 3, "others")[1] or ()) == SMALL_ROWS
+    assert planned(application, node, 3, 4, "others") == (1, None)
 
 
 def test_rows_with_arrays_or_structs_do_not_come_with_the_plan(node: LocalNode) -> None:
     application = stream_of(NESTED, node)
     node.append(application.streams["events"], [row(1, "small")])
-    reader = reader_of(application, node)
-    begin, end = {"mark": 0, "sequence": 0}, {"mark": 1, "sequence": 1}
-    assert len(reader.partitions(begin, end)) == 1
-    assert reader.getCache(begin, end) is None
+    assert planned(application, node, 1, 1) == (1, None)
+
+
+@pytest.mark.parametrize("text", ["small", "x" * SMALL_BYTES], ids=["small", "large"])
+def test_a_journal_that_cannot_be_read_ends_the_process_and_is_no_batchs_fault(
+    text: str,
+    node: LocalNode,
+    runner: Callable[[StreamApplication], QueryRunner],
+    ended: list[BaseException],
+) -> None:
+    application = stream_of(FLAT, node)
+    node.append(application.streams["events"], [row(1, text)])
+    node.mark("all")
+    (extent,) = node.journal.locate(1, 1)
+    with Path(extent.path).open("r+b") as segment:
+        segment.seek(extent.offset + extent.length - 9)
+        segment.write(b"otherwise")
+    runner(application).run(run_command(application.queries["all"]))
+    wait_until(lambda: ended, within=60)
+    assert isinstance(ended[0], DiskFailed)
+    assert f"{extent.path} is damaged" in str(ended[0])
+    assert not node.seen.failed
 
 
 @pytest.mark.parametrize("types", [FLAT, NESTED], ids=["flat", "nested"])

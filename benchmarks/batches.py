@@ -13,15 +13,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psutil
 import pyarrow as pa
 from rich.console import Console
 
+from benchmarks.processes import cpu_seconds, part_of, spent
 from benchmarks.report import Result
-from ha_engine.query.application import StreamSpec, load_application
+from benchmarks.workload import WINDOWED, WORKLOADS, application, events
+from ha_engine.query.application import load_application
 from ha_engine.query.application_versions import ApplicationVersions
 from ha_engine.query.link import Address, NodeLink
 from ha_engine.query.reports import Reports
@@ -30,23 +31,10 @@ from ha_engine.query.session import SparkSettings, start_spark
 from tests.query.local_node import LocalNode, run_command
 from tests.waiting import wait_until
 
-APPLICATION = """
-name: batches
-streams:
-  events:
-    schema: {at: timestamp not null, key: string not null, value: int, ratio: double, text: string}
-queries:
-  filter:
-    sql: SELECT key, value FROM events WHERE value > 0
-  aggregation:
-    sql: SELECT key, count(*) AS n, sum(value) AS total FROM events GROUP BY key
-    output_mode: update
-"""
-KEYS = 100_000
-BATCHES = {1: 40, 4_000: 40, 200_000: 15}
+QUERIES = (WORKLOADS[0], WINDOWED)
+BATCHES = {1: 40, 4_000: 40, 16_000: 40, 200_000: 15}
 """Batches of each size that are measured, after as many again that warm up."""
-CHILD_SECONDS_MAX = 600.0
-START = datetime(2013, 1, 1, tzinfo=UTC)
+BATCH_SECONDS_MAX, CHILD_SECONDS_MAX = 120.0, 600.0
 
 
 def measure(java: str, rounds: int, result: Result, console: Console) -> None:
@@ -76,11 +64,14 @@ def _child(java: str) -> dict[str, tuple[str, float]]:
 
 
 class _Batches:
-    """Queries of the application above, run one after the other in this process."""
+    """Queries that run one after the other in this process, over events that go on."""
 
     def __init__(self, directory: Path, java: str) -> None:
-        (directory / "application.yaml").write_text(APPLICATION)
-        self.application = load_application(directory / "application.yaml")
+        self._failure: BaseException | None = None
+        self._number = self._next_id = 0
+        file = directory / "application.yaml"
+        file.write_text(application(QUERIES))
+        self._application = load_application(file)
         own = {"spark.driver.extraJavaOptions": java} if java else {}
         # Before gRPC has threads here, which the fork of Java's launcher would leave half behind.
         spark = start_spark(SparkSettings(scratch=directory / "scratch", spark=own))
@@ -89,67 +80,55 @@ class _Batches:
         link = NodeLink(Address(str(self._node.socket), self._node.incarnation))
         self._runner = QueryRunner(
             spark,
-            ApplicationVersions(directory / "application.yaml"),
+            ApplicationVersions(file),
             link,
-            Reports(link, lambda error: None),
+            Reports(link, self._fail),
             Directories(self._node.checkpoints, self._node.outbox_directory),
-            lambda error: None,
+            self._fail,
             read_parallelism=2,
         )
 
-    def figures(self) -> Iterator[tuple[str, tuple[str, float]]]:
-        for name, query in self.application.queries.items():
-            self._runner.run(run_command(query))
-            number = 0
-            for rows, count in BATCHES.items():
-                batch = _rows(self.application.streams["events"], rows)
-                for _ in range(count):
-                    self._one(name, number := number + 1, batch)
-                cpu = _cpu()
-                took = [self._one(name, number := number + 1, batch) for _ in range(count)]
-                cpu = (_cpu() - cpu) / count
-                yield f"{name}, {rows:,} rows: batch", ("ms", statistics.median(took) * 1e3)
-                yield f"{name}, {rows:,} rows: CPU", ("ms", cpu * 1e3)
-            self._runner.halt(name)
-        yield "memory of the JVM", ("MiB", _jvm().memory_info().rss / (1 << 20))
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
 
-    def _one(self, query: str, number: int, batch: pa.RecordBatch) -> float:
-        self._node.append(self.application.streams["events"], batch)
+    def figures(self) -> Iterator[tuple[str, tuple[str, float]]]:
+        for query in QUERIES:
+            self._runner.run(run_command(self._application.queries[query.name]))
+            self._number = self._next_id = 0
+            for rows, count in BATCHES.items():
+                self._seconds(query.name, rows, count)
+                before = cpu_seconds(_spark())
+                took = self._seconds(query.name, rows, count)
+                cpu = spent(before, cpu_seconds(_spark())) / count
+                yield f"{query.title}, {rows:,} rows: batch", ("ms", statistics.median(took) * 1e3)
+                yield f"{query.title}, {rows:,} rows: CPU of Spark", ("ms", cpu * 1e3)
+            self._runner.halt(query.name)
+        jvm = next(one for one in _spark() if part_of(one) == "JVM")
+        yield "memory of the JVM", ("MiB", jvm.memory_info().rss / (1 << 20))
+
+    def _seconds(self, query: str, rows: int, count: int) -> list[float]:
+        """Of so many batches, one after the other."""
+        made = [events(self._next_id + n * rows, rows) for n in range(count)]
+        self._next_id += count * rows
+        return [self._one(query, batch) for batch in made]
+
+    def _one(self, query: str, batch: pa.RecordBatch) -> float:
+        self._node.append(self._application.streams[query], batch)
+        self._number += 1
         began = time.perf_counter()
         self._node.mark(query)
-        wait_until(lambda: self._node.outbox.last_admitted(query) >= number, every=0.001)
+        wait_until(lambda: self._is_done(query), within=BATCH_SECONDS_MAX, every=0.001)
         return time.perf_counter() - began
 
-
-def _rows(stream: StreamSpec, count: int) -> pa.RecordBatch:
-    rows = [
-        {
-            "at": START + timedelta(seconds=n),
-            "key": f"k{n * 7919 % KEYS}",
-            "value": n % 5,
-            "ratio": n / 7,
-            "text": "some text that is here",
-        }
-        for n in range(count)
-    ]
-    return pa.RecordBatch.from_pylist(rows, schema=stream.arrow_schema)
+    def _is_done(self, query: str) -> bool:
+        if self._failure is not None or self._node.seen.failed:
+            raise RuntimeError(f"{query} failed: {self._failure or self._node.seen.failed[query]}")
+        return self._node.outbox.last_admitted(query) >= self._number
 
 
-def _cpu() -> float:
-    """Seconds of the JVM and of the workers of Spark: what ends meanwhile is not counted."""
-    return sum(map(_seconds, psutil.Process().children(recursive=True)))
-
-
-def _seconds(process: psutil.Process) -> float:
-    try:
-        return float(sum(process.cpu_times()[:2]))
-    except psutil.NoSuchProcess:
-        return 0.0
-
-
-def _jvm() -> psutil.Process:
-    children = psutil.Process().children(recursive=True)
-    return next(one for one in children if one.name() == "java")
+def _spark() -> list[psutil.Process]:
+    """Its JVM and its workers; its driver is this process."""
+    return psutil.Process().children(recursive=True)
 
 
 def main() -> None:

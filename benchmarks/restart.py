@@ -2,8 +2,8 @@
 
 With and without an archive of Spark's classes, in turns. A producer tries all the time; the times
 of the steps are looked at ten times a second, that of the row is PostgreSQL's own. A node alone
-must wait out its own lease, so the ttl is part of it. It has one query, or three
-that start at once.
+must wait out its own lease, so the ttl is part of it. It has one query, or three that start at
+once.
 """
 
 from __future__ import annotations

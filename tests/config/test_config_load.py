@@ -178,6 +178,7 @@ def test_what_the_loader_chokes_on_is_told_with_its_file(tmp_path: Path, text: s
             "query: {start_timeout: 0s}",
             "query.start_timeout: input should be greater than or equal to 1",
         ),
+        ("query: {heap: 511MiB}", "query.heap: input should be greater than or equal to"),
         ("http: {listen: '8080'}", "write host:port"),
         ("http: {listen: '::1:8080'}", "put an IPv6 host into brackets"),
         ("http: {max_body: 65MiB}", "the largest request could never be accepted"),

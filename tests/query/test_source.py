@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.serializers import SpecialLengths, UTF8Deserializer, read_int, write_with_length
+from pyspark.serializers import SpecialLengths, read_int, write_with_length
 from pyspark.sql.streaming import python_streaming_source_runner as planner
 from pyspark.sql.types import StructType
 
@@ -104,7 +104,7 @@ def planned(
     asked.seek(0)
     planner.partitions_func(reader, None, schema, 10_000, asked, answer)
     answer.seek(0)
-    partitions = [UTF8Deserializer(use_unicode=False).loads(answer) for _ in _times(answer)]
+    partitions = [answer.read(read_int(answer)) for _ in range(read_int(answer))]
     match read_int(answer):
         case planner.NON_EMPTY_PYARROW_RECORD_BATCHES:
             assert read_int(answer) == SpecialLengths.START_ARROW_STREAM
@@ -112,10 +112,6 @@ def planned(
         case planner.EMPTY_PYARROW_RECORD_BATCHES:
             return len(partitions), []
     return len(partitions), None
-
-
-def _times(answer: io.BytesIO) -> range:
-    return range(read_int(answer))
 
 
 def test_the_rows_of_a_small_batch_come_with_its_plan_and_no_others(node: LocalNode) -> None:

@@ -37,7 +37,7 @@ from ha_engine.query.link import (
 )
 from ha_engine.query.reports import Reports
 from ha_engine.query.runner import Directories, QueryRunner
-from ha_engine.query.session import SparkSettings, check_java, installation_of, start_spark
+from ha_engine.query.session import SparkSettings, installation_of, start_spark
 from ha_engine.query.start_deadline import StartDeadline
 from ha_engine.v1 import local_pb2 as pb
 from ha_engine.v1.local_pb2_grpc import LocalStub
@@ -270,7 +270,6 @@ def main(arguments: list[str]) -> int:
     try:
         settings = Settings.parse(arguments)
         _give_way(settings.nice)
-        check_java()
         return QueryProcess(settings).serve()
     except EngineError as error:
         log.error("query process ends", reason=str(error))

@@ -12,12 +12,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ha_engine.errors import JavaMissing
 from ha_engine.query.class_archive import installation
+from ha_engine.query.spark_home import lean_spark_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -150,7 +152,8 @@ def installation_of(settings: SparkSettings) -> str:
 
     jars = Path(_find_spark_home(), "jars").glob("*.jar")
     own = (f"{key}={value}" for key, value in settings.spark.items())
-    return installation(Path(find_java()), jars, (str(settings.heap), *own))
+    where = str(settings.scratch)  # below it lies the Spark home that the class path names
+    return installation(Path(find_java()), jars, (str(settings.heap), where, *own))
 
 
 def _repeatable() -> dict[str, str]:
@@ -169,9 +172,10 @@ def start_spark(settings: SparkSettings, *modules: Path) -> SparkSession:
     """
     check_java()
     _equip_workers(modules)
-    if settings.scratch is not None:
-        shutil.rmtree(settings.scratch, ignore_errors=True)
-        settings.scratch.mkdir(parents=True)
+    scratch = settings.scratch
+    if scratch is not None:
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True)
     from pyspark.sql import SparkSession
 
     # It logs every refused query with its whole JVM stack; the refusal itself reaches the user.
@@ -179,7 +183,8 @@ def start_spark(settings: SparkSettings, *modules: Path) -> SparkSession:
     builder = SparkSession.builder
     for key, value in spark_conf(settings).items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    with lean_spark_home(scratch / "home") if scratch else nullcontext():
+        spark = builder.getOrCreate()
     from ha_engine.query.source import JournalSource
 
     register_source(spark, JournalSource)

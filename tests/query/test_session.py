@@ -111,6 +111,16 @@ def test_workers_run_with_the_python_of_this_process(spark: Any) -> None:
 
 
 @pytest.mark.spark
+def test_workers_import_the_pyspark_of_this_process(spark: Any) -> None:
+    """From an archive of sources, each of them would compile it anew."""
+    import pyspark
+    from pyspark.sql.functions import udf
+
+    told = spark.range(1).select(udf(lambda _: __import__("pyspark").__file__)("id")).first()
+    assert told[0] == pyspark.__file__
+
+
+@pytest.mark.spark
 def test_queries_that_start_at_the_same_time_do_not_break_the_map_that_they_share(
     spark: Any,
 ) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, InputPartition
@@ -24,10 +24,11 @@ from pyspark.sql.types import StructType
 
 from ha_engine.journal import read_extent
 from ha_engine.query.lifeline import ProcessId, end_with_parent
-from ha_engine.query.link import Address, NodeLink
 from ha_engine.query.record_rows import coalesced, with_system_columns
 from ha_engine.types import Events, Extent
-from ha_engine.v1 import local_pb2 as pb
+
+if TYPE_CHECKING:
+    from ha_engine.query.marks import Marks
 
 FORMAT = "ha_journal"
 PARTITION_BYTES = 4 << 20
@@ -120,13 +121,15 @@ class JournalReader(_SimpleStreamReaderWrapper):  # type: ignore[misc]
         self._small: SequenceRange | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "_link"}
+        return {k: v for k, v in self.__dict__.items() if k != "_marks"}
 
     @cached_property
-    def _link(self) -> NodeLink:
-        """Made at the first planning call, so that tasks open no connection."""
+    def _marks(self) -> Marks:
+        """Made at the first planning call: whoever else has a reader needs no gRPC."""
+        from ha_engine.query.marks import Marks
+
         end_with_parent(self._options.driver)
-        return NodeLink(Address(self._options.socket, self._options.incarnation))
+        return Marks(self._options)
 
     def initialOffset(self) -> dict[str, int]:
         return {"mark": self._options.initial_mark, "sequence": self._options.initial_sequence}
@@ -138,14 +141,10 @@ class JournalReader(_SimpleStreamReaderWrapper):  # type: ignore[misc]
         asks source b, which answers n+1. 4. The batch reads a to n and b to n+1, and no other node
         ever cuts it so (R18).
         """
-        request = pb.AwaitMarkRequest(
-            incarnation=self._options.incarnation, query=self._options.query, after=start["mark"]
-        )
-        while (reply := self._link.call(self._link.stub.AwaitMark, request)).pending:
-            pass
-        if reply.number <= start["mark"]:
-            raise ValueError(f"the node answered mark {reply.number} after {start['mark']}")
-        return {"mark": reply.number, "sequence": reply.sequence}
+        mark = self._marks.after(start["mark"])
+        if mark.number <= start["mark"]:
+            raise ValueError(f"the node answered mark {mark.number} after {start['mark']}")
+        return {"mark": mark.number, "sequence": mark.through}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[SequenceRange]:
         self._small = None
@@ -175,18 +174,7 @@ class JournalReader(_SimpleStreamReaderWrapper):  # type: ignore[misc]
         """The node knows of every batch that ended; nothing is kept for it here."""
 
     def _located(self, number: int, first: int, last: int) -> SequenceRange:
-        request = pb.LocateRequest(
-            incarnation=self._options.incarnation,
-            query=self._options.query,
-            number=number,
-            first_sequence=first,
-            last_sequence=last,
-        )
-        reply = self._link.call(self._link.stub.Locate, request)
-        found = () if reply.skipped else reply.extents
-        return SequenceRange(
-            first, last, tuple(Extent(one.path, one.offset, one.length) for one in found)
-        )
+        return SequenceRange(first, last, self._marks.located(number, first, last))
 
     def read(self, partition: SequenceRange) -> Iterator[pa.RecordBatch]:
         return coalesced(self._batches(partition))

@@ -1,0 +1,38 @@
+"""What a source asks the node: where the next batch ends, and where its records lie."""
+
+from __future__ import annotations
+
+from ha_engine.query.link import Address, NodeLink
+from ha_engine.query.source import SourceOptions
+from ha_engine.types import Extent, Mark
+from ha_engine.v1 import local_pb2 as pb
+
+
+class Marks:
+    """Of the query that ``options`` name. Each call raises what ``NodeLink.call`` does."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._query, self._incarnation = options.query, options.incarnation
+        self._link = NodeLink(Address(options.socket, options.incarnation))
+
+    def after(self, number: int) -> Mark:
+        """The mark that follows the one with that number; blocks until there is one."""
+        request = pb.AwaitMarkRequest(
+            incarnation=self._incarnation, query=self._query, after=number
+        )
+        while (reply := self._link.call(self._link.stub.AwaitMark, request)).pending:
+            pass
+        return Mark(self._query, reply.number, reply.sequence)
+
+    def located(self, number: int, first: int, last: int) -> tuple[Extent, ...]:
+        """The bytes that hold these sequences; none of a batch that is skipped."""
+        request = pb.LocateRequest(
+            incarnation=self._incarnation,
+            query=self._query,
+            number=number,
+            first_sequence=first,
+            last_sequence=last,
+        )
+        reply = self._link.call(self._link.stub.Locate, request)
+        found = () if reply.skipped else reply.extents
+        return tuple(Extent(one.path, one.offset, one.length) for one in found)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
-
-from sqlalchemy import Engine
 
 from ha_engine import __version__
 from ha_engine.access import Access, Right
@@ -30,12 +27,10 @@ from ha_engine.core import (
     QueryPlan,
     RestartPolicy,
 )
+from ha_engine.database_assembly import database_engine
 from ha_engine.journal import Journal
 from ha_engine.journal.writer import JournalWriter
 from ha_engine.outbox import Outbox
-from ha_engine.postgres.engine import open_engine
-from ha_engine.postgres.lease_listener import LeaseListener
-from ha_engine.postgres.lease_store import PostgresLeaseStore
 from ha_engine.postgres.snapshot_store import CALL_SECONDS, SnapshotStore
 from ha_engine.publish import Publisher, Sink
 from ha_engine.publish.delivery import Timing
@@ -120,39 +115,6 @@ def _plans(application: StreamApplication) -> tuple[QueryPlan, ...]:
             query.on_change.value if query.on_change else None,
         )
         for query in application.queries.values()
-    )
-
-
-def lease_store_of(config: Config, url: str | None = None) -> PostgresLeaseStore:
-    """The lease row of the group, in the database of the config unless ``url`` names another."""
-    lease = config.lease
-    return PostgresLeaseStore(
-        database_engine(config, url, lease.db_timeout),
-        config.group,
-        lease.ttl,
-        db_timeout=lease.db_timeout,
-        schema=config.database.schema_name,
-    )
-
-
-def database_engine(config: Config, url: str | None, timeout: float) -> Engine:
-    """``timeout`` in seconds bounds every statement."""
-    database = config.database
-    return open_engine(
-        url or database.url.get_secret_value(),
-        connect_timeout=database.connect_timeout,
-        statement_timeout=timeout,
-    )
-
-
-def lease_listener_of(config: Config, heard: Callable[[], None]) -> LeaseListener:
-    """Not started. ``heard`` is called on the event loop that runs now."""
-    loop = asyncio.get_running_loop()
-    return LeaseListener(
-        database_engine(config, None, config.lease.db_timeout),
-        config.group,
-        lambda: loop.call_soon_threadsafe(heard),
-        schema=config.database.schema_name,
     )
 
 

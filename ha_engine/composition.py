@@ -29,14 +29,13 @@ from ha_engine.assembly import (
     core_of,
     gate_of,
     hello_of,
-    lease_listener_of,
-    lease_store_of,
     places_of,
     publisher_of,
 )
 from ha_engine.config import Config
 from ha_engine.core import inputs as on
 from ha_engine.data_dir import DataDirectory
+from ha_engine.database_assembly import lease_listener_of, lease_store_of
 from ha_engine.driver import Driver
 from ha_engine.errors import ConfigError
 from ha_engine.journal import Journal
@@ -87,7 +86,7 @@ class Node:
     ) -> None:
         self.config, self.service, self.started_at = config, service, time.monotonic()
         self.application = load_application(config.application)
-        self.data = DataDirectory(config.node.data_dir)
+        self.data = DataDirectory(config.node.data_dir, process_id)
         self.journal, self.outbox = self._open(living)
         self.core = core_of(
             config, self.application, self.journal, process_id, self.data.high_water()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from dataclasses import asdict
@@ -10,34 +9,18 @@ from pathlib import Path
 
 from ha_engine import base_file
 from ha_engine.core import HighWater
+from ha_engine.directory_lock import lock_for_process
 from ha_engine.durable import fsync_directory
-from ha_engine.errors import DataDirectoryLocked, DiskFailed
+from ha_engine.errors import DiskFailed
 from ha_engine.types import DatabaseIdentity
-
-
-def lock_directory(path: Path, name: str) -> int:
-    """Makes ``path`` and locks ``name`` in it; the lock lasts until the descriptor is closed.
-
-    Raises DataDirectoryLocked when another process has it.
-    """
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = os.open(path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(lock)
-        raise DataDirectoryLocked(
-            f"{path} is in use by another node; stop it, or give this node a data_dir of its own"
-        ) from error
-    return lock
 
 
 class DataDirectory:
     """Locked from construction to ``close``. Raises DataDirectoryLocked when another has it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, process_id: str) -> None:
         self.path = path
-        self._lock = lock_directory(path, "node.lock")
+        self._lock = lock_for_process(path, process_id)
 
     @property
     def journal(self) -> Path:

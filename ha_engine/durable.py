@@ -1,10 +1,15 @@
-"""What makes names durable, which writing a file does not."""
+"""What makes names durable, which writing a file does not, and what tells that a host was off."""
 
 from __future__ import annotations
 
 import os
 import uuid
 from pathlib import Path
+
+
+def boot_id() -> str:
+    """Another one after each start of the kernel."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def fsync_directory(directory: Path) -> None:

@@ -11,10 +11,10 @@ import structlog
 
 from ha_engine import logs, notify
 from ha_engine.api.server import listen
-from ha_engine.assembly import database_engine, lease_store_of
 from ha_engine.config import Config
 from ha_engine.config.load import load_config
-from ha_engine.data_dir import lock_directory
+from ha_engine.database_assembly import database_engine, lease_store_of
+from ha_engine.directory_lock import lock_directory
 from ha_engine.errors import DatabaseUnreachable
 from ha_engine.journal.opening import read_identity
 from ha_engine.postgres.embedded import EmbeddedPostgres

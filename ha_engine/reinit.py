@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ha_engine.archive.restoring import WHOLE
 from ha_engine.config import Config
-from ha_engine.data_dir import lock_directory
+from ha_engine.directory_lock import lock_directory
 from ha_engine.durable import fsync_directory
 from ha_engine.errors import (
     ConfigError,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from ha_engine.assembly import database_engine
 from ha_engine.config import Config
 from ha_engine.config.load import dereferenced
+from ha_engine.database_assembly import database_engine
 from ha_engine.errors import ConfigError
 from ha_engine.plugin_options import options_of
 from ha_engine.plugins import SinkPlace, sink_kind

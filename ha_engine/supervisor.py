@@ -3,7 +3,8 @@
 It decides little: the node process is restarted when it dies, and says over the local socket which
 query process it wants. What it adds is certainty about death: a query process counts as gone only
 when no process of its session is left (R20), and the lease is released the moment the node process
-has been reaped. It holds no state that a restart would miss.
+has been reaped, or with the start of this one, if the one before it died with its node process. It
+holds no state that a restart would miss.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import structlog
 from ha_engine import logs
 from ha_engine.config import Config
 from ha_engine.config.load import load_config
+from ha_engine.directory_lock import last_process
 from ha_engine.errors import EngineError, QueryProcessFailed
 from ha_engine.notify import ServiceManager
 from ha_engine.query.lifeline import ProcessId
@@ -91,6 +93,7 @@ class Supervisor:
         # Of the stream that is open now: what an older one did not tell is told by its first event.
         self._events: asyncio.Queue[pb.SupervisorEvent] = asyncio.Queue()
         self._stopping, self._reload_asked = asyncio.Event(), asyncio.Event()
+        self._releasing = asyncio.Lock()
 
     def stop(self) -> None:
         self._stopping.set()
@@ -105,22 +108,31 @@ class Supervisor:
     async def run(self) -> int:
         """Returns the exit code of the command."""
         await asyncio.to_thread(kill_session, self._home, None)
+        earlier = last_process(self._config.node.data_dir)
+        releasing = asyncio.create_task(self._release(earlier), name="release of the last process")
+        # Spark takes longer to start than the node process does, which adopts it.
+        await self._start_query(str(uuid.uuid4()))
+        code = await self._keep_node_running()
+        await self._end_query("the node has stopped")
+        await releasing
+        return max(code, 0)
+
+    # -- node process ------------------------------------------------------------------------------
+
+    async def _keep_node_running(self) -> int:
+        """The exit code of the last node process."""
         failures = 0
         while True:
             code, lived, served = await self._run_node()
             of_no_use = code in (0, WRONG_USAGE) or (not served and code > 0)
             if self._stopping.is_set() or of_no_use:
-                break
+                return code
             failures = 1 if lived > SETTLED_SECONDS else failures + 1
             doubled = 0.5 * 2.0 ** min(failures, 10)  # a power of a thousand is no float
             wait = 0.0 if failures == 1 else min(BACKOFF_SECONDS_MAX, doubled)
             log.warning("node process ended", code=code, restart_in_seconds=wait)
             if await self._stopped_within(wait):
-                break
-        await self._end_query("the node has stopped")
-        return max(code, 0)
-
-    # -- node process ------------------------------------------------------------------------------
+                return code
 
     async def _run_node(self) -> tuple[int, float, bool]:
         """One life of the node process: exit code, seconds lived, whether it ever served."""
@@ -139,7 +151,7 @@ class Supervisor:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         if code != 0:
-            await asyncio.to_thread(self._release, process_id)
+            await self._release(process_id)
         return code, time.monotonic() - node.started_at, served.is_set()
 
     async def _spawn_node(self, process_id: str) -> Child:
@@ -176,8 +188,13 @@ class Supervisor:
             self._reload_asked.clear()
             _signal(node.process.pid, signal.SIGHUP)
 
-    def _release(self, process_id: str) -> None:
+    async def _release(self, process_id: str | None) -> None:
         """The node process is certainly dead: nobody needs to wait for its ttl."""
+        async with self._releasing:
+            if process_id is not None:
+                await asyncio.to_thread(self._release_now, process_id)
+
+    def _release_now(self, process_id: str) -> None:
         dead = Holder(self._config.node.id, process_id)
         try:
             row = self._store.read()

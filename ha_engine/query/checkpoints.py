@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ha_engine.durable import boot_id
 from ha_engine.errors import QueryProcessFailed
 from ha_engine.query.disk import disk
 
@@ -29,11 +30,6 @@ _LOST = (
     "snapshot, or set on_change to reset and change the query (a comment is enough) to start with "
     "empty state"
 )
-
-
-def boot_id() -> str:
-    """Another one after each start of the kernel."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def open_checkpoint(

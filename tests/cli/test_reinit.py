@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 from ha_engine.archive.restoring import Places, finish
 from ha_engine.cli import root
 from ha_engine.core import HighWater
-from ha_engine.data_dir import DataDirectory, lock_directory
+from ha_engine.data_dir import DataDirectory
+from ha_engine.directory_lock import lock_directory
 from ha_engine.errors import ConfigError, DataDirectoryLocked, EngineError, OnlyCopy
 from ha_engine.journal import Journal
 from ha_engine.journal.identity import FILE_NAME
@@ -33,7 +34,7 @@ Run = Callable[..., Result]
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     """The data directory of node-b: a journal with one record, an outbox, checkpoints."""
-    data = DataDirectory(tmp_path / "node-b")
+    data = DataDirectory(tmp_path / "node-b", "p1")
     data.keep(HIGH_WATER)
     journal = Journal.open(data.journal, group="flights")
     journal.bind_group("group-1")
@@ -110,7 +111,7 @@ def test_the_data_goes_and_who_the_node_is_stays(
         assert f"deleted the {name}" in result.output
     assert "2.0 kB" in result.output
     assert "a new one, which begins from the newest snapshot, or from" in result.output
-    data = DataDirectory(home)
+    data = DataDirectory(home, "p1")
     assert data.high_water() == HIGH_WATER
     with closing(Journal.open(data.journal, group="flights")) as journal:
         assert journal.journal_id != member.journal_id

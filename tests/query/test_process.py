@@ -19,9 +19,10 @@ from typing import Any
 import psutil
 import pytest
 
+from ha_engine.durable import boot_id
 from ha_engine.outbox import Verdict
 from ha_engine.query.application import QuerySpec, StreamApplication, load_application
-from ha_engine.query.checkpoints import CLEAN_FILE, STAMP_FILE, boot_id
+from ha_engine.query.checkpoints import CLEAN_FILE, STAMP_FILE
 from ha_engine.query.link import Address, NodeLink, Superseded, open_channel
 from ha_engine.query.main import Attendance
 from ha_engine.query.runner import QueryRunner
@@ -112,7 +113,8 @@ def jvm_of(process: subprocess.Popen[bytes]) -> psutil.Process:
 
 def scratch(node: LocalNode) -> list[Path]:
     """What a Spark that was killed leaves on the disk, until the next one starts."""
-    return list((node.checkpoints / ".scratch").iterdir())
+    found = (node.checkpoints / ".scratch").iterdir()
+    return [path for path in found if path.name != "home"]
 
 
 def sums(node: LocalNode) -> QuerySpec:

@@ -38,6 +38,7 @@ LIMITS = MarkLimits(
 )
 PLANS = (plan("delays", "flights", "board"), plan("storms", "flights weather", "archive"))
 TICK_SECONDS = 0.25
+LATE_RELEASE = 40.0
 
 
 class _Nobody:
@@ -155,7 +156,9 @@ class SimNode(World):
         self.group.network.died(self.node)
         self.group.facts.node_died(self)
         if released:
+            # At once by the supervisor that saw it die; late by the next one, where both died.
             delay = self.random.uniform(0.01, 0.5)
+            delay = delay if delay < 0.3 else (delay - 0.29) * LATE_RELEASE
             self.group.agenda.after(delay, lambda: self.group.database.release(dead))
         self.group.restart(self)
 

@@ -29,7 +29,7 @@ def _table(value: str) -> str:
     return value
 
 
-class _PostgresSink(Section):
+class PostgresSinkSection(Section):
     table: Annotated[str, AfterValidator(_table)]
     mode: Literal["insert", "upsert"] = "insert"
     key: list[Name] = Field(default_factory=list)
@@ -50,7 +50,7 @@ def sinks_of(where: str, raw: list[PluginSection], mode: OutputMode) -> tuple[Si
 def _sink(where: str, raw: PluginSection, mode: OutputMode) -> SinkSpec:
     if raw.type == "postgres":
         options = raw.model_extra or {}
-        return _postgres_sink(where, raw.name, _fitting(where, _PostgresSink, options), mode)
+        return _postgres_sink(where, raw.name, _fitting(where, PostgresSinkSection, options), mode)
     return PluginSinkSpec(raw.name, raw.type, *guarantee_and_options(where, raw, sink_kind))
 
 
@@ -63,7 +63,9 @@ def _fitting(where: str, model: type[M], options: dict[str, Any]) -> M:
         ) from None
 
 
-def _postgres_sink(where: str, name: str, raw: _PostgresSink, mode: OutputMode) -> PostgresSinkSpec:
+def _postgres_sink(
+    where: str, name: str, raw: PostgresSinkSection, mode: OutputMode
+) -> PostgresSinkSpec:
     if raw.mode == "upsert" and not raw.key:
         raise ApplicationError(f"{where}: mode upsert needs key, the columns that tell rows apart")
     if raw.mode == "insert" and raw.key:

@@ -14,6 +14,19 @@ from ha_engine.durable import fsync_directory
 from ha_engine.errors import DiskFailed
 from ha_engine.types import DatabaseIdentity
 
+_HIGH_WATER = "high_water.json"
+
+
+def kept_high_water(path: Path) -> HighWater:
+    """What was kept last below ``path``; the lowest possible in a new directory."""
+    try:
+        kept = json.loads((path / _HIGH_WATER).read_text())
+    except FileNotFoundError:
+        return HighWater()
+    identity = DatabaseIdentity(**kept["identity"]) if kept["identity"] else None
+    forced, tried = kept.get("forced", 0), kept.get("tried", (0, 0))
+    return HighWater(kept["epoch"], kept["version"], identity, forced, tuple(tried))
+
 
 class DataDirectory:
     """Locked from construction to ``close``. Raises DataDirectoryLocked when another has it."""
@@ -41,18 +54,11 @@ class DataDirectory:
     # -- high water --------------------------------------------------------------------------------
 
     def high_water(self) -> HighWater:
-        """What was kept last; the lowest possible in a new directory."""
-        try:
-            kept = json.loads((self.path / "high_water.json").read_text())
-        except FileNotFoundError:
-            return HighWater()
-        identity = DatabaseIdentity(**kept["identity"]) if kept["identity"] else None
-        forced, tried = kept.get("forced", 0), kept.get("tried", (0, 0))
-        return HighWater(kept["epoch"], kept["version"], identity, forced, tuple(tried))
+        return kept_high_water(self.path)
 
     def keep(self, high_water: HighWater) -> None:
         """Durable when it returns. Blocks for two fsyncs. Raises DiskFailed."""
-        target, draft = self.path / "high_water.json", self.path / "high_water.tmp"
+        target, draft = self.path / _HIGH_WATER, self.path / "high_water.tmp"
         try:
             with draft.open("w") as file:
                 json.dump(asdict(high_water), file)

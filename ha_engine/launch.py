@@ -22,6 +22,7 @@ from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.upgrade import require_current, upgrade
 from ha_engine.query.application import load_application
 from ha_engine.query.session import check_java
+from ha_engine.runtime_dir import make_runtime_dir
 from ha_engine.supervisor import Supervisor
 
 log = structlog.get_logger(__name__)
@@ -50,6 +51,7 @@ def run(config_path: Path | None) -> int:
 def _require_place(config: Config) -> None:
     """What the node process would end with at once is told here, before there are more logs."""
     listen(config.http.listen).close()
+    make_runtime_dir(config.socket_path.parent)
     read_identity(config.node.data_dir / "journal", config.group)
 
 

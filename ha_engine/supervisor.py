@@ -18,9 +18,8 @@ import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import grpc
 import structlog
@@ -32,8 +31,8 @@ from ha_engine.directory_lock import last_process
 from ha_engine.errors import EngineError, QueryProcessFailed
 from ha_engine.notify import ServiceManager
 from ha_engine.query.lifeline import ProcessId
+from ha_engine.releasing import LeaseStore, Releases
 from ha_engine.sessions import MARKER, kill_session, members
-from ha_engine.types import DatabaseIdentity, Holder, LeaseRow
 from ha_engine.v1 import local_pb2 as pb
 from ha_engine.v1 import local_pb2_grpc as rpc
 
@@ -52,16 +51,6 @@ SETTLED_SECONDS = 30.0
 """A node process that lived so long starts again at once."""
 WRONG_USAGE = 2
 """Exit code of a node process that a restart would not help."""
-
-
-class LeaseStore(Protocol):
-    """What is needed to give up the lease of a dead node process."""
-
-    def read(self) -> LeaseRow | None: ...
-    def identity(self) -> DatabaseIdentity: ...
-    def compare_and_set(
-        self, expected: LeaseRow, wanted: LeaseRow, *, why: str | None = None
-    ) -> LeaseRow | None: ...
 
 
 @dataclass
@@ -84,7 +73,8 @@ class Supervisor:
         service: Mapping[str, str],
     ) -> None:
         """``service`` is what the node process is to know of the service manager."""
-        self._config, self._config_path, self._store = config, config_path, store
+        self._config, self._config_path = config, config_path
+        self._releases = Releases(store, config.node.id, config.node.data_dir)
         self._service = service
         self._home = str(config.node.data_dir.resolve())
         self._query: Child | None = None
@@ -93,7 +83,6 @@ class Supervisor:
         # Of the stream that is open now: what an older one did not tell is told by its first event.
         self._events: asyncio.Queue[pb.SupervisorEvent] = asyncio.Queue()
         self._stopping, self._reload_asked = asyncio.Event(), asyncio.Event()
-        self._releasing = asyncio.Lock()
 
     def stop(self) -> None:
         self._stopping.set()
@@ -108,14 +97,23 @@ class Supervisor:
     async def run(self) -> int:
         """Returns the exit code of the command."""
         await asyncio.to_thread(kill_session, self._home, None)
+        if self._stopping.is_set():
+            return 0
         earlier = last_process(self._config.node.data_dir)
-        releasing = asyncio.create_task(self._release(earlier), name="release of the last process")
-        # Spark takes longer to start than the node process does, which adopts it.
-        await self._start_query(str(uuid.uuid4()))
-        code = await self._keep_node_running()
-        await self._end_query("the node has stopped")
-        await releasing
-        return max(code, 0)
+        releasing = asyncio.create_task(self._release_earlier(earlier), name="release")
+        try:
+            # Spark takes longer to start than the node process does, which adopts it.
+            await self._start_query(str(uuid.uuid4()))
+            return max(await self._keep_node_running(), 0)
+        finally:
+            releasing.cancel()
+            await self._end_query("the node has stopped")
+
+    async def _release_earlier(self, process_id: str | None) -> None:
+        """Of a node process that died with its supervisor. The database may start later than
+        this node does; after a ttl the lease has ended by itself."""
+        if process_id is not None:
+            await self._releases.release(process_id, within=self._config.lease.ttl)
 
     # -- node process ------------------------------------------------------------------------------
 
@@ -151,7 +149,7 @@ class Supervisor:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         if code != 0:
-            await self._release(process_id)
+            await self._releases.release(process_id)
         return code, time.monotonic() - node.started_at, served.is_set()
 
     async def _spawn_node(self, process_id: str) -> Child:
@@ -187,24 +185,6 @@ class Supervisor:
             await served.wait()
             self._reload_asked.clear()
             _signal(node.process.pid, signal.SIGHUP)
-
-    async def _release(self, process_id: str | None) -> None:
-        """The node process is certainly dead: nobody needs to wait for its ttl."""
-        async with self._releasing:
-            if process_id is not None:
-                await asyncio.to_thread(self._release_now, process_id)
-
-    def _release_now(self, process_id: str) -> None:
-        dead = Holder(self._config.node.id, process_id)
-        try:
-            row = self._store.read()
-            # After a failover of the database an older row may stand there. A write of ours would
-            # make it look new to a peer that must not acquire from it (R5).
-            if row is not None and row.holder == dead and row.identity == self._store.identity():
-                free = replace(row, version=row.version + 1, holder=None, successor=None)
-                self._store.compare_and_set(row, free, why="the node process died")
-        except EngineError as error:
-            log.warning("lease not released; it ends by itself", reason=str(error))
 
     async def _stopped_within(self, seconds: float) -> bool:
         try:

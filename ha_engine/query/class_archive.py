@@ -27,6 +27,7 @@ WRITE_AFTER_SECONDS = 60.0
 WRITE_SECONDS_MAX = 1800.0
 FREE_BYTES_MIN = 2 << 30
 """An archive has some 190 MB; a disk that is nearly full has better uses for them."""
+TRIALS_MAX = 2
 _MAIN_CLASS = "org.apache.spark.deploy.SparkSubmit"
 _SHAPING = ("-Xmx", "-XX:+Use", "-XX:-Use", "--add-modules")
 """What an archive must have been written with to be mapped later."""
@@ -61,7 +62,8 @@ class ClassArchive:
             self._listing = not self._archive.exists()
             if self._listing:
                 return (f"-XX:DumpLoadedClassList={self._list}",)
-            self._trial.touch()
+            with self._trial.open("ab") as trial:
+                trial.write(b".")
         except OSError as error:
             log.warning("Spark starts without its class archive", reason=str(error))
             return ()
@@ -69,10 +71,12 @@ class ClassArchive:
         return (f"-XX:SharedArchiveFile={self._archive}", "-XX:+VerifySharedSpaces")
 
     def _throw_away_what_does_not_fit(self) -> None:
-        """A trial that is still there belongs to a start that did not come up."""
-        suspect = self._trial.exists()
+        """Each start leaves a mark until it has come up. One may have been killed; two in a row
+        may have died of the archive."""
+        suspect = self._trial.exists() and self._trial.stat().st_size >= TRIALS_MAX
+        kept = () if suspect else (self._archive, self._trial)
         for path in self._directory.iterdir():
-            if suspect or path != self._archive:
+            if path not in kept:
                 path.unlink()
 
     def spark_started(self) -> None:

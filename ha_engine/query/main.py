@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -110,11 +110,7 @@ def _class_archive(settings: Settings) -> ClassArchive | NoArchive:
 class Attendance:
     """The stream of commands, opened again for as long as the node is away and not ended."""
 
-    def __init__(
-        self, address: Address, channel: grpc.Channel, reached: Callable[[], None] = lambda: None
-    ) -> None:
-        """``reached`` is called once, when the node answers on its socket."""
-        self._channel, self._reached = channel, reached
+    def __init__(self, address: Address, channel: grpc.Channel) -> None:
         self._stub = LocalStub(channel)
         self._request = pb.AttendRequest(incarnation=address.incarnation)
         self._ended = threading.Event()
@@ -122,7 +118,6 @@ class Attendance:
 
     def commands(self) -> Iterator[pb.QueryCommand]:
         """Ends when the node ends the stream or ``end`` is called. Raises Superseded."""
-        grpc.channel_ready_future(self._channel).add_done_callback(lambda _: self._reached())
         while not self._ended.is_set():
             self._call = call = self._stub.Attend(self._request)
             if self._ended.is_set():
@@ -152,10 +147,11 @@ class QueryProcess:
         versions = ApplicationVersions(settings.application)
         self._channel = open_channel(settings.address)
         deadline = StartDeadline(settings.start_seconds_max)
-        self._attendance = Attendance(settings.address, self._channel, deadline.node_reached)
+        self._attendance = Attendance(settings.address, self._channel)
         self._failure: BaseException | None = None
         link = NodeLink(settings.address, channel=self._channel)
         self._classes = _class_archive(settings)
+        signal.signal(signal.SIGTERM, lambda *_: self._asked_to_end_at_once())
         options = self._classes.java_options()
         self._spark = start_spark(replace(settings.spark, java_options=options), versions.directory)
         self._classes.spark_started()
@@ -192,6 +188,11 @@ class QueryProcess:
             log.error("query process ends", reason=str(failure))
         self._channel.close()
         return _exit_code(failure)
+
+    def _asked_to_end_at_once(self) -> None:
+        """While Spark starts: nothing is open yet, and the class archive is not to blame."""
+        self._classes.spark_started()
+        os._exit(0)
 
     def _asked_to_end(self) -> None:
         _exit_at_the_latest(0)

@@ -12,27 +12,38 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import structlog
+
+log = structlog.get_logger(__name__)
+
 _VARIABLE, _LEFT_OUT = "SPARK_HOME", "python"
 
 
 @contextmanager
 def lean_spark_home(directory: Path) -> Iterator[None]:
-    """What is started meanwhile takes ``directory`` for its Spark home: links into the real one."""
-    from pyspark.find_spark_home import _find_spark_home
+    """What is started meanwhile takes ``directory`` for its Spark home: links into PySpark's own.
 
-    before = os.environ.get(_VARIABLE)
-    _link(Path(_find_spark_home()), directory)
+    A home that the user chose is left as it is: its workers' Python may be another.
+    """
+    if _VARIABLE in os.environ or not _linked(directory):
+        yield
+        return
     os.environ[_VARIABLE] = str(directory)
     try:
         yield
     finally:
-        os.environ.pop(_VARIABLE)
-        if before is not None:
-            os.environ[_VARIABLE] = before
+        del os.environ[_VARIABLE]
 
 
-def _link(home: Path, directory: Path) -> None:
-    directory.mkdir(parents=True)
-    for entry in home.iterdir():
-        if entry.name != _LEFT_OUT:
-            (directory / entry.name).symlink_to(entry.resolve())
+def _linked(directory: Path) -> bool:
+    from pyspark.find_spark_home import _find_spark_home
+
+    try:
+        directory.mkdir()
+        for entry in Path(_find_spark_home()).iterdir():
+            if entry.name != _LEFT_OUT:
+                (directory / entry.name).symlink_to(entry)
+    except OSError as error:
+        log.warning("Spark's workers start more slowly", reason=str(error))
+        return False
+    return True

@@ -1,4 +1,4 @@
-"""Ends this process when a step of its start takes too long, and says which one.
+"""Ends this process when Spark takes too long to start.
 
 A JVM that hangs before it answers can be waited for with no call that has a timeout.
 """
@@ -17,25 +17,18 @@ LATE_EXIT_CODE = 1
 
 
 class StartDeadline:
-    """Runs from its making: ``spark_started``, then ``node_reached`` within ``seconds``."""
+    """Runs from its making until ``spark_started``, at most ``seconds``."""
 
     def __init__(self, seconds: float) -> None:
         self._late = (
             f"Spark did not start within {seconds:g} s; "
             "give the host more room, or raise query.start_timeout"
         )
-        self._late_then = (
-            f"Spark started, but the node did not answer on its socket within {seconds:g} s of "
-            "query.start_timeout; see the log of the node process"
-        )
         self._timer = threading.Timer(seconds, self._end)
         self._timer.daemon = True
         self._timer.start()
 
     def spark_started(self) -> None:
-        self._late = self._late_then
-
-    def node_reached(self) -> None:
         self._timer.cancel()
 
     def _end(self) -> None:

@@ -58,11 +58,21 @@ def test_an_archive_that_is_damaged_does_not_keep_java_from_starting(tmp_path: P
         assert COMPLAINT in run(archive).stderr
 
 
-def test_an_archive_that_a_start_died_with_is_not_tried_again(tmp_path: Path) -> None:
+def test_an_archive_that_two_starts_died_with_is_not_tried_again(tmp_path: Path) -> None:
     archive = written(tmp_path)
-    run(archive)  # and nobody says that it came up
+    for _ in range(2):
+        run(archive)  # and nobody says that it came up
     assert not any("SharedArchiveFile" in option for option in archive.java_options())
     assert not list(tmp_path.glob("*.jsa"))
+
+
+def test_an_archive_outlives_a_start_that_was_killed(tmp_path: Path) -> None:
+    archive = written(tmp_path)
+    for _ in range(3):
+        run(archive)  # killed, for all that anybody knows
+        run(archive)
+        archive.spark_started()
+    assert any("SharedArchiveFile" in option for option in archive.java_options())
 
 
 def test_the_archive_of_another_installation_is_deleted(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -242,32 +241,15 @@ def test_a_process_whose_spark_does_not_start_in_time_ends_and_says_so(node: Loc
     assert not node.seen.attended
 
 
-@pytest.mark.parametrize("late", [True, False])
-def test_a_process_that_does_not_reach_its_node_in_time_ends_and_says_so(late: bool) -> None:
-    code = (
-        "import sys, time; from ha_engine.query.start_deadline import StartDeadline\n"
-        "deadline = StartDeadline(0.3); deadline.spark_started()\n"
-        f"{late} or deadline.node_reached()\n"
-        "time.sleep(1.5)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == (1 if late else 0)
-    assert ("the node did not answer on its socket" in done.stdout + done.stderr) is late
-
-
-def test_a_node_counts_as_reached_when_it_answers_and_not_before(node: LocalNode) -> None:
-    node.stop()
-    reached = threading.Event()
-    address = Address(str(node.socket), node.incarnation)
-    waiting = Attendance(address, open_channel(address), reached.set)
-    listening = threading.Thread(target=lambda: list(waiting.commands()))
-    listening.start()
-    assert not reached.wait(1.0)
-    node.start()
-    assert reached.wait(30)
-    waiting.end()
-    listening.join(30)
-    assert not listening.is_alive()
+def test_a_process_that_is_asked_to_end_while_spark_starts_does_so_at_once(node: LocalNode) -> None:
+    """The class archive is not to blame for it: the next start maps it again."""
+    (node.directory / "application.yaml").write_text(APPLICATION + QUERIES)
+    process = started(node)
+    wait_until(lambda: "java" in {one.name() for one in session_of(process)}, within=30, every=0.02)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 0
+    assert not node.seen.attended
+    wait_until(lambda: not session_of(process), within=30)
 
 
 def attendance(node: LocalNode, incarnation: str) -> Attendance:

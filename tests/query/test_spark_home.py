@@ -1,32 +1,43 @@
-"""The home from which Spark starts: the real one, but for what its workers need not import."""
+"""The home from which Spark starts: PySpark's own, but for what its workers need not import."""
+
+from __future__ import annotations
 
 import os
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from ha_engine.query.spark_home import lean_spark_home
 
+OWN = Path(pyspark.__file__).parent
 
-def test_it_has_everything_of_the_users_own_home_but_its_python(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own, lean = tmp_path / "own", tmp_path / "lean"
-    for part in ("bin", "conf", "jars", "python"):
-        (own / part).mkdir(parents=True)
-    (own / "conf" / "spark-defaults.conf").write_text("spark.app.name theirs")
-    monkeypatch.setenv("SPARK_HOME", str(own))
+
+@pytest.fixture(autouse=True)
+def no_home_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+
+
+def test_it_has_everything_of_pysparks_own_but_its_python(tmp_path: Path) -> None:
+    lean = tmp_path / "lean"
     with lean_spark_home(lean):
         assert os.environ["SPARK_HOME"] == str(lean)
-        assert sorted(entry.name for entry in lean.iterdir()) == ["bin", "conf", "jars"]
-        assert (lean / "conf" / "spark-defaults.conf").read_text() == "spark.app.name theirs"
-    assert os.environ["SPARK_HOME"] == str(own)
+        left_out = {path.name for path in OWN.iterdir()} - {path.name for path in lean.iterdir()}
+        assert left_out == {"python"}
+        assert (lean / "jars").resolve() == (OWN / "jars").resolve()
+    assert "SPARK_HOME" not in os.environ
 
 
-def test_who_has_set_no_home_has_none_afterwards(
+def test_one_that_the_user_chose_is_left_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("SPARK_HOME", raising=False)
+    monkeypatch.setenv("SPARK_HOME", "/opt/spark")
     with lean_spark_home(tmp_path / "lean"):
-        assert (tmp_path / "lean" / "jars").is_dir()
-    assert "SPARK_HOME" not in os.environ
+        assert os.environ["SPARK_HOME"] == "/opt/spark"
+    assert os.environ["SPARK_HOME"] == "/opt/spark"
+
+
+def test_spark_starts_from_its_own_where_no_other_can_be_made(tmp_path: Path) -> None:
+    (tmp_path / "lean").write_text("in the way")
+    with lean_spark_home(tmp_path / "lean"):
+        assert "SPARK_HOME" not in os.environ

@@ -125,9 +125,10 @@ class Database:
         if not holds or not self.reaches(dead[0]):
             return
         assert row is not None
-        if row.identity not in (None, self.table.identity):
-            return
         assert row.holder is not None
+        kept = self.group.nodes[dead[0]].disk.high_water
+        if row.identity not in (None, self.table.identity) or (kept and kept.above(row)):
+            return
         if (row.holder.node, row.holder.process) == dead:
             self.put(replace(row, version=row.version + 1, holder=None, successor=None))
             self.group.count("supervisor releases")

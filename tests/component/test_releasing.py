@@ -1,0 +1,113 @@
+"""The lease of a node process that is dead, given up on a real database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ha_engine.core import HighWater
+from ha_engine.data_dir import DataDirectory
+from ha_engine.errors import DatabaseUnreachable
+from ha_engine.postgres.engine import open_engine
+from ha_engine.postgres.lease_store import PostgresLeaseStore
+from ha_engine.postgres.upgrade import upgrade
+from ha_engine.releasing import Releases
+from ha_engine.types import DatabaseIdentity, Holder, LeaseRow, Member
+
+NODE, DEAD = "node-a", "the-dead-process"
+MEMBERS = (Member(NODE, "journal-a"), Member("node-b", "journal-b"))
+
+
+@pytest.fixture
+def store(database_url: str) -> Iterator[PostgresLeaseStore]:
+    engine = open_engine(database_url)
+    upgrade(engine)
+    with closing(PostgresLeaseStore(engine, "flights", 5.0, db_timeout=10)) as store:
+        yield store
+
+
+def held(store: PostgresLeaseStore, process: str = DEAD, version: int = 7) -> LeaseRow:
+    """By ``process``, as the row says now."""
+    identity = store.identity()
+    row = LeaseRow("g", Holder(NODE, process), 5, 1, MEMBERS, identity=identity)
+    assert store.create(row)
+    for _ in range(1, version):
+        before, row = row, replace(row, version=row.version + 1)
+        assert store.compare_and_set(before, row)
+    return row
+
+
+def release(store: object, data_dir: Path, process: str = DEAD, within: float = 0.0) -> None:
+    releases = Releases(store, NODE, data_dir)  # type: ignore[arg-type]
+    asyncio.run(releases.release(process, within=within))
+
+
+def test_nobody_holds_it_then_and_who_was_in_sync_is(
+    store: PostgresLeaseStore, tmp_path: Path
+) -> None:
+    before = held(store)
+    release(store, tmp_path)
+    after = store.read()
+    assert after is not None
+    assert (after.holder, after.version) == (None, before.version + 1)
+    assert after.in_sync == MEMBERS
+
+
+def test_that_of_the_next_process_is_left_alone(store: PostgresLeaseStore, tmp_path: Path) -> None:
+    before = held(store, process="the-next-one")
+    release(store, tmp_path)
+    assert store.read() == before
+
+
+def test_a_row_of_the_past_is_left_alone(store: PostgresLeaseStore, tmp_path: Path) -> None:
+    """The database was restored from its backup. The member that the row lists still may have been
+    written out since, and a write of ours would make the row look new to it (R5)."""
+    before = held(store)
+    data = DataDirectory(tmp_path, "the-next-one")
+    data.keep(HighWater(before.epoch, before.version + 1, store.identity()))
+    release(store, tmp_path)
+    assert store.read() == before
+    data.keep(HighWater(before.epoch, before.version, store.identity()))
+    release(store, tmp_path)
+    assert store.read() != before
+    data.close()
+
+
+class Late:
+    """The database of ``store``, which does not answer the first calls."""
+
+    def __init__(self, store: PostgresLeaseStore, calls: int) -> None:
+        self._store, self._calls = store, calls
+        self.identity, self.compare_and_set = store.identity, store.compare_and_set
+
+    def read(self) -> LeaseRow | None:
+        self._calls -= 1
+        if self._calls >= 0:
+            raise DatabaseUnreachable("it starts")
+        return self._store.read()
+
+
+def test_a_database_that_starts_later_is_asked_again(
+    store: PostgresLeaseStore, tmp_path: Path
+) -> None:
+    before = held(store)
+    release(Late(store, calls=1), tmp_path)
+    assert store.read() == before
+    release(Late(store, calls=3), tmp_path, within=60.0)
+    after = store.read()
+    assert after is not None
+    assert after.holder is None
+
+
+def test_a_failover_of_the_database_makes_it_a_row_of_the_past(
+    store: PostgresLeaseStore, tmp_path: Path
+) -> None:
+    before = held(store)
+    store.identity = lambda: DatabaseIdentity("7000", "00000009")  # type: ignore[method-assign]
+    release(store, tmp_path)
+    assert store.read() == before

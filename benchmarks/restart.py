@@ -1,9 +1,8 @@
 """A node loses all its processes (kill -9) and is started again: when is its first output there?
 
 With and without an archive of Spark's classes, in turns. A producer tries all the time; the times
-of the steps are looked at ten times a second, that of the row is PostgreSQL's own. A node alone
-must wait out its own lease, so the ttl is part of it. It has one query, or three that start at
-once.
+of the steps are looked at ten times a second, that of the row is PostgreSQL's own. The node is
+alone; it has one query, or three that start at once.
 """
 
 from __future__ import annotations

@@ -19,6 +19,8 @@ from starlette.applications import Starlette
 
 from ha_engine.access import OPEN, Access, Right, digest_of
 from ha_engine.client import endpoints
+from ha_engine.client.over_grpc import OverGrpc
+from ha_engine.client.over_http import OverHttp
 from ha_engine.client.payload import as_line
 from ha_engine.client.producer import Ack, Producer
 from ha_engine.client.transport import RemoteColumn
@@ -260,15 +262,28 @@ def test_a_frozen_active_is_not_asked_again_while_the_other_is_about_to_take_ove
     node: Node, scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(endpoints, "SILENT_SECONDS", 600)
+    asked = asked_over(OverGrpc if scheme.startswith("grpc") else OverHttp, monkeypatch)
     with sending_to_a_frozen_active(node, scheme) as (producer, frozen):
         has_refused_twice(node)
         node.call(node.solo.gate.open)
         producer.close()
         assert node.flights() == [1]
-        frozen.accept()
-        frozen.setblocking(False)
-        with pytest.raises(BlockingIOError):
-            frozen.accept()
+        assert asked.count(f"{scheme}127.0.0.1:{frozen.getsockname()[1]}") == 1
+
+
+def asked_over(
+    transport: type[OverGrpc] | type[OverHttp], monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
+    """Whom the producer asked; on its own, gRPC may connect a second time within one request."""
+    asked: list[str] = []
+    post = transport.post
+
+    async def noted(self: Any, url: str, *more: Any) -> Any:
+        asked.append(url)
+        return await post(self, url, *more)
+
+    monkeypatch.setattr(transport, "post", noted)
+    return asked
 
 
 def test_a_node_that_was_silent_is_not_waited_for_as_long_when_it_is_asked_again(

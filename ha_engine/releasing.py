@@ -45,7 +45,7 @@ class Releases:
         )
         try:
             await retrying(self._in_turn, process_id)
-        except EngineError as error:
+        except (EngineError, OSError, ValueError) as error:  # the latter of the high water's file
             log.warning("lease not released; it ends by itself", reason=str(error))
 
     async def _in_turn(self, process_id: str) -> None:

@@ -2,7 +2,8 @@
 
 Within a life messages arrive in order; a break loses what is on its way and is told to both ends.
 An *unreliable* network drops, doubles and keeps messages for a later life, against what the sync
-stage promises: safety must hold even then.
+stage promises: safety must hold even then. Who waits for what was dropped may do so for long, so
+that an unreliable life of a link ends when everything is healed.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class Link:
     blocked: set[tuple[str, str]] = field(default_factory=set)
     # A message was lost on this life, so nothing after it may arrive (TCP).
     torn: set[tuple[str, str]] = field(default_factory=set)
+    dropped: bool = False
     arrives_at: dict[tuple[str, str], float] = field(default_factory=dict)
     dial_at: float = 0.0
 
@@ -63,6 +65,7 @@ class Network:
     def _connect(self, link: Link, nodes: list[SimNode]) -> None:
         link.life, link.up = link.life + 1, True
         link.torn.clear()
+        link.dropped = False
         for node, peer in (nodes, nodes[::-1]):
             delay = self.random.uniform(0, self.delay_max)
             link.arrives_at[(peer.node, node.node)] = self.group.now + delay
@@ -114,14 +117,17 @@ class Network:
     def unblock(self) -> None:
         for link in self.links.values():
             link.blocked.clear()
-            if link.torn:
+            if link.torn or link.dropped:
                 self.cut(link)
 
     # -- messages ----------------------------------------------------------------------------------
 
     def send(self, source: SimNode, target: str, message: say.Message) -> None:
         link, way = self.link(source.node, target), (source.node, target)
-        if not link.up or way in link.torn or self.random.random() < self.drops:
+        if not link.up or way in link.torn:
+            return
+        if self.random.random() < self.drops:
+            link.dropped = True
             return
         delay = self.random.uniform(0.0005, self.delay_max)
         arrives = max(link.arrives_at.get(way, 0.0), self.group.now + delay)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -56,12 +55,7 @@ class Releases:
         # The core, which that imports, is not to keep the supervisor from starting everything.
         from ha_engine.data_dir import kept_high_water
 
-        row = self._store.read()
-        if row is None or row.holder != dead:
-            return
-        # A row of the past, after a failover of the database or from its backup. A write of ours
-        # would make it look new to a peer that must not acquire from it (R5).
-        if row.identity != self._store.identity() or kept_high_water(self._data_dir).above(row):
-            return
-        free = replace(row, version=row.version + 1, holder=None, successor=None)
-        self._store.compare_and_set(row, free, why="the node process died")
+        row, identity = self._store.read(), self._store.identity()
+        free = kept_high_water(self._data_dir).freed(row, dead, identity)
+        if row is not None and free is not None:
+            self._store.compare_and_set(row, free, why="the node process died")

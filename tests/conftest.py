@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from sqlalchemy import Engine, text
 
 from ha_engine.postgres.embedded import EmbeddedPostgres
 from ha_engine.postgres.engine import open_engine
+from ha_engine.postgres.lease_store import PostgresLeaseStore
 from ha_engine.postgres.upgrade import upgrade
 
 # Before gRPC is loaded. Tests fork only to exec at once, and its handlers have been seen to end the
@@ -62,6 +64,13 @@ def engine(database_url: str) -> Engine:
     engine = open_engine(database_url, statement_timeout=5)
     upgrade(engine)
     return engine
+
+
+@pytest.fixture
+def store(engine: Engine) -> Iterator[PostgresLeaseStore]:
+    """The lease of the group flights, which nobody has held."""
+    with closing(PostgresLeaseStore(engine, "flights", 5.0, db_timeout=10)) as store:
+        yield store
 
 
 @pytest.fixture

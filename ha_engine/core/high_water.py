@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ha_engine.types import DatabaseIdentity, LeaseRow
+from ha_engine.types import DatabaseIdentity, Holder, LeaseRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,18 @@ class HighWater:
 
     def above(self, row: LeaseRow) -> bool:
         return (row.epoch, row.version) < (self.epoch, self.version)
+
+    def freed(
+        self, row: LeaseRow | None, dead: Holder, identity: DatabaseIdentity
+    ) -> LeaseRow | None:
+        """What to write where ``dead`` holds the lease, a process that has certainly ended (R3).
+
+        None where it does not, and over a row of the past, after a failover of the database or from
+        its backup: a write would make it look new to a peer that must not acquire from it (R5).
+        """
+        if row is None or row.holder != dead or row.identity != identity or self.above(row):
+            return None
+        return replace(row, version=row.version + 1, holder=None, successor=None)
 
     def when_tried(self, epoch: int, over: LeaseRow | None) -> HighWater:
         """An acquire of ``epoch`` goes out; it needs ``over`` to stand there, or no row at all."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -20,9 +20,7 @@ from ha_engine.directory_lock import lock_directory
 from ha_engine.errors import ConfigError, DataDirectoryLocked, EngineError, OnlyCopy
 from ha_engine.journal import Journal
 from ha_engine.journal.identity import FILE_NAME
-from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.lease_store import PostgresLeaseStore
-from ha_engine.postgres.upgrade import upgrade
 from ha_engine.types import EpochStart, Holder, LeaseRow, Member, Position, Record
 
 OTHER = Member("node-a", "journal-a")
@@ -65,14 +63,6 @@ def config(database_url: str, home: Path) -> Path:
     ]
     file.write_text("\n".join(lines))
     return file
-
-
-@pytest.fixture
-def store(database_url: str) -> Iterator[PostgresLeaseStore]:
-    engine = open_engine(database_url)
-    upgrade(engine)
-    with closing(PostgresLeaseStore(engine, "flights", 5.0, db_timeout=10)) as store:
-        yield store
 
 
 @pytest.fixture

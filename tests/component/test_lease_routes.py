@@ -29,13 +29,6 @@ HELD = LeaseRow("g", Holder("node-a", "p"), 1, 1, (Member("node-a", "journal-a")
 PATHS = [("GET", "/v1/history"), ("POST", "/v1/pause"), ("POST", "/v1/resume")]
 
 
-@pytest.fixture
-def store(database_url: str) -> Iterator[PostgresLeaseStore]:
-    upgrade(open_engine(database_url))
-    with closing(_store(database_url)) as store:
-        yield store
-
-
 def _store(url: str) -> PostgresLeaseStore:
     return PostgresLeaseStore(open_engine(url), "flights", 5.0, db_timeout=10)
 

@@ -3,48 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-
-import pytest
 
 from ha_engine.core import HighWater
 from ha_engine.data_dir import DataDirectory
 from ha_engine.errors import DatabaseUnreachable
-from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.lease_store import PostgresLeaseStore
-from ha_engine.postgres.upgrade import upgrade
-from ha_engine.releasing import Releases
+from ha_engine.releasing import LeaseStore, Releases
 from ha_engine.types import DatabaseIdentity, Holder, LeaseRow, Member
 
 NODE, DEAD = "node-a", "the-dead-process"
 MEMBERS = (Member(NODE, "journal-a"), Member("node-b", "journal-b"))
 
 
-@pytest.fixture
-def store(database_url: str) -> Iterator[PostgresLeaseStore]:
-    engine = open_engine(database_url)
-    upgrade(engine)
-    with closing(PostgresLeaseStore(engine, "flights", 5.0, db_timeout=10)) as store:
-        yield store
-
-
-def held(store: PostgresLeaseStore, process: str = DEAD, version: int = 7) -> LeaseRow:
+def held(store: PostgresLeaseStore, process: str = DEAD) -> LeaseRow:
     """By ``process``, as the row says now."""
-    identity = store.identity()
-    row = LeaseRow("g", Holder(NODE, process), 5, 1, MEMBERS, identity=identity)
+    row = LeaseRow("g", Holder(NODE, process), 5, 1, MEMBERS, identity=store.identity())
     assert store.create(row)
-    for _ in range(1, version):
-        before, row = row, replace(row, version=row.version + 1)
-        assert store.compare_and_set(before, row)
-    return row
+    renewed = replace(row, version=row.version + 1)
+    assert store.compare_and_set(row, renewed)
+    return renewed
 
 
-def release(store: object, data_dir: Path, process: str = DEAD, within: float = 0.0) -> None:
-    releases = Releases(store, NODE, data_dir)  # type: ignore[arg-type]
-    asyncio.run(releases.release(process, within=within))
+def release(store: LeaseStore, data_dir: Path, within: float = 0.0) -> None:
+    asyncio.run(Releases(store, NODE, data_dir).release(DEAD, within=within))
 
 
 def test_nobody_holds_it_then_and_who_was_in_sync_is(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ha_engine.core import HighWater
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
-from ha_engine.types import DatabaseIdentity, LeaseRow
+from ha_engine.types import DatabaseIdentity, Holder, LeaseRow
 from tests.core.truth import is_forced
 
 if TYPE_CHECKING:
@@ -120,17 +121,10 @@ class Database:
 
     def release(self, dead: tuple[str, str]) -> None:
         """The supervisor of a node process that is certainly dead (R3)."""
-        row = self.table.row
-        holds = row is not None and row.holder is not None
-        if not holds or not self.reaches(dead[0]):
-            return
-        assert row is not None
-        assert row.holder is not None
-        kept = self.group.nodes[dead[0]].disk.high_water
-        if row.identity not in (None, self.table.identity) or (kept and kept.above(row)):
-            return
-        if (row.holder.node, row.holder.process) == dead:
-            self.put(replace(row, version=row.version + 1, holder=None, successor=None))
+        kept = self.group.nodes[dead[0]].disk.high_water or HighWater()
+        free = kept.freed(self.table.row, Holder(*dead), self.table.identity)
+        if free is not None and self.reaches(dead[0]):
+            self.put(free)
             self.group.count("supervisor releases")
 
     def pause(self, paused: bool) -> None:

@@ -26,8 +26,9 @@ from ha_engine.query.application import load_application
 from ha_engine.query.application_versions import ApplicationVersions
 from ha_engine.query.link import Address, NodeLink
 from ha_engine.query.reports import Reports
-from ha_engine.query.runner import Directories, QueryRunner
+from ha_engine.query.runner import QueryRunner
 from ha_engine.query.session import SparkSettings, start_spark
+from ha_engine.query.settings import Directories
 from tests.query.local_node import LocalNode, run_command
 from tests.waiting import wait_until
 

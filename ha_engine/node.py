@@ -19,13 +19,16 @@ from pathlib import Path
 import structlog
 import uvloop
 
-from ha_engine import logs
-from ha_engine.composition import Node
-from ha_engine.config import Config
-from ha_engine.config.load import load_config
 from ha_engine.errors import EngineError
-from ha_engine.notify import ServiceManager
-from ha_engine.sessions import die_with_parent
+from ha_engine.imports import uncollected
+
+with uncollected():
+    from ha_engine import logs
+    from ha_engine.composition import Node
+    from ha_engine.config import Config
+    from ha_engine.config.load import load_config
+    from ha_engine.notify import ServiceManager
+    from ha_engine.sessions import die_with_parent
 
 log = structlog.get_logger(__name__)
 

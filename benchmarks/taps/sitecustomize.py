@@ -34,9 +34,9 @@ _DRIVER = (
     ("ha_engine.query.outbox_writer", "OutboxWriter._ask", "driver: AdmitBatch call"),
 )
 _WORKER = (
-    ("ha_engine.query.source", "JournalReader.latestOffset", "planner: latestOffset"),
-    ("ha_engine.query.source", "JournalReader.partitions", "planner: partitions"),
-    ("ha_engine.query.source", "JournalReader._batches", "source: read"),
+    ("ha_engine.query.source_reader", "JournalReader.latestOffset", "planner: latestOffset"),
+    ("ha_engine.query.source_reader", "JournalReader.partitions", "planner: partitions"),
+    ("ha_engine.query.source_reader", "JournalReader._batches", "source: read"),
 )
 
 

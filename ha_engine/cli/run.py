@@ -7,6 +7,7 @@ import os
 import typer
 
 from ha_engine.cli.config import ConfigPath
+from ha_engine.imports import uncollected
 
 
 def run(path: ConfigPath = None) -> None:
@@ -19,6 +20,11 @@ def run(path: ConfigPath = None) -> None:
     """
     # The supervisor forks only to exec at once: gRPC's fork handlers would do nothing but log.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
-    from ha_engine.launch import run as run_node
+    # NumPy comes with Arrow into every process: at its import as many threads of BLAS as there are
+    # cores would wait in a spin, at a time when Java wants the cores.
+    if "OMP_NUM_THREADS" not in os.environ:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    with uncollected():
+        from ha_engine.launch import run as run_node
 
     raise typer.Exit(run_node(path))

@@ -4,9 +4,13 @@
     columns       the column types of a stream, in the words of SQL and of Arrow
     application_versions  the file as loaded, held against the version that the node runs
     session       the one Spark session with its settings; the check for Java
+    class_archive Spark's loaded classes, from which Java starts faster
+    spark_home    a home for Spark whose workers import compiled PySpark
     link          calls over the node's local socket, retried while the node is away
     sql_words     which streams a SQL text names, told without Spark
-    source        the ``ha_journal`` data source: committed records up to the next mark
+    source        the ``ha_journal`` data source, as Spark knows it
+    source_reader what it reads: committed records up to the next mark
+    marks         the node's marks, asked for by a source's planning worker
     record_rows   rows of records as Spark shall see them
     offsets       which mark a batch of Spark's belongs to, and whether all its sources agree
     outbox_writer one batch to the outbox, its admission, its digest
@@ -21,7 +25,9 @@
     progress      Spark's progress of a batch
     lifeline      ends a process whose parent or driver is gone
     start_deadline  ends a process that does not get to its work in time
-    main          the process
+    settings      what the supervisor tells the process
+    process       what the node commands, obeyed
+    main          the process: starts Spark, then that
     service       the node's side of the socket; it runs in the node process
 
 Nothing here decides which batch comes next or what a failure means: the node does.

@@ -29,11 +29,6 @@ class ApplicationVersions:
         self._path = path
         self._loaded: StreamApplication | None = None
 
-    @property
-    def directory(self) -> Path:
-        """Where Python functions import from."""
-        return self._path.resolve().parent
-
     def holding(self, query: str, digest: str) -> StreamApplication:
         """The application with this version of ``query``.
 

@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import psutil
 import structlog
@@ -144,6 +145,9 @@ class NoArchive:
 
     def batch_ended(self, jvm: int) -> None:
         pass
+
+
+AnyArchive: TypeAlias = ClassArchive | NoArchive
 
 
 def installation(java: Path, jars: Iterable[Path], settings: Iterable[str]) -> str:

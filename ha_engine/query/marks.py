@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ha_engine.query.link import Address, NodeLink
-from ha_engine.query.source import SourceOptions
+from ha_engine.query.source_reader import SourceOptions
 from ha_engine.types import Extent, Mark
 from ha_engine.v1 import local_pb2 as pb
 

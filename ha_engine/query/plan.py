@@ -31,7 +31,8 @@ from ha_engine.query.determinism import (
     refuse_unsupported,
 )
 from ha_engine.query.failure import one_line
-from ha_engine.query.source import FORMAT, SourceOptions
+from ha_engine.query.source import FORMAT
+from ha_engine.query.source_reader import SourceOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -26,7 +26,8 @@ from ha_engine.query.offsets import unfinished_mark
 from ha_engine.query.outbox_writer import OutboxPlace, OutboxWriter, clear_pending
 from ha_engine.query.plan import PlannedQuery, plan_query
 from ha_engine.query.reports import Reports
-from ha_engine.query.source import SourceOptions
+from ha_engine.query.settings import Directories
+from ha_engine.query.source_reader import SourceOptions
 from ha_engine.v1 import local_pb2 as pb
 
 if TYPE_CHECKING:
@@ -37,14 +38,6 @@ log = structlog.get_logger(__name__)
 
 JVM_DEATH_SECONDS_MAX = 0.5
 """A dying JVM closes its sockets before its exit can be seen."""
-
-
-@dataclass(frozen=True, slots=True)
-class Directories:
-    """Where checkpoints and the outbox lie, one directory per query in each."""
-
-    checkpoints: Path
-    outbox: Path
 
 
 @dataclass(frozen=True, slots=True)

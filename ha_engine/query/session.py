@@ -11,13 +11,17 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
-from contextlib import nullcontext
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ha_engine.errors import JavaMissing
+from ha_engine.imports import uncollected
 from ha_engine.query.class_archive import installation
 from ha_engine.query.spark_home import lean_spark_home
 
@@ -166,29 +170,73 @@ def _repeatable() -> dict[str, str]:
 
 
 def start_spark(settings: SparkSettings, *modules: Path) -> SparkSession:
-    """A session with the journal source registered. Raises JavaMissing before Spark is imported.
+    """The session of a StartingSpark, waited for; raises what it does."""
+    return StartingSpark(settings, *modules).session()
+
+
+class StartingSpark:
+    """Java starts from now on. Meanwhile its maker may import what it will need.
 
     ``modules`` are directories that Python functions import from.
     """
-    check_java()
-    _equip_workers(modules)
-    scratch = settings.scratch
-    if scratch is not None:
-        shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir(parents=True)
-    from pyspark.sql import SparkSession
 
-    # It logs every refused query with its whole JVM stack; the refusal itself reaches the user.
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
-    builder = SparkSession.builder
-    for key, value in spark_conf(settings).items():
-        builder = builder.config(key, value)
-    with lean_spark_home(scratch / "home") if scratch else nullcontext():
-        spark = builder.getOrCreate()
-    from ha_engine.query.source import JournalSource
+    def __init__(self, settings: SparkSettings, *modules: Path) -> None:
+        _equip_workers(modules)
+        self._home = ExitStack()
+        scratch = settings.scratch
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
+            scratch.mkdir(parents=True)
+            self._home.enter_context(lean_spark_home(scratch / "home"))
+        self._conf = spark_conf(settings)
+        self._java = self._launched()
 
-    register_source(spark, JournalSource)
-    return spark
+    def _launched(self) -> Future[None]:
+        from pyspark import SparkConf, SparkContext
+
+        java = Future[None]()
+        conf = SparkConf().setAll(list(self._conf.items()))
+        launch = partial(SparkContext._ensure_initialized, conf=conf)
+        # A daemon, so that who is interrupted meanwhile need not wait for Java.
+        threading.Thread(target=_fulfil, args=(java, launch), name="Java", daemon=True).start()
+        return java
+
+    def session(self) -> SparkSession:
+        """Spark's, with the journal source registered. Raises JavaMissing."""
+        with uncollected():
+            # PySpark imports this, and pandas with it, at its first call into Java.
+            import pyspark.testing.utils  # noqa: F401
+            from pyspark.sql import SparkSession
+
+            from ha_engine.query.source import JournalSource
+
+        # It logs every refused query with its whole JVM stack; the refusal itself reaches the user.
+        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
+        with self._home:
+            _wait_for(self._java)
+            spark = SparkSession.builder.config(map=self._conf).getOrCreate()
+        register_source(spark, JournalSource)
+        return spark
+
+
+def _fulfil(future: Future[None], work: Callable[[], None]) -> None:
+    try:
+        work()
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(None)
+
+
+def _wait_for(java: Future[None]) -> None:
+    """Raises JavaMissing where that explains it."""
+    from pyspark.errors import PySparkRuntimeError
+
+    try:
+        java.result()
+    except PySparkRuntimeError:
+        check_java()
+        raise
 
 
 def register_source(spark: SparkSession, source: type[DataSource]) -> None:
@@ -217,3 +265,14 @@ def _equip_workers(modules: tuple[Path, ...]) -> None:
             sys.path.append(directory)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join(os.path.abspath(path) for path in sys.path)
+    # Spark starts one more worker, and keeps it, to look for modules of that name, which may be
+    # data sources. It does so if this command is there; nothing else of ours goes by it.
+    may_be = any(name.startswith("pyspark_") for path in sys.path for name in _names_in(path))
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable if may_be else "no-module-is-a-data-source"
+
+
+def _names_in(path: str) -> list[str]:
+    try:
+        return os.listdir(path or ".")
+    except OSError:
+        return []

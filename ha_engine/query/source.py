@@ -1,97 +1,17 @@
-"""The ``ha_journal`` data source: committed records of one stream, cut at the query's marks (R18).
-
-Spark imports this module in several workers, so it stays light: no database, HTTP or CLI. It
-decides nothing: the node says where a batch ends, whether it is skipped and where its bytes lie.
-
-An offset is ``{"mark": n, "sequence": s}``: batch n ends after the record with sequence s.
-"""
+"""The ``ha_journal`` data source, as Spark knows it."""
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-from pyspark.sql.datasource import DataSource, InputPartition
-from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import ReadLimit
-from pyspark.sql.types import StructType
-
-from ha_engine.journal import read_extent
-from ha_engine.query.lifeline import ProcessId, end_with_parent
-from ha_engine.query.record_rows import coalesced, with_system_columns
-from ha_engine.types import Events, Extent
+from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
-    from ha_engine.query.marks import Marks
+    from pyspark.sql.types import StructType
+
+    from ha_engine.query.source_reader import JournalReader
 
 FORMAT = "ha_journal"
-PARTITION_BYTES = 4 << 20
-"""A batch is read by one task for each of these, at most ``parallelism``."""
-SMALL_BYTES, SMALL_ROWS = 256 << 10, 5_000
-"""The rows of a batch up to this size come with its plan: no task asks a worker for them.
-
-Three times that is where it no longer pays: Spark copies such rows one by one.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class SourceOptions:
-    """What the query process tells a source; travels as the options of a data source, all text.
-
-    ``schema`` is that of the journal's record batches; ``driver`` is the process that it serves.
-    """
-
-    socket: str
-    incarnation: str
-    query: str
-    stream: str
-    schema: pa.Schema
-    driver: ProcessId
-    initial_mark: int = 0
-    initial_sequence: int = 0
-    parallelism: int = 1
-
-    def to_text(self) -> dict[str, str]:
-        return {
-            "socket": self.socket,
-            "incarnation": self.incarnation,
-            "query": self.query,
-            "stream": self.stream,
-            "schema": base64.b64encode(self.schema.serialize().to_pybytes()).decode(),
-            "driver": str(self.driver),
-            "initial_mark": str(self.initial_mark),
-            "initial_sequence": str(self.initial_sequence),
-            "parallelism": str(self.parallelism),
-        }
-
-    @classmethod
-    def from_text(cls, text: dict[str, str]) -> SourceOptions:
-        return cls(
-            socket=text["socket"],
-            incarnation=text["incarnation"],
-            query=text["query"],
-            stream=text["stream"],
-            schema=pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text["schema"]))),
-            driver=ProcessId.parse(text["driver"]),
-            initial_mark=int(text["initial_mark"]),
-            initial_sequence=int(text["initial_sequence"]),
-            parallelism=int(text["parallelism"]),
-        )
-
-
-@dataclass
-class SequenceRange(InputPartition):  # type: ignore[misc]
-    """The records with first <= sequence <= last, inside of these bytes."""
-
-    first: int
-    last: int
-    extents: tuple[Extent, ...]
 
 
 class JournalSource(DataSource):  # type: ignore[misc]
@@ -102,98 +22,7 @@ class JournalSource(DataSource):  # type: ignore[misc]
         return FORMAT
 
     def streamReader(self, schema: StructType) -> JournalReader:
+        """Imports Arrow: the first of Spark's workers makes a source only, and starts without."""
+        from ha_engine.query.source_reader import JournalReader, SourceOptions
+
         return JournalReader(SourceOptions.from_text(dict(self.options)), schema)
-
-
-class JournalReader(_SimpleStreamReaderWrapper):  # type: ignore[misc]
-    """Planning calls come from one worker beside the driver, ``read`` from Spark's tasks.
-
-    That worker takes rows with a plan only from a reader with this base, which is private to Spark.
-    """
-
-    simple_reader = None
-
-    def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        self._options = options
-        self._rows_schema = to_arrow_schema(schema, timezone="UTC")
-        # Spark's copy of such a row fails at an array of numbers that holds a null.
-        self._nested = any(pa.types.is_nested(field.type) for field in self._rows_schema)
-        self._small: SequenceRange | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "_marks"}
-
-    @cached_property
-    def _marks(self) -> Marks:
-        """Made at the first planning call: whoever else has a reader needs no gRPC."""
-        from ha_engine.query.marks import Marks
-
-        end_with_parent(self._options.driver)
-        return Marks(self._options)
-
-    def initialOffset(self) -> dict[str, int]:
-        return {"mark": self._options.initial_mark, "sequence": self._options.initial_sequence}
-
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        """The mark that follows ``start``: waits as long as it takes and never answers ``start``.
-
-        1. Source a gives up waiting at mark n and answers n. 2. Mark n+1 is committed. 3. Spark
-        asks source b, which answers n+1. 4. The batch reads a to n and b to n+1, and no other node
-        ever cuts it so (R18).
-        """
-        mark = self._marks.after(start["mark"])
-        if mark.number <= start["mark"]:
-            raise ValueError(f"the node answered mark {mark.number} after {start['mark']}")
-        return {"mark": mark.number, "sequence": mark.through}
-
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[SequenceRange]:
-        self._small = None
-        first, last = start["sequence"] + 1, end["sequence"]
-        if last < first:
-            return []
-        whole = self._located(end["mark"], first, last)
-        size = sum(extent.length for extent in whole.extents)
-        if 0 < size <= SMALL_BYTES and not self._nested:
-            self._small = whole
-        pieces = min(self._options.parallelism, size // PARTITION_BYTES, last - first + 1)
-        if pieces <= 1:
-            return [whole] if whole.extents else []
-        return [self._located(end["mark"], *piece) for piece in split(first, last, pieces)]
-
-    def getCache(
-        self, start: dict[str, int], end: dict[str, int]
-    ) -> Iterator[pa.RecordBatch] | None:
-        """Called after ``partitions`` for the same batch: its rows, if they come with its plan."""
-        if self._small is None:
-            return None
-        batches = list(self.read(self._small))
-        few = sum(batch.num_rows for batch in batches) <= SMALL_ROWS
-        return iter(batches) if few else None
-
-    def commit(self, end: dict[str, int]) -> None:
-        """The node knows of every batch that ended; nothing is kept for it here."""
-
-    def _located(self, number: int, first: int, last: int) -> SequenceRange:
-        return SequenceRange(first, last, self._marks.located(number, first, last))
-
-    def read(self, partition: SequenceRange) -> Iterator[pa.RecordBatch]:
-        return coalesced(self._batches(partition))
-
-    def _batches(self, partition: SequenceRange) -> Iterator[pa.RecordBatch]:
-        for extent in partition.extents:
-            for record in read_extent(extent, stream=self._options.stream):
-                inside = partition.first <= record.position.sequence <= partition.last
-                if inside and isinstance(record.body, Events):
-                    rows = pa.ipc.read_record_batch(record.payload, self._options.schema)
-                    yield with_system_columns(rows, record, self._rows_schema)
-
-
-def split(first: int, last: int, pieces: int) -> list[tuple[int, int]]:
-    """Cut [first, last] into ``pieces`` runs.
-
-    By sequence and not by bytes of a file: both nodes must give the same rows to the same task,
-    or sums of floating-point numbers differ (I6), and their segment files may be cut differently.
-    """
-    count = last - first + 1
-    edges = [first + count * piece // pieces for piece in range(pieces + 1)]
-    return [(low, high - 1) for low, high in pairwise(edges)]

@@ -13,7 +13,7 @@ from ha_engine.query.check import check_application
 from ha_engine.query.determinism import reasons
 from ha_engine.query.lifeline import ProcessId
 from ha_engine.query.plan import PlannedQuery, plan_query
-from ha_engine.query.source import SourceOptions
+from ha_engine.query.source_reader import SourceOptions
 from tests.query.local_node import LocalNode
 
 pytestmark = pytest.mark.spark

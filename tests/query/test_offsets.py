@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ha_engine.query.offsets import SourcesDisagree, mark_of_batch, unfinished_mark
-from ha_engine.query.source import split
+from ha_engine.query.source_reader import split
 
 
 def write_offsets(checkpoint: Path, batch: int, *offsets: str) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from ha_engine.errors import JavaMissing
@@ -14,9 +16,10 @@ from ha_engine.query.session import SparkSettings, check_java, spark_conf
 
 
 def fake_java(directory: Path, says: str) -> None:
+    """It tells that version, and starts nothing."""
     (directory / "bin").mkdir()
     java = directory / "bin" / "java"
-    java.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+    java.write_text(f"#!/bin/sh\necho '{says}' >&2\n[ \"$1\" = -version ]\n")
     java.chmod(0o755)
 
 
@@ -73,10 +76,21 @@ def test_a_user_may_tune_spark_but_not_make_its_batches_differ() -> None:
     assert conf["spark.sql.session.timeZone"] == "UTC"
 
 
-def test_the_source_pulls_nothing_heavy_into_sparks_workers() -> None:
-    heavy = ["sqlalchemy", "starlette", "alembic", "typer", "pydantic", "uvicorn", "psycopg2"]
+HEAVY = ["sqlalchemy", "starlette", "alembic", "typer", "pydantic", "uvicorn", "psycopg2", "pandas"]
+
+
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        ("main", [*HEAVY, "grpc", "pyarrow", "numpy", "pyspark"]),
+        ("source", [*HEAVY, "grpc", "pyarrow", "numpy"]),
+        ("source_reader", [*HEAVY, "grpc"]),
+    ],
+)
+def test_what_a_start_waits_for_imports_nothing_heavy(module: str, heavy: list[str]) -> None:
+    """Java waits for main; Spark's workers import the source."""
     code = (
-        "import sys, ha_engine.query.source\n"
+        f"import sys, ha_engine.query.{module}\n"
         f"found = [name for name in {heavy} if name in sys.modules]\n"
         "assert not found, found"
     )
@@ -84,21 +98,74 @@ def test_the_source_pulls_nothing_heavy_into_sparks_workers() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.spark
-def test_a_jvm_without_memory_ends(tmp_path: Path) -> None:
-    """It would go on in an unknown state, and blame a batch."""
+def started(directory: Path, then: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """A process that starts Spark as ``spark`` and does ``then``."""
     code = (
         "import pathlib, sys\n"
         "from ha_engine.query.session import SparkSettings, start_spark\n"
         "spark = start_spark(SparkSettings(heap=512 << 20, scratch=pathlib.Path(sys.argv[1])))\n"
+        f"{then}"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code, str(directory / "scratch")],
+        env={**os.environ, **environ},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_a_java_that_cannot_start_spark_is_told_in_a_sentence(tmp_path: Path) -> None:
+    fake_java(tmp_path, 'openjdk version "11.0.1" 2018-10-16')
+    done = started(tmp_path, "", JAVA_HOME=str(tmp_path))
+    assert "JavaMissing: " in done.stderr.splitlines()[-1]
+    assert "is version 11: Spark needs Java 17 or newer" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.spark
+def test_no_worker_looks_for_data_sources_where_no_module_can_be_one(spark: Any) -> None:
+    """It would stay, and every start would wait for it."""
+    jvm = psutil.Process(spark.sparkContext._gateway.proc.pid)
+    workers = [
+        " ".join(process.cmdline())
+        for process in jvm.children(recursive=True)
+        if process.status() != psutil.STATUS_ZOMBIE
+    ]
+    assert not [worker for worker in workers if "lookup_data_sources" in worker], workers
+
+
+@pytest.mark.spark
+def test_a_data_source_of_an_installed_module_is_found(tmp_path: Path) -> None:
+    (tmp_path / "pyspark_mine.py").write_text(
+        "from pyspark.sql.datasource import DataSource, DataSourceReader\n"
+        "class Reader(DataSourceReader):\n"
+        "    def read(self, partition):\n"
+        "        yield (41,)\n"
+        "class DefaultSource(DataSource):\n"
+        "    @classmethod\n"
+        "    def name(cls):\n"
+        "        return 'mine'\n"
+        "    def schema(self):\n"
+        "        return 'id long'\n"
+        "    def reader(self, schema):\n"
+        "        return Reader()\n"
+    )
+    read = "print('read', spark.read.format('mine').load().first().id)"
+    done = started(tmp_path, read, PYTHONPATH=str(tmp_path))
+    assert "read 41" in done.stdout, done.stderr
+
+
+@pytest.mark.spark
+def test_a_jvm_without_memory_ends(tmp_path: Path) -> None:
+    """It would go on in an unknown state, and blame a batch."""
+    fill = (
         "gateway = spark.sparkContext._gateway\n"
         "try:\n"
         "    gateway.new_array(gateway.jvm.long, 1 << 28)\n"
         "finally:\n"
         "    print('ended with', gateway.proc.wait(30))"
     )
-    command = [sys.executable, "-c", code, str(tmp_path / "scratch")]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    done = started(tmp_path, fill)
     assert "ended with 3" in done.stdout, done.stderr
 
 

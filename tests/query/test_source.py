@@ -20,7 +20,7 @@ from ha_engine.errors import DiskFailed
 from ha_engine.query.application import StreamApplication, load_application
 from ha_engine.query.lifeline import ProcessId
 from ha_engine.query.runner import QueryRunner
-from ha_engine.query.source import SMALL_BYTES, SMALL_ROWS, JournalReader, SourceOptions
+from ha_engine.query.source_reader import SMALL_BYTES, SMALL_ROWS, JournalReader, SourceOptions
 from tests.query.local_node import LocalNode, run_command
 from tests.waiting import wait_until
 

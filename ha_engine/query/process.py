@@ -1,0 +1,172 @@
+"""Runs what the node commands, on a Spark that is up, until the node is done with it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import structlog
+
+from ha_engine.errors import EngineError, QueryProcessFailed
+from ha_engine.query.application_versions import ApplicationVersions
+from ha_engine.query.checkpoints import mark_clean
+from ha_engine.query.class_archive import AnyArchive
+from ha_engine.query.lifeline import ProcessId, end_with_parent
+from ha_engine.query.link import Address, NodeLink, Superseded, is_refusal, open_channel
+from ha_engine.query.reports import Reports
+from ha_engine.query.runner import QueryRunner
+from ha_engine.query.settings import Settings
+from ha_engine.v1 import local_pb2 as pb
+from ha_engine.v1.local_pb2_grpc import LocalStub
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = structlog.get_logger(__name__)
+
+STOP_SECONDS_MAX = 3.0
+HALT_SECONDS_MAX = 1.0
+ATTEND_AGAIN_SECONDS = 0.2
+FAILED_EXIT_CODE = 1
+
+
+class Attendance:
+    """The stream of commands, opened again for as long as the node is away and not ended."""
+
+    def __init__(self, address: Address, channel: grpc.Channel) -> None:
+        self._stub = LocalStub(channel)
+        self._request = pb.AttendRequest(incarnation=address.incarnation)
+        self._ended = threading.Event()
+        self._call: Any = None
+
+    def commands(self) -> Iterator[pb.QueryCommand]:
+        """Ends when the node ends the stream or ``end`` is called. Raises Superseded."""
+        while not self._ended.is_set():
+            self._call = call = self._stub.Attend(self._request)
+            if self._ended.is_set():
+                return
+            try:
+                yield from call
+                return
+            except grpc.RpcError as error:
+                if is_refusal(error):
+                    raise Superseded("the node refused this query process") from error
+            self._ended.wait(ATTEND_AGAIN_SECONDS)
+
+    @property
+    def has_ended(self) -> bool:
+        return self._ended.is_set()
+
+    def end(self) -> None:
+        self._ended.set()
+        if self._call is not None:
+            self._call.cancel()
+
+
+class QueryProcess:
+    """What lives as long as Spark does."""
+
+    def __init__(self, settings: Settings, spark: SparkSession, classes: AnyArchive) -> None:
+        address = Address(settings.socket, settings.incarnation)
+        self._channel = open_channel(address)
+        self._attendance = Attendance(address, self._channel)
+        self._failure: BaseException | None = None
+        self._spark, self._classes = spark, classes
+        self._jvm = spark.sparkContext._gateway.proc
+        self._checkpoints = settings.directories.checkpoints
+        link = NodeLink(address, channel=self._channel)
+        reports = Reports(link, self._fail)
+        self._watch_jvm()
+        self._listen(reports)
+        self._runner = QueryRunner(
+            spark,
+            ApplicationVersions(settings.application),
+            link,
+            reports,
+            settings.directories,
+            self._fail,
+            read_parallelism=settings.read_parallelism,
+        )
+
+    def serve(self) -> int:
+        """Run what the node commands; the exit code."""
+        signal.signal(signal.SIGTERM, lambda *_: self._asked_to_end())
+        try:
+            for command in self._attendance.commands():
+                self._obey(command)
+        except Superseded as error:
+            self._fail(error)
+        self._attendance.end()
+        failure = self._failure
+        _exit_at_the_latest(_exit_code(failure))
+        if failure is None:
+            self._leave_checkpoints_whole()
+        else:
+            log.error("query process ends", reason=str(failure))
+        self._channel.close()
+        return _exit_code(failure)
+
+    def _asked_to_end(self) -> None:
+        _exit_at_the_latest(0)
+        self._attendance.end()
+
+    def _obey(self, command: pb.QueryCommand) -> None:
+        match command.WhichOneof("command"):
+            case "run":
+                self._runner.run(command.run)
+            case "halt":
+                self._runner.halt(command.halt.query)
+
+    def _watch_jvm(self) -> None:
+        gone = QueryProcessFailed("Spark's JVM is gone; the query process must start anew")
+        end_with_parent(ProcessId.of(self._jvm.pid), end=lambda: self._fail(gone))
+
+    def _listen(self, reports: Reports) -> None:
+        from ha_engine.query.progress import ProgressListener
+
+        ended = partial(self._classes.batch_ended, self._jvm.pid)
+        self._spark.streams.addListener(ProgressListener(reports, ended))
+
+    def _fail(self, error: BaseException) -> None:
+        """The first reason counts; what fails after it, or while this process ends, follows it."""
+        if not self._attendance.has_ended:
+            self._failure = error
+            self._attendance.end()
+
+    def _leave_checkpoints_whole(self) -> None:
+        """A batch may wait for a node that is gone: the queries get a moment, and then the JVM is
+        killed, which their checkpoints bear as long as the host lives."""
+        halting = threading.Thread(target=self._halt, name="halt all", daemon=True)
+        halting.start()
+        halting.join(HALT_SECONDS_MAX)
+        self._jvm.kill()
+        self._jvm.wait()
+        mark_clean(self._checkpoints)
+
+    def _halt(self) -> None:
+        try:
+            self._runner.halt_all()
+        except Exception as error:
+            log.debug("queries not halted", reason=str(error))
+
+
+def _exit_code(failure: BaseException | None) -> int:
+    match failure:
+        case None:
+            return 0
+        case EngineError():
+            return failure.exit_code
+        case _:
+            return FAILED_EXIT_CODE
+
+
+def _exit_at_the_latest(code: int) -> None:
+    """Checkpoints that are not marked clean by then cost a replay, if the host loses power next."""
+    timer = threading.Timer(STOP_SECONDS_MAX, os._exit, (code,))
+    timer.daemon = True
+    timer.start()

@@ -1,0 +1,65 @@
+"""What the supervisor tells the query process on its command line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ha_engine.query.session import SparkSettings
+
+SCRATCH = ".scratch"
+
+
+@dataclass(frozen=True, slots=True)
+class Directories:
+    """Where checkpoints and the outbox lie, one directory per query in each."""
+
+    checkpoints: Path
+    outbox: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the command line says. The JSON has ``query`` (as in the config, durations and sizes
+    plain numbers), ``checkpoint_dir``, ``outbox_dir`` and ``classes_dir``. ``--parent`` is the text
+    of a ProcessId: this process ends with that one. ``classes`` is where the class archive lies."""
+
+    socket: str
+    incarnation: str
+    application: Path
+    spark: SparkSettings
+    directories: Directories
+    read_parallelism: int
+    start_seconds_max: float
+    nice: int
+    classes: Path | None
+
+    @classmethod
+    def parse(cls, arguments: list[str]) -> Settings:
+        parser = argparse.ArgumentParser(prog="ha_engine.query.main")
+        for name in ("socket", "incarnation", "application", "config-json"):
+            parser.add_argument(f"--{name}", required=True)
+        parser.add_argument("--parent")
+        given = parser.parse_args(arguments)
+        config = json.loads(given.config_json)
+        return cls(
+            given.socket,
+            given.incarnation,
+            Path(given.application),
+            _spark_settings(config["query"], Path(config["checkpoint_dir"])),
+            Directories(Path(config["checkpoint_dir"]), Path(config["outbox_dir"])),
+            config["query"]["read_parallelism"],
+            config["query"]["start_timeout"],
+            config["query"]["nice"],
+            Path(config["classes_dir"]) if config["query"]["class_archive"] else None,
+        )
+
+
+def _spark_settings(query: dict[str, Any], checkpoints: Path) -> SparkSettings:
+    """A query's name never starts with a dot, so the scratch directory is none of a query's."""
+    known = SparkSettings.__dataclass_fields__
+    given = {key: value for key, value in query.items() if key in known}
+    return SparkSettings(**given, scratch=(checkpoints / SCRATCH).resolve())

@@ -20,7 +20,7 @@ class LocalAnswers:
         return self.core.querying.process.incarnation
 
     def skipped(self, query: str, number: int) -> bool:
-        return (query, number) in self.core.deployment.skips
+        return (query, number) in self.core.deployment.skips.known
 
     def was_made_by_other_code(self, query: str, number: int) -> bool:
         return self.core.deployment.was_made_by_other_code(query, number)

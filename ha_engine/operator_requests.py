@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ha_engine.core import Core, QueryState
 from ha_engine.core import inputs as on
-from ha_engine.core.deployment import UNDECIDED
+from ha_engine.core.queries import UNDECIDED
 from ha_engine.types import Role
 
 

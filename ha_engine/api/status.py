@@ -280,7 +280,7 @@ def _query(
     ages: _Ages,
     differs: int | None,
 ) -> QueryStatus:
-    batches, size = marks.outbox_backlog
+    batches, size = marks.kept.backlog
     failure = life.failure
     return {
         "state": life.state.value,

@@ -11,6 +11,7 @@ to the other. Its parts, each of which knows only those after it:
     following                  as a member that is not the holder
     querying                   its queries
       deployment, marks, uncut which run, from which records on; where each cuts its batches
+      kept, skips              what the outbox has of each; which batches are given up
       process, queries         is it alive, and what happens when not
       digests                  what batches came to, here and on the holder
     lessee, lease              what to ask the database, what answers mean, when it may act
@@ -22,14 +23,14 @@ arrive as inputs, so every history can be replayed.
 """
 
 from ha_engine.core.core import Core
-from ha_engine.core.deployment import Deployment, QueryPlan
+from ha_engine.core.deployment import Deployment
 from ha_engine.core.high_water import HighWater
 from ha_engine.core.identity import Identity
 from ha_engine.core.lease import LeaseTiming
 from ha_engine.core.marks import MarkLimits
 from ha_engine.core.own_journal import OwnJournal
 from ha_engine.core.progress import PeerTiming
-from ha_engine.core.queries import QueryState, RestartPolicy
+from ha_engine.core.queries import QueryPlan, QueryState, RestartPolicy
 
 __all__ = [
     "Core",

@@ -18,7 +18,7 @@ def base_of(deployment: Deployment, journal: Base) -> Base:
     versions = deployment.versions
     queries = tuple(_base_of(deployment, version) for version in versions.of.values())
     done = {name: one.last.number for name, one in deployment.marks.items()}
-    skips = sorted(skip for skip in deployment.skips if skip[1] > done.get(skip[0], 0))
+    skips = sorted(skip for skip in deployment.skips.known if skip[1] > done.get(skip[0], 0))
     return replace(journal, application=versions.application, queries=queries, skips=tuple(skips))
 
 
@@ -32,8 +32,11 @@ def _base_of(deployment: Deployment, version: QueryVersion) -> QueryBase:
     lineage, carried_on = versions.lineages[name], versions.carried_on.get(name)
     marks = deployment.marks.get(name)
     if marks is None:
-        last = deployment.marks_of_others.get(name, version.first)
-        return QueryBase(version, lineage, carried_on, version.first, last)
+        first = version.first
+        last = deployment.marks_of_others.get(name, first)
+        # It began anew behind those, if the events that it lacked were trimmed (R28).
+        last = max(last, first, key=lambda mark: mark.through)
+        return QueryBase(version, lineage, carried_on, first, last)
     published, unheard = tuple(sorted(marks.recorded.items())), tuple(sorted(marks.unheard))
     ahead = tuple(marks.unwritten)
     return QueryBase(

@@ -6,14 +6,20 @@ answers are bodies of new records or actions, and ``core`` decides when they may
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.core.marks import MarkLimits, QueryMarks
-from ha_engine.core.queries import QueryLife, QueryState, RestartPolicy
+from ha_engine.core.queries import (
+    TRIMMED,
+    UNDECIDED,
+    QueryLife,
+    QueryPlan,
+    QueryState,
+    RestartPolicy,
+)
+from ha_engine.core.skips import Skips
 from ha_engine.core.versions import Versions
 from ha_engine.types import (
     Application,
@@ -26,22 +32,6 @@ from ha_engine.types import (
     Record,
     Skip,
 )
-
-UNDECIDED = (
-    "its definition changed since it last ran; set on_change to keep (its state goes on) or reset "
-    "(its state is emptied and it starts at the present position)"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class QueryPlan:
-    """What the application says of one query; ``on_change`` is keep, reset or undecided (None)."""
-
-    name: str
-    digest: str
-    streams: frozenset[str]
-    sinks: tuple[str, ...]
-    on_change: str | None = None
 
 
 class Deployment:
@@ -62,8 +52,7 @@ class Deployment:
         }
         self.lives = {plan.name: QueryLife(plan.name, restarts) for plan in plans}
         self.versions = Versions()
-        self.skips: set[tuple[str, int]] = set()
-        self._skips_uncommitted: deque[tuple[int, str]] = deque()
+        self.skips = Skips()
         # The newest mark of each query that is not in the application.
         self.marks_of_others: dict[str, Mark] = {}
         # The newest record that is no consequence of others.
@@ -92,22 +81,21 @@ class Deployment:
                 self.marks_of_others[mark.query] = mark
             case Published() as published if published.query in self.marks:
                 self.marks[published.query].saw_published(sequence, published)
-            case Skip() as skip:
-                self.skips.add((skip.query, skip.number))
-                self._skips_uncommitted.append((sequence, skip.query))
+            case Skip(query, number):
+                self.skips.take(sequence, query, number)
+                self._forget_skips(query)
             case EpochStart(_, _, forced) if forced:
                 for marks in self.marks.values():
                     marks.history_was_given_up()
             case Application() as application:
                 self._take_application(sequence, application, mine=mine)
-            case _:
-                pass
 
     def _take_application(self, sequence: int, application: Application, *, mine: bool) -> None:
         self.changed_at = sequence
         for version in self.versions.take(sequence, application, self._last_mark, mine=mine):
             if version.query in self.marks:
                 self.marks[version.query].restart_at(version.first)
+                self._forget_skips(version.query)
 
     def _last_mark(self, query: str) -> int:
         return self.marks[query].last.number if query in self.marks else 0
@@ -120,7 +108,7 @@ class Deployment:
 
     def stand_on(self, base: Base) -> None:
         """Takes in what the records before the first that follow have said."""
-        self.versions.application, self.skips = base.application, set(base.skips)
+        self.versions.application, self.skips = base.application, Skips(base.skips)
         self._stands_on = base.position.sequence
         for one in base.queries:
             name = one.version.query
@@ -139,8 +127,11 @@ class Deployment:
         self._stands_on = max(self._stands_on, sequence)
         for name, marks in self.marks.items():
             marks.forget_through(sequence)
-            through = marks.before.number
-            self.skips = {s for s in self.skips if s[0] != name or s[1] > through}
+            self._forget_skips(name)
+
+    def _forget_skips(self, query: str) -> None:
+        if query in self.marks:
+            self.skips.forget(query, self.marks[query].before.number)
 
     # -- the application record --------------------------------------------------------------------
 
@@ -204,6 +195,12 @@ class Deployment:
             if mark is not None:
                 yield do.AnswerMark(mark)
 
+    def asked(self, now: float, event: on.MarkWanted) -> None:
+        if event.after < self.marks[event.query].before.number:
+            self.lives[event.query].refused(TRIMMED)
+        else:
+            self.marks[event.query].asked(now, event.after)
+
     def admitted(self, event: on.BatchAdmitted) -> None:
         self.marks[event.query].saw_admitted(event.number, event.rows, event.size)
         self.lives[event.query].advanced()
@@ -229,8 +226,11 @@ class Deployment:
             through = min(marks.published_committed(committed), marks.admitted)
             if through > self._trimmed.get(name, 0):
                 self._trimmed[name] = through
-                marks.trim(through)
+                marks.kept.trim(through)
                 yield do.TrimOutbox(name, through)
+            passed = marks.pass_numbers() if self.changed_at <= committed else None
+            if passed is not None:
+                yield do.TrimOutbox(name, passed)
 
     def in_flight(self) -> dict[str, int]:
         """The batch that each query runs now, for the queries that run one."""
@@ -273,7 +273,8 @@ class Deployment:
     def runs(self, now: float, journal_id: str) -> Iterator[do.RunQuery]:
         """The queries to start now: those whose recorded version is the one in the application."""
         for name, life in self.lives.items():
-            if self._is_current(name) and life.runnable(now):
+            ready = self._is_current(name) and not self.marks[name].lacks_numbers
+            if ready and life.runnable(now):
                 life.started()
                 lineage, *earlier = (f"{journal_id}:{one}" for one in self.versions.states_of(name))
                 digest, lost = self.plans[name].digest, not self._can_rebuild(name)
@@ -326,7 +327,7 @@ class Deployment:
         life, failure = self.lives[event.query], self.lives[event.query].failure
         if failure is None or not self._may_revive(event.query):
             return None
-        skipped = (event.query, failure.number) in self.skips
+        skipped = (event.query, failure.number) in self.skips.known
         if skipped or failure.number <= self.marks[event.query].admitted:
             life.revive()
             return None
@@ -338,13 +339,12 @@ class Deployment:
             self.lives[query].revive()
 
     def _may_revive(self, query: str) -> bool:
-        skip_is_pending = any(skipped == query for _, skipped in self._skips_uncommitted)
         failed = self.lives[query].state is QueryState.FAILED
-        return failed and self._is_current(query) and not skip_is_pending
+        return failed and self._is_current(query) and not self.skips.pending(query)
 
     def revive_skipped(self, committed: int) -> None:
         """What Spark reads must not depend on a skip that a failover could still discard (I5)."""
-        while self._skips_uncommitted and self._skips_uncommitted[0][0] <= committed:
-            life = self.lives.get(self._skips_uncommitted.popleft()[1])
+        for query in self.skips.committed(committed):
+            life = self.lives.get(query)
             if life is not None and life.state is QueryState.FAILED:
                 life.revive()

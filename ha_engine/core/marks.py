@@ -13,6 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from dataclasses import dataclass
 
+from ha_engine.core.kept import KeptBatches
 from ha_engine.core.pace import Pace
 from ha_engine.core.uncut import UncutEvents
 from ha_engine.errors import InvariantBroken
@@ -47,10 +48,8 @@ class QueryMarks:
         self._throughs = array("Q")
         self._sequences = array("Q")
         self._uncut = UncutEvents(limits.max_events_per_batch)
-        self._outbox: deque[tuple[int, int]] = deque()
-        self._outbox_bytes = 0
+        self.kept = KeptBatches()
         self.admitted = 0
-        self.floor = 0
         self.published: dict[str, int] = dict.fromkeys(sinks, 0)
         # Of every sink that a record names, whether the application still has it or not.
         self.recorded: dict[str, int] = {}
@@ -215,18 +214,32 @@ class QueryMarks:
         Nothing is concluded from what the journal calls published: a member may have yet to run
         it. A sink that no record names begins at the floor.
         """
-        self.floor = max(left, self.initial.number) if first_kept is None else first_kept - 1
-        self.admitted = max(self.admitted, self.floor)
-        self._begin_new_sinks()
-        return self.floor
+        floor = max(left, self.initial.number) if first_kept is None else first_kept - 1
+        self.admitted = max(self.admitted, floor)
+        self._begin_behind(floor)
+        return floor
 
-    def _begin_new_sinks(self) -> None:
+    def _begin_behind(self, floor: int) -> None:
+        self.kept.begin_behind(floor)
         for sink in self.published.keys() - self.recorded.keys():
-            self.published[sink] = self._published_committed[sink] = self.floor
+            self.published[sink] = self._published_committed[sink] = floor
+
+    @property
+    def lacks_numbers(self) -> bool:
+        """Whether its state begins behind batches that have yet to come out here, and never will:
+        the outbox has to go on without them (R19)."""
+        return self.kept.last < self.initial.number
+
+    def pass_numbers(self) -> int | None:
+        """Once: the batch behind which the outbox goes on, when all that it has is published."""
+        if not self.lacks_numbers or self.kept.backlog[0]:
+            return None
+        self._begin_behind(self.initial.number)
+        return self.initial.number
 
     def start_after(self, sink: str) -> int:
         """Where ``sink`` begins when its ledger has no row: at no batch later than it had."""
-        return min(self.floor, self.recorded.get(sink, self.floor))
+        return min(self.kept.floor, self.recorded.get(sink, self.kept.floor))
 
     def asked(self, now: float, after: int) -> None:
         """Spark has finished batch ``after`` and waits for the mark that follows."""
@@ -257,17 +270,7 @@ class QueryMarks:
         # Data that yields nothing still moves the watermark; only a tick without rows is the end.
         self._pace.quiet = rows == 0 and self._is_tick(number)
         self.admitted = max(self.admitted, number)
-        self._outbox.append((number, size))
-        self._outbox_bytes += size
-
-    def trim(self, through: int) -> None:
-        while self._outbox and self._outbox[0][0] <= through:
-            self._outbox_bytes -= self._outbox.popleft()[1]
-
-    @property
-    def outbox_backlog(self) -> tuple[int, int]:
-        """Admitted and not yet published: batches, bytes."""
-        return len(self._outbox), self._outbox_bytes
+        self.kept.add(number, size)
 
     @property
     def in_flight(self) -> int | None:
@@ -333,5 +336,5 @@ class QueryMarks:
         return self.mark_at(number).through == self.mark_at(number - 1).through
 
     def _outbox_full(self) -> bool:
-        batches, size = self.outbox_backlog if self.sinks else (0, 0)
+        batches, size = self.kept.backlog if self.sinks else (0, 0)
         return batches >= self.limits.outbox_batches_max or size >= self.limits.outbox_bytes_max

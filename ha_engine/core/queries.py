@@ -9,6 +9,15 @@ from enum import Enum
 DOUBLINGS_MAX = 30
 """Of a wait; a float holds no more than a thousand, and a node may fail for days."""
 
+UNDECIDED = (
+    "its definition changed since it last ran; set on_change to keep (its state goes on) or reset "
+    "(its state is emptied and it starts at the present position)"
+)
+TRIMMED = (
+    "the journal of this node no longer has what its next batch was cut from; begin anew with a "
+    "changed definition and on_change reset, or run 'ha-engine reinit' where another node goes on"
+)
+
 
 class QueryState(Enum):
     """WAITING for the process or for a retry, RUNNING, or FAILED until an operator acts."""
@@ -16,6 +25,17 @@ class QueryState(Enum):
     WAITING = "waiting"
     RUNNING = "running"
     FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class QueryPlan:
+    """What the application says of one query; ``on_change`` is keep, reset or undecided (None)."""
+
+    name: str
+    digest: str
+    streams: frozenset[str]
+    sinks: tuple[str, ...]
+    on_change: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ class Querying:
     def hear(self, now: float, event: on.Input) -> Broke | None:
         match event:
             case on.MarkWanted():
-                self.deployment.marks[event.query].asked(now, event.after)
+                self.deployment.asked(now, event)
             case on.BatchAdmitted():
                 self.deployment.admitted(event)
                 self.process.proved_itself()

@@ -30,6 +30,8 @@ COPIED = (
     "process",
     "uncut",
     "pace",
+    "kept",
+    "skips",
     "marks",
     "versions",
     "deployment",
@@ -78,7 +80,7 @@ def load(mutant: Mutant | None) -> SimpleNamespace:
         Core=modules["core"].Core,
         Identity=modules["identity"].Identity,
         Deployment=modules["deployment"].Deployment,
-        QueryPlan=modules["deployment"].QueryPlan,
+        QueryPlan=modules["queries"].QueryPlan,
         HighWater=modules["high_water"].HighWater,
         RestartPolicy=modules["queries"].RestartPolicy,
     )
@@ -252,11 +254,11 @@ MUTANTS = (
     Mutant("R25", "marks", "else first_kept - 1", "else self.published_through"),
     Mutant("R25", "marks", "max(left, self.initial.number) if", "self.initial.number if"),
     Mutant("R25", "marks", "max(left, self.initial.number) if", "self.published_through if"),
-    Mutant("R25", "marks", "self.recorded.get(sink, self.floor)", "0"),
+    Mutant("R25", "marks", "self.recorded.get(sink, self.kept.floor)", "0"),
     # -- marks -------------------------------------------------------------------------------------
     Mutant("I5", "uncut", "if sequence > limit:", "if False:"),
     Mutant("I5", "marks", " or self._sequences[index] > committed:", ":"),
-    Mutant("I5", "deployment", "self._skips_uncommitted[0][0] <= committed:", "True:"),
+    Mutant("I5", "skips", "self._uncommitted[0][0] <= committed:", "True:"),
     Mutant("I6", "uncut", "total + events > self._batch", "total > self._batch"),
     Mutant("I6", "uncut", "self._runs[0][0] <= sequence:", "self._runs[0][0] < sequence:"),
     Mutant("I6", "marks", "self._uncut.drop_through(initial.through)", "pass"),
@@ -318,10 +320,10 @@ MUTANTS = (
     Mutant(
         "I15",
         "deployment",
-        "return failed and self._is_current(query) and not skip_is_pending",
+        "return failed and self._is_current(query) and not self.skips.pending(query)",
         "return failed",
     ),
-    Mutant("I15", "deployment", "self.skips.add((skip.query, skip.number))", "pass"),
+    Mutant("I15", "skips", "self.known.add((query, number))", "pass"),
     Mutant("I15", "querying", "return query not in self.deployment.marks", "return False"),
     # -- applications ------------------------------------------------------------------------------
     Mutant("R23", "versions", "if before is None or version.reset:", "if before is None:"),
@@ -341,7 +343,7 @@ MUTANTS = (
         "pass",
     ),
     Mutant("R23", "deployment", "self.lives[plan.name].refused(UNDECIDED)", "pass"),
-    Mutant("R23", "deployment", "if self._is_current(name) and life", "if life"),
+    Mutant("R23", "deployment", "ready = self._is_current(name) and", "ready ="),
     Mutant(
         "R23",
         "deployment",

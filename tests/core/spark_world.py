@@ -158,7 +158,7 @@ class SparkWorld:
         base = self.disk.base.position.sequence
         require(done.through >= base, "R28", f"{query} reads behind {done}, trimmed through {base}")
         events = self.disk.content(self.plans[query].streams, done.through, begun.through)
-        skipped = (query, begun.number) in self.core.deployment.skips
+        skipped = (query, begun.number) in self.core.deployment.skips.known
         durable = self.disk.has_durable_skip(query, begun.number)
         require(skipped == durable, "I5", f"skip of {query} {begun.number}: {durable} on the disk")
         if not skipped:

@@ -46,7 +46,7 @@ class Pair:
         self.sequence += 1
         self.marks.saw_mark(self.sequence, mark)
         self.marks.saw_admitted(mark.number, 1, 1)
-        self.marks.trim(mark.number)
+        self.marks.kept.trim(mark.number)
         self.at.append(self.now)
 
     def step_beside(self, seconds_a_batch: float, rows: int = 1) -> None:

@@ -380,3 +380,33 @@ def test_a_query_that_lacks_events_does_not_run_before_it_begins_anew() -> None:
     machine.the_node_process_is_killed(**DIES)
     machine.start_with_another_application("add")
     machine.teardown()
+
+
+def test_who_begins_anew_behind_a_batch_that_was_never_run_goes_on() -> None:
+    """R19, R28. 1. A batch of a query is cut, and the query leaves the application before it runs.
+    2. Its events are trimmed. 3. It comes back and begins anew: the next batch that it admits
+    must follow the last one that the outbox has."""
+    machine = EveryHistory()
+    machine.the_node_process_is_killed(**DIES)
+    machine.start_with_another_application("add")
+    machine.good_times(finished=False, sizes=[1])
+    machine.the_node_process_is_killed(**DIES)
+    machine.start_with_another_application("back")
+    machine.good_times(finished=False, sizes=[1])
+    machine.good_times(finished=False, sizes=[1])
+    machine.the_node_process_is_killed(**DIES)
+    machine.start_with_another_application("add")
+    machine.good_times(finished=True, sizes=[1])
+    machine.teardown()
+
+
+def test_a_skip_of_a_batch_that_is_trimmed_is_forgotten_after_a_restart_too() -> None:
+    """R12. The record of the skip is behind the records that are trimmed, its batch is among
+    them."""
+    machine = EveryHistory()
+    machine.good_times(finished=False, sizes=[1])
+    machine.a_snapshot_is_asked_for()
+    machine.query_fails("storms")
+    machine.time_passes(0.25)
+    machine.query_fails("storms")
+    machine.teardown()

@@ -120,7 +120,7 @@ class World(SparkWorld):
         self.core, self.alive = self.new_core(), True
         for query, marks in self.core.deployment.marks.items():
             kept = len(self.disk.outbox.get(query, {}))
-            require(marks.outbox_backlog[0] == kept, "R19", f"{query} has {kept} in the outbox")
+            require(marks.kept.backlog[0] == kept, "R19", f"{query} has {kept} in the outbox")
         if self.spark is not None:
             self.feed(on.QueryProcessAdopted(self.spark.incarnation))
         if ticks:
@@ -271,7 +271,8 @@ class World(SparkWorld):
                 self.disk.records += records
             case do.TrimOutbox(query, through):
                 outbox = self.disk.outbox.get(query, {})
-                self.disk.trimmed[query] = max(through, self.disk.trimmed.get(query, 0))
+                for told in (self.disk.trimmed, self.disk.admitted):
+                    told[query] = max(through, told.get(query, 0))
                 for number in [n for n in outbox if n <= through]:
                     del outbox[number]
             case do.TakeSnapshot(cut):
@@ -399,7 +400,7 @@ def picture(core: Any) -> dict[str, Any]:
         "recorded": deployment.versions.application,
         "versions": deployment.versions.of,
         "lineages": deployment.versions.lineages,
-        "skips": deployment.skips,
+        "skips": deployment.skips.known,
         "marks": {
             name: (
                 [marks.mark_at(n) for n in range(marks.before.number, marks.last.number + 1)],

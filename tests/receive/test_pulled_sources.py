@@ -139,10 +139,11 @@ async def test_what_says_nothing_is_no_record(started: Any) -> None:
 
 
 async def test_an_error_that_is_no_text_can_be_shown(started: Any) -> None:
-    source = Numbers(5)
-    source.fails = SourceUnavailable("\udcff.csv " + "x" * 5_000)
-    node = started(numbers=source)
-    told: list[str] = []
+    class Fails(Numbers):
+        def read(self, rows_max: int, seconds: float) -> SourceBatch | None:
+            raise SourceUnavailable("\udcff.csv " + "x" * 5_000)
+
+    node, told = started(numbers=Fails(5)), list[str]()
 
     def failed() -> bool:
         told.append(node.status("numbers").error or "")

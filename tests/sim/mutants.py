@@ -83,7 +83,7 @@ HUNTED = (
         5,
         "R25",
         "marks",
-        "        self.admitted = max(self.admitted, self.floor)\n        self._begin",
+        "        self.admitted = max(self.admitted, floor)\n        self._begin",
         "        self._begin",
     ),
 )

@@ -1,0 +1,125 @@
+"""A query that begins anew behind batches that this node never ran (R19, R23, R28)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ha_engine.core import Deployment, MarkLimits, QueryPlan, QueryState, RestartPolicy
+from ha_engine.core import actions as do
+from ha_engine.core import inputs as on
+from ha_engine.core.base import base_of
+from ha_engine.types import (
+    Application,
+    Base,
+    Body,
+    Events,
+    Mark,
+    Position,
+    Published,
+    QueryVersion,
+    Record,
+    Skip,
+)
+
+LIMITS = MarkLimits(1000, 0.0, 0.5, 64, 1 << 20)
+FIRST = Application("a", (QueryVersion("q", "v", Mark("q", 0, 0)),))
+WITHOUT = Application("b", ())
+
+
+def deployment(*sinks: str) -> Deployment:
+    plan = QueryPlan("q", "v", frozenset({"s"}), sinks)
+    return Deployment("a", (plan,), LIMITS, RestartPolicy())
+
+
+def take(taken: Deployment, bodies: Iterable[Body], first: int = 1) -> int:
+    """Records numbered from ``first`` on; returns the sequence of the last."""
+    sequence = first - 1
+    for sequence, body in enumerate(bodies, first):
+        taken.take(Record(Position(1, sequence), 0, body), mine=True)
+    return sequence
+
+
+def anew(behind: int, through: int) -> Application:
+    version = QueryVersion("q", "v", Mark("q", behind, through), reset=True)
+    return Application("a", (version,))
+
+
+def behind_two_of_four(*sinks: str) -> Deployment:
+    """Four batches were cut; this node admitted two, of which the first is published."""
+    one = deployment(*sinks)
+    take(one, [FIRST, *(Mark("q", n, n) for n in (1, 2, 3, 4)), Published("q", "board", 1)])
+    one.marks["q"].restore_floor(2, 1)
+    one.restore_admitted("q", 2, 1, 100)
+    return one
+
+
+def trims(one: Deployment, committed: int) -> list[tuple[str, int]]:
+    told = list(one.trims(committed))
+    assert all(isinstance(action, do.TrimOutbox) for action in told)
+    return [(action.query, action.through) for action in told]
+
+
+def runs(one: Deployment) -> list[str]:
+    return [action.query for action in one.runs(0.0, "j")]
+
+
+def test_the_outbox_goes_on_behind_them_once_what_it_has_is_published() -> None:
+    one = behind_two_of_four("board")
+    began = take(one, [anew(4, 7)], 7)
+    assert (trims(one, began), runs(one)) == ([("q", 1)], [])  # the second is not published
+    told = take(one, [Published("q", "board", 2)], began + 1)
+    assert trims(one, told) == [("q", 2), ("q", 4)]
+    assert runs(one) == ["q"]
+    assert trims(one, told) == []
+
+
+def test_a_sink_that_is_new_begins_there() -> None:
+    one = behind_two_of_four("board", "other")
+    began = take(one, [anew(4, 7), Published("q", "board", 2), Published("q", "other", 2)], 7)
+    trims(one, began)
+    assert one.marks["q"].start_after("third") == 4
+
+
+def test_a_record_that_a_failover_may_discard_moves_no_outbox() -> None:
+    """1. b has the record uncommitted, and its outbox goes on behind batch 4. 2. The record is cut:
+    batch 3 of the old state would be taken for one that left long ago."""
+    one = behind_two_of_four("board")
+    began = take(one, [Published("q", "board", 2), anew(4, 7)], 7)
+    assert (trims(one, began - 1), runs(one)) == ([("q", 2)], [])
+    assert trims(one, began) == [("q", 4)]
+
+
+def test_who_asks_for_a_mark_that_is_trimmed_is_told() -> None:
+    """A journal that was trimmed while the query was not in the application, in the middle of the
+    batches that it had yet to run."""
+    one = deployment()
+    take(one, [FIRST, *(Mark("q", n, 10 * n) for n in (1, 2, 3))])
+    one.forget_through(3)
+    one.asked(0.0, on.MarkWanted("q", 2))
+    assert one.lives["q"].failure is None
+    one.asked(0.0, on.MarkWanted("q", 1))
+    assert one.lives["q"].state is QueryState.FAILED
+    assert "reinit" in str(one.lives["q"].failure)
+
+
+def test_who_lacks_nothing_since_a_record_begins_the_query_anew_knows_it_after_a_trim() -> None:
+    """The record came while this node ran an application without the query."""
+    other = Deployment("b", (), LIMITS, RestartPolicy())
+    take(other, [FIRST, Mark("q", 1, 1), WITHOUT, Events("s", 1, 0), anew(1, 4)])
+    other.forget_through(5)
+    one = deployment()
+    one.stand_on(base_of(other, Base(Position(1, 5))))
+    assert one.marks["q"].last == Mark("q", 1, 4)
+
+
+def test_a_skip_of_a_batch_that_the_new_state_has_behind_it_is_forgotten() -> None:
+    """R12. Live and when the records are read again, trimmed or not."""
+    bodies = [FIRST, Mark("q", 1, 1), Mark("q", 2, 2), Skip("q", 2, "operator", "why"), anew(2, 2)]
+    one = deployment()
+    take(one, bodies)
+    assert one.skips.known == set()
+    trimmed = deployment()
+    take(trimmed, bodies[:3])
+    trimmed.forget_through(3)
+    take(trimmed, bodies[3:4], 4)
+    assert trimmed.skips.known == set()

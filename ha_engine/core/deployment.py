@@ -155,7 +155,7 @@ class Deployment:
             return QueryVersion(plan.name, plan.digest, first, reset=True)
         if now.digest == plan.digest:
             return now
-        if marks.last == marks.initial:
+        if marks.admitted == marks.initial.number:
             # It never ran a batch, since Spark refused it perhaps: there is no state to ask about.
             return QueryVersion(plan.name, plan.digest, now.first, reset=True)
         if plan.on_change == "keep":

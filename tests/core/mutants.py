@@ -335,7 +335,7 @@ MUTANTS = (
         "through = 0",
     ),
     Mutant("R23", "deployment", 'plan.on_change == "keep":', "False:"),
-    Mutant("R23", "deployment", "if marks.last == marks.initial:", "if True:"),
+    Mutant("R23", "deployment", "if marks.admitted == marks.initial.number:", "if True:"),
     Mutant(
         "R23",
         "versions",

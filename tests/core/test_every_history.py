@@ -410,3 +410,17 @@ def test_a_skip_of_a_batch_that_is_trimmed_is_forgotten_after_a_restart_too() ->
     machine.time_passes(0.25)
     machine.query_fails("storms")
     machine.teardown()
+
+
+def test_a_query_that_ran_no_batch_since_it_was_reset_has_no_state_to_keep() -> None:
+    """R23. 1. A batch is cut. 2. The query is changed and reset, and its node dies before it runs
+    that batch. 3. It is changed again, and is to keep its state."""
+    machine = EveryHistory()
+    machine.good_times(finished=False, sizes=[1])
+    machine.the_node_process_is_killed(**DIES)
+    machine.parts_wait_for_their_word({"process"})
+    machine.start_with_another_application("reset")
+    machine.the_node_process_is_killed(**DIES)
+    machine.parts_wait_for_their_word(set())
+    machine.start_with_another_application("add")
+    machine.teardown()

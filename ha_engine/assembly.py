@@ -224,7 +224,5 @@ def publisher_of(
         on_fenced=on_fenced,
         group_id=lambda: core.group_id or "",
         timing=Timing(config.publish.timeout, config.publish.retry_backoff_max),
-        start_after={
-            (query, sink): core.deployment.marks[query].start_after(sink) for query, sink in sinks
-        },
+        start_after=lambda query, sink: core.deployment.marks[query].start_after(sink),
     )

@@ -183,7 +183,8 @@ class Core(Answers):
             self.life.do_all(leads.plan_marks(self.now))
         self.life.do_all(self.deployment.answers(self.journal.committed))
         if not self.is_bound and self.role is not Role.STARTING and not self.following.giving_up:
-            self.life.do_all(self.querying.run(self.now, self.identity.journal_id))
+            committed, journal_id = self.journal.committed, self.identity.journal_id
+            self.life.do_all(self.querying.run(self.now, committed, journal_id))
         self.life.do_all(self.querying.captures())
         self.life.leave()
 

@@ -11,14 +11,7 @@ from collections.abc import Callable, Iterator
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.core.marks import MarkLimits, QueryMarks
-from ha_engine.core.queries import (
-    TRIMMED,
-    UNDECIDED,
-    QueryLife,
-    QueryPlan,
-    QueryState,
-    RestartPolicy,
-)
+from ha_engine.core.queries import UNDECIDED, QueryLife, QueryPlan, QueryState, RestartPolicy
 from ha_engine.core.skips import Skips
 from ha_engine.core.versions import Versions
 from ha_engine.types import (
@@ -155,7 +148,7 @@ class Deployment:
             return QueryVersion(plan.name, plan.digest, first, reset=True)
         if now.digest == plan.digest:
             return now
-        if marks.admitted == marks.initial.number:
+        if not marks.may_have_run(since=self.versions.lineages[plan.name]):
             # It never ran a batch, since Spark refused it perhaps: there is no state to ask about.
             return QueryVersion(plan.name, plan.digest, now.first, reset=True)
         if plan.on_change == "keep":
@@ -194,12 +187,6 @@ class Deployment:
             mark = marks.answer(committed)
             if mark is not None:
                 yield do.AnswerMark(mark)
-
-    def asked(self, now: float, event: on.MarkWanted) -> None:
-        if event.after < self.marks[event.query].before.number:
-            self.lives[event.query].refused(TRIMMED)
-        else:
-            self.marks[event.query].asked(now, event.after)
 
     def admitted(self, event: on.BatchAdmitted) -> None:
         self.marks[event.query].saw_admitted(event.number, event.rows, event.size)
@@ -270,10 +257,13 @@ class Deployment:
 
     # -- life of the queries -----------------------------------------------------------------------
 
-    def runs(self, now: float, journal_id: str) -> Iterator[do.RunQuery]:
-        """The queries to start now: those whose recorded version is the one in the application."""
-        for name, life in self.lives.items():
-            ready = self._is_current(name) and not self.marks[name].lacks_numbers
+    def runs(self, now: float, committed: int, journal_id: str) -> Iterator[do.RunQuery]:
+        """The queries to start now: those whose recorded version is the one in the application.
+
+        None while a failover could discard that record: their checkpoints are of its lineages then.
+        """
+        for name, life in self.lives.items() if self.changed_at <= committed else ():
+            ready = self._is_current(name) and not self.marks[name].waits_for_outbox
             if ready and life.runnable(now):
                 life.started()
                 lineage, *earlier = (f"{journal_id}:{one}" for one in self.versions.states_of(name))

@@ -84,6 +84,13 @@ class QueryMarks:
         self.admitted = initial.number
         self._uncut.drop_through(initial.through)
 
+    def may_have_run(self, since: int) -> bool:
+        """Whether a batch ran on the state that the record ``since`` began: one that was cut later
+        may have run on another node."""
+        if self.admitted > self.initial.number:
+            return True
+        return self.last != self.initial and self.record_of(self.last.number) > since
+
     def mark_at(self, number: int) -> Mark:
         """The mark ``number``, which is the one before those that are kept, or a later one."""
         if number == self.before.number:
@@ -176,8 +183,7 @@ class QueryMarks:
         self.recorded = dict(base.published)
         self.unheard = set(base.unheard) & set(self.sinks)
         for sink in self.sinks:
-            batch = self.recorded.get(sink, 0)
-            self.published[sink] = self._published_committed[sink] = batch
+            self.published[sink] = self._published_committed[sink] = self.recorded.get(sink, 0)
 
     def record_of(self, number: int) -> int:
         """The sequence of the record of a mark that is kept one by one."""
@@ -225,21 +231,26 @@ class QueryMarks:
             self.published[sink] = self._published_committed[sink] = floor
 
     @property
-    def lacks_numbers(self) -> bool:
-        """Whether its state begins behind batches that have yet to come out here, and never will:
-        the outbox has to go on without them (R19)."""
+    def _lacks_numbers(self) -> bool:
+        """Whether its state begins behind batches that will never come out here."""
         return self.kept.last < self.initial.number
+
+    @property
+    def waits_for_outbox(self) -> bool:
+        """Until that goes on without them (R19); not on the way to a given up history (R26)."""
+        return self._lacks_numbers and not self.unheard and not self._given_up
 
     def pass_numbers(self) -> int | None:
         """Once: the batch behind which the outbox goes on, when all that it has is published."""
-        if not self.lacks_numbers or self.kept.backlog[0]:
+        if not self._lacks_numbers or self.kept.backlog[0]:
             return None
         self._begin_behind(self.initial.number)
         return self.initial.number
 
     def start_after(self, sink: str) -> int:
         """Where ``sink`` begins when its ledger has no row: at no batch later than it had."""
-        return min(self.kept.floor, self.recorded.get(sink, self.kept.floor))
+        begins = self.initial.number if self._lacks_numbers else self.kept.floor
+        return min(begins, self.recorded.get(sink, begins))
 
     def asked(self, now: float, after: int) -> None:
         """Spark has finished batch ``after`` and waits for the mark that follows."""
@@ -307,9 +318,8 @@ class QueryMarks:
             return None
         if self.last.number < self._given_up_through:
             return self._next(now, self.last.through, slowest)
-        if self._outbox_full():
-            return None
-        if self._pace.rests(now, slowest, starting=starting, full=self._is_full):
+        resting = self._pace.rests(now, slowest, starting=starting, full=self._is_full)
+        if resting or self._outbox_full():
             return None
         ahead = barrier if barrier is not None and self.last.through < barrier else None
         through = self._uncut.cut(committed, ahead)

@@ -13,10 +13,6 @@ UNDECIDED = (
     "its definition changed since it last ran; set on_change to keep (its state goes on) or reset "
     "(its state is emptied and it starts at the present position)"
 )
-TRIMMED = (
-    "the journal of this node no longer has what its next batch was cut from; begin anew with a "
-    "changed definition and on_change reset, or run 'ha-engine reinit' where another node goes on"
-)
 
 
 class QueryState(Enum):

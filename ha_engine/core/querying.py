@@ -65,7 +65,7 @@ class Querying:
     def hear(self, now: float, event: on.Input) -> Broke | None:
         match event:
             case on.MarkWanted():
-                self.deployment.asked(now, event)
+                self.deployment.marks[event.query].asked(now, event.after)
             case on.BatchAdmitted():
                 self.deployment.admitted(event)
                 self.process.proved_itself()
@@ -105,13 +105,13 @@ class Querying:
         self._taking = wish
         return wish.cut
 
-    def run(self, now: float, journal_id: str) -> Iterator[do.Action]:
+    def run(self, now: float, committed: int, journal_id: str) -> Iterator[do.Action]:
         """Starts the process where none is, and the queries in one that asks for them."""
         incarnation = self.process.start(now)
         if incarnation is not None:
             yield do.StartQueryProcess(incarnation)
         if self.process.attended:
-            yield from self.deployment.runs(now, journal_id)
+            yield from self.deployment.runs(now, committed, journal_id)
 
     def capture(self, epoch: int, cut: Cut) -> None:
         """A snapshot that stands there is wanted of this node, once its queries are past it."""

@@ -88,7 +88,7 @@ class Delivery:
         outbox: Admitted,
         authority: Authority,
         timing: Timing,
-        start_after: int,
+        start_after: Callable[[], int],
         group_id: Callable[[], str],
         changed: Callable[[SinkStatus], None],
     ) -> None:
@@ -158,8 +158,9 @@ class Delivery:
     async def _claim(self, epoch: int, published: Callable[[int], None]) -> None:
         if self._state not in _FAILED:
             self._become(SinkState.CLAIMING)
+        start_after = self._start_after()
         through = await self._call(
-            lambda deadline: self.sink.claim(epoch, self._start_after, self._group_id(), deadline)
+            lambda deadline: self.sink.claim(epoch, start_after, self._group_id(), deadline)
         )
         self._require_ours(through)
         self._claimed = True
@@ -186,19 +187,23 @@ class Delivery:
         published(number)
 
     async def _next_batch(self, number: int) -> OutboxBatch:
-        if number <= self._outbox.floor(self.query):
-            raise SinkRefused(
-                f"sink {self.sink.name} of query {self.query} lacks batch {number}, but the outbox "
-                f"goes on behind {self._outbox.floor(self.query)}; give the sink a new name to let "
-                "it begin there, or restore its ledger together with its rows"
-            )
         while True:
             self._news.clear()
             batch = self._outbox.batch(self.query, number)
             if batch is not None:
                 return batch
+            self._require_ahead(number)
             self._become(SinkState.PUBLISHING)
             await self._news.wait()
+
+    def _require_ahead(self, number: int) -> None:
+        floor = self._outbox.floor(self.query)
+        if number <= floor:
+            raise SinkRefused(
+                f"sink {self.sink.name} of query {self.query} lacks batch {number}, but the outbox "
+                f"goes on behind {floor}; give the sink a new name to let it begin there, or "
+                "restore its ledger together with its rows"
+            )
 
     # -- calls ---------------------------------------------------------------------------------
 

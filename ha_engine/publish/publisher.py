@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import structlog
@@ -28,7 +27,8 @@ class Publisher:
     ``on_published(query, sink, batch)``: the ledger has every batch up to this one.
     ``on_fenced(epoch)``: a ledger carries that higher epoch; its task has ended.
     ``on_state``: a sink became available, unavailable, refused, ... Never once a batch.
-    ``start_after``: the batch after which a sink that has no ledger row yet begins; 0 if not named.
+    ``start_after``: the batch after which a sink that has no ledger row yet begins; it is asked for
+    at each claim too.
     ``group_id``: the group's UUID, known once a node is promoted; it is asked for at each claim.
     ``failed`` gets the exception of a task that died of anything else.
     """
@@ -44,7 +44,7 @@ class Publisher:
         group_id: Callable[[], str],
         on_state: Callable[[SinkStatus], None] = lambda status: None,
         timing: Timing | None = None,
-        start_after: Mapping[QuerySink, int] = MappingProxyType({}),
+        start_after: Callable[[str, str], int] = lambda query, sink: 0,
     ) -> None:
         self._on_published, self._on_fenced = on_published, on_fenced
         timing = timing or Timing()
@@ -55,7 +55,7 @@ class Publisher:
                 outbox,
                 authority,
                 timing,
-                start_after.get((query, name), 0),
+                partial(start_after, query, name),
                 group_id,
                 on_state,
             )

@@ -254,7 +254,7 @@ MUTANTS = (
     Mutant("R25", "marks", "else first_kept - 1", "else self.published_through"),
     Mutant("R25", "marks", "max(left, self.initial.number) if", "self.initial.number if"),
     Mutant("R25", "marks", "max(left, self.initial.number) if", "self.published_through if"),
-    Mutant("R25", "marks", "self.recorded.get(sink, self.kept.floor)", "0"),
+    Mutant("R25", "marks", "self.recorded.get(sink, begins)", "0"),
     # -- marks -------------------------------------------------------------------------------------
     Mutant("I5", "uncut", "if sequence > limit:", "if False:"),
     Mutant("I5", "marks", " or self._sequences[index] > committed:", ":"),
@@ -274,7 +274,7 @@ MUTANTS = (
     Mutant("ticks", "marks", "rows == 0 and self._is_tick(number)", "rows == 0"),
     Mutant("ticks", "pace", "            not self.quiet\n            and ", "            "),
     Mutant("ticks", "pace", "            and self._ticks < TICKS_IN_A_ROW_MAX\n", ""),
-    Mutant("bounds", "marks", "        if self._outbox_full():\n", "        if False:\n"),
+    Mutant("bounds", "marks", "if resting or self._outbox_full():", "if resting:"),
     Mutant("bounds", "marks", "if self.sinks else (0, 0)", ""),
     # -- batches and sinks -------------------------------------------------------------------------
     Mutant("I7", "deployment", "if event.batch <= known:", "if False:"),
@@ -335,7 +335,12 @@ MUTANTS = (
         "through = 0",
     ),
     Mutant("R23", "deployment", 'plan.on_change == "keep":', "False:"),
-    Mutant("R23", "deployment", "if marks.admitted == marks.initial.number:", "if True:"),
+    Mutant(
+        "R23",
+        "deployment",
+        "if not marks.may_have_run(since=self.versions.lineages[plan.name]):",
+        "if True:",
+    ),
     Mutant(
         "R23",
         "versions",

@@ -152,6 +152,9 @@ class Story:
             case ("beats",):
                 self.world.feed(on.PeerSaid("b", say.Heartbeat(row.epoch, 0)))
                 self.world.settle()
+            case ("commits", "through", int(sequence)):
+                self.world.feed(on.PeerSaid("b", say.Heartbeat(row.epoch, sequence)))
+                self.world.settle()
             case ("leads", "from", int(sequence), "of", "epoch", int(epoch), *forced):
                 journal_id, last = self.world.disk.journal_id, self.world.core.journal.last
                 match = Position(epoch, sequence)

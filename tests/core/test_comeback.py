@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ha_engine.core import Deployment, MarkLimits, QueryPlan, QueryState, RestartPolicy
+from ha_engine.core import Deployment, MarkLimits, QueryPlan, RestartPolicy
 from ha_engine.core import actions as do
-from ha_engine.core import inputs as on
 from ha_engine.core.base import base_of
 from ha_engine.types import (
     Application,
@@ -59,25 +58,28 @@ def trims(one: Deployment, committed: int) -> list[tuple[str, int]]:
     return [(action.query, action.through) for action in told]
 
 
-def runs(one: Deployment) -> list[str]:
-    return [action.query for action in one.runs(0.0, "j")]
+def runs(one: Deployment, committed: int) -> list[str]:
+    return [action.query for action in one.runs(0.0, committed, "j")]
 
 
 def test_the_outbox_goes_on_behind_them_once_what_it_has_is_published() -> None:
     one = behind_two_of_four("board")
     began = take(one, [anew(4, 7)], 7)
-    assert (trims(one, began), runs(one)) == ([("q", 1)], [])  # the second is not published
+    assert (trims(one, began), runs(one, began)) == ([("q", 1)], [])  # the second is not published
     told = take(one, [Published("q", "board", 2)], began + 1)
     assert trims(one, told) == [("q", 2), ("q", 4)]
-    assert runs(one) == ["q"]
+    assert runs(one, told) == ["q"]
     assert trims(one, told) == []
 
 
 def test_a_sink_that_is_new_begins_there() -> None:
-    one = behind_two_of_four("board", "other")
-    began = take(one, [anew(4, 7), Published("q", "board", 2), Published("q", "other", 2)], 7)
-    trims(one, began)
-    assert one.marks["q"].start_after("third") == 4
+    """It may be claimed before the outbox goes on, and after."""
+    one = behind_two_of_four("board")
+    take(one, [anew(4, 7)], 7)
+    assert (one.marks["q"].start_after("new"), one.marks["q"].start_after("board")) == (4, 1)
+    told = take(one, [Published("q", "board", 2)], 8)
+    assert trims(one, told) == [("q", 2), ("q", 4)]
+    assert (one.marks["q"].start_after("new"), one.marks["q"].start_after("board")) == (4, 2)
 
 
 def test_a_record_that_a_failover_may_discard_moves_no_outbox() -> None:
@@ -85,21 +87,8 @@ def test_a_record_that_a_failover_may_discard_moves_no_outbox() -> None:
     batch 3 of the old state would be taken for one that left long ago."""
     one = behind_two_of_four("board")
     began = take(one, [Published("q", "board", 2), anew(4, 7)], 7)
-    assert (trims(one, began - 1), runs(one)) == ([("q", 2)], [])
+    assert (trims(one, began - 1), runs(one, began - 1)) == ([("q", 2)], [])
     assert trims(one, began) == [("q", 4)]
-
-
-def test_who_asks_for_a_mark_that_is_trimmed_is_told() -> None:
-    """A journal that was trimmed while the query was not in the application, in the middle of the
-    batches that it had yet to run."""
-    one = deployment()
-    take(one, [FIRST, *(Mark("q", n, 10 * n) for n in (1, 2, 3))])
-    one.forget_through(3)
-    one.asked(0.0, on.MarkWanted("q", 2))
-    assert one.lives["q"].failure is None
-    one.asked(0.0, on.MarkWanted("q", 1))
-    assert one.lives["q"].state is QueryState.FAILED
-    assert "reinit" in str(one.lives["q"].failure)
 
 
 def test_who_lacks_nothing_since_a_record_begins_the_query_anew_knows_it_after_a_trim() -> None:

@@ -20,13 +20,13 @@ def deployed(*digests: tuple[str, bool], mine: bool = True) -> Deployment:
 
 
 def must_resume(deployment: Deployment) -> bool:
-    (run,) = deployment.runs(0.0, "journal")
+    (run,) = deployment.runs(0.0, deployment.changed_at, "journal")
     return run.must_resume
 
 
 def states(deployment: Deployment) -> tuple[str, ...]:
     """The lineages whose checkpoint it takes."""
-    (run,) = deployment.runs(0.0, "journal")
+    (run,) = deployment.runs(0.0, deployment.changed_at, "journal")
     return (run.lineage, *run.earlier)
 
 

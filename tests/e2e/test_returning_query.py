@@ -68,15 +68,15 @@ def test_a_query_that_comes_back_begins_with_what_comes_from_then_on(
             stands_on = snapshot_now(node)["sequence"]
         wait_until(lambda: base_of(node) == stands_on, within=60, every=0.2)
 
-        restart_with(both)
+        restart_with(both | {"tenths": "again"})
         send(5)
+        wait_table("again", 2)
+        restart_with(both)
         refused = "give the sink a new name to let it begin there"
         wait_until(
             lambda: refused in (tenths()["sinks"]["tenths"]["error"] or ""),
             within=node.patience,
             every=0.2,
         )
-        restart_with(both | {"tenths": "again"})
-        wait_table("again", 2)
         assert tenths()["state"] == "running"
         assert "does not follow batch" not in node.log_text()

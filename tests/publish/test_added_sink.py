@@ -37,7 +37,7 @@ class RestartedNode:
             on_published=lambda query, sink, batch: None,
             on_fenced=lambda epoch: None,
             group_id=lambda: GROUP,
-            start_after={(QUERY, SINK): self.marks.start_after(SINK)},
+            start_after=lambda query, sink: self.marks.start_after(sink),
         )
 
 

@@ -300,6 +300,19 @@ async def test_a_ledger_behind_what_is_trimmed_is_refused(
     assert "lacks batch 1" in (node.status.error or "")
 
 
+async def test_who_waits_for_a_batch_that_the_outbox_passes_is_refused(
+    database_url: str, opened: Opening
+) -> None:
+    node = opened(database_url)
+    node.admit(1)
+    node.publisher.start(1)
+    await node.published_through(1)
+    node.outbox.trim(QUERY, 3)
+    node.admit(4)
+    await async_wait_until(lambda: node.status.state is SinkState.REFUSED)
+    assert "lacks batch 2, but the outbox goes on behind 3" in (node.status.error or "")
+
+
 async def test_a_ledger_ahead_of_what_was_made_here_is_refused_and_reported_to_nobody(
     database_url: str, opened: Opening
 ) -> None:

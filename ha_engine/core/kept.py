@@ -6,9 +6,8 @@ from collections import deque
 
 
 class KeptBatches:
-    """The admitted batches behind ``floor`` up to ``last``; each of those that left is published.
-
-    ``last`` is the number that the next batch to admit must follow (R19).
+    """The outbox began behind ``floor``, when the node started or where it went on without batches
+    that never ran; ``last`` is the number that the next batch to admit must follow (R19).
     """
 
     def __init__(self) -> None:

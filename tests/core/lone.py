@@ -1,4 +1,4 @@
-"""A core without a world around it, which a test feeds by hand."""
+"""A core, or the deployment of one, without a world around it, which a test feeds by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from ha_engine.core import (
     RestartPolicy,
 )
 from ha_engine.core.marks import MarkLimits
+from ha_engine.types import Body, Position, Record
 
+LIMITS = MarkLimits(1000, 0.0, 0.5, 64, 1 << 20)
 TIMING = LeaseTiming(3.0, 0.8, 0.4)
 
 
@@ -25,3 +27,11 @@ def member_b(timing: LeaseTiming = TIMING, plans: Iterable[QueryPlan] = ()) -> C
     return Core(
         identity, timing, HighWater(), Deployment("app", tuple(plans), limits, RestartPolicy())
     )
+
+
+def take(deployment: Deployment, bodies: Iterable[Body], first: int = 1, mine: bool = True) -> int:
+    """Records numbered from ``first`` on; returns the sequence of the last."""
+    sequence = first - 1
+    for sequence, body in enumerate(bodies, first):
+        deployment.take(Record(Position(1, sequence), 0, body), mine=mine)
+    return sequence

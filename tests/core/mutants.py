@@ -349,6 +349,7 @@ MUTANTS = (
     ),
     Mutant("R23", "deployment", "self.lives[plan.name].refused(UNDECIDED)", "pass"),
     Mutant("R23", "deployment", "ready = self._is_current(name) and", "ready ="),
+    Mutant("R23", "deployment", " if self.changed_at <= committed else ():", ":"),
     Mutant(
         "R23",
         "deployment",

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from ha_engine.core import Deployment, MarkLimits, QueryPlan, RestartPolicy
+from ha_engine.core import Deployment, QueryPlan, RestartPolicy
 from ha_engine.core import actions as do
 from ha_engine.core.base import base_of
 from ha_engine.types import (
     Application,
     Base,
-    Body,
     Events,
     Mark,
     Position,
     Published,
     QueryVersion,
-    Record,
     Skip,
 )
+from tests.core.lone import LIMITS, take
 
-LIMITS = MarkLimits(1000, 0.0, 0.5, 64, 1 << 20)
 FIRST = Application("a", (QueryVersion("q", "v", Mark("q", 0, 0)),))
 WITHOUT = Application("b", ())
 
@@ -28,14 +24,6 @@ WITHOUT = Application("b", ())
 def deployment(*sinks: str) -> Deployment:
     plan = QueryPlan("q", "v", frozenset({"s"}), sinks)
     return Deployment("a", (plan,), LIMITS, RestartPolicy())
-
-
-def take(taken: Deployment, bodies: Iterable[Body], first: int = 1) -> int:
-    """Records numbered from ``first`` on; returns the sequence of the last."""
-    sequence = first - 1
-    for sequence, body in enumerate(bodies, first):
-        taken.take(Record(Position(1, sequence), 0, body), mine=True)
-    return sequence
 
 
 def anew(behind: int, through: int) -> Application:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from ha_engine.core import Deployment, MarkLimits, QueryPlan, RestartPolicy
-from ha_engine.types import Application, Mark, Position, QueryVersion, Record
-
-LIMITS = MarkLimits(1000, 0.0, 0.5, 64, 1 << 20)
+from ha_engine.core import Deployment, QueryPlan, RestartPolicy
+from ha_engine.types import Application, Mark, QueryVersion
+from tests.core.lone import LIMITS, take
 
 
 def deployed(*digests: tuple[str, bool], mine: bool = True) -> Deployment:
     """A deployment after one application record for each (digest, reset) of its only query."""
     plan = QueryPlan("q", digests[-1][0], frozenset({"s"}), ())
     deployment = Deployment(digests[-1][0], (plan,), LIMITS, RestartPolicy())
-    for number, (digest, reset) in enumerate(digests):
-        version = QueryVersion("q", digest, Mark("q", 0, 0), reset)
-        body = Application(digest, (version,))
-        deployment.take(Record(Position(1, number + 1), 0, body), mine=mine)
+    first = Mark("q", 0, 0)
+    versions = [QueryVersion("q", digest, first, reset) for digest, reset in digests]
+    take(deployment, [Application(one.digest, (one,)) for one in versions], mine=mine)
     return deployment
 
 
@@ -62,8 +60,7 @@ def test_batches_cut_before_a_change_that_kept_the_state_are_of_other_code() -> 
         Application("b", (QueryVersion("q", "b", first),)),
         Mark("q", 2, 3),
     )
-    for number, body in enumerate(bodies):
-        deployment.take(Record(Position(1, number + 1), 0, body), mine=True)
+    take(deployment, bodies)
     assert deployment.was_made_by_other_code("q", 1)
     assert not deployment.was_made_by_other_code("q", 2)
 

@@ -424,3 +424,17 @@ def test_a_query_that_ran_no_batch_since_it_was_reset_has_no_state_to_keep() -> 
     machine.parts_wait_for_their_word(set())
     machine.start_with_another_application("add")
     machine.teardown()
+
+
+def test_no_checkpoint_is_of_a_change_that_a_crash_has_undone() -> None:
+    """R23. 1. A query is changed and keeps its state; the record is not on the disk. 2. It runs,
+    and its checkpoint is of that record. 3. The node dies, and the record is gone."""
+    machine = EveryHistory()
+    machine.start_with_another_application("keep")
+    machine.good_times(finished=False, sizes=[1])
+    machine.parts_wait_for_their_word({"disk"})
+    machine.the_node_process_is_killed(query_process_dies=False, released=True, tail_kept=0)
+    machine.start_with_another_application("add")
+    machine.sync(1)
+    machine.the_row_is_changed("database_fails_over")
+    machine.teardown()

@@ -13,19 +13,6 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 GENERATED = ROOT / "ha_engine" / "v1"
 
-LINES_OF_A_FILE = 350
-LINES_OF_A_FUNCTION = 50
-LINES_OF_MOST_FUNCTIONS = 15
-MOST = 0.8
-
-LONG_FILES = {
-    "ha_engine/core/core.py": "one method for each input, in the order of a node's life",
-    "ha_engine/node.py": "the only wiring file: what it builds first it stops last",
-}
-"""Files over the bound, each with the reason why it is one room."""
-LONG_FUNCTIONS: dict[str, str] = {}
-"""Functions over the bound (file:name), each with the reason why it is one thought."""
-
 PURE = {
     "__future__",
     "array",
@@ -54,16 +41,6 @@ def sources(*directories: str) -> list[Path]:
 
 def shown(file: Path) -> str:
     return file.relative_to(ROOT).as_posix()
-
-
-def functions(file: Path) -> Iterator[tuple[str, int]]:
-    """Each function of ``file`` with its length in lines, its docstring not counted."""
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            lines = (node.end_lineno or node.lineno) - node.lineno + 1
-            if text := ast.get_docstring(node, clean=False):
-                lines -= text.count("\n") + 1
-            yield f"{shown(file)}:{node.name}", lines
 
 
 def imports(file: Path) -> Iterator[str]:
@@ -95,31 +72,6 @@ def test_the_core_imports_no_clock_random_socket_thread_or_spark() -> None:
         if name not in PURE and not (name + ".").startswith("ha_engine.core.")
     ]
     assert strange == []
-
-
-def test_a_file_is_no_longer_than_a_room() -> None:
-    long = {
-        shown(file): lines
-        for file in sources("ha_engine")
-        if (lines := file.read_text().count("\n")) > LINES_OF_A_FILE
-    }
-    assert set(long) <= set(LONG_FILES), long
-
-
-def test_a_function_is_no_longer_than_a_screen() -> None:
-    long = {
-        name: lines
-        for file in sources("ha_engine")
-        for name, lines in functions(file)
-        if lines > LINES_OF_A_FUNCTION
-    }
-    assert set(long) <= set(LONG_FUNCTIONS), long
-
-
-def test_most_functions_fit_in_the_head() -> None:
-    lengths = [lines for file in sources("ha_engine") for _, lines in functions(file)]
-    short = sum(1 for lines in lengths if lines <= LINES_OF_MOST_FUNCTIONS)
-    assert short / len(lengths) >= MOST
 
 
 def test_every_module_says_what_it_is_for() -> None:

@@ -19,7 +19,9 @@ from ha_engine.v1.local_pb2_grpc import LocalStub
 
 _AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 _NOT_MINE = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION)
-CALL_TIMEOUT_SECONDS = 10.0
+CALL_SECONDS = 10.0
+"""A node that does not answer in that time is asked again, and has twice as long."""
+CALL_SECONDS_MAX = 320.0
 MESSAGE_BYTES_MAX = 16 << 20
 _CHANNEL_OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 50),
@@ -70,8 +72,20 @@ class NodeLink:
             stop=self._stop,
             reraise=True,
         )
+        seconds = CALL_SECONDS
+
+        def ask() -> Reply:
+            nonlocal seconds
+            patience, seconds = seconds, min(2 * seconds, CALL_SECONDS_MAX)
+            try:
+                return method(request, timeout=patience)
+            except grpc.RpcError as error:
+                if _code(error) is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                    seconds = patience
+                raise
+
         try:
-            return retrying(method, request, timeout=CALL_TIMEOUT_SECONDS)
+            return retrying(ask)
         except grpc.RpcError as error:
             if is_refusal(error):
                 raise Superseded(

@@ -20,6 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import structlog
+
 from ha_engine.errors import JavaMissing
 from ha_engine.imports import uncollected
 from ha_engine.query.class_archive import installation
@@ -29,11 +31,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSource
 
+log = structlog.get_logger(__name__)
+
 JAVA_VERSION_MIN = 17
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _ADVICE = f"Spark needs Java {JAVA_VERSION_MIN} or newer; install it and set JAVA_HOME or PATH"
 _LOGGING = Path(__file__).with_name("log4j2.properties").resolve()
+_WORKER = Path(__file__).with_name("python_worker").resolve()
 _STREAMING = "org.apache.spark.sql.execution.streaming"
+_A_DAY = "86400s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +94,7 @@ def spark_conf(settings: SparkSettings) -> dict[str, str]:
     return {
         **_quiet(settings),
         **_fast(settings),
+        **_patient(),
         **_places(settings.scratch),
         **settings.spark,
         **_repeatable(),
@@ -142,6 +149,25 @@ def _fast(settings: SparkSettings) -> dict[str, str]:
         "spark.sql.streaming.stateStore.providerClass": _state_store(settings.state_store),
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # Tells a worker that crashed from one that was killed.
+        "spark.python.worker.faulthandler.enabled": "true",
+        "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
+    }
+
+
+def _patient() -> dict[str, str]:
+    """No limit of Spark's own ends work that is slow on a starved host.
+
+    Driver and executor are one JVM, whose parts live and die together. Each Python worker learns
+    the end of that JVM from its socket, and the JVM the worker's. So a limit would find nothing.
+    """
+    return {
+        "spark.python.authenticate.socketTimeout": _A_DAY,
+        "spark.sql.broadcastTimeout": _A_DAY,
+        "spark.network.timeout": _A_DAY,
+        "spark.rpc.askTimeout": _A_DAY,
+        "spark.rpc.lookupTimeout": _A_DAY,
+        "spark.executor.heartbeatInterval": "60s",
     }
 
 
@@ -201,8 +227,11 @@ class StartingSpark:
         threading.Thread(target=_fulfil, args=(java, launch), name="Java", daemon=True).start()
         return java
 
-    def session(self) -> SparkSession:
-        """Spark's, with the journal source registered. Raises JavaMissing."""
+    def session(self, java_started: Callable[[], None] = lambda: None) -> SparkSession:
+        """Spark's, with the journal source registered. Raises JavaMissing.
+
+        ``java_started`` is called once the JVM answers.
+        """
         with uncollected():
             # PySpark imports this, and pandas with it, at its first call into Java.
             import pyspark.testing.utils  # noqa: F401
@@ -214,6 +243,7 @@ class StartingSpark:
         logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
         with self._home:
             _wait_for(self._java)
+            java_started()
             spark = SparkSession.builder.config(map=self._conf).getOrCreate()
         register_source(spark, JournalSource)
         return spark
@@ -263,12 +293,21 @@ def _equip_workers(modules: tuple[Path, ...]) -> None:
     for directory in map(str, modules):
         if directory not in sys.path:
             sys.path.append(directory)
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = _worker_program()
+    os.environ["HA_ENGINE_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join(os.path.abspath(path) for path in sys.path)
     # Spark starts one more worker, and keeps it, to look for modules of that name, which may be
     # data sources. It does so if this command is there; nothing else of ours goes by it.
     may_be = any(name.startswith("pyspark_") for path in sys.path for name in _names_in(path))
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable if may_be else "no-module-is-a-data-source"
+
+
+def _worker_program() -> str:
+    """The program that connects before it imports, see ``worker``; Python where it cannot run."""
+    if os.access(_WORKER, os.X_OK):
+        return str(_WORKER)
+    log.warning("Spark's Python workers may connect too late", not_executable=str(_WORKER))
+    return sys.executable
 
 
 def _names_in(path: str) -> list[str]:

@@ -24,6 +24,8 @@ from benchmarks.report import Result
 from benchmarks.workload import WINDOWED, WORKLOADS, application, events
 from ha_engine.query.application import load_application
 from ha_engine.query.application_versions import ApplicationVersions
+from ha_engine.query.host import MemoryKills
+from ha_engine.query.jvm import Jvm
 from ha_engine.query.link import Address, NodeLink
 from ha_engine.query.reports import Reports
 from ha_engine.query.runner import QueryRunner
@@ -86,6 +88,8 @@ class _Batches:
             Reports(link, self._fail),
             Directories(self._node.checkpoints, self._node.outbox_directory),
             self._fail,
+            Jvm(spark.sparkContext._gateway.proc),
+            MemoryKills(),
             read_parallelism=2,
         )
 

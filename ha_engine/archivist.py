@@ -56,7 +56,7 @@ class Archivist:
             revision = await self.archive.bring_state(run, history, admitted)
         except (DatabaseUnreachable, DatabaseNotReady) as error:
             reason = f"its checkpoint is lost, and no snapshot of it is reached: {error}"
-            self.handle(on.QueryFailed(run.query, 0, reason, environment=True))
+            self.handle(on.QueryFailed(run.query, 0, reason, by_host=True))
             return False
         except SnapshotDamaged as error:
             log.error("no snapshot has the state of a query", query=run.query, reason=str(error))

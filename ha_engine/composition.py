@@ -95,7 +95,7 @@ class Node:
             self.core.querying.process.adopt(living)
         self.metrics = NodeMetrics(config.group, config.node.id, self.status)
         tally = Tally(database_asked=self.metrics.database.observe)
-        self.observer = QueryObserver(self.metrics, tally)
+        self.observer = QueryObserver(self.metrics, tally, boottime)
         self.driver = Driver(self.core, boottime, config.lease.db_timeout, tally)
         # The gate's own bound lies below: what the core has given a position always fits.
         bound = 2 * config.receive.max_pending + (64 << 20)
@@ -282,6 +282,7 @@ class Node:
             self.publisher.status(),
             self.receivers.status(),
             self.observer.progress,
+            self.observer.step,
             self.peers,
             self.driver.tally,
             self.archive,

@@ -272,5 +272,9 @@ class QueryProcessFailed(EngineError):
     """The Spark process could not be started or kept alive."""
 
 
+class HostKilled(QueryProcessFailed):
+    """The host ended a process of Spark's, mostly for want of memory; no batch is to blame."""
+
+
 class DeliveryFailed(EngineError):
     """A producer gave up: no node took the events before the deadline."""

@@ -1,19 +1,31 @@
-"""What the local socket tells of the query process, for metrics and the status page."""
+"""What the query process reports, for the log, metrics and the status page."""
 
 from __future__ import annotations
 
-from ha_engine.api.status import Progress
+from collections.abc import Callable
+
+import structlog
+
+from ha_engine.api.status import Progress, StartStep
 from ha_engine.metrics import NodeMetrics
 from ha_engine.tally import Tally
 from ha_engine.v1 import local_pb2 as pb
 
+log = structlog.get_logger(__name__)
+
 
 class QueryObserver:
-    """Spark's word on each query's newest batch, in ``progress``."""
+    """Spark's word on each query's newest batch, in ``progress``; what it does now, in ``step``."""
 
-    def __init__(self, metrics: NodeMetrics, tally: Tally) -> None:
-        self._metrics, self._tally = metrics, tally
+    def __init__(self, metrics: NodeMetrics, tally: Tally, clock: Callable[[], float]) -> None:
+        self._metrics, self._tally, self._clock = metrics, tally, clock
         self.progress: dict[str, Progress] = {}
+        self.step: StartStep | None = None
+
+    def stepped(self, incarnation: str, step: str) -> None:
+        """The query process ``incarnation`` reached a step of its start."""
+        log.info("query process step", step=step, incarnation=incarnation)
+        self.step = StartStep(incarnation, step, self._clock())
 
     def progressed(self, query: str, told: pb.QueryProgress) -> None:
         before = self.progress.get(query, Progress())

@@ -78,6 +78,15 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class StartStep:
+    """What the query process ``incarnation`` said that it does, and ``at`` which boot time."""
+
+    incarnation: str
+    name: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class Queues:
     """What waits inside the node at this moment."""
 
@@ -116,6 +125,7 @@ def status_of(
     sinks: Sequence[SinkStatus],
     sources: Sequence[SourceStatus],
     progress: Mapping[str, Progress],
+    step: StartStep | None,
     links: Links,
     tally: Tally,
     archive: Archive,
@@ -152,7 +162,7 @@ def status_of(
         "snapshot": snapshot_tree(core, archive),
         "receive": _receive(gate, core, queues),
         "sources": _sources(sources),
-        "query_process": _process(core.querying.process, queues),
+        "query_process": _process(core.querying.process, step, queues, now),
         "queries": _queries(core, progress, sinks, ages),
     }
 
@@ -181,10 +191,16 @@ def _config(reloaded: Reloaded) -> ConfigStatus:
     }
 
 
-def _process(process: QueryProcess, queues: Queues) -> QueryProcessStatus:
+def _process(
+    process: QueryProcess, step: StartStep | None, queues: Queues, now: float
+) -> QueryProcessStatus:
+    known = step is not None and step.incarnation == process.incarnation
     return {
         "incarnation": process.incarnation,
         "attended": process.attended,
+        "step": step.name if step and known else None,
+        "step_seconds": round(now - step.at, 1) if step and known else None,
+        "starts": process.starts,
         "last_death": process.last_death,
         "polls_pending": queues.mark_polls,
     }

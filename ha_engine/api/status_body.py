@@ -159,7 +159,14 @@ class QueryProcessStatus(TypedDict):
     incarnation: str | None
     attended: bool
     """Whether it has reported for work."""
+    step: str | None
+    """What it does now, such as "starting Java" or "ready"; null until it says so."""
+    step_seconds: float | None
+    """Since when, in seconds before now."""
+    starts: int
+    """Query processes that this node process has asked for."""
     last_death: str | None
+    """The reason for which the last one ended."""
     polls_pending: int
     """Queries that wait for a mark."""
 

@@ -91,10 +91,12 @@ def _config(config: dict[str, Any]) -> dict[str, str]:
 
 
 def _process(process: dict[str, Any]) -> str:
-    if process["attended"]:
+    step = process["step"] or "starting"
+    if process["attended"] and step in ("starting", "ready"):
         return "running"
-    died = f"; the last one: {process['last_death']}" if process["last_death"] else ""
-    return escape(f"starting{died}")
+    since = f" for {process['step_seconds']:.0f} s" if process["step"] else ""
+    died = f"; the last one ended: {process['last_death']}" if process["last_death"] else ""
+    return escape(f"{step}{since}{died}")
 
 
 def query_table(status: dict[str, Any]) -> Table:

@@ -212,7 +212,10 @@ class QueryConfig(Section):
         "due.",
     )
     start_timeout: Duration = Field(
-        default=120.0, ge=1, description="How long the Spark process may take to start."
+        default=120.0,
+        ge=1,
+        description="How long a start of the Spark process may make no progress: no step reached, "
+        "no CPU used, nothing read. Each start in a row that is ended for that has twice as long.",
     )
     class_archive: bool = Field(
         default=True,

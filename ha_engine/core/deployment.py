@@ -294,16 +294,16 @@ class Deployment:
             if life.state is QueryState.RUNNING:
                 life.state = QueryState.WAITING
 
-    def process_died(self, now: float, reason: str) -> None:
+    def process_died(self, now: float, reason: str, *, by_host: bool) -> None:
         for name, life in self.lives.items():
             marks = self.marks[name]
             marks.ended()
-            life.process_died(now, marks.in_flight, reason)
+            life.process_died(now, marks.in_flight, reason, by_host=by_host)
 
     def failed(self, now: float, event: on.QueryFailed) -> None:
         self.marks[event.query].ended()
         life = self.lives[event.query]
-        if event.environment:
+        if event.by_host:
             life.hindered(now, event.number, event.reason)
         else:
             life.failed(now, event.number, event.reason)

@@ -97,10 +97,14 @@ class PeerSaid:
 
 @dataclass(frozen=True, slots=True)
 class QueryProcessGone:
-    """No process of the incarnation's session is left (R20)."""
+    """No process of the incarnation's session is left (R20).
+
+    ``by_host``: the host ended it, for instance for want of memory, and no batch did (I15).
+    """
 
     incarnation: str
     reason: str
+    by_host: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,13 +224,13 @@ class JournalTrimmed:
 class QueryFailed:
     """A query ended with an error while it ran batch ``number`` (0: before any).
 
-    ``environment``: the machine is to blame, which was too slow for instance, and not the batch.
+    ``by_host``: the host caused the failure, for instance by slowness, and the batch did not (I15).
     """
 
     query: str
     number: int
     reason: str
-    environment: bool = False
+    by_host: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ class QueryProcess:
 
     def __init__(self, owner: str, restarts: RestartPolicy) -> None:
         self._owner, self._restarts = owner, restarts
-        self._started = 0
+        self.starts = 0
         self._deaths = 0
         self._start_at = -math.inf
         self.incarnation: str | None = None
@@ -23,8 +23,8 @@ class QueryProcess:
         """The incarnation to start now, if one is wanted and the backoff is over."""
         if self.incarnation is not None or now < self._start_at:
             return None
-        self._started += 1
-        self.incarnation = f"{self._owner}.{self._started}"
+        self.starts += 1
+        self.incarnation = f"{self._owner}.{self.starts}"
         return self.incarnation
 
     def adopt(self, incarnation: str) -> None:

@@ -100,15 +100,21 @@ class QueryLife:
         self._hindrances += 1
         self._wait(now, number, reason, self._hindrances + 1)
 
-    def process_died(self, now: float, number: int | None, reason: str) -> None:
+    def process_died(
+        self, now: float, number: int | None, reason: str, *, by_host: bool = False
+    ) -> None:
         """The process under the query died; only deaths while it ran one and the same batch count.
 
-        A process that dies before it runs the query says nothing against the batch.
+        A process that dies before it runs the query says nothing against the batch. Neither does
+        one that the host killed.
         """
         if self.state is QueryState.FAILED:
             return
         if number is None or self.state is not QueryState.RUNNING:
             self.state = QueryState.WAITING
+            return
+        if by_host:
+            self.hindered(now, number, reason)
             return
         if number != self._failed_batch:
             self._failed_batch, self._failures, self._deaths = number, 0, 0

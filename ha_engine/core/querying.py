@@ -90,7 +90,7 @@ class Querying:
         if not self.process.gone(now, event.incarnation, event.reason):
             return None
         in_flight = self.deployment.in_flight()
-        self.deployment.process_died(now, event.reason)
+        self.deployment.process_died(now, event.reason, by_host=event.by_host)
         return Broke(f"the query process died: {event.reason}", in_flight, self._give_up())
 
     def _failed(self, now: float, event: on.QueryFailed) -> Broke:

@@ -30,13 +30,16 @@ _DISK = re.compile(
 _JOURNAL = re.compile(
     r"ha_engine\.errors\.(?:DiskFailed|JournalDamaged|UnknownJournalVersion): (.*)"
 )
-_ENVIRONMENT = re.compile(
-    # Spark gives a Python worker ten seconds to start, whatever else the machine does.
+_OF_THE_HOST = re.compile(
+    # Spark gives a Python worker ten seconds to connect, whatever else the machine does.
     "SparkException: Python worker failed to connect back"
-    "|SocketTimeoutException: Timed out while waiting for the Python worker"
+    # Sockets between the JVM and Python, and messages between parts of Spark.
+    "|SocketTimeoutException: |RpcTimeoutException: "
     # There is no memory or no process left to start one with.
     rf"|IOException: Cannot run program .* error=(?:{errno.ENOMEM}|{errno.EAGAIN})\b"
 )
+_SOCKET_TIMEOUT = re.compile(r"(?:pyspark\.[\w.]+: )?\[CANNOT_OPEN_SOCKET\].*timed out", re.DOTALL)
+_WORKER_DEATH = re.compile(r"SparkException: Python worker exited unexpectedly(?!.*Fatal Python)")
 _JVM_FRAME = re.compile(r"\n\s*at [\w$.]+\(")
 
 
@@ -68,9 +71,18 @@ def disk_failure(error: BaseException) -> DiskFailed | None:
     return None
 
 
-def is_of_the_environment(error: BaseException) -> bool:
-    """Whether the machine is to blame for the failure, so that no batch is (I15)."""
-    return any(_ENVIRONMENT.match(text) for text in islice(_jvm_messages(error), CAUSES_MAX))
+def is_of_the_host(error: BaseException) -> bool:
+    """Whether the host caused the failure, so that no batch is to blame (I15)."""
+    return any(
+        _SOCKET_TIMEOUT.match(_python_error(text) if _TRACEBACK in text else text)
+        or _OF_THE_HOST.match(text)
+        for text in islice(_jvm_messages(error), CAUSES_MAX)
+    )
+
+
+def is_worker_death(error: BaseException) -> bool:
+    """Whether a Python worker ended with neither an exception nor a crash of Python's own."""
+    return any(_WORKER_DEATH.match(text) for text in islice(_jvm_messages(error), CAUSES_MAX))
 
 
 def _message(error: BaseException) -> str:
@@ -83,15 +95,17 @@ def _message(error: BaseException) -> str:
 def _jvm_messages(error: BaseException) -> Iterator[str]:
     cause: Any = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
     if cause is None and str(error):
-        yield str(error)
+        yield _named(type(error).__name__, str(error))
     while cause is not None:
-        name = cause.getClass().getSimpleName()
         text = cause.getMessage()
         if text:
-            yield (
-                str(text) if str(text).startswith("[") or _TRACEBACK in text else f"{name}: {text}"
-            )
+            yield _named(cause.getClass().getSimpleName(), str(text))
         cause = cause.getCause()
+
+
+def _named(name: str, text: str) -> str:
+    """Spark's own messages begin with their error class, and a traceback ends with its error."""
+    return text if text.startswith("[") or _TRACEBACK in text else f"{name}: {text}"
 
 
 def _python_error(text: str) -> str:

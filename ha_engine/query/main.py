@@ -20,10 +20,13 @@ import structlog
 from ha_engine.errors import EngineError
 from ha_engine.imports import uncollected
 from ha_engine.query.class_archive import AnyArchive, ClassArchive, NoArchive
+from ha_engine.query.failure import one_line
+from ha_engine.query.host import MemoryKills
 from ha_engine.query.lifeline import end_without
 from ha_engine.query.session import StartingSpark, installation_of
 from ha_engine.query.settings import Settings
 from ha_engine.query.start_deadline import StartDeadline
+from ha_engine.query.start_report import STARTING_JAVA, STARTING_SPARK, StartReport
 
 log = structlog.get_logger(__name__)
 
@@ -34,29 +37,35 @@ def main(arguments: list[str]) -> int:
     # Spark's launcher forks while another thread imports gRPC, whose fork handlers would break the
     # child or us.
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
+    report, kills = StartReport.of(os.environ), MemoryKills()
     try:
         settings = Settings.parse(arguments)
         _give_way(settings.nice)
-        return _run(settings)
+        return _run(settings, report, kills)
     except EngineError as error:
         log.error("query process ends", reason=str(error))
+        report.end(str(error))
         return error.exit_code
+    except Exception as error:
+        report.end(one_line(error), by_host=kills.rose())
+        raise
 
 
-def _run(settings: Settings) -> int:
+def _run(settings: Settings, report: StartReport, kills: MemoryKills) -> int:
     deadline = StartDeadline(settings.start_seconds_max)
     classes = _class_archive(settings)
     signal.signal(signal.SIGTERM, lambda *_: _asked_to_end_at_once(classes))
     options = replace(settings.spark, java_options=classes.java_options())
+    report.step(STARTING_JAVA)
     starting = StartingSpark(options, settings.application.resolve().parent)
     # It imports much, for which there is time while Java starts.
     with uncollected():
         from ha_engine.query.process import QueryProcess
 
-    spark = starting.session()
+    spark = starting.session(java_started=lambda: report.step(STARTING_SPARK))
     classes.spark_started()
     deadline.spark_started()
-    return QueryProcess(settings, spark, classes).serve()
+    return QueryProcess(settings, spark, classes, report, kills).serve()
 
 
 def _asked_to_end_at_once(classes: AnyArchive) -> None:

@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import structlog
 
-from ha_engine.errors import EngineError, QueryProcessFailed
+from ha_engine.errors import EngineError, HostKilled
 from ha_engine.query.application_versions import ApplicationVersions
 from ha_engine.query.checkpoints import mark_clean
 from ha_engine.query.class_archive import AnyArchive
+from ha_engine.query.host import MemoryKills
+from ha_engine.query.jvm import Jvm
 from ha_engine.query.lifeline import ProcessId, end_with_parent
 from ha_engine.query.link import Address, NodeLink, Superseded, is_refusal, open_channel
 from ha_engine.query.reports import Reports
 from ha_engine.query.runner import QueryRunner
 from ha_engine.query.settings import Settings
+from ha_engine.query.start_report import READY, StartReport
 from ha_engine.v1 import local_pb2 as pb
 from ha_engine.v1.local_pb2_grpc import LocalStub
 
@@ -71,13 +74,20 @@ class Attendance:
 class QueryProcess:
     """What lives as long as Spark does."""
 
-    def __init__(self, settings: Settings, spark: SparkSession, classes: AnyArchive) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        spark: SparkSession,
+        classes: AnyArchive,
+        report: StartReport,
+        kills: MemoryKills,
+    ) -> None:
         address = Address(settings.socket, settings.incarnation)
         self._channel = open_channel(address)
         self._attendance = Attendance(address, self._channel)
         self._failure: BaseException | None = None
-        self._spark, self._classes = spark, classes
-        self._jvm = spark.sparkContext._gateway.proc
+        self._spark, self._classes, self._report = spark, classes, report
+        self._jvm = Jvm(spark.sparkContext._gateway.proc)
         self._checkpoints = settings.directories.checkpoints
         link = NodeLink(address, channel=self._channel)
         reports = Reports(link, self._fail)
@@ -90,12 +100,15 @@ class QueryProcess:
             reports,
             settings.directories,
             self._fail,
+            self._jvm,
+            kills,
             read_parallelism=settings.read_parallelism,
         )
 
     def serve(self) -> int:
         """Run what the node commands; the exit code."""
         signal.signal(signal.SIGTERM, lambda *_: self._asked_to_end())
+        self._report.step(READY)
         try:
             for command in self._attendance.commands():
                 self._obey(command)
@@ -108,6 +121,7 @@ class QueryProcess:
             self._leave_checkpoints_whole()
         else:
             log.error("query process ends", reason=str(failure))
+            self._report.end(str(failure), by_host=isinstance(failure, HostKilled))
         self._channel.close()
         return _exit_code(failure)
 
@@ -118,13 +132,18 @@ class QueryProcess:
     def _obey(self, command: pb.QueryCommand) -> None:
         match command.WhichOneof("command"):
             case "run":
+                self._report.step(f"starting query {command.run.query}")
                 self._runner.run(command.run)
+                self._report.step(READY)
             case "halt":
                 self._runner.halt(command.halt.query)
 
     def _watch_jvm(self) -> None:
-        gone = QueryProcessFailed("Spark's JVM is gone; the query process must start anew")
-        end_with_parent(ProcessId.of(self._jvm.pid), end=lambda: self._fail(gone))
+        def gone() -> None:
+            self._jvm.lives()
+            self._fail(self._jvm.failure())
+
+        end_with_parent(ProcessId.of(self._jvm.pid), end=gone)
 
     def _listen(self, reports: Reports) -> None:
         from ha_engine.query.progress import ProgressListener
@@ -145,7 +164,6 @@ class QueryProcess:
         halting.start()
         halting.join(HALT_SECONDS_MAX)
         self._jvm.kill()
-        self._jvm.wait()
         mark_clean(self._checkpoints)
 
     def _halt(self) -> None:

@@ -6,7 +6,6 @@ go on.
 
 from __future__ import annotations
 
-import subprocess
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +18,15 @@ from ha_engine.errors import DiskFailed, QueryProcessFailed
 from ha_engine.query.application import StreamSpec
 from ha_engine.query.application_versions import ApplicationVersions, PythonChanged
 from ha_engine.query.checkpoints import open_checkpoint
-from ha_engine.query.failure import detail, disk_failure, is_of_the_environment, one_line
+from ha_engine.query.failure import (
+    detail,
+    disk_failure,
+    is_of_the_host,
+    is_worker_death,
+    one_line,
+)
+from ha_engine.query.host import MemoryKills
+from ha_engine.query.jvm import Jvm
 from ha_engine.query.lifeline import ProcessId
 from ha_engine.query.link import NodeLink, Superseded
 from ha_engine.query.offsets import unfinished_mark
@@ -35,9 +42,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 log = structlog.get_logger(__name__)
-
-JVM_DEATH_SECONDS_MAX = 0.5
-"""A dying JVM closes its sockets before its exit can be seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +70,15 @@ class QueryRunner:
         reports: Reports,
         directories: Directories,
         ended: Callable[[BaseException], None],
+        jvm: Jvm,
+        kills: MemoryKills,
         *,
         read_parallelism: int,
     ) -> None:
         self._spark, self._versions = spark, versions
         self._read_parallelism = read_parallelism
         self._link, self._reports, self._directories = link, reports, directories
-        self._ended = ended
+        self._ended, self._jvm, self._kills = ended, jvm, kills
         self._me = ProcessId.of_this()
         self._running: dict[str, RunningQuery] = {}
         self._lock = threading.Lock()
@@ -184,21 +190,17 @@ class QueryRunner:
     def _blame(self, query: str, number: int, error: BaseException) -> None:
         """Report a failure, unless it is the disk's or the JVM's death: no query and no batch is to
         blame for those, and the node learns them from the end of this process."""
-        if self._jvm_lives():
+        if self._jvm.lives():
             if disk := disk_failure(error):
                 self._ended(disk)
             else:
                 self._report_failure(query, number, error)
         else:
-            gone = QueryProcessFailed("Spark's JVM is gone; the query process must start anew")
-            self._ended(gone)
+            self._ended(self._jvm.failure())
 
-    def _jvm_lives(self) -> bool:
-        try:
-            self._spark.sparkContext._gateway.proc.wait(JVM_DEATH_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
-            return True
-        return False
+    def _is_of_the_host(self, error: BaseException) -> bool:
+        """A worker that ended without a word may have failed by itself, unless the host killed."""
+        return is_of_the_host(error) or (is_worker_death(error) and self._kills.rose())
 
     # -- reports -----------------------------------------------------------------------------------
 
@@ -220,7 +222,7 @@ class QueryRunner:
             number=number,
             reason=reason,
             detail=detail(error),
-            environment=is_of_the_environment(error),
+            by_host=self._is_of_the_host(error),
         )
         self._report(query, failed=failed)
 

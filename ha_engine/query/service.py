@@ -141,7 +141,9 @@ class LocalService(rpc.LocalServicer):
                     self._agree_on(event.query_alive.incarnation)
                 case "query_gone":
                     gone = event.query_gone
-                    self._steps.handle(on.QueryProcessGone(gone.incarnation, gone.reason))
+                    self._steps.handle(
+                        on.QueryProcessGone(gone.incarnation, gone.reason, gone.by_host)
+                    )
             self.supervised.set()
 
     def _agree_on(self, alive: str) -> None:
@@ -257,7 +259,7 @@ class LocalService(rpc.LocalServicer):
 
     def _on_failed(self, query: str, failed: pb.QueryFailed) -> None:
         log.warning("query failed", query=query, batch=failed.number, reason=failed.reason)
-        self._steps.handle(on.QueryFailed(query, failed.number, failed.reason, failed.environment))
+        self._steps.handle(on.QueryFailed(query, failed.number, failed.reason, failed.by_host))
 
     async def _prepare(self, query: str, schema: bytes) -> str:
         """Why the query must not start; a sink that is down is met again when it publishes."""

@@ -507,25 +507,25 @@ class QueryFailed(_message.Message):
     NUMBER_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
-    ENVIRONMENT_FIELD_NUMBER: _builtins.int
+    BY_HOST_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """The batch that was running, 0 when none was."""
     reason: _builtins.str
     """One line: error class and message."""
     detail: _builtins.str
-    environment: _builtins.bool
-    """The machine is to blame, and no batch: trying again may help however often it failed."""
+    by_host: _builtins.bool
+    """The host caused the failure, not the batch: another attempt may succeed however often it failed."""
     def __init__(
         self,
         *,
         number: _builtins.int = ...,
         reason: _builtins.str = ...,
         detail: _builtins.str = ...,
-        environment: _builtins.bool = ...,
+        by_host: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "environment", b"environment", "number", b"number", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_host", b"by_host", "detail", b"detail", "number", b"number", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -587,17 +587,21 @@ class QueryProcessGone(_message.Message):
 
     INCARNATION_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    BY_HOST_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.str
     reason: _builtins.str
+    by_host: _builtins.bool
+    """The host ended it, for instance for want of memory: no batch did."""
     def __init__(
         self,
         *,
         incarnation: _builtins.str = ...,
         reason: _builtins.str = ...,
+        by_host: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_host", b"by_host", "incarnation", b"incarnation", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -98,6 +98,7 @@ def families() -> dict[str, Any]:
             (sink,),
             (source,),
             {"delays": Progress(1, 10, 100, dropped_by_watermark=2, dropped_rows=5)},
+            None,
             Links(),
             tally,
             Revisions(),

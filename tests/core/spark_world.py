@@ -81,10 +81,10 @@ class SparkWorld:
         for query in list(self.spark.running) if self.spark is not None else ():
             self.poll(query)
 
-    def kill_spark(self, reason: str = "killed by SIGKILL") -> None:
+    def kill_spark(self, reason: str = "killed by SIGKILL", *, by_host: bool = False) -> None:
         if self.spark is not None:
             incarnation, self.spark = self.spark.incarnation, None
-            self.feed(on.QueryProcessGone(incarnation, reason))
+            self.feed(on.QueryProcessGone(incarnation, reason, by_host))
             self.settle()
 
     # -- queries -----------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ class SparkWorld:
         require(known == content, "I6", f"{query} batch {number} came out differently")
 
     def fail(
-        self, query: str, reason: str = "CAST_INVALID_INPUT", *, environment: bool = False
+        self, query: str, reason: str = "CAST_INVALID_INPUT", *, by_host: bool = False
     ) -> None:
         """The query ends with an error; the process goes on."""
         running = self.running(query)
@@ -194,7 +194,7 @@ class SparkWorld:
             return
         del self.spark.running[query]
         begun = running.checkpoint.begun
-        self.feed(on.QueryFailed(query, begun.number if begun else 0, reason, environment))
+        self.feed(on.QueryFailed(query, begun.number if begun else 0, reason, by_host))
         self.settle()
 
     # -- sinks -------------------------------------------------------------------------------------

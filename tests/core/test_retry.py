@@ -78,7 +78,7 @@ def test_a_machine_that_is_too_slow_fails_no_query_however_often() -> None:
     world.offer("flights", 10)
     waits = []
     for _ in range(10):
-        world.fail("delays", "Python worker failed to connect back.", environment=True)
+        world.fail("delays", "Python worker failed to connect back.", by_host=True)
         assert state(world) is QueryState.WAITING
         waits.append(world.core.deployment.lives["delays"].restart_at - world.now)
         world.wait(31)
@@ -93,3 +93,32 @@ def test_a_machine_that_is_too_slow_fails_no_query_however_often() -> None:
 
 def test_a_wait_stays_bounded_after_days_of_failures() -> None:
     assert RestartPolicy().backoff(100_000) == RestartPolicy().backoff_max
+
+
+def test_a_process_that_the_host_kills_fails_no_query_however_often() -> None:
+    world = World(plans=(plan("delays", "flights", "board"),))
+    world.start()
+    world.automatic -= {"batches"}
+    world.offer("flights", 10)
+    waits = []
+    for _ in range(10):
+        world.kill_spark("Spark's JVM was killed by SIGKILL", by_host=True)
+        assert state(world) is QueryState.WAITING
+        waits.append(world.core.deployment.lives["delays"].restart_at - world.now)
+        world.wait(31)
+        assert state(world) is QueryState.RUNNING
+    assert waits == sorted(waits)
+    world.automatic |= {"batches"}
+    world.settle()
+    world.truth.require_all_published()
+
+
+def test_a_process_that_dies_of_a_batch_fails_the_query_in_the_end() -> None:
+    world = World(plans=(plan("delays", "flights", "board"),))
+    world.start()
+    world.automatic -= {"batches"}
+    world.offer("flights", 10)
+    for _ in range(world.core.deployment.restarts.deaths_per_batch):
+        world.kill_spark("Spark's JVM ran out of memory")
+        world.wait(31)
+    assert state(world) is QueryState.FAILED

@@ -12,6 +12,8 @@ import pytest
 
 from ha_engine.query.application import StreamApplication, load_application
 from ha_engine.query.application_versions import ApplicationVersions
+from ha_engine.query.host import MemoryKills
+from ha_engine.query.jvm import Jvm
 from ha_engine.query.link import Address, NodeLink
 from ha_engine.query.progress import ProgressListener
 from ha_engine.query.reports import Reports
@@ -102,6 +104,8 @@ def runner(
                 reports,
                 directories,
                 ended.append,
+                Jvm(spark.sparkContext._gateway.proc),
+                MemoryKills(),
                 read_parallelism=READ_PARALLELISM,
             )
         )

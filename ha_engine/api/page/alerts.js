@@ -74,8 +74,10 @@ function* ofStatus(name, {lease, snapshot, query_process: spark}, heard) {
     const newer = plural(snapshot.restored.passed_over.length, 'newer one');
     yield warn(`${name} began with an older snapshot`, `${newer} could not be used.`);
   }
-  if (!spark.attended && spark.last_death)
-    yield warn(`Spark starts again on ${name}`, spark.last_death);
+  if (!spark.attended && spark.last_death) {
+    const now = spark.step ? ` Now: ${spark.step}.` : '';
+    yield warn(`Spark starts again on ${name}`, `The last start ended: ${spark.last_death}.${now}`);
+  }
 }
 
 function* ofItsQueries({name, status, told}) {

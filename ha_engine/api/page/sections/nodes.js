@@ -62,7 +62,7 @@ function known(member, group) {
     authority: role === 'active' && status ? authority(status.lease) : null,
     'may take over': role === 'active' || !status ? null : takeover(status.lease, group.active),
     journal: `${count(journal.durable)} durable, ${count(journal.committed)} committed`,
-    Spark: status && (status.query_process.attended ? 'running' : 'starting'),
+    Spark: status && spark(status.query_process),
     database: status && (status.lease.database_answers === false ? 'does not answer' : 'answers'),
     room: member.room ? null : 'none for events',
     up: status && seconds(status.uptime_seconds),
@@ -83,6 +83,12 @@ function lag(member, group) {
   if (records == null) return NONE;
   const behind = group.active?.status?.peers[member.name]?.lag_seconds;
   return records ? `${plural(records, 'record')}, ${age(behind)}` : 'none';
+}
+
+/** What the query process does now, and since when; once it is up, that it runs. */
+function spark({attended, step, step_seconds: since}) {
+  if (attended && (step === null || step === 'ready')) return 'running';
+  return step === null ? 'starting' : `${step} for ${seconds(since)}`;
 }
 
 function restored({revision, position, seconds: took}) {

@@ -1,0 +1,48 @@
+"""Spark's JVM as a child process: whether it lives, and what its end says about the reason."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+
+from ha_engine.errors import HostKilled, QueryProcessFailed
+
+DEATH_SECONDS_MAX = 0.5
+"""A dying JVM closes its sockets before its exit can be seen."""
+_OUT_OF_MEMORY = 3
+"""Java's exit code under ``-XX:+ExitOnOutOfMemoryError``."""
+
+
+class Jvm:
+    """The process behind PySpark's gateway."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def lives(self) -> bool:
+        """Whether it runs, after a moment in which its end could be seen."""
+        try:
+            self._process.wait(DEATH_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            return True
+        return False
+
+    def failure(self) -> QueryProcessFailed:
+        """The reason for which the query process must start again without its JVM."""
+        match self._process.poll():
+            case code if code == -signal.SIGKILL:
+                return HostKilled("Spark's JVM was killed by SIGKILL; the host may lack memory")
+            case code if code == _OUT_OF_MEMORY:
+                return QueryProcessFailed("Spark's JVM ran out of memory; raise query.heap")
+            case int(code) if code < 0:
+                return QueryProcessFailed(f"Spark's JVM died of {signal.Signals(-code).name}")
+            case code:
+                return QueryProcessFailed(f"Spark's JVM ended with exit code {code}")
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()

@@ -1,0 +1,71 @@
+"""The query process names its steps and the reason of its end on the supervisor's pipe."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from ha_engine.query.host import MemoryKills
+from ha_engine.query.start_report import ENVIRONMENT, StartReport
+
+
+def lines(descriptor: int) -> list[dict[str, object]]:
+    with os.fdopen(descriptor) as pipe:
+        return [json.loads(line) for line in pipe]
+
+
+def test_each_step_and_the_end_are_a_line() -> None:
+    reading, writing = os.pipe()
+    report = StartReport.of({ENVIRONMENT: str(writing)})
+    report.step("starting Java")
+    report.end("Java was killed", by_host=True)
+    os.close(writing)
+    assert lines(reading) == [
+        {"step": "starting Java"},
+        {"end": "Java was killed", "by_host": True},
+    ]
+
+
+def test_without_a_pipe_and_with_a_broken_one_the_process_runs_on() -> None:
+    StartReport.of({}).step("starting Java")
+    reading, writing = os.pipe()
+    os.close(reading)
+    StartReport.of({ENVIRONMENT: str(writing)}).step("starting Java")
+    os.close(writing)
+
+
+def test_a_process_that_cannot_start_names_the_reason() -> None:
+    reading, writing = os.pipe()
+    code = "from ha_engine.query.main import main; import sys; sys.exit(main(sys.argv[1:]))"
+    arguments = [
+        *("--socket", "/nowhere", "--incarnation", "one", "--application", "/nowhere.yaml"),
+        *("--config-json", "{}"),
+    ]
+    environment = {**os.environ, ENVIRONMENT: str(writing)}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env=environment,
+        pass_fds=[writing],
+        capture_output=True,
+        check=False,
+    )
+    os.close(writing)
+    assert done.returncode == 1
+    assert lines(reading) == [{"end": "KeyError: 'query'", "by_host": False}]
+
+
+def test_a_kill_for_want_of_memory_is_seen_once(tmp_path: Path) -> None:
+    vmstat = tmp_path / "vmstat"
+    vmstat.write_text("nr_free_pages 7\noom_kill 4\n")
+    kills = MemoryKills(vmstat)
+    assert not kills.rose()
+    vmstat.write_text("nr_free_pages 7\noom_kill 5\n")
+    assert kills.rose()
+    assert not kills.rose()
+
+
+def test_a_kernel_that_does_not_count_kills_has_none(tmp_path: Path) -> None:
+    assert not MemoryKills(tmp_path / "missing").rose()

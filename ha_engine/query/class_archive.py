@@ -25,7 +25,6 @@ log = structlog.get_logger(__name__)
 
 WRITE_AFTER_SECONDS = 60.0
 """From the end of the first batch: until then Spark compiles, a node that returned catches up."""
-WRITE_SECONDS_MAX = 1800.0
 FREE_BYTES_MIN = 2 << 30
 """An archive has some 190 MB; a disk that is nearly full has better uses for them."""
 TRIALS_MAX = 2
@@ -120,7 +119,6 @@ class ClassArchive:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            timeout=WRITE_SECONDS_MAX,
         )
         size = draft.stat().st_size
         draft.rename(self._archive)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
@@ -33,32 +35,66 @@ def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The application's YAML file.")],
     output: FormatOption = "pretty",
     as_json: JsonOption = False,
+    progress: Annotated[
+        bool | None,
+        typer.Option(
+            help="Print each step to standard error; the default is to do so on a terminal.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Plan every query as a node would, and say what each yields and what is wrong.
 
-    Exit code 0 when all can run, 2 when one cannot. It starts Spark, which takes some seconds.
+    Exit code 0 when all can run, 2 when one cannot. It starts Spark once, which takes some seconds.
 
     Example: ha-engine app check flights.yaml
     """
+    began = time.monotonic()
+    report = _check(file, _Steps(sys.stderr.isatty() if progress is None else progress))
+    seconds = time.monotonic() - began
+    tree = {**report.to_json(), "seconds": round(seconds, 1)}
+    show(tree, output, as_json, lambda: _print(report, seconds))
+    if not report.is_good:
+        raise typer.Exit(BAD_EXIT_CODE)
+
+
+def _check(file: Path, steps: _Steps) -> ApplicationReport:
     from ha_engine.query.application import load_application
-    from ha_engine.query.check import check_application
+    from ha_engine.query.check import BRIEF_JAVA, check_application
     from ha_engine.query.session import SparkSettings, check_java, start_spark
 
     check_java()
     application = load_application(file)
     with TemporaryDirectory(prefix="ha-engine-") as scratch:
-        settings = SparkSettings(master="local[1]", scratch=Path(scratch) / "spark")
+        steps.say("starting Spark")
+        settings = SparkSettings(
+            master="local[1]", scratch=Path(scratch) / "spark", java_options=BRIEF_JAVA
+        )
+        began = time.monotonic()
         spark = start_spark(settings, application.directory)
+        steps.say(f"Spark: started in {time.monotonic() - began:.1f} s")
         try:
-            report = check_application(application, spark)
+            return check_application(application, spark, steps.planned)
         finally:
             spark.stop()
-    show(report.to_json(), output, as_json, lambda: _print(report))
-    if not report.is_good:
-        raise typer.Exit(BAD_EXIT_CODE)
 
 
-def _print(report: ApplicationReport) -> None:
+class _Steps:
+    """Lines for a person who waits; standard output is for the report."""
+
+    def __init__(self, wanted: bool) -> None:
+        self._wanted = wanted
+
+    def say(self, line: str) -> None:
+        if self._wanted:
+            typer.echo(line, err=True)
+
+    def planned(self, query: QueryReport, seconds: float) -> None:
+        verdict = "planned" if query.error is None else "refused"
+        self.say(f"query {query.name}: {verdict} in {seconds:.1f} s")
+
+
+def _print(report: ApplicationReport, seconds: float) -> None:
     from rich.console import Console
 
     console = Console(soft_wrap=True, highlight=False)
@@ -70,7 +106,8 @@ def _print(report: ApplicationReport) -> None:
     for query in report.queries:
         _print_query(console, query)
     bad = sum(query.error is not None for query in report.queries)
-    console.print(f"{len(report.queries)} queries, {bad} cannot run" if bad else "all can run")
+    verdict = f"{len(report.queries)} queries, {bad} cannot run" if bad else "all can run"
+    console.print(f"{verdict}; checked in {seconds:.1f} s")
 
 
 def _print_query(console: Console, query: QueryReport) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,12 @@ from ha_engine.query.source_reader import SourceOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+BRIEF_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""Options of a JVM that only plans: it ends before a second compiler or more threads pay off."""
+
+OnPlanned = Callable[["QueryReport", float], None]
+"""Called after each query, with the seconds that planning it took."""
 
 _PYTHON = (
     "a Python function cannot be checked for what differs between nodes: "
@@ -83,15 +91,23 @@ class ApplicationReport:
         return {"good": self.is_good, **asdict(self)}
 
 
-def check_application(application: StreamApplication, spark: SparkSession) -> ApplicationReport:
+def check_application(
+    application: StreamApplication,
+    spark: SparkSession,
+    on_planned: OnPlanned = lambda report, seconds: None,
+) -> ApplicationReport:
     """Plans every query as a node would. Raises nothing about a query: it is in the report."""
-    queries = tuple(_check(application, spec, spark) for spec in application.queries.values())
+    queries = []
+    for spec in application.queries.values():
+        began = time.monotonic()
+        queries.append(_check(application, spec, spark))
+        on_planned(queries[-1], time.monotonic() - began)
     sources = tuple(
         SourceReport(stream.name, one.name, one.type, one.guarantee)
         for stream in application.streams.values()
         for one in stream.sources
     )
-    return ApplicationReport(application.name, application.digest, queries, sources)
+    return ApplicationReport(application.name, application.digest, tuple(queries), sources)
 
 
 def _check(application: StreamApplication, spec: QuerySpec, spark: SparkSession) -> QueryReport:

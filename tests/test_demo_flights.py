@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from ha_engine.demo import flights
+from ha_engine.demo import flights, reference
 from ha_engine.errors import DemoNotInstalled
 from ha_engine.query.application import load_application
 
@@ -75,7 +75,7 @@ def test_the_weather_has_one_reading_for_each_airport_and_hour() -> None:
 
 
 def test_the_reference_counts_departed_and_cancelled_flights_apart(year: pa.Table) -> None:
-    delays = flights.reference_delays(year)
+    delays = reference.reference_delays(year)
     assert (delays["departed"].sum(), delays["cancelled"].sum()) == (328_521, 8_255)
     hour = delays[
         (delays["origin"] == "JFK")
@@ -90,7 +90,7 @@ def test_the_reference_counts_departed_and_cancelled_flights_apart(year: pa.Tabl
 
 def test_an_hour_of_cancelled_flights_has_no_mean() -> None:
     table = pa.Table.from_pylist([event(0, None), event(1, None)], schema=flights.DEPARTURES)
-    delays = flights.reference_delays(table)
+    delays = reference.reference_delays(table)
     assert delays["cancelled"].tolist() == [2]
     assert delays["delay_mean"].isna().all()
     assert delays["delay_sum"].isna().all()
@@ -103,7 +103,7 @@ def test_alerts_are_the_late_hours_that_the_watermark_has_closed() -> None:
     table = pa.Table.from_pylist(
         [late, event(1, 30), punctual, few, still_open], schema=flights.DEPARTURES
     )
-    alerts = flights.reference_alerts(
+    alerts = reference.reference_alerts(
         table, delay_mean_above=39.0, watermark=timedelta(hours=1), departed_min=2
     )
     [row] = alerts.to_dict("records")
@@ -111,7 +111,7 @@ def test_alerts_are_the_late_hours_that_the_watermark_has_closed() -> None:
     assert (row["departed"], row["delay_mean"]) == (2, 40.0)
     # The end of the hour, 10:00, is reached by 11:30 less 90 minutes exactly, and not by more.
     for minutes, count in ((90, 1), (91, 0)):
-        closed = flights.reference_alerts(
+        closed = reference.reference_alerts(
             table, delay_mean_above=45.0, watermark=timedelta(minutes=minutes)
         )
         assert len(closed[closed["origin"] == "LGA"]) == count

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 from sqlalchemy import MetaData, Table, select
 
-from ha_engine.demo.flights import reference_alerts, reference_delays
+from ha_engine.demo.reference import reference_alerts, reference_delays
 from ha_engine.postgres.engine import open_engine
 
 ALERT_MEAN_ABOVE = 60.0

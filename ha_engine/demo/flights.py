@@ -15,19 +15,20 @@ never imported. The rules that turn its rows into events:
 - Weather is hourly and on the same clock. The hour in which clocks were set back occurs twice at
   each airport: the first reading is kept.
 
-The references are computed by pandas and share no code with the engine. Not for production.
+Arrow prepares them, in half a second of CPU. Not for
+production.
 """
 
 from __future__ import annotations
 
 import zipfile
-from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import csv
 
 from ha_engine.errors import DemoNotInstalled
@@ -72,60 +73,19 @@ def departures() -> pa.Table:
         archive.open("flights.csv") as file,
     ):
         rows = _rows(file, DEPARTURES, ["year", "month", "day", "sched_dep_time"])
-    scheduled = rows["sched_dep_time"]
-    rows["event_time"] = _midnight(rows) + _minutes(scheduled // 100 * 60 + scheduled % 100)
-    ordered = rows.sort_values(["event_time", "origin", "carrier", "flight"], kind="stable")
-    return _table(ordered, DEPARTURES)
+    hour, minute = np.divmod(rows["sched_dep_time"].to_numpy(), 100)
+    return _sorted(rows, DEPARTURES, hour * 60 + minute, ["origin", "carrier", "flight"])
 
 
 def weather() -> pa.Table:
     """All hourly readings as a table of schema ``WEATHER``, sorted by hour, then origin."""
     with _source("weather.csv").open("rb") as file:
         rows = _rows(file, WEATHER, ["year", "month", "day", "hour"])
-    rows["hour"] = _midnight(rows) + _minutes(rows["hour"] * 60)
-    first = rows.drop_duplicates(["hour", "origin"], keep="first")
-    return _table(first.sort_values(["hour", "origin"], kind="stable"), WEATHER)
-
-
-def reference_delays(flights: pa.Table) -> pd.DataFrame:
-    """What the delay query must answer for ``flights`` (schema ``DEPARTURES``).
-
-    One row per origin, carrier and hour of the scheduled departure, sorted by them: ``origin``,
-    ``carrier``, ``hour`` (UTC), ``departed`` and ``cancelled`` (counts), ``delay_sum`` and
-    ``delay_mean`` (minutes, over departed flights; null when none departed).
-    """
-    return _delays_by(flights, ["origin", "carrier", "hour"])
-
-
-def reference_alerts(
-    flights: pa.Table, *, delay_mean_above: float, watermark: timedelta, departed_min: int = 1
-) -> pd.DataFrame:
-    """What the alert query, in append mode, has published once it has read all of ``flights``.
-
-    One row per origin and hour whose mean delay in minutes is above ``delay_mean_above`` with at
-    least ``departed_min`` departed flights, as far as the watermark (the latest event_time less
-    ``watermark``) has passed the end of the hour. Columns as ``reference_delays``, no carrier.
-    """
-    delays = _delays_by(flights, ["origin", "hour"])
-    latest = flights["event_time"].to_pandas().max()
-    closed = delays["hour"] + timedelta(hours=1) <= latest - watermark
-    high = (delays["delay_mean"] > delay_mean_above) & (delays["departed"] >= departed_min)
-    return delays[closed & high].reset_index(drop=True)
-
-
-def _delays_by(flights: pa.Table, keys: list[str]) -> pd.DataFrame:
-    rows = flights.to_pandas()
-    rows["hour"] = rows["event_time"].dt.floor("h")
-    rows["cancelled"] = rows["dep_delay"].isna()
-    groups = rows.groupby(keys)
-    delay = groups["dep_delay"]
-    figures = {
-        "departed": delay.count(),
-        "cancelled": groups["cancelled"].sum(),
-        "delay_sum": delay.sum(min_count=1).astype("Int64"),
-        "delay_mean": delay.mean(),
-    }
-    return pd.DataFrame(figures).reset_index()
+    readings = _sorted(rows, WEATHER, rows["hour"].to_numpy() * 60, ["origin"])
+    hour, origin = (readings[name].combine_chunks() for name in ("hour", "origin"))
+    same_hour, same_origin = pc.equal(hour[1:], hour[:-1]), pc.equal(origin[1:], origin[:-1])
+    repeats = pa.concat_arrays([pa.array([False]), pc.and_(same_hour, same_origin)])
+    return readings.filter(pc.invert(repeats))
 
 
 def _source(name: str) -> Path:
@@ -138,28 +98,25 @@ def _source(name: str) -> Path:
     )
 
 
-def _rows(file: Any, schema: pa.Schema, moments: list[str]) -> pd.DataFrame:
+def _rows(file: Any, schema: pa.Schema, moments: list[str]) -> pa.Table:
     """The columns of ``schema`` that the file has, and the integers that make up the moment."""
     columns = [field for field in schema if not pa.types.is_timestamp(field.type)]
     types = {field.name: field.type for field in columns} | dict.fromkeys(moments, pa.int32())
     options = csv.ConvertOptions(
         column_types=types, include_columns=list(types), strings_can_be_null=True
     )
-    return csv.read_csv(file, convert_options=options).to_pandas(types_mapper=_nullable)
+    return csv.read_csv(file, convert_options=options)
 
 
-def _nullable(kind: pa.DataType) -> Any:
-    return pd.Int32Dtype() if kind == pa.int32() else None
+def _sorted(rows: pa.Table, schema: pa.Schema, minutes: Any, then: list[str]) -> pa.Table:
+    """A table of ``schema``, whose first column is the moment; sorted by it, stable.
 
-
-def _midnight(rows: pd.DataFrame) -> Any:
-    return pd.to_datetime(rows[["year", "month", "day"]].astype("int32"), utc=True)
-
-
-def _minutes(count: Any) -> Any:
-    return pd.to_timedelta(count.astype("int64"), unit="min")
-
-
-def _table(rows: pd.DataFrame, schema: pa.Schema) -> pa.Table:
-    table = pa.Table.from_pandas(rows[schema.names], schema=schema, preserve_index=False)
-    return table.replace_schema_metadata(None)
+    ``minutes`` count from midnight of the row's day.
+    """
+    year, month, day = (rows[name].to_numpy().astype("int64") for name in ("year", "month", "day"))
+    months = ((year - 1970) * 12 + month - 1).astype("datetime64[M]")
+    days = months.astype("datetime64[D]") + (day - 1)
+    moments = days.astype("datetime64[us]") + minutes.astype("timedelta64[m]")
+    arrays = [pa.array(moments).cast(schema[0].type), *(rows[name] for name in schema.names[1:])]
+    table = pa.table(arrays, schema=schema)
+    return table.sort_by([(name, "ascending") for name in (schema.names[0], *then)])

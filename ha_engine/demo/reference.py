@@ -1,0 +1,49 @@
+"""What the demo's queries must answer: computed by pandas, with no code of the engine."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pandas as pd
+import pyarrow as pa
+
+
+def reference_delays(flights: pa.Table) -> pd.DataFrame:
+    """What the delay query must answer for ``flights`` (schema ``DEPARTURES``).
+
+    One row per origin, carrier and hour of the scheduled departure, sorted by them: ``origin``,
+    ``carrier``, ``hour`` (UTC), ``departed`` and ``cancelled`` (counts), ``delay_sum`` and
+    ``delay_mean`` (minutes, over departed flights; null when none departed).
+    """
+    return _delays_by(flights, ["origin", "carrier", "hour"])
+
+
+def reference_alerts(
+    flights: pa.Table, *, delay_mean_above: float, watermark: timedelta, departed_min: int = 1
+) -> pd.DataFrame:
+    """What the alert query, in append mode, has published once it has read all of ``flights``.
+
+    One row per origin and hour whose mean delay in minutes is above ``delay_mean_above`` with at
+    least ``departed_min`` departed flights, as far as the watermark (the latest event_time less
+    ``watermark``) has passed the end of the hour. Columns as ``reference_delays``, no carrier.
+    """
+    delays = _delays_by(flights, ["origin", "hour"])
+    latest = flights["event_time"].to_pandas().max()
+    closed = delays["hour"] + timedelta(hours=1) <= latest - watermark
+    high = (delays["delay_mean"] > delay_mean_above) & (delays["departed"] >= departed_min)
+    return delays[closed & high].reset_index(drop=True)
+
+
+def _delays_by(flights: pa.Table, keys: list[str]) -> pd.DataFrame:
+    rows = flights.to_pandas()
+    rows["hour"] = rows["event_time"].dt.floor("h")
+    rows["cancelled"] = rows["dep_delay"].isna()
+    groups = rows.groupby(keys)
+    delay = groups["dep_delay"]
+    figures = {
+        "departed": delay.count(),
+        "cancelled": groups["cancelled"].sum(),
+        "delay_sum": delay.sum(min_count=1).astype("Int64"),
+        "delay_mean": delay.mean(),
+    }
+    return pd.DataFrame(figures).reset_index()

@@ -12,8 +12,9 @@ PROJECT := $(VENV)/.project
 PROTOS := $(wildcard proto/ha_engine/v1/*.proto)
 ARGS ?=
 SEEDS ?= 2000
+SHARE ?= 0.33
 
-.PHONY: help setup demo test sim diagram reference docs check wheel proto proto-check bench constraints clean distclean java python
+.PHONY: help setup demo demo-slow test test-slow sim diagram reference docs check wheel proto proto-check bench constraints clean distclean java python
 
 help: ## Print this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -23,8 +24,14 @@ setup: $(PROJECT) ## Build .venv with everything that the other commands need.
 demo: java $(PROJECT) ## Send a year of real flights through two nodes, kill one, and compare with a reference.
 	$(BIN)/ha-engine demo $(ARGS)
 
+demo-slow: java $(PROJECT) ## The same with a third of one core; SHARE=0.5 gives more.
+	$(BIN)/python -m tests.slow_host --share $(SHARE) -- $(BIN)/ha-engine demo $(ARGS)
+
 test: java $(PROJECT) ## Run the tests; ARGS='-k journal' picks some.
 	$(BIN)/pytest $(ARGS)
+
+test-slow: java $(PROJECT) ## Run the tests with a third of one core.
+	$(BIN)/python -m tests.slow_host --share $(SHARE) -- $(BIN)/pytest $(ARGS)
 
 sim: $(PROJECT) ## Play histories of faults over simulated nodes; SEEDS=100000 says how many.
 	$(BIN)/python -m tests.sim --seeds $(SEEDS) --workers 2 $(ARGS)

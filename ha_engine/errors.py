@@ -50,6 +50,18 @@ class DemoNotInstalled(EngineError):
     exit_code = 2
 
 
+class DemoInterrupted(EngineError):
+    """A signal asked the demo to end; its nodes and its database have ended."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__("the demo was interrupted; none of its processes is left")
+        self.exit_code = 128 + number
+
+
+class DemoStuck(EngineError):
+    """Nothing of the demo moved for minutes: no step, no number, no CPU."""
+
+
 class AddressInUse(EngineError):
     """A port or socket that this node shall listen on is taken."""
 

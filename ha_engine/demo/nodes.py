@@ -8,21 +8,23 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
+import httpx
 import yaml
-from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from ha_engine.client.admin import fetch_status
-from ha_engine.errors import EngineError, NodeUnreachable
-from ha_engine.sessions import members
+from ha_engine.demo.interrupts import Interrupts
+from ha_engine.demo.movement import Status
+from ha_engine.demo.processes import kill_all_in, marked_environment
+from ha_engine.errors import EngineError
 
-STOP_SECONDS_MAX = 30.0
+STOP_SECONDS_MAX = 60.0
+"""What has not stopped by then is killed: its data are of no use any more."""
+ANSWER_SECONDS_MAX = 5.0
 NAMES = ("node-a", "node-b")
-Status = dict[str, Any]
 
 
 class DemoNode:
@@ -31,9 +33,11 @@ class DemoNode:
     def __init__(self, name: str, directory: Path, config: dict[str, Any]) -> None:
         self.name, self.log = name, directory / "node.log"
         self.url = f"http://{config['http']['listen']}"
-        self._data_dir = Path(config["node"]["data_dir"])
+        self._directory = directory
         self._config = directory / "ha-engine.yaml"
         self._process: subprocess.Popen[bytes] | None = None
+        # One connection for all questions, and no certificates to load: it is loopback.
+        self._http = httpx.Client(verify=False, trust_env=False, timeout=ANSWER_SECONDS_MAX)
         directory.mkdir(parents=True)
         self._config.write_text(yaml.safe_dump(config, sort_keys=False))
 
@@ -41,15 +45,21 @@ class DemoNode:
         command = [sys.executable, "-m", "ha_engine", "run", "--config", str(self._config)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                command, stdout=log, stderr=log, start_new_session=True
+                command,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=marked_environment(self._directory),
             )
 
     def status(self) -> Status | None:
-        """None while it does not answer."""
+        """How far it is; None while it does not answer."""
         try:
-            return fetch_status(self.url)
-        except NodeUnreachable:
+            answer = self._http.get(f"{self.url}/v1/status")
+        except httpx.HTTPError:
             return None
+        status: Status = answer.json()
+        return status if answer.is_success else None
 
     def require_alive(self) -> None:
         """Raises EngineError when it has ended by itself."""
@@ -57,37 +67,37 @@ class DemoNode:
             code = self._process.returncode
             raise EngineError(f"{self.name} ended with exit code {code}; see {self.log}")
 
+    def lose(self) -> None:
+        """As its host is lost. Looks at every process of this machine, but for one call."""
+        if not self.is_stopped:
+            self.kill_everything()
+
     def kill_everything(self) -> None:
-        """kill -9 of each of its processes, as the loss of its host does."""
-        assert self._process is not None
-        supervisor = psutil.Process(self._process.pid)
-        tree = [supervisor.pid, *(child.pid for child in supervisor.children(recursive=True))]
-        for pid in {*tree, *members(str(self._data_dir.resolve()), None)}:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                psutil.Process(pid).kill()
-        self._process.wait()
-        self._process = None
+        """kill -9 of each of its processes."""
+        kill_all_in(self._directory)
+        if self._process is not None:
+            self._process.wait()
+            self._process = None
 
     def ask_to_stop(self) -> None:
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
 
-    def await_stopped(self) -> None:
-        if self._process is None:
-            return
-        try:
-            self._process.wait(STOP_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
-            self.kill_everything()
+    @property
+    def is_stopped(self) -> bool:
+        return self._process is None or self._process.poll() is not None
 
 
 class DemoPair:
-    """Two nodes, each other's peers over loopback, and which of them is active."""
+    """Two nodes, each other's peers over loopback. ``interrupts`` cuts a graceful stop short."""
 
-    def __init__(self, directory: Path, database_url: str, application: str) -> None:
+    def __init__(
+        self, directory: Path, database_url: str, application: str, interrupts: Interrupts
+    ) -> None:
         path = directory / application
         path.write_text(sample_application(application))
         listens = {name: f"127.0.0.1:{_free_port()}" for name in NAMES}
+        self._interrupts = interrupts
         self.nodes = [
             DemoNode(name, directory / name, _config(name, directory, path, database_url, listens))
             for name in NAMES
@@ -100,55 +110,25 @@ class DemoPair:
             for node in self.nodes:
                 node.start()
             yield
+            self._stop()
         finally:
             for node in self.nodes:
-                node.ask_to_stop()
-            for node in self.nodes:
-                node.await_stopped()
+                node.kill_everything()
+
+    def _stop(self) -> None:
+        for node in self.nodes:
+            node.ask_to_stop()
+        until = time.monotonic() + STOP_SECONDS_MAX
+        while not all(node.is_stopped for node in self.nodes) and time.monotonic() < until:
+            self._interrupts.require_none()
+            time.sleep(0.1)
 
     @property
     def urls(self) -> list[str]:
         return [node.url for node in self.nodes]
 
-    def statuses(self) -> dict[str, Status | None]:
-        return {node.name: node.status() for node in self.nodes}
-
-    def active(self) -> DemoNode | None:
-        for node in self.nodes:
-            status = node.status()
-            if status is not None and status["role"] == "active":
-                return node
-        return None
-
     def other(self, node: DemoNode) -> DemoNode:
         return next(other for other in self.nodes if other is not node)
-
-    def is_whole(self) -> bool:
-        """Whether one is active, the other in sync, and the queries of both are warm."""
-        statuses = self.statuses().values()
-        roles = sorted(status["role"] if status else "" for status in statuses)
-        return roles == ["active", "passive"] and all(
-            status and status["warm"] for status in statuses
-        )
-
-    def wait(self, what: str, condition: Callable[[], object], within: float) -> None:
-        """Raises EngineError when it takes longer than ``within`` seconds, or a node ends."""
-
-        def asked() -> bool:
-            for node in self.nodes:
-                node.require_alive()
-            return bool(condition())
-
-        waiting = Retrying(
-            retry=retry_if_result(lambda done: not done),
-            stop=stop_after_delay(within),
-            wait=wait_fixed(0.05),
-        )
-        try:
-            waiting(asked)
-        except RetryError as error:
-            logs = " and ".join(str(node.log) for node in self.nodes)
-            raise EngineError(f"{what} took more than {within:.0f} s; see {logs}") from error
 
 
 def sample_application(name: str) -> str:

@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: both nodes and the traffic, a few times a second."""
+"""What the demo shows while it runs: both nodes and the traffic, as they were seen last."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ha_engine.demo.nodes import DemoPair, Status
-from ha_engine.demo.traffic import Traffic
+from ha_engine.demo.movement import Status
+from ha_engine.demo.steps import Steps
+from ha_engine.demo.watch import Watch
 
 RATE_OVER_SECONDS = 2.0
+DRAWN_PER_SECOND = 2
 
 
 class Scoreboard:
-    """Draws itself from what the nodes say at that moment."""
+    """Draws what the watch saw last; it asks no node itself."""
 
-    def __init__(self, pair: DemoPair) -> None:
-        self._pair = pair
-        self.doing = ""
-        self.traffic: Traffic | None = None
+    def __init__(self, watch: Watch, steps: Steps) -> None:
+        self._watch, self._steps = watch, steps
         self._sent: list[tuple[float, int]] = []
 
     @contextlib.contextmanager
@@ -32,23 +32,29 @@ class Scoreboard:
         if not console.is_terminal:
             yield
             return
-        with Live(console=console, get_renderable=self._draw, transient=True):
+        with Live(
+            console=console,
+            get_renderable=self._draw,
+            refresh_per_second=DRAWN_PER_SECOND,
+            transient=True,
+        ):
             yield
 
     def _draw(self) -> RenderableType:
         table = Table()
         for title in ("node", "role", "epoch", "protected", "warm", "journal", "published"):
             table.add_column(title, justify="left" if title in ("node", "role") else "right")
-        for name, status in self._pair.statuses().items():
-            table.add_row(name, *(_row(status) if status else ["[red]does not answer[/red]"]))
-        return Group(table, Text(self._rate()), Text(self.doing, style="bold"))
+        for name, status in self._watch.seen.items():
+            table.add_row(name, *(_row(status) if status else ["[red]no answer[/red]"]))
+        doing = self._steps.line(self._watch.waiting)
+        return Group(table, Text(self._rate()), Text(doing, style="bold"))
 
     def _rate(self) -> str:
-        if self.traffic is None:
+        if not self._watch.traffic.sent:
             return ""
         now = time.monotonic()
         self._sent = [(at, sent) for at, sent in self._sent if at > now - RATE_OVER_SECONDS]
-        self._sent.append((now, self.traffic.sent))
+        self._sent.append((now, self._watch.traffic.sent))
         (began, first), (ended, last) = self._sent[0], self._sent[-1]
         rate = (last - first) / (ended - began) if ended > began else 0.0
         return f"{last:,} events acknowledged, {rate:,.0f} a second"

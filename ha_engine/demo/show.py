@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
-import contextlib
+import fcntl
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
 
+import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 from sqlalchemy import Engine, text
 
-from ha_engine.client.switchover import await_switchover
-from ha_engine.demo.comparison import Outcome, compare
+from ha_engine.client.admin import begin_switchover
 from ha_engine.demo.flights import departures
+from ha_engine.demo.host import room
+from ha_engine.demo.interrupts import Interrupts
 from ha_engine.demo.nodes import DemoNode, DemoPair
+from ha_engine.demo.processes import kill_all_in
 from ha_engine.demo.scoreboard import Scoreboard
+from ha_engine.demo.steps import Step, Steps
 from ha_engine.demo.traffic import Traffic, gap_across
+from ha_engine.demo.watch import Watch
 from ha_engine.errors import EngineError
 from ha_engine.postgres.embedded import EmbeddedPostgres
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.upgrade import upgrade
 from ha_engine.query.session import check_java
 
-START_SECONDS_MAX = 300.0
-TAKEOVER_SECONDS_MAX = 60.0
-SETTLE_SECONDS_MAX = 300.0
+if TYPE_CHECKING:
+    from ha_engine.demo.comparison import Outcome
+
 QUIET_SECONDS = 1.5
 """So long nothing changes once the ticks are over too."""
 FADE_SECONDS = 100.0
@@ -38,31 +44,89 @@ PEACE_SECONDS = 3.0
 
 
 def show(directory: Path, console: Console) -> bool:
-    """Runs the whole demo below ``directory``, which is emptied first. True when all is equal."""
+    """Runs the whole demo below ``directory``, which is emptied first. True when all is equal.
+
+    Raises DemoInterrupted after a signal, DemoStuck when nothing moves any more.
+    """
     check_java()
-    year = departures()
-    _empty(directory)
-    console.print(f"one year of New York departures: {year.num_rows:,} flights")
-    with EmbeddedPostgres(directory / "postgres") as server:
-        upgrade(open_engine(server.url))
-        pair = DemoPair(directory, server.url, "flights.yaml")
+    interrupts = Interrupts()
+    with interrupts.noted(), _alone_in(directory):
+        return _show(directory, Steps(console), interrupts)
+
+
+def _show(directory: Path, steps: Steps, interrupts: Interrupts) -> bool:
+    console = steps.console
+    if warning := room().warning:
+        console.print(warning, highlight=False)
+    with steps.step("flights", "reading them") as step:
+        year = departures()
+        step.what = f"one year of New York departures: {year.num_rows:,}"
+    interrupts.require_none()
+    with _database(directory / "postgres", steps) as url:
+        interrupts.require_none()
+        pair = DemoPair(directory, url, "flights.yaml", interrupts)
         traffic = Traffic(pair.urls, "departures", year, FADE_SECONDS)
-        _Demo(pair, traffic, Scoreboard(pair), open_engine(server.url), console).play()
-        outcomes = compare(server.url, year)
+        watch = Watch(pair, directory, traffic, interrupts)
+        watch.on_look = lambda: steps.say_waiting(watch.waiting)
+        with Scoreboard(watch, steps).shown(console):
+            _Demo(watch, steps, open_engine(url)).play()
+        with steps.step("compare", "comparing the sink with pandas") as step:
+            outcomes = _compare(url, year)
+            step.what = (
+                f"{sum(one.found for one in outcomes):,} rows of the sink and as many of pandas"
+            )
+    steps.print_table()
     _print(outcomes, console)
     return all(outcome.equal for outcome in outcomes)
 
 
-def _empty(directory: Path) -> None:
-    """Only a directory that a demo made is emptied."""
+@contextmanager
+def _database(directory: Path, steps: Steps) -> Iterator[str]:
+    server = EmbeddedPostgres(directory)
+    try:
+        with steps.step("database", "an embedded PostgreSQL starts"):
+            url = server.start()
+            upgrade(open_engine(url))
+        yield url
+    finally:
+        server.stop()
+
+
+def _compare(url: str, year: pa.Table) -> list[Outcome]:
+    # It imports pandas, for which there is time now.
+    from ha_engine.demo.comparison import compare
+
+    return compare(url, year)
+
+
+@contextmanager
+def _alone_in(directory: Path) -> Iterator[None]:
+    """Empties the directory, if a demo made it and none works there now; leaves no process."""
     mark = directory / ".ha-engine-demo"
     if directory.exists() and any(directory.iterdir()) and not mark.exists():
         raise EngineError(
             f"{directory} is not empty and no demo made it; choose another --directory"
         )
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    mark.touch()
+    directory.mkdir(parents=True, exist_ok=True)
+    with mark.open("a") as lock:
+        _lock(lock, directory)
+        try:
+            # A demo that died of kill -9 may have left some.
+            kill_all_in(directory)
+            for entry in set(directory.iterdir()) - {mark}:
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            yield
+        finally:
+            kill_all_in(directory)
+
+
+def _lock(lock: IO[str], directory: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise EngineError(
+            f"another demo works in {directory}; stop it, or choose another --directory"
+        ) from error
 
 
 _LAST_OUTPUTS = """
@@ -74,107 +138,126 @@ SELECT query, extract(epoch FROM published_at) FROM ha_engine_ledger WHERE batch
 class _Demo:
     """The acts, in their order."""
 
-    pair: DemoPair
-    traffic: Traffic
-    board: Scoreboard
+    watch: Watch
+    steps: Steps
     database: Engine
-    console: Console
+
+    @property
+    def pair(self) -> DemoPair:
+        return self.watch.pair
+
+    @property
+    def traffic(self) -> Traffic:
+        return self.watch.traffic
 
     def play(self) -> None:
-        with self.pair.running(), self.board.shown(self.console):
-            first = self._start()
-            self.board.traffic = self.traffic
+        with self.pair.running():
+            self._start()
             self.traffic.start()
             try:
-                second = self._switch_over(first)
-                self._lose(second)
-                self._bring_back(second)
+                self._switch_over()
+                self._bring_back(self._lose())
                 self._finish()
             finally:
                 self.traffic.stop()
 
-    def _start(self) -> DemoNode:
-        with self._doing("starting two nodes: Spark takes its time") as seconds:
-            self.pair.wait("the start of both nodes", self.pair.is_whole, START_SECONDS_MAX)
-        active = self.pair.active()
-        assert active is not None
-        other = self.pair.other(active)
-        self._say("start", f"{active.name} is active, {other.name} is in sync and warm", seconds())
+    def _start(self) -> None:
+        with self.steps.step("start", "two nodes start") as step:
+            self.watch.wait("an active node and one in sync", self.watch.is_whole)
+            active, other = self._roles()
+            step.what = f"{active.name} is active, {other.name} is in sync and warm"
+
+    def _switch_over(self) -> None:
+        active, heir = self._send_in_peace()
+        with self.steps.step("switchover", f"{active.name} hands over to {heir.name}") as step:
+            self._measure(step, lambda: self._ask_for_switchover(active, heir))
+
+    def _ask_for_switchover(self, active: DemoNode, heir: DemoNode) -> None:
+        """Asked again while the active refuses: on a slow host the heir may be a batch behind, or
+        the handover may be given up."""
+        status = self.watch.seen[active.name]
+        if status and status["role"] == "active" and status["handover_to"] is None:
+            try:
+                begin_switchover(active.url, heir.name, "the demo")
+            except EngineError as error:
+                self.watch.refusal = str(error)
+
+    def _lose(self) -> DemoNode:
+        active, heir = self._send_in_peace()
+        what = f"{active.name} loses all its processes, {heir.name} takes over"
+        with self.steps.step("kill -9", what) as step:
+            self._measure(step, active.lose)
         return active
 
-    def _switch_over(self, active: DemoNode) -> DemoNode:
-        heir = self.pair.other(active)
-        self._peace()
-        with self._measured("switchover", f"{active.name} hands over to {heir.name}"):
-            await_switchover(active.url, heir.name, "the demo")
-        return heir
-
-    def _lose(self, active: DemoNode) -> None:
-        heir = self.pair.other(active)
-        self._peace()
-        with self._measured(
-            "kill -9", f"{active.name} loses all its processes, {heir.name} goes on"
-        ):
-            active.kill_everything()
-
     def _bring_back(self, node: DemoNode) -> None:
-        node.start()
-        with self._doing(
-            f"{node.name} comes back: journal, then Spark, then the batches it missed"
-        ):
+        what = f"{node.name} returns: journal, then Spark, then the batches that it missed"
+        with self.steps.step("return", what) as step:
             began = time.monotonic()
-            self.pair.wait("to be in sync again", lambda: _is_passive(node), START_SECONDS_MAX)
+            node.start()
+            self.watch.wait(f"{node.name} to be in sync", lambda: self.watch.has_joined(node))
             in_sync = time.monotonic() - began
-            self.pair.wait("to be warm again", self.pair.is_whole, START_SECONDS_MAX)
-        warm = time.monotonic() - began
-        self._say("return", f"{node.name} is in sync after {in_sync:.1f} s, and warm", warm)
+            self.watch.wait(f"{node.name} to be warm", self.watch.is_whole)
+            step.what = f"{node.name} is in sync after {in_sync:.1f} s, and warm"
 
     def _finish(self) -> None:
-        with self._doing("sending what is left of the year") as seconds:
-            left = self.traffic.rows.num_rows - self.traffic.sent
+        with self.steps.step("rest", "what is left of the year is sent") as step:
+            left, began = self.traffic.rows.num_rows - self.traffic.sent, time.monotonic()
             self.traffic.finish()
-        rate = left / seconds()
-        self._say("rest", f"{left:,} events acknowledged, {rate:,.0f} a second", seconds())
-        with self._doing("waiting for the last batch") as seconds:
-            self.pair.wait("the last batch", self._settled(), SETTLE_SECONDS_MAX)
-        self._say("settle", "every batch is in PostgreSQL", seconds())
+            self.watch.wait("acks", lambda: self.traffic.is_done)
+            rate = left / (time.monotonic() - began)
+            step.what = f"{left:,} events acknowledged, {rate:,.0f} a second"
+        with self.steps.step("settle", "the last batch comes") as step:
+            self.watch.wait("the last batch", self._settled())
+            step.what = "every batch is in PostgreSQL"
 
-    # -- how it is measured and told ---------------------------------------------------------------
+    # -- how it is measured ------------------------------------------------------------------------
 
-    def _peace(self) -> None:
+    def _roles(self) -> tuple[DemoNode, DemoNode]:
+        """The active and the other, of a whole pair. They may have changed since the last act: on
+        a slow host Spark may fail, and then the other takes over by itself."""
+        active = self.watch.active()
+        assert active is not None
+        return active, self.pair.other(active)
+
+    def _send_in_peace(self) -> tuple[DemoNode, DemoNode]:
         """Both queries publish for a while, and those of the passive keep up."""
         until = time.time() + PEACE_SECONDS
+        with self.steps.step("traffic", "events are sent, both nodes run the same batches"):
+            self.watch.wait(
+                "output of both queries", lambda: self._all_since(until) and self.watch.is_whole()
+            )
+            return self._roles()
 
-        def flows() -> bool:
-            self.traffic.require_well()
-            return self._all_since(until) and self.pair.is_whole()
+    def _measure(self, step: Step, cause: Callable[[], None]) -> None:
+        """An outage: of acks as a producer sees it, of output as the sink does.
 
-        with self._doing("sending; both nodes run the same batches"):
-            self.pair.wait("the first output", flows, START_SECONDS_MAX)
-
-    @contextlib.contextmanager
-    def _measured(self, name: str, what: str) -> Iterator[None]:
-        """The body begins an outage: of acks as a producer sees it, of output as the sink does."""
+        ``cause`` is called at each look until the outage has ended. The sink's ledger tells its
+        newest output only, so that figure is a bound.
+        """
         epoch, outputs, began = self._epoch(), self._outputs(), time.time()
-        with self._doing(what):
-            yield
-            self._wait_for_acks(epoch, began)
-            resumed = time.time()
-            self.pair.wait("output", lambda: self._all_since(resumed), TAKEOVER_SECONDS_MAX)
+
+        def acked() -> bool:
+            if self._acked_after(epoch) is None:
+                cause()
+            return self._acked_after(epoch) is not None
+
+        self.watch.wait("an ack of the new active", acked)
+        resumed = self._acked_after(epoch)
+        assert resumed is not None
+        self.watch.wait("output of the new active", lambda: self._all_since(resumed))
         acks = gap_across(self.traffic.acks, began, epoch)
         now = self._outputs()
         output = max(now[query] - before for query, before in outputs.items())
-        self._say(name, f"{what}; no ack for {acks:.2f} s, no output for", output)
-
-    def _wait_for_acks(self, epoch: int, began: float) -> None:
-        def acked() -> bool:
-            return self.traffic.acked_since(began) and self._epoch() > epoch
-
-        self.pair.wait("to take over", acked, TAKEOVER_SECONDS_MAX)
+        step.what += f": no ack for {acks:.2f} s, no output for at most {output:.1f} s;"
 
     def _epoch(self) -> int:
         """Of the newest ack."""
         return self.traffic.acks[-1][1] if self.traffic.acks else 0
+
+    def _acked_after(self, epoch: int) -> float | None:
+        """When the first event was acknowledged under a later epoch, in seconds since 1970."""
+        acks = list(self.traffic.acks)
+        return next((at for at, found in acks if found > epoch), None)
 
     def _all_since(self, at: float) -> bool:
         """Whether every query has published a batch since ``at``."""
@@ -191,8 +274,8 @@ class _Demo:
         seen: list[tuple[float, Any]] = []
 
         def settled() -> bool:
-            active = self.pair.active()
-            status = active.status() if active else None
+            active = self.watch.active()
+            status = self.watch.seen[active.name] if active else None
             queries = status["queries"] if status else {}
             for name, query in queries.items():
                 if query["state"] == "failed":
@@ -210,27 +293,6 @@ class _Demo:
             return bool(now) and done and time.monotonic() - seen[-1][0] > QUIET_SECONDS
 
         return settled
-
-    @contextlib.contextmanager
-    def _doing(self, what: str) -> Iterator[Callable[[], float]]:
-        """Shows what goes on; the callable gives the seconds that it took."""
-        began, self.board.doing = time.monotonic(), what
-        took: list[float] = []
-        try:
-            yield lambda: took[0]
-        finally:
-            took.append(time.monotonic() - began)
-            self.board.doing = ""
-
-    def _say(self, act: str, what: str, seconds: float) -> None:
-        self.console.print(
-            f"[bold]{act:<11}[/bold] {what} [cyan]{seconds:.2f} s[/cyan]", highlight=False
-        )
-
-
-def _is_passive(node: DemoNode) -> bool:
-    status = node.status()
-    return status is not None and status["role"] == "passive"
 
 
 def _print(outcomes: list[Outcome], console: Console) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -13,23 +14,27 @@ from ha_engine.client import Ack, Producer
 
 Moment = tuple[float, int]
 """Seconds since 1970, and the epoch under which something was done then."""
-EVERY_SECONDS = 0.02
+EVERY_SECONDS, PAUSE_SECONDS_MAX = 0.02, 0.5
+REST = 4
+"""After each request the thread rests so many times as long as the answer took: on a slow host it
+leaves Spark the CPU."""
 ROWS_PER_SEND = 2_000
-ACK_SECONDS_MAX = 240.0
+STOP_SECONDS_MAX = 10.0
 
 
 class Traffic(threading.Thread):
     """Sends ``rows`` to ``stream`` one small request after the other, and notes each ack.
 
     Each second it sends one ``fade``-th of what is left, so that there is traffic until ``finish``
-    sends the rest. ``sent`` counts rows, all of them acknowledged.
+    sends the rest. ``sent`` counts rows, all of them acknowledged. No request has a deadline:
+    whoever waits for an ack knows better whether anything still moves.
     """
 
     def __init__(self, urls: Sequence[str], stream: str, rows: pa.Table, fade: float) -> None:
         super().__init__(name="traffic", daemon=True)
         self._urls, self._stream = list(urls), stream
         self.rows = rows.combine_chunks()
-        self._part = EVERY_SECONDS / fade
+        self._fade = fade
         self._finish, self._ended = threading.Event(), threading.Event()
         self.acks: list[Moment] = []
         self.sent = 0
@@ -37,17 +42,23 @@ class Traffic(threading.Thread):
 
     def run(self) -> None:
         try:
-            with Producer(self._urls, deadline=ACK_SECONDS_MAX, on_ack=self._acked) as producer:
-                while self.sent < self.rows.num_rows and not self._ended.is_set():
-                    self._send(producer)
-                    self._finish.wait(EVERY_SECONDS)
+            with Producer(self._urls, deadline=math.inf, on_ack=self._acked) as producer:
+                self._send_all(producer)
         except BaseException as error:
             self.error = error
 
-    def _send(self, producer: Producer) -> None:
+    def _send_all(self, producer: Producer) -> None:
+        before = time.monotonic() - EVERY_SECONDS
+        while self.sent < self.rows.num_rows and not self._ended.is_set():
+            began = time.monotonic()
+            self._send(producer, began - before)
+            before, took = began, time.monotonic() - began
+            self._finish.wait(min(max(EVERY_SECONDS, REST * took), PAUSE_SECONDS_MAX))
+
+    def _send(self, producer: Producer, elapsed: float) -> None:
         left = self.rows.num_rows - self.sent
-        count = ROWS_PER_SEND if self._finish.is_set() else max(1, int(left * self._part))
-        batch = self.rows.slice(self.sent, count).to_batches()[0]
+        share = ROWS_PER_SEND if self._finish.is_set() else int(left * elapsed / self._fade)
+        batch = self.rows.slice(self.sent, min(max(1, share), ROWS_PER_SEND)).to_batches()[0]
         producer.send(self._stream, batch)
         producer.flush()
         self.sent += batch.num_rows
@@ -67,17 +78,20 @@ class Traffic(threading.Thread):
         if self.error is not None:
             raise self.error
 
+    @property
+    def is_done(self) -> bool:
+        return bool(self.sent == self.rows.num_rows)
+
     def finish(self) -> None:
-        """Sends what is left as fast as it goes. Raises what ended the traffic."""
+        """From now on, send what is left as fast as it goes."""
         self._finish.set()
-        self.join()
-        self.require_well()
 
     def stop(self) -> None:
-        """Sends no more; what is under way ends first."""
+        """Sends no more. What is under way may end first; nobody may be left to answer it."""
         self._ended.set()
         self._finish.set()
-        self.join()
+        if self.ident is not None:
+            self.join(STOP_SECONDS_MAX)
 
 
 def gap_across(moments: Sequence[Moment], since: float, epoch: int) -> float:

@@ -27,7 +27,8 @@ from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixe
 from ha_engine.errors import ConfigError, DatabaseUnreachable
 
 _SETTINGS = {"listen_addresses": "", "max_connections": "100", "shared_buffers": "64MB"}
-_START_SECONDS, _STOP_SECONDS = 30, 20
+_START_SECONDS, _STOP_SECONDS = 300, 20
+"""A server that cannot start says so at once; one on a slow host takes its time."""
 
 
 class _NotYet(Exception):

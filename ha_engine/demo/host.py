@@ -1,0 +1,107 @@
+"""How much of this machine is free: it says how long the demo will take."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+CORES_MIN = 2.0
+MEMORY_MIN = 4 << 30
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Cores that nobody else uses, and bytes of memory."""
+
+    cores: float
+    memory: int
+
+    @property
+    def warning(self) -> str | None:
+        """A sentence when the demo will take longer than usual."""
+        lacks = []
+        if self.cores < CORES_MIN:
+            lacks.append(f"{self.cores:.1f} of {CORES_MIN:.0f} cores")
+        if self.memory < MEMORY_MIN:
+            lacks.append(f"{self.memory / 2**30:.1f} of {MEMORY_MIN >> 30} GB of memory")
+        if not lacks:
+            return None
+        return f"only {' and '.join(lacks)} are free here, so the demo takes longer than usual"
+
+
+def room() -> Room:
+    groups = Path("/proc/self/cgroup").read_text(encoding="ascii")
+    # A load of 0.4 is what a machine at rest has.
+    idle = (os.cpu_count() or 1) - round(os.getloadavg()[0])
+    usable = len(os.sched_getaffinity(0))
+    cores = min(usable, max(idle, 0), cpu_quota(groups, CONTROL_GROUPS))
+    memory = min(psutil.virtual_memory().available, memory_left(groups, CONTROL_GROUPS))
+    return Room(cores, int(memory))
+
+
+def cpu_quota(groups: str, root: Path) -> float:
+    """Cores that the control groups allow, the narrowest of them; infinite without a limit.
+
+    ``groups`` is the text of /proc/self/cgroup, ``root`` where the hierarchies are mounted.
+    """
+    quotas = [float("inf")]
+    for place in _places(groups, root, "cpu"):
+        quota, period = _words(place / "cpu.max", 2)
+        if period is None:
+            [quota], [period] = (
+                _words(place / "cpu.cfs_quota_us"),
+                _words(place / "cpu.cfs_period_us"),
+            )
+        if quota is not None and period:
+            quotas.append(quota / period)
+    return min(quotas)
+
+
+def memory_left(groups: str, root: Path) -> float:
+    """Bytes below the narrowest limit of the control groups; infinite without one."""
+    left = [float("inf")]
+    for place in _places(groups, root, "memory"):
+        for limit, used in (
+            ("memory.max", "memory.current"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        ):
+            [most], [now] = _words(place / limit), _words(place / used)
+            if most is not None and now is not None:
+                left.append(max(most - now, 0.0))
+    return min(left)
+
+
+def _places(groups: str, root: Path, controller: str) -> list[Path]:
+    """The directories of this process's groups with the controller, up to the mount."""
+    found = []
+    for line in groups.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        mounts = [root / controllers, root / controller] if controllers else [root]
+        mount = next((mount for mount in mounts if mount.is_dir()), root)
+        inner = mount / path.lstrip("/")
+        # In a container the path may be that of the host, which is not mounted here.
+        while inner != mount and not inner.is_dir():
+            inner = inner.parent
+        found += [
+            inner,
+            *(parent for parent in inner.parents if mount in (parent, *parent.parents)),
+        ]
+    return found
+
+
+def _words(file: Path, count: int = 1) -> list[float | None]:
+    """Numbers of the file; None for "max", for -1 and where there is no file."""
+    try:
+        words = file.read_text(encoding="ascii").split()
+    except OSError:
+        words = []
+    numbers: list[float | None] = [
+        float(word) if word.isdigit() else None for word in words[:count]
+    ]
+    return numbers + [None] * (count - len(numbers))

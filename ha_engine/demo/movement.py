@@ -1,0 +1,115 @@
+"""Whether the demo makes progress, however slowly: the only thing that it has patience for.
+
+A slow host needs any time. So nothing here has a deadline; a wait ends with an error only when no
+sign of progress has changed for ``PATIENCE_SECONDS``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Status = dict[str, Any]
+Usage = Mapping[tuple[int, float], float]
+"""Seconds of CPU by process, named by its pid and its start."""
+
+PATIENCE_SECONDS = 300.0
+CPU_SECONDS = 10.0
+"""CPU of all nodes that is a sign of progress. Two nodes at rest need longer than the patience."""
+CPU_LOOK_SECONDS = 15.0
+"""Looking at every process of the machine costs CPU, so it is done while nothing else moves."""
+
+
+class Movement:
+    """Remembers when a sign of progress changed last. ``usage`` asks the operating system."""
+
+    def __init__(
+        self, usage: Callable[[], Usage], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._usage, self._clock = usage, clock
+        self._signs: object = None
+        self._moved_at = self._looked_at = clock()
+        self._before: Usage = {}
+
+    def look(self, signs: object) -> None:
+        """``signs`` is any value that is another one after each step."""
+        now = self._clock()
+        if signs != self._signs:
+            self._signs, self._moved_at, self._looked_at, self._before = signs, now, now, {}
+        elif now - self._looked_at >= CPU_LOOK_SECONDS:
+            self._looked_at = now
+            self._look_at_cpu(now)
+
+    def _look_at_cpu(self, now: float) -> None:
+        usage = self._usage()
+        if not self._before:
+            self._before = usage
+        elif used_since(self._before, usage) >= CPU_SECONDS:
+            self._moved_at, self._before = now, usage
+
+    @property
+    def still_seconds(self) -> float:
+        return self._clock() - self._moved_at
+
+    @property
+    def stopped(self) -> bool:
+        return self.still_seconds >= PATIENCE_SECONDS
+
+
+def used_since(before: Usage, now: Usage) -> float:
+    """Seconds of CPU; what a process used before it was seen first counts, one that ended not."""
+    return sum(max(seconds - before.get(process, 0.0), 0.0) for process, seconds in now.items())
+
+
+def signs_of(status: Status | None) -> object:
+    """What changes in a node's status when it gets further; never how long something took."""
+    if status is None:
+        return None
+    process, lease = status["query_process"], status["lease"]
+    return (
+        status["role"],
+        status["warm"],
+        status["protected"],
+        lease["epoch"],
+        status["journal"]["last"],
+        (process["incarnation"], process.get("step"), process.get("starts")),
+        [
+            (name, query["state"], query["mark"], query["batch"], query["published"])
+            for name, query in status["queries"].items()
+        ],
+    )
+
+
+def waits_for(status: Status | None) -> str:
+    """What a node is doing before it can do its part, in a few words; empty when it does it."""
+    if status is None:
+        return "does not answer yet"
+    process = status["query_process"]
+    found = []
+    if status["role"] not in ("active", "passive"):
+        found.append(str(status["role"]))
+    if not status["warm"]:
+        found.append(_step(process) or _behind(status))
+        if process.get("last_death"):
+            found.append(f"last end: {process['last_death']}")
+    return ", ".join(found)
+
+
+def _step(process: Mapping[str, Any]) -> str:
+    step = process.get("step")
+    if not step:
+        return "" if process["attended"] else "starting Spark"
+    if step == "ready":
+        return ""
+    seconds = process.get("step_seconds")
+    return str(step) if seconds is None else f"{step} ({seconds:.0f} s)"
+
+
+def _behind(status: Status) -> str:
+    behind = [
+        f"{name} at batch {query['batch']} of {query['mark']}"
+        for name, query in status["queries"].items()
+        if query["batch"] < query["mark"]
+    ]
+    return "; ".join(behind) or "starting queries"

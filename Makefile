@@ -9,6 +9,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PACKAGES := $(VENV)/.packages
 PROJECT := $(VENV)/.project
+PIP := --disable-pip-version-check
 PROTOS := $(wildcard proto/ha_engine/v1/*.proto)
 ARGS ?=
 SEEDS ?= 2000
@@ -88,15 +89,16 @@ java:
 		"install it (apt-get install openjdk-17-jre-headless) or set JAVA_HOME."; exit 1; }
 
 $(PACKAGES): constraints.txt | python
-	@echo "Installing the pinned packages into $(VENV). The first time this downloads about 600 MB:"
-	@echo "PySpark comes as source and has 456 MB, and building it takes a minute. Later runs are quick."
+	@echo "Installing the packages of constraints.txt into $(VENV); what is there already is kept."
+	@echo "The first time this downloads about 600 MB, of which PySpark's source is 456 MB, and takes"
+	@echo "some minutes. Building PySpark takes one of them, in which pip says 'Building wheel'."
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r constraints.txt
+	$(BIN)/python -m pip install $(PIP) --require-hashes -r constraints.txt
 	@touch $@
 
 $(PROJECT): $(PACKAGES) pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
-		--editable .
+	@echo "Installing the project itself into $(VENV), which downloads nothing."
+	$(BIN)/python -m pip install $(PIP) --no-index --no-deps --no-build-isolation --editable .
 	@touch $@
 
 constraints: | python ## Pin every package anew, with hashes, into constraints.txt.

@@ -111,4 +111,4 @@ def test_two_demos_in_one_directory_are_refused(demo: RunningDemo, tmp_path: Pat
     demo.await_(lambda: demo.said)
     with running(demo.directory, tmp_path / "said again") as again:
         wait_until(lambda: "another demo works in" in again.said, within=STEP_SECONDS_MAX)
-    assert demo.interrupted(signal.SIGINT) == 130
+        assert demo.interrupted(signal.SIGINT) == 130

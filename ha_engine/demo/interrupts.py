@@ -21,9 +21,15 @@ class Interrupts:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
+        """Raises DemoInterrupted in the place of an error that the same signal caused: a terminal
+        sends Ctrl-C to the programs that the demo calls, too."""
         before = {number: signal.signal(number, self._note) for number in NUMBERS}
         try:
             yield
+        except Exception as error:
+            if self.number is not None:
+                raise DemoInterrupted(self.number) from error
+            raise
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -41,8 +42,11 @@ class RunningDemo:
         wait_until(reached, within=STEP_SECONDS_MAX, every=0.02)
 
     def interrupted(self, number: signal.Signals) -> int:
-        """The exit code."""
-        self._process.send_signal(number)
+        """The exit code. A terminal sends SIGINT to what the demo calls, too."""
+        if number is signal.SIGINT:
+            os.killpg(self._process.pid, number)
+        else:
+            self._process.send_signal(number)
         return self._process.wait(STEP_SECONDS_MAX)
 
     def runs(self, program: str) -> bool:
@@ -69,7 +73,9 @@ def demo(tmp_path: Path) -> Iterator[RunningDemo]:
 def running(directory: Path, output: Path) -> Iterator[RunningDemo]:
     command = [sys.executable, "-m", "ha_engine", "demo", "--directory", str(directory)]
     with output.open("wb") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+        )
     try:
         yield RunningDemo(directory, process, output)
     finally:

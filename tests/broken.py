@@ -1,52 +1,117 @@
-"""A pytest plugin, ``-p tests.broken``: one line of the engine is broken for this run.
+"""Runs tests against a broken engine: one process imports all libraries, and forks for each run.
 
-HA_ENGINE_BROKEN holds the module, the line and what stands there instead, as a JSON list.
+A fork has the libraries but nothing of the engine, so that it imports the engine with its breakage.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
-from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from types import CodeType, ModuleType
+import tempfile
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
+from types import TracebackType
+from typing import IO
 
-ENVIRONMENT = "HA_ENGINE_BROKEN"
+import pytest
 
+from tests.mutation import Mutation, break_imports
+from tests.shared_postgres import DIRECTORY
 
-class _Breaking(SourceFileLoader):
-    """Compiles the module's source anew each time, since a cached one is whole."""
-
-    def __init__(self, name: str, path: str, old: str, new: str) -> None:
-        super().__init__(name, path)
-        self._old, self._new = old, new
-
-    def get_code(self, fullname: str) -> CodeType:
-        source = self.get_data(self.path).decode()
-        if source.count(self._old) != 1:
-            raise ImportError(f"{self._old!r} stands {source.count(self._old)} times in {fullname}")
-        broken = source.replace(self._old, self._new)
-        code: CodeType = self.source_to_code(broken.encode(), self.path)
-        return code
-
-
-class _Finder(MetaPathFinder):
-    def __init__(self, name: str, old: str, new: str) -> None:
-        self._name, self._old, self._new = name, old, new
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != self._name:
-            return None
-        spec = PathFinder.find_spec(fullname, path, target)
-        assert spec is not None
-        assert spec.origin is not None
-        spec.loader = _Breaking(fullname, spec.origin, self._old, self._new)
-        return spec
+LIBRARIES = (
+    "alembic.command",
+    "grpc.aio",
+    "httpx",
+    "hypothesis.stateful",
+    "pandas",
+    "psycopg2",
+    "pyarrow.ipc",
+    "pydantic",
+    "sqlalchemy.dialects.postgresql",
+    "starlette.applications",
+    "structlog",
+    "typer",
+    "uvicorn",
+)
+OPTIONS = ("-x", "-q", "-p", "no:cacheprovider")
+BROKEN_IN_VAIN = 100
+"""How a run ends that could not break its module."""
 
 
-if words := os.environ.get(ENVIRONMENT):
-    sys.meta_path.insert(0, _Finder(*json.loads(words)))
+@dataclass(frozen=True, slots=True)
+class Run:
+    code: int
+    output: str
+
+
+class BrokenRuns:
+    """The process that forks; a context manager. Its runs share the tests' PostgreSQL."""
+
+    def __init__(self, directory: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.broken"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, DIRECTORY: str(directory)},
+            text=True,
+        )
+
+    def __enter__(self) -> BrokenRuns:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._process.communicate()
+
+    def run(self, mutation: Mutation, tests: Path) -> Run:
+        """How pytest ends over ``tests`` with the mutation in the engine."""
+        asking, answers = self._process.stdin, self._process.stdout
+        assert asking is not None
+        assert answers is not None
+        asking.write(json.dumps([asdict(mutation), str(tests)]) + "\n")
+        asking.flush()
+        return Run(**json.loads(answers.readline()))
+
+
+def _serve() -> None:
+    for name in LIBRARIES:
+        import_module(name)
+    for line in sys.stdin:
+        mutation, tests = json.loads(line)
+        with tempfile.TemporaryFile() as output:
+            code = _forked(Mutation(**mutation), tests, output)
+            output.seek(0)
+            words = output.read().decode(errors="replace")
+        sys.stdout.write(json.dumps(asdict(Run(code, words))) + "\n")
+        sys.stdout.flush()
+
+
+def _forked(mutation: Mutation, tests: str, output: IO[bytes]) -> int:
+    pid = os.fork()
+    if pid:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    code = BROKEN_IN_VAIN
+    try:
+        with open(os.devnull) as nothing:
+            os.dup2(nothing.fileno(), 0)
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+        break_imports(mutation)
+        code = pytest.main([*OPTIONS, tests])
+    except BaseException as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    _serve()

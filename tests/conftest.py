@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import count
@@ -20,6 +18,7 @@ from ha_engine.postgres.embedded import EmbeddedPostgres
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.lease_store import PostgresLeaseStore
 from ha_engine.postgres.upgrade import upgrade
+from tests.shared_postgres import new_postgres, shared_postgres
 
 # Before gRPC is loaded. Tests fork only to exec at once, and its handlers have been seen to end the
 # child before that, where a thread of the test was just calling.
@@ -34,14 +33,9 @@ _numbers = count(1)
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[EmbeddedPostgres]:
-    """The session's server. A test that stops or kills one starts its own instead."""
-    # Not below pytest's own directory: the server's user must reach it when the tests run as root.
-    directory = Path(tempfile.mkdtemp(prefix="ha-engine-test-"))
-    server = EmbeddedPostgres(directory)
-    server.start()
-    yield server
-    server.stop()
-    shutil.rmtree(directory, ignore_errors=True)
+    """The run's server. A test that stops or kills one starts its own instead."""
+    with shared_postgres() as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -76,12 +70,8 @@ def store(engine: Engine) -> Iterator[PostgresLeaseStore]:
 @pytest.fixture
 def own_postgres() -> Iterator[EmbeddedPostgres]:
     """A server that the test may kill, freeze or reconfigure."""
-    directory = Path(tempfile.mkdtemp(prefix="ha-engine-test-"))
-    server = EmbeddedPostgres(directory)
-    server.start()
-    yield server
-    server.stop()
-    shutil.rmtree(directory, ignore_errors=True)
+    with new_postgres() as server:
+        yield server
 
 
 @pytest.fixture

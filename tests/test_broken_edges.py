@@ -6,16 +6,15 @@ unit test finds and no history does.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests import broken
+from ha_engine.postgres.embedded import EmbeddedPostgres
+from tests.broken import BrokenRuns
+from tests.mutation import Mutation
 
 HERE = Path(__file__).parent
 TESTS_FAILED = 1
@@ -23,89 +22,254 @@ TESTS_FAILED = 1
 
 @dataclass(frozen=True, slots=True)
 class Breakage:
-    """``old`` stands exactly once in ``module``, and ``killer`` must fail with ``new``."""
+    """A mutation of a module of the engine, with which ``killer`` must fail."""
 
     rule: str
     module: str
+    function: str
     old: str
     new: str
     killer: str
 
+    @property
+    def mutation(self) -> Mutation:
+        return Mutation(f"ha_engine.{self.module}", self.function, self.old, self.new)
+
     def __str__(self) -> str:
-        return f"{self.rule}: {self.module}: {' '.join(self.old.split())[:60]}"
+        return f"{self.rule}: {self.mutation}"
 
 
 BREAKAGES = (
-    Breakage("R1", "postgres.lease_store", "*_is(expected), *_here", "*_here",
-             "postgres/test_lease_contract.py"),
-    Breakage("R5", "postgres.lease_store", ", *_here(wanted))", ")",
-             "postgres/test_lease_contract.py"),
-    Breakage("R5", "postgres.lease_store", ".where(*_here(row))", "",
-             "postgres/test_lease_contract.py"),
-    Breakage("R2", "directory_lock", "fcntl.LOCK_EX | fcntl.LOCK_NB",
-             "fcntl.LOCK_SH | fcntl.LOCK_NB", "journal/test_data_dir.py"),
-    Breakage("R4", "directory_lock", "name if here == _whereabouts(lock) else None", "name or None",
-             "journal/test_data_dir.py"),
-    Breakage("R5", "core.high_water", " or self.above(row):", ":", "component/test_releasing.py"),
-    Breakage("R5", "core.high_water", " or row.identity != identity", "",
-             "component/test_releasing.py"),
-    Breakage("R8", "journal.journal", "        self.retire()\n        self.truncate_after",
-             "        self.truncate_after", "journal/test_given_up.py"),
-    Breakage("R16", "driver", "            await self._kept", "            pass",
-             "postgres/test_takeover.py"),
-    Breakage("R16", "core.leading", "peer.promised_at(member.journal_id)",
-             "max(peer.promised_at(name) for name in (*peer._promised_at, ''))",
-             "core/test_promises.py"),
-    Breakage("I15", "core.progress", "self._batch_at.get(query, self._linked_at)",
-             "max(self._batch_at.values(), default=self._linked_at)", "core/test_catching_up.py"),
-    Breakage("R9", "core.leading", "self._goal = self._next_goal = last",
-             "self._goal = self._next_goal = 0", "core/test_catching_up.py"),
-    Breakage("R17", "publish.sink",
-             "min(self._until - time.monotonic(), self._authority.remaining_seconds())",
-             "self._until - time.monotonic()", "publish/test_publisher.py"),
-    Breakage("I9", "postgres.snapshot_store", "chunk_rows.sound_of(draft) == chunks", "true()",
-             "postgres/test_snapshot_store.py"),
-    Breakage("I10", "snapshot.chunks", "if digest_of(content) != chunk.digest:", "if False:",
-             "snapshot/test_chunks_and_manifest.py"),
-    Breakage("I10", "snapshot.verification", "if manifest.position != revision.position:",
-             "if False:", "snapshot/test_archive.py"),
-    Breakage("R18", "query.offsets", "if len(marks) != 1:", "if False:", "query/test_offsets.py"),
-    Breakage("R19", "outbox.outbox", "if number <= shelf.last:", "if False:",
-             "publish/test_outbox.py"),
-    Breakage("R21", "query.checkpoints", "if not usable:\n            _set_aside", "if False:\n"
-             "            _set_aside", "query/test_checkpoints.py"),
-    Breakage("R24", "postgres.ledger", "ledger.epoch == epoch, ", "",
-             "publish/test_postgres_sink.py"),
-    Breakage("R24", "postgres.ledger", ", ledger.batch == batch - 1", "",
-             "publish/test_postgres_sink.py"),
-    Breakage("R24", "postgres.ledger", ", self.table.c.epoch <= epoch", "",
-             "publish/test_postgres_sink.py"),
-    Breakage("R27", "receive.producers", "if submission.digest != digest:", "if False:",
-             "receive/test_receive_producers.py"),
-    Breakage("R27", "receive.producers", "if submission.sequence <= self._floor(producer):",
-             "if False:", "receive/test_receive_producers.py"),
-    Breakage("R27", "receive.producers", "self._producers.move_to_end(name)", "pass",
-             "receive/test_receive_producers.py"),
-    Breakage("R31", "journal.journal", "fsync_directory(self._directory)\n                self._en",
-             "self._en", "journal/test_journal_durability.py"),
-    Breakage("R31", "journal.journal", "        self._tail.sync()\n        self._tail.close()",
-             "        self._tail.close()", "journal/test_journal_durability.py"),
-    Breakage("R32", "sync.hello", "min(ours.protocol_max, theirs.protocol_max)",
-             "theirs.protocol_max", "sync/test_sync_links.py"),
-)  # fmt: skip
+    Breakage(
+        "R1",
+        "postgres.lease_store",
+        "PostgresLeaseStore.compare_and_set",
+        "*_is(expected)",
+        "",
+        "postgres/test_lease_contract.py",
+    ),
+    Breakage(
+        "R5",
+        "postgres.lease_store",
+        "PostgresLeaseStore.compare_and_set",
+        "*_here(wanted)",
+        "",
+        "postgres/test_lease_contract.py",
+    ),
+    Breakage(
+        "R5",
+        "postgres.lease_store",
+        "PostgresLeaseStore.create",
+        "select(*values.values()).where(*_here(row))",
+        "select(*values.values())",
+        "postgres/test_lease_contract.py",
+    ),
+    Breakage(
+        "R2",
+        "directory_lock",
+        "lock_directory",
+        "fcntl.LOCK_EX",
+        "fcntl.LOCK_SH",
+        "journal/test_data_dir.py",
+    ),
+    Breakage(
+        "R4",
+        "directory_lock",
+        "last_process",
+        "name if here == _whereabouts(lock) else None",
+        "name or None",
+        "journal/test_data_dir.py",
+    ),
+    Breakage(
+        "R5",
+        "core.high_water",
+        "HighWater.freed",
+        "self.above(row)",
+        "",
+        "component/test_releasing.py",
+    ),
+    Breakage(
+        "R5",
+        "core.high_water",
+        "HighWater.freed",
+        "row.identity != identity",
+        "",
+        "component/test_releasing.py",
+    ),
+    Breakage(
+        "R8",
+        "journal.journal",
+        "Journal.give_up_after",
+        "self.retire()",
+        "",
+        "journal/test_given_up.py",
+    ),
+    Breakage(
+        "R16",
+        "driver",
+        "Driver._call_lease",
+        "await self._kept",
+        "pass",
+        "postgres/test_takeover.py",
+    ),
+    Breakage(
+        "R16",
+        "core.leading",
+        "Leading._promised_at",
+        "peer.promised_at(member.journal_id)",
+        "max((peer.promised_at(name) for name in (*peer._promised_at, '')))",
+        "core/test_promises.py",
+    ),
+    Breakage(
+        "I15",
+        "core.progress",
+        "Peer.gets_on",
+        "self._batch_at.get(query, self._linked_at)",
+        "max(self._batch_at.values(), default=self._linked_at)",
+        "core/test_catching_up.py",
+    ),
+    Breakage(
+        "R9",
+        "core.leading",
+        "Leading.__init__",
+        "self._goal = self._next_goal = last",
+        "self._goal = self._next_goal = 0",
+        "core/test_catching_up.py",
+    ),
+    Breakage(
+        "R17",
+        "publish.sink",
+        "Deadline.remaining_seconds",
+        "min(self._until - time.monotonic(), self._authority.remaining_seconds())",
+        "self._until - time.monotonic()",
+        "publish/test_publisher.py",
+    ),
+    Breakage(
+        "I9",
+        "postgres.snapshot_store",
+        "SnapshotStore.complete",
+        "chunk_rows.sound_of(draft) == chunks",
+        "true()",
+        "postgres/test_snapshot_store.py",
+    ),
+    Breakage(
+        "I10",
+        "snapshot.chunks",
+        "unpack",
+        "digest_of(content) != chunk.digest",
+        "False",
+        "snapshot/test_chunks_and_manifest.py",
+    ),
+    Breakage(
+        "I10",
+        "snapshot.verification",
+        "manifest_of",
+        "manifest.position != revision.position",
+        "False",
+        "snapshot/test_archive.py",
+    ),
+    Breakage(
+        "R18", "query.offsets", "mark_of_batch", "len(marks) != 1", "False", "query/test_offsets.py"
+    ),
+    Breakage(
+        "R19",
+        "outbox.outbox",
+        "Outbox.admit",
+        "number <= shelf.last",
+        "False",
+        "publish/test_outbox.py",
+    ),
+    Breakage(
+        "R21",
+        "query.checkpoints",
+        "open_checkpoint",
+        "if not usable:\n    _set_aside(directory)",
+        "if False:\n    _set_aside(directory)",
+        "query/test_checkpoints.py",
+    ),
+    Breakage(
+        "R24",
+        "postgres.ledger",
+        "Ledger.advance",
+        "ledger.epoch == epoch",
+        "",
+        "publish/test_postgres_sink.py",
+    ),
+    Breakage(
+        "R24",
+        "postgres.ledger",
+        "Ledger.advance",
+        "ledger.batch == batch - 1",
+        "",
+        "publish/test_postgres_sink.py",
+    ),
+    Breakage(
+        "R24",
+        "postgres.ledger",
+        "Ledger.claim",
+        "self.table.c.epoch <= epoch",
+        "",
+        "publish/test_postgres_sink.py",
+    ),
+    Breakage(
+        "R27",
+        "receive.producers",
+        "require_same",
+        "submission.digest != digest",
+        "False",
+        "receive/test_receive_producers.py",
+    ),
+    Breakage(
+        "R27",
+        "receive.producers",
+        "ProducerTable.find",
+        "submission.sequence <= self._floor(producer)",
+        "False",
+        "receive/test_receive_producers.py",
+    ),
+    Breakage(
+        "R27",
+        "receive.producers",
+        "ProducerTable._remember",
+        "self._producers.move_to_end(name)",
+        "pass",
+        "receive/test_receive_producers.py",
+    ),
+    Breakage(
+        "R31",
+        "journal.journal",
+        "Journal.sync",
+        "fsync_directory(self._directory)",
+        "",
+        "journal/test_journal_durability.py",
+    ),
+    Breakage(
+        "R31",
+        "journal.journal",
+        "Journal._roll",
+        "self._tail.sync()",
+        "",
+        "journal/test_journal_durability.py",
+    ),
+    Breakage(
+        "R32",
+        "sync.hello",
+        "_of_identity",
+        "min(ours.protocol_max, theirs.protocol_max)",
+        "theirs.protocol_max",
+        "sync/test_sync_links.py",
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def broken_runs(postgres: EmbeddedPostgres) -> Iterator[BrokenRuns]:
+    with BrokenRuns(postgres.directory) as runs:
+        yield runs
 
 
 @pytest.mark.parametrize("breakage", BREAKAGES, ids=str)
-def test_a_broken_edge_is_found_out(breakage: Breakage) -> None:
-    module = f"ha_engine.{breakage.module}"
-    words = json.dumps([module, breakage.old, breakage.new])
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "tests.broken"]
-    done = subprocess.run(
-        [*command, "-p", "no:cacheprovider", str(HERE / breakage.killer)],
-        env={**os.environ, broken.ENVIRONMENT: words},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == TESTS_FAILED, done.stdout[-2000:] + done.stderr[-2000:]
-    assert "ImportError" not in done.stdout
+def test_a_broken_edge_is_found_out(breakage: Breakage, broken_runs: BrokenRuns) -> None:
+    run = broken_runs.run(breakage.mutation, HERE / breakage.killer)
+    assert run.code == TESTS_FAILED, run.output[-4000:]
+    assert "ImportError" not in run.output

@@ -1,58 +1,30 @@
-"""Breakages of the core, one line each: scenarios or random histories must notice every one.
+"""Breakages of the core, one place each: scenarios or random histories must notice every one.
 
 A mutant is loaded as a copy of the core's modules under a name of its own; inputs, actions and
-types stay the real ones. ``python -m tests.core.mutants`` tells which test kills which.
+messages stay the real ones. ``python -m tests.core.mutants`` tells which test kills which.
 """
 
 from __future__ import annotations
 
+import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from itertools import count
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import CodeType, ModuleType, SimpleNamespace
 
-import ha_engine.core
 from tests.core.story import retell
 from tests.core.test_every_history import run
 from tests.core.test_scenarios import SCENARIOS
+from tests.mutation import Mutation, module_spec, parsed
 
-HOME = Path(ha_engine.core.__file__).parent
-COPIED = (
-    "role",
-    "high_water",
-    "lease",
-    "verdicts",
-    "lessee",
-    "progress",
-    "queries",
-    "process",
-    "uncut",
-    "pace",
-    "kept",
-    "skips",
-    "marks",
-    "versions",
-    "deployment",
-    "base",
-    "barrier",
-    "digests",
-    "querying",
-    "own_journal",
-    "retention",
-    "leading",
-    "following",
-    "forcing",
-    "snapshots",
-    "tenure",
-    "identity",
-    "life",
-    "invariants",
-    "answers",
-    "core",
-)
-"""In the order in which they import each other."""
+CORE = "ha_engine.core"
+SHARED = ("actions", "inputs", "messages")
+"""Values that tests and core exchange: every copy takes the same classes."""
 
 HISTORIES, STEPS = 300, 50
 _copies = count(1)
@@ -60,22 +32,36 @@ _copies = count(1)
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """``old`` stands exactly once in ``module``; ``rule`` is what ``new`` breaks."""
+    """A mutation of a module of the core; ``rule`` is what it breaks."""
 
     rule: str
     module: str
+    function: str
     old: str
     new: str
 
     @property
+    def mutation(self) -> Mutation:
+        return Mutation(f"{CORE}.{self.module}", self.function, self.old, self.new)
+
+    @property
     def name(self) -> str:
-        return f"{self.rule}: {' '.join(self.old.split())[:60]}"
+        return f"{self.rule}: {self.mutation}"
 
 
 def load(mutant: Mutant | None) -> SimpleNamespace:
     """The public names of a broken core; of a mere copy without ``mutant``."""
-    package = f"core_copy_{next(_copies)}"
-    modules = {name: _load(package, name, mutant) for name in COPIED}
+    package = ModuleType(f"core_copy_{next(_copies)}")
+    package.__path__ = []
+    copies = _Copies(package.__name__, mutant)
+    sys.modules[package.__name__] = package
+    sys.meta_path.insert(0, copies)
+    try:
+        modules = {name: import_module(f"{package.__name__}.{name}") for name in _ENTRANCES}
+    finally:
+        sys.meta_path.remove(copies)
+        for name in [name for name in sys.modules if name.partition(".")[0] == package.__name__]:
+            del sys.modules[name]
     return SimpleNamespace(
         Core=modules["core"].Core,
         Identity=modules["identity"].Identity,
@@ -86,22 +72,39 @@ def load(mutant: Mutant | None) -> SimpleNamespace:
     )
 
 
-def _load(package: str, name: str, mutant: Mutant | None) -> ModuleType:
-    source = (HOME / f"{name}.py").read_text()
-    if mutant is not None and mutant.module == name:
-        if source.count(mutant.old) != 1:
-            raise ValueError(f"{mutant.name} stands {source.count(mutant.old)} times in {name}.py")
-        source = source.replace(mutant.old, mutant.new)
-    for other in COPIED:
-        source = source.replace(f"from ha_engine.core.{other} ", f"from {package}.{other} ")
-        source = source.replace(
-            f"from ha_engine.core import {other}", f"from {package} import {other}"
-        )
-    module = ModuleType(f"{package}.{name}")
-    sys.modules[module.__name__] = module
-    sys.modules.setdefault(package, ModuleType(package)).__path__ = []
-    exec(compile(source, f"{package}/{name}.py", "exec"), module.__dict__)
-    return module
+_ENTRANCES = ("core", "identity", "deployment", "queries", "high_water")
+
+
+class _Copies(MetaPathFinder):
+    """Imports the core's modules into ``package``, the mutant's with its mutation."""
+
+    def __init__(self, package: str, mutant: Mutant | None) -> None:
+        self._package, self._mutant = package, mutant
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        package, _, name = fullname.partition(".")
+        if package != self._package:
+            return None
+        if self._mutant is not None and self._mutant.module == name:
+            return module_spec(fullname, _compiled(name, self._mutant.mutation.tree()))
+        return module_spec(fullname, _whole(name))
+
+
+@cache
+def _whole(name: str) -> CodeType:
+    return _compiled(name, parsed(f"{CORE}.{name}"))
+
+
+def _compiled(name: str, tree: ast.Module) -> CodeType:
+    """For whichever package: a copy imports its neighbours from the package that it is in."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(CORE):
+            module = (node.module or "").removeprefix(CORE).removeprefix(".")
+            if (module or node.names[0].name) not in SHARED:
+                node.module, node.level = module or None, 1
+    return compile(tree, f"{CORE}.{name}", "exec")
 
 
 def killers(mutant: Mutant | None) -> Iterator[str]:
@@ -125,236 +128,443 @@ def killers(mutant: Mutant | None) -> Iterator[str]:
 MUTANTS = (
     # -- lease -------------------------------------------------------------------------------------
     Mutant(
-        "I1", "lease", "max(self.row.epoch, self.high_water.epoch) + 1", "self.high_water.epoch"
+        "I1",
+        "lease",
+        "Lease.acquired",
+        "max(self.row.epoch, self.high_water.epoch) + 1",
+        "self.high_water.epoch",
     ),
     Mutant(
         "R15",
         "core",
-        "lease.mine and not self.lease.regressed and row.epoch > self.epoch",
-        "lease.mine",
+        "Core._after_write",
+        "self.lease.mine and (not self.lease.regressed) and (row.epoch > self.epoch)",
+        "self.lease.mine",
     ),
     Mutant(
         "R1",
         "lease",
-        "version=self.row.version + 1,\n            in_sync=in_sync",
-        "in_sync=in_sync",
+        "Lease.renewed",
+        "self.row.version + 1",
+        "",
     ),
     Mutant(
         "R1",
         "lease",
-        "self.read_once, self.read_at, self.identity = True, self.sent_at or now, identity",
-        "self.read_once, self.read_at, self.identity = True, self.sent_at or now, identity\n"
-        "        self.safe_until = now + self.timing.ttl",
+        "Lease.saw",
+        "self._remember(now, row)",
+        "self.safe_until = now + self.timing.ttl\nself._remember(now, row)",
     ),
     Mutant(
         "R1",
         "lessee",
-        "lease.again_at_once(now)\n            return None\n        if lease.may_acquire",
-        "return self._write(now, row, lease.acquired(None), '')\n        if lease.may_acquire",
+        "Lessee.read_as_other",
+        "lease.again_at_once(now)\nreturn None",
+        "return self._write(now, row, lease.acquired(None), '')",
     ),
     Mutant(
         "R1",
         "lease",
-        "self._unresolved += (self._in_flight,)\n        self.read_once = False",
-        "self._unresolved += (self._in_flight,)",
+        "Lease.unknown",
+        "self.read_once = False",
+        "",
     ),
-    Mutant("R1", "lease", "return self.sent_at is None and now", "return now"),
-    Mutant("I2", "lease", "self.safe_until = self.sent_at +", "self.safe_until = now +"),
-    Mutant("I2", "lease", "self.timing.ttl - self.timing.margin", "self.timing.ttl"),
+    Mutant("R1", "lease", "Lease.due", "self.sent_at is None", ""),
+    Mutant("I2", "lease", "Lease.wrote", "self.sent_at + self.timing.ttl", "now + self.timing.ttl"),
+    Mutant(
+        "I2",
+        "lease",
+        "Lease.wrote",
+        "self.sent_at + self.timing.ttl - self.timing.margin",
+        "self.sent_at + self.timing.ttl",
+    ),
     Mutant(
         "I2",
         "tenure",
-        "return self.authority_seconds(now) > 0",
-        "return self.active",
+        "Tenure.may_act",
+        "self.authority_seconds(now) > 0",
+        "self.active",
     ),
-    Mutant("I2", "tenure", "self.active and not self._lessee.releasing and", "self.active and"),
-    Mutant("I2", "life", "or self.journal.durable < self.journal.last.sequence", ""),
-    Mutant("I2", "core", "leads = None if self.stopping else self.tenure", "leads = self.tenure"),
+    Mutant("I2", "tenure", "Tenure.keeps_the_lease", "not self._lessee.releasing", ""),
+    Mutant("I2", "life", "Life.leave", "self.journal.durable < self.journal.last.sequence", ""),
+    Mutant("I2", "core", "Core._advance", "None if self.stopping else self.tenure", "self.tenure"),
     Mutant(
         "R2",
         "lease",
-        "row.holder == self.me and row.epoch",
-        "row.holder is not None and row.holder.node == self.me.node and row.epoch",
+        "Lease.mine",
+        "row is not None and row.holder == self.me and (row.epoch > self.ended)",
+        "row is not None and row.holder is not None and (row.holder.node == self.me.node)"
+        " and (row.epoch > self.ended)",
     ),
-    Mutant("R17", "tenure", "max(0.0, self.authority_ends() - now)", "self._lease.timing.ttl"),
-    Mutant("R4", "lease", "self.next_at = min(self.next_at, takeover)", "pass"),
-    Mutant("I4", "lease", " or self.member not in row.in_sync:", ":"),
+    Mutant(
+        "R17",
+        "tenure",
+        "Tenure.authority_seconds",
+        "max(0.0, self.authority_ends() - now)",
+        "self._lease.timing.ttl",
+    ),
+    Mutant("R4", "lease", "Lease.saw", "self.next_at = min(self.next_at, takeover)", "pass"),
+    Mutant("I4", "lease", "Lease.takeover_at", "self.member not in row.in_sync", ""),
     Mutant(
         "R3",
         "lease",
-        "in_sync=(self.member,),\n            advertise",
-        "in_sync=self.row.in_sync,\n            advertise",
+        "Lease.acquired",
+        "(self.member,)",
+        "self.row.in_sync",
     ),
-    Mutant("R3", "lease", "row.successor in (None, self.me.node)", "True"),
-    Mutant("R3", "tenure", "not self.active and limit >= self._first", "not self.active"),
-    Mutant("R3", "tenure", "self._journal.committed >= self._first", "True"),
+    Mutant("R3", "lease", "Lease.takeover_at", "row.successor in (None, self.me.node)", "True"),
+    Mutant("R3", "tenure", "Tenure.commit", "limit >= self._first", ""),
+    Mutant("R3", "tenure", "Tenure.signed", "self._journal.committed >= self._first", "True"),
     Mutant(
         "R4",
         "lease",
+        "Lease.takeover_at",
         "max(self.still_since + self.timing.ttl, self._promised_until)",
         "self._promised_until",
     ),
-    Mutant("R4", "lease", "row is None or row != self.row:", "row is None or self.row is None:"),
-    Mutant("R5", "lease", "row is None or self.regressed or", "row is None or"),
-    Mutant("R5", "lease", "if row is not None and not self.high_water.above(row):", "if row:"),
-    Mutant("R5", "lease", "not self.read_once or self.regressed:", "not self.read_once:"),
-    Mutant("R5", "core", "if mark != before:", "if False:"),
-    Mutant("R5", "lessee", "if row is None or lease.regressed or lease", "if row is None or lease"),
-    Mutant("R6", "lessee", "if not new or self.lease.high_water.epoch > 0:", "if False:"),
-    Mutant("R6", "lessee", "and row.group_id != self.group_id", "and False"),
-    Mutant("R6", "lessee", "yield do.BindGroup(group_id)", "yield from ()"),
-    Mutant("R7", "lease", "or row.paused or", "or"),
-    Mutant("R14", "core", "if epoch > self.epoch and", "if False and"),
-    Mutant("R14", "core", "self.lease.heard_of(epoch)", "pass"),
-    Mutant("I14", "core", "if epoch > self.epoch and", "if"),
-    Mutant("R15", "lessee", "        if not lease.mine:\n", "        if False:\n"),
-    Mutant("I12", "lease", "math.inf if self.alone else self.safe_until", "self.safe_until"),
-    Mutant("R15", "lease", "self.held is not None and self.possible == {self.member}", "True"),
-    Mutant("history", "following", " or self._heard[0] != epoch:", ":"),
-    Mutant("history", "following", "self._heard = peer, (message.epoch, now)", "_ = peer, 0"),
+    Mutant("R4", "lease", "Lease._remember", "row != self.row", "self.row is None"),
+    Mutant("R5", "lease", "Lease.takeover_at", "self.regressed", ""),
+    Mutant(
+        "R5",
+        "lease",
+        "Lease._remember",
+        "row is not None and (not self.high_water.above(row))",
+        "row",
+    ),
+    Mutant("R5", "lease", "Lease.must_read", "self.regressed", ""),
+    Mutant("R5", "core", "Core._keep_high_water", "mark != before", "False"),
+    Mutant("R5", "lessee", "Lessee.read_as_holder", "lease.regressed", ""),
+    Mutant("R6", "lessee", "Lessee._create", "not new or self.lease.high_water.epoch > 0", "False"),
+    Mutant("R6", "lessee", "Lessee.is_foreign", "row.group_id != self.group_id", "False"),
+    Mutant("R6", "lessee", "Lessee.bind", "yield do.BindGroup(group_id)", "yield from ()"),
+    Mutant("R7", "lease", "Lease.takeover_at", "row.paused", ""),
+    Mutant("R14", "core", "Core._hear_of", "epoch > self.epoch", "False"),
+    Mutant("R14", "core", "Core._hear_of", "self.lease.heard_of(epoch)", "pass"),
+    Mutant("I14", "core", "Core._hear_of", "epoch > self.epoch", ""),
+    Mutant("R15", "lessee", "Lessee.read_as_holder", "not lease.mine", "False"),
+    Mutant(
+        "I12",
+        "lease",
+        "Lease.carries_until",
+        "math.inf if self.alone else self.safe_until",
+        "self.safe_until",
+    ),
+    Mutant(
+        "R15",
+        "lease",
+        "Lease.alone",
+        "confirmed and self.held is not None and (self.possible == {self.member})",
+        "confirmed and True",
+    ),
+    Mutant("history", "following", "Following.silent_since", "self._heard[0] != epoch", ""),
+    Mutant(
+        "history",
+        "following",
+        "Following.hear",
+        "self.leader, self._heard = (peer, (message.epoch, now))",
+        "self.leader, _ = (peer, 0)",
+    ),
     # -- an operator forces a failover -------------------------------------------------------------
-    Mutant("R26", "forcing", "        if row.paused:\n", "        if False:\n"),
-    Mutant("R26", "forcing", "in row.in_sync and not self._lease.regressed:", "in row.in_sync:"),
-    Mutant("R26", "forcing", "            or self._who_lives(now, connected)\n", ""),
-    Mutant("R26", "forcing", "            or self._who_may_live(connected, confirmed_off)\n", ""),
-    Mutant("R26", "forcing", "if self._following.heard_within(now, ttl):", "if False:"),
-    Mutant("R26", "forcing", "row.holder is not None and still > 0:", "row.holder is None:"),
-    Mutant("R26", "forcing", "        if answering:\n", "        if False:\n"),
-    Mutant("R26", "forcing", "        if wrong:\n", "        if False:\n"),
-    Mutant("R26", "forcing", "asked is None or self.why_not(", "asked is None or False and ("),
-    Mutant("R26", "core", "self.forcing.forget()", "pass"),
-    Mutant("R26", "forcing", "row.epoch != tried or", "row.epoch == tried or"),
-    Mutant("R26", "forcing", " or self._journal.is_forced(tried):", ":"),
-    Mutant("R26", "forcing", "return epoch == self._epoch", "return False"),
-    Mutant("R26", "forcing", "if not self._lease.mine and row.in_sync", "if row.in_sync"),
-    Mutant("R26", "lease", "EPOCHS_SKIPPED if self.regressed else 0", "0"),
-    Mutant("R26", "following", " and not message.forced:", ":"),
-    Mutant("I8", "following", "self._journal.committed and not message.forced:", "0:"),
-    Mutant("R26", "following", "self.giving_up = message.forced", "self.giving_up = False"),
-    Mutant("R26", "following", "self.giving_up and incarnation is not None:", "False:"),
-    Mutant("R26", "marks", "self.last.number or self.unheard:", "self.last.number:"),
-    Mutant("R26", "marks", "if self.last.number < self._given_up_through:", "if False:"),
-    Mutant("R26", "marks", "if n > known[s]]", "if False]"),
-    Mutant("R26", "marks", "self._given_up[sink] = batch", "pass"),
+    Mutant("R26", "forcing", "Forcing._why_not_by_row", "row.paused", "False"),
+    Mutant("R26", "forcing", "Forcing._why_not_by_row", "not self._lease.regressed", ""),
+    Mutant("R26", "forcing", "Forcing.why_not", "self._who_lives(now, connected)", ""),
+    Mutant("R26", "forcing", "Forcing.why_not", "self._who_may_live(connected, confirmed_off)", ""),
+    Mutant(
+        "R26", "forcing", "Forcing._who_lives", "self._following.heard_within(now, ttl)", "False"
+    ),
+    Mutant(
+        "R26",
+        "forcing",
+        "Forcing._who_lives",
+        "lease.row is not None and lease.row.holder is not None and (still > 0)",
+        "lease.row is not None and lease.row.holder is None",
+    ),
+    Mutant("R26", "forcing", "Forcing._who_lives", "if answering: ...", "if False: ..."),
+    Mutant("R26", "forcing", "Forcing._who_may_live", "if wrong: ...", "if False: ..."),
+    Mutant(
+        "R26",
+        "forcing",
+        "Forcing.after_read",
+        "self.why_not(now, connected, frozenset(asked.confirmed_off))",
+        "False and (now, connected, frozenset(asked.confirmed_off))",
+    ),
+    Mutant("R26", "core", "Core._on_lease", "self.forcing.forget()", "pass"),
+    Mutant("R26", "forcing", "Forcing._begin_anew", "row.epoch != tried", "row.epoch == tried"),
+    Mutant("R26", "forcing", "Forcing._begin_anew", "self._journal.is_forced(tried)", ""),
+    Mutant("R26", "forcing", "Forcing.acquired", "return epoch == self._epoch", "return False"),
+    Mutant("R26", "forcing", "Forcing._begin_anew", "not self._lease.mine", ""),
+    Mutant("R26", "lease", "Lease.forced", "EPOCHS_SKIPPED if self.regressed else 0", "0"),
+    Mutant("R26", "following", "Following._cut", "not message.forced", ""),
+    Mutant(
+        "I8",
+        "following",
+        "Following._cut",
+        "match.sequence < self._journal.committed and (not message.forced)",
+        "match.sequence < 0",
+    ),
+    Mutant(
+        "R26",
+        "following",
+        "Following._cut",
+        "self.giving_up = message.forced",
+        "self.giving_up = False",
+    ),
+    Mutant(
+        "R26",
+        "following",
+        "Following._alone",
+        "self.giving_up and incarnation is not None",
+        "False",
+    ),
+    Mutant("R26", "marks", "QueryMarks.plan", "self.unheard", ""),
+    Mutant("R26", "marks", "QueryMarks.plan", "self.last.number < self._given_up_through", "False"),
+    Mutant("R26", "marks", "QueryMarks.numbers_passed", "n > known[s]", "False"),
+    Mutant("R26", "marks", "QueryMarks.ledger_says", "self._given_up[sink] = batch", "pass"),
     # -- records -----------------------------------------------------------------------------------
     Mutant(
-        "I3", "tenure", "journal.committed = limit\n", "journal.committed = journal.last.sequence\n"
+        "I3",
+        "tenure",
+        "Tenure.commit",
+        "journal.committed = limit",
+        "journal.committed = journal.last.sequence",
     ),
-    Mutant("I3", "core", "event.sequence)", "event.sequence + 1)"),
-    Mutant("R12", "own_journal", "self.last.sequence + 1)\n", "self.last.sequence + 2)\n"),
+    Mutant("I3", "core", "Core._dispatch", "event.sequence", "event.sequence + 1"),
+    Mutant("R12", "own_journal", "OwnJournal.append", "1", "2"),
     # -- a lost row, suspension --------------------------------------------------------------------
-    Mutant("R5", "lease", "return alone or now < authority_ends", "return True"),
+    Mutant("R5", "lease", "Lease.may_rewrite", "alone or now < authority_ends", "True"),
     Mutant(
-        "R5", "lease", "max(self.held.epoch, self.high_water.epoch) + 1", "self.high_water.epoch"
+        "R5",
+        "lease",
+        "Lease.rewritten",
+        "max(self.held.epoch, self.high_water.epoch) + 1",
+        "self.high_water.epoch",
     ),
-    Mutant("R6", "lessee", "(authority_ends, now) and not stopping:", "(authority_ends, now):"),
-    Mutant("R15", "tenure", "self.receiving == self.may_act(now):", "self.receiving:"),
-    Mutant("R15", "tenure", "            yield do.OpenReceivers()\n        else", "        else"),
+    Mutant("R6", "lessee", "Lessee.read_as_holder", "not stopping", ""),
+    Mutant(
+        "R15",
+        "tenure",
+        "Tenure.suspend_or_resume",
+        "self.receiving == self.may_act(now)",
+        "self.receiving",
+    ),
+    Mutant("R15", "tenure", "Tenure.suspend_or_resume", "yield do.OpenReceivers()", ""),
     # -- sinks that come and go --------------------------------------------------------------------
-    Mutant("R25", "marks", "else first_kept - 1", "else self.published_through"),
-    Mutant("R25", "marks", "max(left, self.initial.number) if", "self.initial.number if"),
-    Mutant("R25", "marks", "max(left, self.initial.number) if", "self.published_through if"),
-    Mutant("R25", "marks", "self.recorded.get(sink, begins)", "0"),
+    Mutant("R25", "marks", "QueryMarks.restore_floor", "first_kept - 1", "self.published_through"),
+    Mutant(
+        "R25",
+        "marks",
+        "QueryMarks.restore_floor",
+        "max(left, self.initial.number)",
+        "self.initial.number",
+    ),
+    Mutant(
+        "R25",
+        "marks",
+        "QueryMarks.restore_floor",
+        "max(left, self.initial.number)",
+        "self.published_through",
+    ),
+    Mutant("R25", "marks", "QueryMarks.start_after", "self.recorded.get(sink, begins)", "0"),
     # -- marks -------------------------------------------------------------------------------------
-    Mutant("I5", "uncut", "if sequence > limit:", "if False:"),
-    Mutant("I5", "marks", " or self._sequences[index] > committed:", ":"),
-    Mutant("I5", "skips", "self._uncommitted[0][0] <= committed:", "True:"),
-    Mutant("I6", "uncut", "total + events > self._batch", "total > self._batch"),
-    Mutant("I6", "uncut", "self._runs[0][0] <= sequence:", "self._runs[0][0] < sequence:"),
-    Mutant("I6", "marks", "self._uncut.drop_through(initial.through)", "pass"),
-    Mutant("I6", "uncut", "through, total = sequence,", "through, total = sequence + 1,"),
+    Mutant("I5", "uncut", "UncutEvents.cut", "sequence > limit", "False"),
+    Mutant("I5", "marks", "QueryMarks.answer", "self._sequences[index] > committed", ""),
+    Mutant("I5", "skips", "Skips.committed", "self._uncommitted[0][0] <= committed", "True"),
     Mutant(
-        "R18", "marks", "self.wanted = self.wanted + 1, None", "self.wanted = self.wanted, None"
+        "I6",
+        "uncut",
+        "UncutEvents.cut",
+        "total + events > self._batch_events_max",
+        "total > self._batch_events_max",
     ),
-    Mutant("R18", "marks", "if self.wanted != self.last.number or", "if self.wanted is None or"),
     Mutant(
-        "R18", "deployment", "initial = self.marks[name].initial", "initial = self.marks[name].last"
+        "I6",
+        "uncut",
+        "UncutEvents.drop_through",
+        "self._runs[0][0] <= sequence",
+        "self._runs[0][0] < sequence",
     ),
-    Mutant("I8", "marks", "self.wanted != self.last.number or self.unheard", "self.unheard"),
-    Mutant("ticks", "marks", "rows == 0 and self._is_tick(number)", "rows == 0"),
-    Mutant("ticks", "pace", "            not self.quiet\n            and ", "            "),
-    Mutant("ticks", "pace", "            and self._ticks < TICKS_IN_A_ROW_MAX\n", ""),
-    Mutant("bounds", "marks", "if resting or self._outbox_full():", "if resting:"),
-    Mutant("bounds", "marks", "if self.sinks else (0, 0)", ""),
+    Mutant(
+        "I6", "marks", "QueryMarks.restart_at", "self._uncut.drop_through(initial.through)", "pass"
+    ),
+    Mutant(
+        "I6",
+        "uncut",
+        "UncutEvents.cut",
+        "(sequence, total + events)",
+        "(sequence + 1, total + events)",
+    ),
+    Mutant("R18", "marks", "QueryMarks.answer", "self.wanted + 1", "self.wanted"),
+    Mutant(
+        "R18", "marks", "QueryMarks.plan", "self.wanted != self.last.number", "self.wanted is None"
+    ),
+    Mutant(
+        "R18", "deployment", "Deployment.runs", "self.marks[name].initial", "self.marks[name].last"
+    ),
+    Mutant("I8", "marks", "QueryMarks.plan", "self.wanted != self.last.number", ""),
+    Mutant("ticks", "marks", "QueryMarks._enter_outbox", "self._is_tick(number)", ""),
+    Mutant("ticks", "pace", "Pace.tick_due", "not self.quiet", ""),
+    Mutant("ticks", "pace", "Pace.tick_due", "self._ticks < TICKS_IN_A_ROW_MAX", ""),
+    Mutant("bounds", "marks", "QueryMarks.plan", "self._outbox_full()", ""),
+    Mutant(
+        "bounds",
+        "marks",
+        "QueryMarks._outbox_full",
+        "self.kept.backlog if self.sinks else (0, 0)",
+        "self.kept.backlog",
+    ),
     # -- batches and sinks -------------------------------------------------------------------------
-    Mutant("I7", "deployment", "if event.batch <= known:", "if False:"),
-    Mutant("R25", "marks", "_uncommitted[0][0] <= committed:", "_uncommitted[0][0]:"),
+    Mutant("I7", "deployment", "Deployment.published", "event.batch <= known", "False"),
     Mutant(
         "R25",
         "marks",
-        "return min(self._published_committed.values())",
-        "return max(self._published_committed.values())",
+        "QueryMarks.published_committed",
+        "self._published_uncommitted[0][0] <= committed",
+        "self._published_uncommitted[0][0]",
     ),
     Mutant(
         "R25",
         "marks",
-        "return self.before.number + max(0, marks_committed - 1)",
-        "return self.admitted",
+        "QueryMarks.published_committed",
+        "min",
+        "max",
     ),
     Mutant(
-        "R19", "process", "        return incarnation == self.incarnation", "        return True"
+        "R25",
+        "marks",
+        "QueryMarks.published_committed",
+        "self.before.number + max(0, marks_committed - 1)",
+        "self.admitted",
     ),
     Mutant(
         "R19",
         "process",
-        "        if incarnation != self.incarnation:\n            return False\n",
+        "QueryProcess.attend",
+        "return incarnation == self.incarnation",
+        "return True",
+    ),
+    Mutant(
+        "R19",
+        "process",
+        "QueryProcess.gone",
+        "if incarnation != self.incarnation:\n    return False",
         "",
     ),
     # -- members -----------------------------------------------------------------------------------
-    Mutant("R30", "leading", "self._goal and peer.room)", "self._goal)"),
-    Mutant("R10", "querying", "not self.digests.differing and caught_up", "caught_up"),
-    Mutant("I6", "digests", "equal = other.get(batch, digest) == digest", "equal = True"),
-    Mutant("R26", "digests", "self._theirs.clear()", "pass"),
-    Mutant("I6", "digests", "if to.get(batch) == digest:", "if False:"),
+    Mutant("R30", "leading", "Leading.admit", "peer.room", ""),
+    Mutant("R10", "querying", "Querying.warm", "not self.digests.differing", ""),
+    Mutant("I6", "digests", "Digests._note", "other.get(batch, digest) == digest", "True"),
+    Mutant("R26", "digests", "Digests.history_was_given_up", "self._theirs.clear()", "pass"),
+    Mutant("I6", "digests", "Digests._note", "to.get(batch) == digest", "False"),
     # -- life of queries ---------------------------------------------------------------------------
-    Mutant("R20", "process", "if self.incarnation is not None or now", "if now"),
-    Mutant("R20", "querying", "self.process.adopt(event.incarnation)", "pass"),
-    Mutant("R22", "process", "self._start_at = now +", "self._start_at = 0 *"),
-    Mutant("R22", "process", 'no backoff."""\n        self._deaths = 0', '"""'),
-    Mutant("I15", "queries", "self._failures >= self.policy.attempts_per_batch", "False"),
-    Mutant("I15", "queries", "self._deaths >= self.policy.deaths_per_batch", "False"),
-    Mutant("I15", "queries", " or self.state is not QueryState.RUNNING:", ":"),
-    Mutant("I15", "deployment", "        self.lives[event.query].advanced()", "        pass"),
-    Mutant("I15", "deployment", "if self.lives[name].state is QueryState.RUNNING:", "if True:"),
-    Mutant("I15", "deployment", "if self.lives[name].state is not QueryState.FAILED", "if True"),
+    Mutant("R20", "process", "QueryProcess.start", "self.incarnation is not None", ""),
+    Mutant("R20", "querying", "Querying.hear", "self.process.adopt(event.incarnation)", "pass"),
+    Mutant(
+        "R22",
+        "process",
+        "QueryProcess.gone",
+        "now + self._restarts.backoff(self._deaths)",
+        "0 * self._restarts.backoff(self._deaths)",
+    ),
+    Mutant("R22", "process", "QueryProcess.proved_itself", "self._deaths = 0", "pass"),
+    Mutant(
+        "I15",
+        "queries",
+        "QueryLife.failed",
+        "self._failures >= self.policy.attempts_per_batch",
+        "False",
+    ),
+    Mutant(
+        "I15",
+        "queries",
+        "QueryLife.process_died",
+        "self._deaths >= self.policy.deaths_per_batch",
+        "False",
+    ),
+    Mutant("I15", "queries", "QueryLife.process_died", "self.state is not QueryState.RUNNING", ""),
+    Mutant(
+        "I15", "deployment", "Deployment.admitted", "self.lives[event.query].advanced()", "pass"
+    ),
     Mutant(
         "I15",
         "deployment",
-        "return failed and self._is_current(query) and not self.skips.pending(query)",
-        "return failed",
+        "Deployment.next_marks",
+        "self.lives[name].state is QueryState.RUNNING",
+        "True",
     ),
-    Mutant("I15", "skips", "self.known.add((query, number))", "pass"),
-    Mutant("I15", "querying", "return query not in self.deployment.marks", "return False"),
+    Mutant(
+        "I15",
+        "deployment",
+        "Deployment.backlog_events",
+        "self.lives[name].state is not QueryState.FAILED",
+        "True",
+    ),
+    Mutant(
+        "I15",
+        "deployment",
+        "Deployment._may_revive",
+        "failed and self._is_current(query) and (not self.skips.pending(query))",
+        "failed",
+    ),
+    Mutant("I15", "skips", "Skips.take", "self.known.add((query, number))", "pass"),
+    Mutant(
+        "I15",
+        "querying",
+        "Querying.is_about_a_gone_query",
+        "query not in self.deployment.marks",
+        "False",
+    ),
     # -- applications ------------------------------------------------------------------------------
-    Mutant("R23", "versions", "if before is None or version.reset:", "if before is None:"),
-    Mutant("R23", "deployment", "marks.mark_at(marks.admitted), reset", "marks.last, reset"),
+    Mutant("R23", "versions", "Versions.take", "version.reset", ""),
     Mutant(
         "R23",
         "deployment",
-        "through = 0 if self.versions.application is None else committed",
-        "through = 0",
+        "Deployment._next_version",
+        "marks.mark_at(marks.admitted)",
+        "marks.last",
     ),
-    Mutant("R23", "deployment", 'plan.on_change == "keep":', "False:"),
     Mutant(
         "R23",
         "deployment",
-        "if not marks.may_have_run(since=self.versions.lineages[plan.name]):",
-        "if True:",
+        "Deployment._next_version",
+        "0 if self.versions.application is None else committed",
+        "0",
+    ),
+    Mutant("R23", "deployment", "Deployment._next_version", "plan.on_change == 'keep'", "False"),
+    Mutant(
+        "R23",
+        "deployment",
+        "Deployment._next_version",
+        "not marks.may_have_run(since=self.versions.lineages[plan.name])",
+        "True",
     ),
     Mutant(
         "R23",
         "versions",
+        "Versions.take",
         "self.carried_on[name] = last_mark(name)",
         "pass",
     ),
-    Mutant("R23", "deployment", "self.lives[plan.name].refused(UNDECIDED)", "pass"),
-    Mutant("R23", "deployment", "ready = self._is_current(name) and", "ready ="),
-    Mutant("R23", "deployment", " if self.changed_at <= committed else ():", ":"),
     Mutant(
         "R23",
         "deployment",
-        "if application == self.digest and in_force:",
-        "if False:",
+        "Deployment._next_version",
+        "self.lives[plan.name].refused(UNDECIDED)",
+        "pass",
+    ),
+    Mutant("R23", "deployment", "Deployment.runs", "self._is_current(name)", ""),
+    Mutant(
+        "R23",
+        "deployment",
+        "Deployment.runs",
+        "self.lives.items() if self.changed_at <= committed else ()",
+        "self.lives.items()",
+    ),
+    Mutant(
+        "R23",
+        "deployment",
+        "Deployment.change",
+        "application == self.digest and in_force",
+        "False",
     ),
 )
 

@@ -360,48 +360,51 @@ def lose_the_row(world: World) -> None:
 BROKEN: tuple[tuple[Callable[[World], None], Mutant], ...] = (
     (
         test_one_is_given_up_when_the_holders_own_spark_dies_so,
-        Mutant("R28", "core", "self.tenure.snapshots.broke(broke.why)", "pass"),
+        Mutant("R28", "core", "Core._on_broke", "self.tenure.snapshots.broke(broke.why)", "pass"),
     ),
     (
         test_a_wish_is_not_waited_for_when_its_link_is_another_one,
-        Mutant("R28", "core", "self.tenure.snapshots.linked(peer)", "pass"),
+        Mutant("R28", "core", "Core._on_peer", "self.tenure.snapshots.linked(peer)", "pass"),
     ),
     (
         test_every_query_ends_a_batch_where_the_snapshot_stands,
-        Mutant("R28", "uncut", "return through if barrier is None else barrier", "return through"),
+        Mutant(
+            "R28", "uncut", "UncutEvents.cut", "through if barrier is None else barrier", "through"
+        ),
     ),
     (
         test_no_query_waits_for_another_at_the_barrier,
-        Mutant("R28", "barrier", "if len(ended) == len(numbers)", "if ended"),
+        Mutant("R28", "barrier", "batches_at", "len(ended) == len(numbers)", "ended"),
     ),
     (
         test_the_journal_lets_go_of_what_neither_a_query_nor_the_oldest_revision_needs,
-        Mutant("R29", "retention", "min(ours, default=0), max", "max(ours, default=0), max"),
+        Mutant("R29", "retention", "Retention.revisions_are", "min", "max"),
     ),
     (
         test_a_revision_of_another_history_holds_nothing_and_frees_nothing,
-        Mutant("R28", "retention", " and has(written)", ""),
+        Mutant("R28", "retention", "Retention.revisions_are", "has(written)", ""),
     ),
     (
         test_a_revision_of_another_history_holds_nothing_and_frees_nothing,
-        Mutant("R28", "retention", "has(position) and ", ""),
+        Mutant("R28", "retention", "Retention.revisions_are", "has(position)", ""),
     ),
     (
         test_a_snapshot_whose_batches_came_to_something_else_is_never_shown,
         Mutant(
             "R28",
             "snapshots",
-            "get((query, n)) == digest for",
-            "get((query, n)) for",
+            "Snapshots._is_ours",
+            "came_to.get((query, n)) == digest",
+            "came_to.get((query, n))",
         ),
     ),
     (
         test_an_epoch_that_the_database_lost_writes_before_trims_by_what_is_there_now,
-        Mutant("R29", "life", "        retention.begin_epoch()\n", ""),
+        Mutant("R29", "life", "Life.become_promoting", "retention.begin_epoch()", ""),
     ),
     (
         test_a_snapshot_is_taken_at_once_when_there_is_none_that_the_journal_goes_on_from,
-        Mutant("R29", "core", "if self.retention.lacks_revision:", "if False:"),
+        Mutant("R29", "core", "Core._on_revisions", "self.retention.lacks_revision", "False"),
     ),
 )
 

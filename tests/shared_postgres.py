@@ -1,0 +1,36 @@
+"""One real PostgreSQL for a whole run of the tests, whichever processes it has."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ha_engine.postgres.embedded import EmbeddedPostgres
+
+DIRECTORY = "HA_ENGINE_TEST_POSTGRES"
+"""Names the directory of a server that another process of the run has started."""
+
+
+@contextmanager
+def shared_postgres() -> Iterator[EmbeddedPostgres]:
+    """Attach to the run's server, or be the process that starts it."""
+    if given := os.environ.get(DIRECTORY):
+        with EmbeddedPostgres(Path(given)) as server:
+            yield server
+    else:
+        with new_postgres() as server:
+            yield server
+
+
+@contextmanager
+def new_postgres() -> Iterator[EmbeddedPostgres]:
+    """A server of its own."""
+    # Not below pytest's own directory: the server's user must reach it when the tests run as root.
+    directory = Path(tempfile.mkdtemp(prefix="ha-engine-test-"))
+    with EmbeddedPostgres(directory) as server:
+        yield server
+    shutil.rmtree(directory, ignore_errors=True)

@@ -14,8 +14,10 @@ PROTOS := $(wildcard proto/ha_engine/v1/*.proto)
 ARGS ?=
 SEEDS ?= 2000
 SHARE ?= 0.33
+WORKERS ?= 2
+TIER := -m 'not nightly' -n $(WORKERS) --dist loadgroup --durations=50
 
-.PHONY: help setup demo demo-slow test test-slow sim diagram reference docs check wheel proto proto-check bench constraints clean distclean java python
+.PHONY: help setup demo demo-slow test test-all test-slow sim diagram reference docs check wheel proto proto-check bench constraints clean distclean java python
 
 help: ## Print this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -28,11 +30,14 @@ demo: java $(PROJECT) ## Send a year of real flights through two nodes, kill one
 demo-slow: java $(PROJECT) ## The same with a third of one core; SHARE=0.5 gives more.
 	$(BIN)/python -m tests.slow_host --share $(SHARE) -- $(BIN)/ha-engine demo $(ARGS)
 
-test: java $(PROJECT) ## Run the tests; ARGS='-k journal' picks some.
-	$(BIN)/pytest $(ARGS)
+test: java $(PROJECT) ## Run what a change must pass, in ten minutes; ARGS='-k journal' picks some.
+	$(BIN)/pytest $(TIER) $(ARGS)
+
+test-all: java $(PROJECT) ## Run every test, seed and mutant: for the night, and before a release.
+	$(BIN)/pytest --thorough --durations=50 $(ARGS)
 
 test-slow: java $(PROJECT) ## Run the tests with a third of one core.
-	$(BIN)/python -m tests.slow_host --share $(SHARE) -- $(BIN)/pytest $(ARGS)
+	$(BIN)/python -m tests.slow_host --share $(SHARE) -- $(BIN)/pytest $(TIER) $(ARGS)
 
 sim: $(PROJECT) ## Play histories of faults over simulated nodes; SEEDS=100000 says how many.
 	$(BIN)/python -m tests.sim --seeds $(SEEDS) --workers 2 $(ARGS)

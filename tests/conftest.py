@@ -18,6 +18,7 @@ from ha_engine.postgres.embedded import EmbeddedPostgres
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.lease_store import PostgresLeaseStore
 from ha_engine.postgres.upgrade import upgrade
+from tests import tiers
 from tests.shared_postgres import new_postgres, shared_postgres
 
 # Before gRPC is loaded. Tests fork only to exec at once, and its handlers have been seen to end the
@@ -29,6 +30,19 @@ settings.register_profile("any", deadline=None, suppress_health_check=[HealthChe
 settings.load_profile("any")
 
 _numbers = count(1)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    tiers.add_options(parser)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return tiers.header(config)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    tiers.sort_out(config, items)
 
 
 @pytest.fixture(scope="session")

@@ -268,6 +268,7 @@ def broken_runs(postgres: EmbeddedPostgres) -> Iterator[BrokenRuns]:
         yield runs
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("breakage", BREAKAGES, ids=str)
 def test_a_broken_edge_is_found_out(breakage: Breakage, broken_runs: BrokenRuns) -> None:
     run = broken_runs.run(breakage.mutation, HERE / breakage.killer)

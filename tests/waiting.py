@@ -1,25 +1,81 @@
-"""Waiting for a condition of the real world, with a limit: the tests' only way to wait."""
+"""Waiting for a condition of the real world, with a limit: the tests' only way to wait.
+
+The limit is the time without progress. A slow host, or a busy one, needs longer for the same work;
+whatever still uses the processor is waited for, up to SLOW_HOST times the limit.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import time
 from collections.abc import Callable
 
-_POLL_SECONDS = 0.01
+import psutil
+
+SLOW_HOST = 10
+"""A third of the usual speed, and beside load: work takes at most so many times as long."""
+_BUSY = 0.02
+"""Share of a core: less than that is no progress of anything, only an idle process's wake-ups."""
+_POLL_SECONDS, _POLL_SECONDS_MAX = 0.01, 0.1
+
+
+class Patience:
+    """Says how long a wait may still go on, and when to look again."""
+
+    def __init__(self, condition: Callable[[], object], within: float) -> None:
+        self._condition, self._within = condition, within
+        self._began = self._moved = time.monotonic()
+        self._measured, self._cpu = self._began, 0.0
+
+    def pause(self, every: float) -> float:
+        """Seconds until the next look, longer the longer it takes. Fails when the time is over."""
+        now = time.monotonic()
+        if not self._cpu and now - self._began > self._within / 4:
+            self._measured, self._cpu = now, cpu_seconds()
+        if now - self._moved >= self._within:
+            self._require_progress(now)
+        return max(every, min(_POLL_SECONDS_MAX, (now - self._began) / 20))
+
+    def _require_progress(self, now: float) -> None:
+        used, waited = cpu_seconds(), now - self._began
+        moved = used - self._cpu > _BUSY * (now - self._measured)
+        why = f"not true after {waited:.1f}s, the last {self._within:g}s"
+        assert moved, f"{why} without progress: {self._condition!r}"
+        assert waited < SLOW_HOST * self._within, f"{why} with progress: {self._condition!r}"
+        self._moved = self._measured = now
+        self._cpu = used
+
+
+def cpu_seconds() -> float:
+    """What this process and all below it have used, but for the thread that waits."""
+    this = psutil.Process()
+    used = -time.thread_time()
+    for process in (this, *this.children(recursive=True)):
+        try:
+            used += sum(process.cpu_times()[:4])
+        except psutil.Error:
+            continue
+    return used
 
 
 def wait_until(
     condition: Callable[[], object], *, within: float = 10.0, every: float = _POLL_SECONDS
 ) -> None:
-    """Return once ``condition()`` is true; fail after ``within`` seconds.
+    """Return once ``condition()`` is true; fail after ``within`` seconds without progress.
 
     ``every`` so many seconds it is asked: seldom where asking costs what is waited for its time.
     """
-    deadline = time.monotonic() + within
+    patience = Patience(condition, within)
     while not condition():
-        assert time.monotonic() < deadline, f"not true within {within:g}s: {condition!r}"
-        time.sleep(every)
+        time.sleep(patience.pause(every))
+
+
+def wait_ended(process: subprocess.Popen[bytes], *, within: float = 40.0) -> int:
+    """The exit code of ``process``, once it has one."""
+    wait_until(lambda: process.poll() is not None, within=within)
+    code: int = process.returncode
+    return code
 
 
 def watch(look: Callable[[], object], *, seconds: float, every: float = 0.1) -> None:
@@ -39,8 +95,9 @@ async def async_watch(look: Callable[[], object], *, seconds: float) -> None:
 
 
 async def async_wait_until(condition: Callable[[], object], *, within: float = 10.0) -> None:
-    """The same on an event loop, which goes on meanwhile."""
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, f"not true within {within:g}s: {condition!r}"
-        await asyncio.sleep(_POLL_SECONDS)
+    """The same on an event loop, whose own work counts as progress."""
+    patience = Patience(condition, within)
+    while True:
+        if condition():
+            return
+        await asyncio.sleep(patience.pause(_POLL_SECONDS))

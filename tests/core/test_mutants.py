@@ -9,6 +9,7 @@ from tests.core.story import retell
 from tests.core.test_scenarios import SCENARIOS
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_broken_core_is_found_out(mutant: Mutant) -> None:
     assert next(killers(mutant), None) is not None

@@ -14,7 +14,7 @@ import pytest
 from tests.e2e.node_under_test import NodeUnderTest, running
 from tests.e2e.without_spark import APPLICATION, ROOM, NodeWithoutSpark
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow]
 
 EXAMPLES = 8
 """Of each operation, beside those at the edges of its schemas."""

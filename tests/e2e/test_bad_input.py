@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.node_under_test import NodeUnderTest, running
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark]
 
 APPLICATION = """
 name: bad_input

@@ -26,8 +26,6 @@ from tests.e2e.node_under_test import (
 )
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(300)
-
 NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"
 APPLICATION = """
 name: setup
@@ -159,6 +157,7 @@ def test_app_check_says_what_is_wrong_with_each_query(tmp_path: Path) -> None:
     assert f"{len(BAD_QUERIES) + 1} queries, {len(BAD_QUERIES)} cannot run" in ended.out
 
 
+@pytest.mark.nightly("'app check' of this module refuses the same queries")
 @pytest.mark.spark
 def test_run_fails_the_bad_queries_with_the_same_words_and_runs_the_good_one(
     module_database: str, tmp_path: Path

@@ -12,7 +12,10 @@ from tests.e2e.node_under_test import NodeUnderTest
 from tests.e2e.test_restore import ON_DEMAND, snapshot_now, switch_over
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.nightly("the core's scenarios of R23 and tests/query change applications"),
+]
 
 BEFORE, AFTER = (
     "count(*) - count(dep_delay) AS cancelled,",

@@ -16,7 +16,7 @@ from tests.e2e.pair import Pair, running_pair, same_journal
 from tests.e2e.without_spark import APPLICATION, NodeWithoutSpark
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow]
 
 PATIENCE = 60
 
@@ -114,6 +114,7 @@ def test_a_node_that_does_not_answer_is_shown_as_such(pair: Pair) -> None:
     wait_until(lambda: _both_see_each_other(pair), within=PATIENCE, every=0.1)
 
 
+@pytest.mark.nightly("another test of this module silences a node")
 def test_a_node_that_was_killed_is_seen_again_when_it_is_back(pair: Pair) -> None:
     pair.b.kill_everything()
     # Whichever held the lease, the smaller id is the one that dials.

@@ -16,7 +16,7 @@ from tests.e2e.pair import Pair, running_pair, same_journal, stored_events
 from tests.e2e.without_spark import APPLICATION, NodeWithoutSpark
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow]
 
 PATIENCE = 60
 REQUESTS, ROWS = 10, 5
@@ -35,7 +35,15 @@ CASES = {
 """Whose disk is lost, and who is started first."""
 
 
-@pytest.mark.parametrize(("lost", "first"), CASES.values(), ids=CASES)
+IN_SHORT = ("both at once", "the active's disk is lost, and it comes first")
+NIGHTLY = pytest.mark.nightly("two of the cases are the others in short")
+MARKED = [
+    pytest.param(*case, id=name, marks=() if name in IN_SHORT else NIGHTLY)
+    for name, case in CASES.items()
+]
+
+
+@pytest.mark.parametrize(("lost", "first"), MARKED)
 def test_nothing_acked_is_lost(
     node_database: str, tmp_path: Path, lost: str | None, first: str | None
 ) -> None:

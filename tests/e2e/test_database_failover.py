@@ -22,7 +22,7 @@ from tests.e2e.standby import Standby
 from tests.e2e.without_spark import APPLICATION, NodeWithoutSpark
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow]
 
 PATIENCE = 60
 EVENTS = 5
@@ -77,6 +77,7 @@ def test_the_active_writes_what_the_database_lost_one_epoch_higher(lost: Lost) -
     assert same_journal(lost.pair)
 
 
+@pytest.mark.nightly("schedules of the simulator have it")
 def test_who_lacks_acked_events_waits_for_an_operator_when_the_active_is_lost_too(
     lost: Lost,
 ) -> None:
@@ -100,6 +101,7 @@ def test_who_lacks_acked_events_waits_for_an_operator_when_the_active_is_lost_to
     assert same_journal(lost.pair)
 
 
+@pytest.mark.nightly("schedules of the simulator have it")
 def test_an_operator_says_whose_history_goes_on_where_the_database_lost_the_row(
     node_database: str, tmp_path: Path
 ) -> None:

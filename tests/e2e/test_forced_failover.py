@@ -17,7 +17,7 @@ from tests.e2e.stand_in import NodeWithStandIn
 from tests.e2e.without_spark import APPLICATION, NodeWithoutSpark
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow]
 
 PATIENCE = 60
 
@@ -70,6 +70,7 @@ def test_an_operator_gives_up_what_the_lost_node_had_and_it_is_kept(pair: Pair) 
     assert same_journal(pair)
 
 
+@pytest.mark.nightly("schedules of the simulator have it")
 def test_batches_go_on_above_those_that_the_lost_node_had_published(
     node_database: str, tmp_path: Path
 ) -> None:

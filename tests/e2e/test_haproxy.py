@@ -27,7 +27,7 @@ ROWS = 3
 SOME = 20
 """Requests that must have passed for a sentence about them to be worth anything."""
 
-pytestmark = [needs("haproxy", "openssl"), pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [needs("haproxy", "openssl"), pytest.mark.slow]
 
 
 class Sender:
@@ -118,12 +118,15 @@ def stay(node: NodeUnderTest) -> None:
     """It never went: it answers all the while, and refuses events."""
 
 
+NIGHTLY = pytest.mark.nightly("the case of a node that is killed is the hardest")
+
+
 @pytest.mark.parametrize(
     ("go", "come_back"),
     [
-        (NodeUnderTest.stop, NodeUnderTest.start),
+        pytest.param(NodeUnderTest.stop, NodeUnderTest.start, marks=NIGHTLY),
         (NodeUnderTest.kill_everything, NodeUnderTest.start),
-        (hand_over, stay),
+        pytest.param(hand_over, stay, marks=NIGHTLY),
     ],
 )
 def test_another_is_active_under_load(
@@ -146,6 +149,7 @@ def test_another_is_active_under_load(
     all_is_stored_once(pair, sender)
 
 
+@pytest.mark.nightly("test_server_tls serves it; another case of this module loses the active")
 def test_the_balancer_speaks_tls_to_nodes_that_serve_it(node_database: str, tmp_path: Path) -> None:
     shown = Authority(tmp_path).files("node", san="IP:127.0.0.1")
     ca = shown.pop("ca")
@@ -178,6 +182,7 @@ def test_what_the_balancer_lets_through(pair: Pair, balancer: Balancer) -> None:
     assert httpx.get(f"{balancer.status}/metrics").status_code == 404
 
 
+@pytest.mark.nightly("another case of this module loses the active")
 def test_while_no_node_lives_producers_are_told_to_come_again(
     pair: Pair, balancer: Balancer
 ) -> None:

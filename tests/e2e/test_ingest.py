@@ -21,7 +21,7 @@ from tests.e2e.pair import NAMES, Pair, running_pair
 from tests.e2e.without_spark import APPLICATION, ROOM, NodeWithoutSpark
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow]
 
 PATIENCE = 60
 SCHEMA = pa.schema([pa.field("id", pa.int32(), nullable=False), pa.field("text", pa.string())])

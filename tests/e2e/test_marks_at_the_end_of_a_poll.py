@@ -36,8 +36,8 @@ MOMENTS = [offset / 1000 for offset in range(-105, 106, 30)]
 """Seconds from the end of a poll's slice to that of the events, and with them of a mark."""
 
 
+@pytest.mark.nightly("test_source has it for one node")
 @pytest.mark.spark
-@pytest.mark.timeout(900)
 def test_every_batch_of_a_join_has_both_sources_at_one_mark_on_both_nodes(
     node_database: str, tmp_path: Path
 ) -> None:

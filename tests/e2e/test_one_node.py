@@ -23,7 +23,7 @@ from tests.e2e.databases import rows
 from tests.e2e.node_under_test import NodeUnderTest, running
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark]
 
 LEASE_TTL_SECONDS = 10
 """Long, so that a takeover that waits for it is told apart from one that does not."""

@@ -17,7 +17,12 @@ from tests.e2e.databases import rows
 from tests.e2e.node_under_test import NodeUnderTest, running
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.nightly(
+        "the core's scenarios, test_lost_lease_row and test_added_sink have each change"
+    ),
+]
 
 Table = list[tuple[int, ...]]
 

@@ -21,7 +21,7 @@ from tests.e2e.without_spark import APPLICATION
 from tests.programs import needs
 from tests.waiting import wait_until
 
-pytestmark = [needs(*PROGRAMS), pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [needs(*PROGRAMS), pytest.mark.slow]
 
 PATIENCE = 60
 LEASE = {"ttl": "6s", "renew_every": "500ms", "db_timeout": "1s"}
@@ -196,6 +196,7 @@ def test_a_database_that_is_away_is_told_and_the_active_goes_on(
     wait_until(lambda: "database" not in browser.text("#alerts"), within=PATIENCE, every=0.1)
 
 
+@pytest.mark.nightly("another test of this module kills the active")
 def test_a_passive_that_was_killed_is_shown_and_comes_back(
     pair: Pair, active: NodeUnderTest, browser: Browser
 ) -> None:

@@ -18,7 +18,7 @@ from tests.e2e.test_reload import reload
 from tests.e2e.without_spark import APPLICATION
 from tests.programs import needs
 
-pytestmark = [needs(*PROGRAMS), pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [needs(*PROGRAMS), pytest.mark.slow]
 
 READS, READS_LATER, SENDS, RULES = (new_token() for _ in range(4))
 ACCESS = {
@@ -69,6 +69,7 @@ def test_it_asks_for_a_token_and_reads_both_nodes_with_it(pair: Pair) -> None:
         assert browser.run("return location.href") == f"{active.url}/"
 
 
+@pytest.mark.nightly("another test of this module asks for a token")
 def test_a_token_that_is_taken_back_is_asked_for_anew_and_is_no_outage(pair: Pair) -> None:
     active = pair.wait_protected()
     with asked_at(active) as browser:

@@ -16,7 +16,7 @@ from tests.e2e.network import BETWEEN_NODES
 from tests.e2e.partitioned import PATIENCE, Scene, partitioned
 from tests.waiting import wait_until, watch
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow]
 
 TTL_SECONDS, MARGIN_SECONDS = 2.0, 0.5
 SILENCE_SECONDS = 3 * TTL_SECONDS
@@ -60,6 +60,7 @@ def _takeover(scene: Scene) -> tuple[int, float]:
     return int(epoch), float(at)
 
 
+@pytest.mark.nightly("faults/test_database_outage has it")
 def test_an_active_without_the_database_goes_on_by_the_promises_of_the_passive(
     scene: Scene,
 ) -> None:
@@ -69,6 +70,7 @@ def test_an_active_without_the_database_goes_on_by_the_promises_of_the_passive(
     scene.require_whole()
 
 
+@pytest.mark.nightly("schedules of the simulator have it")
 def test_a_passive_without_the_database_changes_nothing(scene: Scene) -> None:
     scene.network.silence(f"{scene.passive.name} to database")
     _require_calm(scene)
@@ -91,6 +93,7 @@ def _require_calm(scene: Scene) -> None:
     assert scene.client_of(scene.passive).acked == {}
 
 
+@pytest.mark.nightly("schedules of the simulator have it")
 def test_nodes_that_cannot_hear_each_other_go_on_with_the_active_alone(scene: Scene) -> None:
     epoch = scene.epoch()
     scene.network.silence(BETWEEN_NODES)

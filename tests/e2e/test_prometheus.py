@@ -19,7 +19,7 @@ from tests.e2e.without_spark import APPLICATION, ROOM, NodeWithoutSpark
 from tests.programs import found, needs
 from tests.waiting import wait_until
 
-pytestmark = [needs("prometheus"), pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [needs("prometheus"), pytest.mark.slow]
 
 RULES = Path(__file__).parents[2] / "conf" / "prometheus" / "alerts.yaml"
 PATIENCE = 60

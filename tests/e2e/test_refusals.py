@@ -17,7 +17,7 @@ from tests.e2e.pair import Pair, running_pair
 from tests.e2e.without_spark import APPLICATION, NodeWithoutSpark
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow]
 
 PATIENCE = 60
 OF_A_LATER_ENGINE = """
@@ -77,9 +77,17 @@ CASES: dict[Change, tuple[str, str]] = {
 """What is changed, and what both nodes say: the reason, and what to do."""
 
 
-@pytest.mark.parametrize(
-    ("change", "said"), CASES.items(), ids=lambda one: getattr(one, "__name__", "")
+IN_SHORT = (same_id, another_application)
+NIGHTLY = pytest.mark.nightly(
+    "tests/sync has every reason; two of them show what an operator meets"
 )
+MARKED = [
+    pytest.param(change, said, id=change.__name__, marks=() if change in IN_SHORT else NIGHTLY)
+    for change, said in CASES.items()
+]
+
+
+@pytest.mark.parametrize(("change", "said"), MARKED)
 def test_both_nodes_say_why_they_do_not_work_together_and_what_to_do(
     node_database: str, tmp_path: Path, change: Change, said: tuple[str, str]
 ) -> None:

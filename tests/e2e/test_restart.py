@@ -11,7 +11,7 @@ from tests.e2e.node_under_test import NodeUnderTest, running
 from tests.e2e.without_spark import APPLICATION, no_spark
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow]
 
 PATIENCE = 60
 LONG_TTL = {"lease": {"ttl": "10m"}}

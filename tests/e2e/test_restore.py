@@ -14,7 +14,10 @@ from tests.e2e.node_under_test import NodeUnderTest, command
 from tests.e2e.pair import Pair
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.nightly("test_archive restores a node; the simulator restores in its histories"),
+]
 
 ON_DEMAND: dict[str, dict[str, Any]] = {
     "snapshot": {"interval": "0s", "revisions_to_keep": 1},

@@ -14,7 +14,7 @@ from tests.e2e.node_under_test import NodeUnderTest, running
 from tests.e2e.test_restore import ON_DEMAND, base_of, snapshot_now
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.nightly("test_every_history has it for the core")]
 
 SQL = {"copies": "SELECT n AS v FROM events", "tenths": "SELECT 10 DIV n AS v FROM events"}
 

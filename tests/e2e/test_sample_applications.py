@@ -19,7 +19,10 @@ from ha_engine.demo.nodes import sample_application
 from tests.e2e.databases import rows
 from tests.e2e.node_under_test import NodeUnderTest, running
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.nightly("test_samples runs the same applications over one Spark session"),
+]
 
 DAYS = [pd.Timestamp(2013, 1, day, tz="UTC") for day in range(1, 6)]
 ON_TIME_MINUTES_MAX = 15

@@ -15,7 +15,7 @@ from tests.e2e.without_spark import APPLICATION, NodeWithoutSpark, no_spark
 from tests.service_manager import ServiceManager, service_manager
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow]
 
 PATIENCE = 60
 WATCHDOG_SECONDS = 3
@@ -59,6 +59,7 @@ def test_a_node_process_that_hangs_feeds_no_watchdog(
         assert manager.hears("WATCHDOG=1", within=PATIENCE)
 
 
+@pytest.mark.nightly("test_notify has it for each process")
 def test_of_all_processes_the_node_process_alone_knows_the_service_manager(
     manager: ServiceManager,
     node_database: str,

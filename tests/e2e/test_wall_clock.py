@@ -16,7 +16,10 @@ from tests.e2e.pair import Pair, running_pair, same_journal
 from tests.e2e.without_spark import APPLICATION, NodeWithoutSpark
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.nightly("no clock is read in the core, which test_tidy holds"),
+]
 
 PATIENCE = 60
 JUMPING = """

@@ -13,7 +13,6 @@ OUTAGE_SECONDS = 10.0
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_pair_goes_on_without_the_database_and_nobody_takes_over_before_it_is_back(
     directory: Path,
 ) -> None:

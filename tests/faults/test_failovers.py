@@ -25,7 +25,15 @@ def later_release(tmp_path: Path) -> Path:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(1800)
+def test_a_switchover_a_dead_spark_and_a_lost_node_lose_and_double_nothing(
+    tmp_path: Path, database_url: str
+) -> None:
+    report = run_failovers(tmp_path, database_url, ["switchover", "query", "tree"])
+    assert report.wrong == []
+
+
+@pytest.mark.nightly("another test of this module has three of the faults")
+@pytest.mark.spark
 def test_each_fault_of_the_active_loses_and_doubles_nothing(
     later_release: Path, tmp_path: Path, database_url: str
 ) -> None:

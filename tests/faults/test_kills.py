@@ -15,8 +15,8 @@ from tests.faults.kills import TARGETS, run_kills
 from tests.waiting import wait_until
 
 
+@pytest.mark.nightly("test_failovers kills the same on a pair")
 @pytest.mark.spark
-@pytest.mark.timeout(900)
 def test_a_year_with_kills_ends_equal_with_a_contiguous_ledger(
     tmp_path: Path, database_url: str
 ) -> None:
@@ -25,8 +25,8 @@ def test_a_year_with_kills_ends_equal_with_a_contiguous_ledger(
     assert set(report.kills) == set(TARGETS)
 
 
+@pytest.mark.nightly("test_process kills a JVM")
 @pytest.mark.spark
-@pytest.mark.timeout(600)
 def test_a_jvm_that_dies_while_queries_are_planned_fails_none_of_them(
     tmp_path: Path, database_url: str
 ) -> None:

@@ -11,8 +11,8 @@ from tests.faults.sink_outage import run_outage
 OUTAGE_SECONDS = 5.0
 
 
+@pytest.mark.nightly("test_publisher takes sinks away")
 @pytest.mark.spark
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("shared", [False, True], ids=["sink_alone", "sink_and_lease"])
 def test_an_outage_of_the_sink_costs_nothing_but_time(directory: Path, shared: bool) -> None:
     report = run_outage(directory, OUTAGE_SECONDS, shared=shared)

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 
+@pytest.mark.nightly("the simulator kills nodes while they store snapshots")
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_no_damaged_revision_is_ever_visible() -> None:
     """I9. In a process of its own: this one has threads, and a fork would copy their locks."""
     command = [sys.executable, "-m", "tests.faults.snapshot_kills", "--kills", "12", "--seed", "1"]

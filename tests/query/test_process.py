@@ -200,6 +200,7 @@ def attempts(node: LocalNode) -> list[tuple[int, Verdict]]:
     return [(number, verdict) for _, number, verdict in node.seen.verdicts]
 
 
+@pytest.mark.nightly("test_checkpoints has it without a process")
 def test_a_query_goes_on_after_a_reboot_and_is_replayed_after_a_loss_of_power() -> None:
     with fresh_node() as node:
         node.command(pb.QueryCommand(run=run_command(sums(node))))

@@ -9,6 +9,7 @@ from tests.sim.mutants import HUNTED, TOLD, Hunted, Told, found_out
 from tests.sim.schedules import Stage
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("hunted", HUNTED, ids=lambda hunted: hunted.mutant.name)
 def test_a_seed_finds_out(hunted: Hunted) -> None:
     assert found_out(hunted) is not None

@@ -15,7 +15,6 @@ REACHED_AT_LEAST = {"rows pulled": 500, "rows refused by the gate": 50, "failove
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_each_row_of_a_source_is_journalled_once_over_all_histories() -> None:
     reached = _play_all(Way())
     for what, least in REACHED_AT_LEAST.items():
@@ -23,7 +22,6 @@ def test_each_row_of_a_source_is_journalled_once_over_all_histories() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_what_a_forced_failover_gives_up_is_read_again() -> None:
     reached = Counter[str]()
     for seed in FORCED_SEEDS:
@@ -32,7 +30,6 @@ def test_what_a_forced_failover_gives_up_is_read_again() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("asks_the_journal", [True, False])
 def test_without_the_gates_comparison_rows_come_twice_or_never(asks_the_journal: bool) -> None:
     way = Way(asks_the_journal=asks_the_journal, gate_compares=False)

@@ -1,0 +1,81 @@
+"""What ``make test`` runs of the whole, which ``make test-all`` runs at night and before a release.
+
+``-m 'not nightly'`` leaves out the tests marked ``nightly``, and of a test marked ``rotates`` all
+cases but a share, which is another one each day: the header names it, and ``--share 3/8`` repeats
+it. ``--thorough`` plays the simulator's seeds in full.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+SHARES = 8
+SEEDS, THOROUGH_SEEDS = 300, 2000
+NIGHTLY = "nightly"
+_ELSEWHERE = "another day's share of 'make test' runs it"
+_ONE_SESSION = Path("tests/query")
+"""Its files share a Spark session, so one worker runs them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The cases ``number - 1``, ``number - 1 + of``, ... of each test."""
+
+    number: int
+    of: int
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+    def has(self, case: int) -> bool:
+        return case % self.of == self.number - 1
+
+
+def share_of(word: str) -> Share:
+    """``3/8`` as a share. Raises ValueError."""
+    number, _, of = word.partition("/")
+    share = Share(int(number), int(of))
+    if not 1 <= share.number <= share.of:
+        raise ValueError(f"{word} is no share; 1/8 to 8/8 are those of eight")
+    return share
+
+
+def todays() -> Share:
+    return Share(date.today().toordinal() % SHARES + 1, SHARES)
+
+
+def add_options(parser: pytest.Parser) -> None:
+    group = parser.getgroup("tiers")
+    group.addoption("--thorough", action="store_true", help="every seed of the simulator")
+    group.addoption("--share", type=share_of, default=todays(), help="of rotating cases, as 3/8")
+
+
+def header(config: pytest.Config) -> str:
+    return f"rotating cases: --share {config.getoption('share')}; simulator: {seeds(config)} seeds"
+
+
+def seeds(config: pytest.Config) -> int:
+    """How many histories the simulator plays."""
+    return THOROUGH_SEEDS if config.getoption("thorough") else SEEDS
+
+
+def sort_out(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what another share has as nightly; keep together what one worker must run."""
+    share: Share = config.getoption("share")
+    cases: Counter[str] = Counter()
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        if item.get_closest_marker("rotates") and not share.has(cases[test]):
+            item.add_marker(pytest.mark.nightly(_ELSEWHERE))
+        cases[test] += 1
+        path = item.path.relative_to(config.rootpath)
+        home = _ONE_SESSION if path.is_relative_to(_ONE_SESSION) else path
+        item.add_marker(pytest.mark.xdist_group(str(home)))
+        for mark in item.iter_markers(NIGHTLY):
+            if not (len(mark.args) == 1 and isinstance(mark.args[0], str)):
+                raise pytest.UsageError(f"{item.nodeid} is nightly without a reason")

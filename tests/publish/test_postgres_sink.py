@@ -25,7 +25,7 @@ from tests.publish.batches import (
     rows_of,
     soon,
 )
-from tests.waiting import wait_until
+from tests.waiting import SLOW_HOST, wait_until
 
 ROWS = pa.table({"k": ["a", "b"], "n": pa.array([1, 2], pa.int64())})
 INSERT = Target("delays", auto_create=True)
@@ -315,7 +315,7 @@ def test_a_call_ends_at_its_deadline_though_the_database_holds_a_lock(
         started = time.monotonic()
         with pytest.raises(SinkUnavailable):
             sink.publish(2, batch_of(tmp_path, ROWS), 1, soon(0.5))
-        assert time.monotonic() - started < 1.0
+        assert time.monotonic() - started < SLOW_HOST * 0.5
     finally:
         free.set()
         thread.join()

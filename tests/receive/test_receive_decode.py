@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from ha_engine.errors import ApplicationError, InvalidEvents, PayloadTooLarge, UnsupportedFormat
 from ha_engine.receive.decode import Decoder, Format, format_of
+from tests.waiting import SLOW_HOST
 
 SCHEMA = pa.schema(
     [
@@ -232,9 +233,9 @@ def test_invalid_utf8_is_refused_with_its_row() -> None:
 @pytest.mark.parametrize("form", TEXTS)
 @pytest.mark.parametrize("start", [b"[", b'{"k":', b'{"k":"a","days":[', b'{"k":"a","x":['])
 def test_two_mebibytes_of_nesting_are_refused_at_once(start: bytes, form: Format) -> None:
-    started = time.monotonic()
+    started = time.thread_time()
     refused(start * ((2 << 20) // len(start)), form)
-    assert time.monotonic() - started < 1
+    assert time.thread_time() - started < SLOW_HOST
 
 
 def test_more_rows_than_a_record_holds_are_refused() -> None:

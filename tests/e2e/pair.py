@@ -10,7 +10,7 @@ from typing import Any
 from ha_engine.journal import Journal
 from ha_engine.journal.reading import FILE_HEADER_BYTES
 from ha_engine.types import Events
-from tests.e2e.node_under_test import SPARK_START_SECONDS, NodeUnderTest, free_port, running
+from tests.e2e.node_under_test import SPARK_SECONDS, NodeUnderTest, free_port, running
 from tests.waiting import wait_until
 
 NAMES = ("node-a", "node-b")
@@ -85,7 +85,7 @@ class Pair:
             found.append(active)
             return bool(status["peers"][self.other(active).name]["warm"])
 
-        wait_until(protected, within=2 * SPARK_START_SECONDS, every=0.1)
+        wait_until(protected, within=2 * SPARK_SECONDS, every=0.1)
         return found[-1]
 
 

@@ -17,7 +17,7 @@ from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.upgrade import upgrade
 from tests.e2e.databases import rows
 from tests.e2e.node_under_test import (
-    SPARK_START_SECONDS,
+    SPARK_SECONDS,
     Ended,
     NodeUnderTest,
     command,
@@ -170,7 +170,7 @@ def test_run_fails_the_bad_queries_with_the_same_words_and_runs_the_good_one(
 
     expected = {"copies": "running", **dict.fromkeys(BAD_QUERIES, "failed")}
     with running(node):
-        wait_until(lambda: states() == expected, within=SPARK_START_SECONDS, every=0.1)
+        wait_until(lambda: states() == expected, within=SPARK_SECONDS, every=0.1)
         status, log = node.status(), node.log_text()
         assert status is not None
         for name, (_, sentence) in BAD_QUERIES.items():
@@ -178,7 +178,7 @@ def test_run_fails_the_bad_queries_with_the_same_words_and_runs_the_good_one(
             assert sentence in log
         assert "Traceback" not in log
         assert node.send("events", [{"id": 7, "text": "x"}]).status_code == 200
-        wait_until(lambda: _copies(module_database) == [(7, "x")], within=node.patience, every=0.5)
+        wait_until(lambda: _copies(module_database) == [(7, "x")], within=SPARK_SECONDS, every=0.5)
 
 
 def _copies(url: str) -> list[tuple[Any, ...]]:

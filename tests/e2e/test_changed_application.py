@@ -8,7 +8,7 @@ import pytest
 
 from ha_engine.demo.nodes import sample_application
 from tests.e2e.flights import flying
-from tests.e2e.node_under_test import NodeUnderTest
+from tests.e2e.node_under_test import SPARK_SECONDS, NodeUnderTest
 from tests.e2e.test_restore import ON_DEMAND, snapshot_now, switch_over
 from tests.waiting import wait_until
 
@@ -56,7 +56,7 @@ def test_the_node_that_was_behind_begins_from_a_snapshot(
         advice = "run 'ha-engine reinit' on this node"
         wait_until(
             lambda: all(advice in why for why in reasons(passive)) and reasons(passive),
-            within=passive.patience,
+            within=SPARK_SECONDS,
             every=0.2,
         )
         passive.stop()

@@ -15,7 +15,7 @@ import pytest
 from ha_engine.query.offsets import mark_of_batch
 from ha_engine.query.service import SLICE_SECONDS
 from tests.e2e.databases import rows
-from tests.e2e.node_under_test import NodeUnderTest
+from tests.e2e.node_under_test import SPARK_SECONDS, NodeUnderTest
 from tests.e2e.pair import Pair, running_pair, same_journal
 from tests.waiting import wait_until
 
@@ -46,10 +46,10 @@ def test_every_batch_of_a_join_has_both_sources_at_one_mark_on_both_nodes(
         active = pair.wait_protected()
         for number, moment in enumerate(MOMENTS):
             _send(active, number)
-            wait_until(lambda: _level(pair), within=active.patience)
+            wait_until(lambda: _level(pair), within=SPARK_SECONDS)
             time.sleep(SLICE_SECONDS + moment)  # not for anything: the moment is the input
         active.wait_settled()
-        wait_until(lambda: _level(pair), within=active.patience)
+        wait_until(lambda: _level(pair), within=SPARK_SECONDS)
         marks = [_marks(node) for node in (pair.a, pair.b)]
         assert marks[0] == marks[1]
         assert len(marks[0]) >= len(MOMENTS)

@@ -20,7 +20,7 @@ from ha_engine.demo.comparison import compare
 from ha_engine.demo.flights import departures
 from ha_engine.demo.nodes import sample_application
 from tests.e2e.databases import rows
-from tests.e2e.node_under_test import NodeUnderTest, running
+from tests.e2e.node_under_test import SPARK_SECONDS, NodeUnderTest, running
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark]
@@ -114,7 +114,7 @@ def test_flights_in_a_file_arrive_as_those_of_a_producer_do(flights: Flights) ->
         seen = (flights.node.status() or {})["sources"]["departures"]["drop"]
         return seen["state"], seen["rows"], seen["rejected"]
 
-    wait_until(lambda: source() == ("idle", 3_000, 1), within=flights.node.patience)
+    wait_until(lambda: source() == ("idle", 3_000, 1), within=SPARK_SECONDS)
     flights.require_equal()
 
 
@@ -247,7 +247,7 @@ def test_the_next_start_acquires_at_once_and_goes_on(flights: Flights) -> None:
     node = flights.node
     before = rows(flights.database_url, "SELECT epoch FROM ha_engine.lease")[0][0]
     node.start()
-    wait_until(node.status, within=node.patience)
+    wait_until(node.status, within=SPARK_SECONDS)
     began = time.monotonic()
     node.wait_active()
     assert time.monotonic() - began < LEASE_TTL_SECONDS, "it waited for a lease that was released"

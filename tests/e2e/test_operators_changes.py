@@ -14,7 +14,7 @@ from sqlalchemy import text
 
 from ha_engine.postgres.engine import open_engine
 from tests.e2e.databases import rows
-from tests.e2e.node_under_test import NodeUnderTest, running
+from tests.e2e.node_under_test import SPARK_SECONDS, NodeUnderTest, running
 from tests.waiting import wait_until
 
 pytestmark = [
@@ -50,7 +50,7 @@ class Story:
 
     def wait_table(self, table: str, *numbers: int) -> None:
         wanted = [(n,) for n in numbers]
-        wait_until(lambda: self.table(table) == wanted, within=self.node.patience, every=0.2)
+        wait_until(lambda: self.table(table) == wanted, within=SPARK_SECONDS, every=0.2)
 
     def table(self, name: str) -> Table:
         return rows(self.url, f"SELECT n FROM {name} ORDER BY n")
@@ -80,7 +80,7 @@ def story(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def test_a_query_that_never_ran_is_corrected_and_misses_nothing(story: Story) -> None:
-    wait_until(lambda: story.query()["state"] == "failed", within=story.node.patience)
+    wait_until(lambda: story.query()["state"] == "failed", within=SPARK_SECONDS)
     story.send(1)
     story.stop_and_start(application("n", "first"))
     story.wait_table("first", 1)
@@ -103,9 +103,7 @@ def test_a_sink_that_comes_back_behind_is_refused_in_the_status(story: Story) ->
     story.restart_with(application("n", "third", "second"))
     story.send(4)
     story.wait_table("third", 3, 4)
-    wait_until(
-        lambda: story.query()["sinks"]["second"]["state"] == "refused", within=story.node.patience
-    )
+    wait_until(lambda: story.query()["sinks"]["second"]["state"] == "refused", within=SPARK_SECONDS)
     assert "give the sink a new name" in story.query()["sinks"]["second"]["error"]
     assert story.table("second") == [(2,)]
     story.stop_and_start(application("n", "third"))
@@ -121,8 +119,8 @@ def test_a_deleted_lease_row_is_written_again_and_nothing_is_lost(story: Story) 
         status = story.node.status()
         return status is not None and status["epoch"] > before["epoch"] and story.node.is_active()
 
-    wait_until(goes_on, within=story.node.patience)
-    wait_until(lambda: story.query()["state"] == "running", within=story.node.patience)
+    wait_until(goes_on, within=SPARK_SECONDS)
+    wait_until(lambda: story.query()["state"] == "running", within=SPARK_SECONDS)
     story.send(5)
     story.wait_table("third", 3, 4, 5)
     [(epoch, holder)] = rows(story.url, "SELECT epoch, holder_node FROM ha_engine.lease")

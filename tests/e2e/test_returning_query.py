@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.databases import rows
-from tests.e2e.node_under_test import NodeUnderTest, running
+from tests.e2e.node_under_test import SPARK_SECONDS, NodeUnderTest, running
 from tests.e2e.test_restore import ON_DEMAND, base_of, snapshot_now
 from tests.waiting import wait_until
 
@@ -43,7 +43,7 @@ def test_a_query_that_comes_back_begins_with_what_comes_from_then_on(
 
     def wait_table(table: str, *values: int) -> None:
         query, wanted = f"SELECT v FROM {table} ORDER BY v", [(v,) for v in values]
-        wait_until(lambda: rows(node_database, query) == wanted, within=node.patience, every=0.2)
+        wait_until(lambda: rows(node_database, query) == wanted, within=SPARK_SECONDS, every=0.2)
 
     def tenths() -> dict[str, Any]:
         status = node.status()
@@ -60,7 +60,7 @@ def test_a_query_that_comes_back_begins_with_what_comes_from_then_on(
         send(1)
         wait_table("tenths", 10)
         send(0)
-        wait_until(lambda: tenths()["state"] == "failed", within=node.patience, every=0.2)
+        wait_until(lambda: tenths()["state"] == "failed", within=SPARK_SECONDS, every=0.2)
         restart_with({"copies": "copies"})
         for _ in range(2):
             send(*range(2, 10_000))
@@ -75,7 +75,7 @@ def test_a_query_that_comes_back_begins_with_what_comes_from_then_on(
         refused = "give the sink a new name to let it begin there"
         wait_until(
             lambda: refused in (tenths()["sinks"]["tenths"]["error"] or ""),
-            within=node.patience,
+            within=SPARK_SECONDS,
             every=0.2,
         )
         assert tenths()["state"] == "running"

@@ -29,7 +29,7 @@ from ha_engine.demo.nodes import sample_application
 from ha_engine.postgres.embedded import EmbeddedPostgres
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.upgrade import upgrade
-from tests.e2e.node_under_test import NodeUnderTest, running
+from tests.e2e.node_under_test import SPARK_SECONDS, NodeUnderTest, running
 from tests.waiting import wait_until
 
 TARGETS = ("query", "jvm", "node", "supervisor", "everything")
@@ -144,7 +144,7 @@ def _kill_once(node: NodeUnderTest, target: str, after: float, report: Report) -
             node.start()
         case part:
             node.kill(part)
-    wait_until(lambda: _recovered(node, target, before), within=node.patience, every=0.1)
+    wait_until(lambda: _recovered(node, target, before), within=SPARK_SECONDS, every=0.1)
     seconds = time.monotonic() - began
     report.kills.append(target)
     report.recoveries.append(seconds)

@@ -26,7 +26,7 @@ from ha_engine.demo.traffic import Traffic
 from ha_engine.postgres.embedded import EmbeddedPostgres
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.upgrade import upgrade
-from tests.e2e.node_under_test import NodeUnderTest, running
+from tests.e2e.node_under_test import SPARK_SECONDS, NodeUnderTest, running
 from tests.faults.failovers import years_of_flights
 from tests.waiting import wait_until
 
@@ -115,7 +115,7 @@ def _restart(node: NodeUnderTest) -> float:
     wait_until(lambda: node.pid_of("node") not in (before, None), within=60, every=0.02)
     wait_until(node.is_active, within=60, every=0.02)
     seconds = time.monotonic() - began
-    wait_until(node.queries_run, within=node.patience, every=0.1)
+    wait_until(node.queries_run, within=SPARK_SECONDS, every=0.1)
     return seconds
 
 

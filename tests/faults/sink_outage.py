@@ -33,9 +33,9 @@ from ha_engine.demo.nodes import sample_application
 from ha_engine.postgres.embedded import EmbeddedPostgres
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.upgrade import upgrade
-from tests.e2e.node_under_test import NodeUnderTest, running
+from tests.e2e.node_under_test import SPARK_SECONDS, NodeUnderTest, running
 from tests.faults.kills import audit, ledger_faults
-from tests.waiting import wait_until
+from tests.waiting import SLOW_HOST, wait_until
 
 OUTBOX_BATCHES_MAX = 6
 BATCH_EVENTS_MAX, BACKLOG_EVENTS_MAX = 2_000, 20_000
@@ -169,13 +169,13 @@ def _load_through_outage(
     flights = departures()
     load = Load(node.url, flights, report)
     load.start()
-    wait_until(lambda: _published(node) > 0, within=node.patience, every=0.1)
+    wait_until(lambda: _published(node) > 0, within=SPARK_SECONDS, every=0.1)
     audit(database.sink_url)
     epoch = (node.status() or {})["epoch"]
     _stop_for(seconds, node, database, load, report, epoch)
     began = time.monotonic()
     load.enough()
-    load.join(timeout=node.patience)
+    wait_until(lambda: not load.is_alive(), within=SPARK_SECONDS)
     if load.is_alive() or load.error:
         report.wrong.append(f"the producer did not finish: {load.error}")
     node.wait_settled()
@@ -197,7 +197,7 @@ def _stop_for(
     began = time.monotonic()
     load.pushed_back.clear()  # a slow machine pushes back before, too
     while time.monotonic() < began + seconds or not _full(load, report):
-        if time.monotonic() > began + seconds + node.patience:
+        if time.monotonic() > began + seconds + SLOW_HOST * SPARK_SECONDS:
             report.wrong.append(f"pushed back: {load.pushed_back.is_set()}, outbox never full")
             break
         if load.pushed_back.is_set() and report.until_pushed_back is None:

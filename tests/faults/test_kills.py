@@ -10,7 +10,7 @@ import pytest
 from ha_engine.demo.nodes import sample_application
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.upgrade import upgrade
-from tests.e2e.node_under_test import SPARK_START_SECONDS, NodeUnderTest, running
+from tests.e2e.node_under_test import SPARK_SECONDS, NodeUnderTest, running
 from tests.faults.kills import TARGETS, run_kills
 from tests.waiting import wait_until
 
@@ -38,9 +38,9 @@ def test_a_jvm_that_dies_while_queries_are_planned_fails_none_of_them(
         return dict(status["query_process"]) if status else {}
 
     with running(node):
-        wait_until(lambda: process().get("attended"), within=SPARK_START_SECONDS)
+        wait_until(lambda: process().get("attended"), within=SPARK_SECONDS)
         first = process()["incarnation"]
         node.kill("jvm")
         wait_until(lambda: process().get("incarnation") not in (first, None), within=60)
-        wait_until(lambda: process().get("attended"), within=SPARK_START_SECONDS, every=0.1)
+        wait_until(lambda: process().get("attended"), within=SPARK_SECONDS, every=0.1)
         assert node.queries_run()

@@ -13,7 +13,7 @@ import pytest
 
 from ha_engine.postgres.embedded import EmbeddedPostgres
 from tests.e2e.databases import fresh_database, rows
-from tests.e2e.node_under_test import NodeUnderTest, running
+from tests.e2e.node_under_test import SPARK_SECONDS, NodeUnderTest, running
 from tests.waiting import wait_until
 
 pytestmark = [
@@ -74,14 +74,14 @@ class Story:
         return found
 
     def wait_for(self, name: str, state: str) -> dict[str, Any]:
-        wait_until(lambda: self.query(name)["state"] == state, within=self.node.patience, every=0.1)
+        wait_until(lambda: self.query(name)["state"] == state, within=SPARK_SECONDS, every=0.1)
         return self.query(name)
 
     def wait_totals(self, **expected: list[Any]) -> None:
-        wait_until(lambda: self.totals() == expected, within=self.node.patience, every=0.5)
+        wait_until(lambda: self.totals() == expected, within=SPARK_SECONDS, every=0.5)
 
     def wait_copied(self, count: int) -> None:
-        wait_until(lambda: len(self.copies()) == count, within=self.node.patience, every=0.5)
+        wait_until(lambda: len(self.copies()) == count, within=SPARK_SECONDS, every=0.5)
 
     def restart_with(self, text: str) -> None:
         assert self.node.stop() == 0

@@ -28,7 +28,7 @@ from ha_engine.query.runner import QueryRunner
 from ha_engine.v1 import local_pb2 as pb
 from tests.query.conftest import APPLICATION
 from tests.query.local_node import LocalNode, run_command
-from tests.waiting import wait_until
+from tests.waiting import wait_ended, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -139,7 +139,7 @@ def test_after_a_killed_jvm_or_driver_the_next_process_goes_on_with_equal_batche
         assert other.outputs("sums") == node.outputs("sums")
         assert all(verdict is not Verdict.MISMATCH for _, _, verdict in other.seen.verdicts)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert wait_ended(process) == 0
         wait_until(lambda: not session_of(process), within=30)
 
 
@@ -152,7 +152,7 @@ def killed_twice() -> Iterator[tuple[LocalNode, subprocess.Popen[bytes]]]:
         process = started(node)
         node.admitted("sums", 2)
         jvm_of(process).kill()
-        assert process.wait(30) == 1
+        assert wait_ended(process) == 1
         wait_until(lambda: not session_of(process), within=30)
         assert not node.seen.failed
         node.incarnation = "two"
@@ -209,7 +209,7 @@ def test_a_query_goes_on_after_a_reboot_and_is_replayed_after_a_loss_of_power() 
         node.admitted("sums", 2)
         node.stop()  # what waits for the node, waits in vain
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        assert wait_ended(process) == 0
         assert (node.checkpoints / "sums" / CLEAN_FILE).read_text() == boot_id()
         reboot(node)
         node.start()
@@ -248,7 +248,7 @@ def test_a_process_that_is_asked_to_end_while_spark_starts_does_so_at_once(node:
     process = started(node)
     wait_until(lambda: "java" in {one.name() for one in session_of(process)}, within=30, every=0.02)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(10) == 0
+    assert wait_ended(process) == 0
     assert not node.seen.attended
     wait_until(lambda: not session_of(process), within=30)
 

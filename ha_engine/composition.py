@@ -182,7 +182,7 @@ class Node:
             self.listener.start()
         tasks = [
             self._watch(self.web.serve(sockets=[web_socket]), "http"),
-            self._watch(self._tick(), "tick"),
+            self._watch(self._start_ticks(), "first tick"),
             self._watch(self.archive.watch(self._revisions_seen), "revisions"),
             # R30: the peer hears with the next ack that there is no room, and that there is again.
             self._watch(self.disk.watch(self._room_changed), "disk"),
@@ -240,11 +240,11 @@ class Node:
         self.web.renew_certificate()
         self.ingest.look_at_certificate()
 
-    async def _tick(self) -> None:
+    async def _start_ticks(self) -> None:
         """The supervisor says first what still runs, so that no second query process is started."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.local.supervised.wait(), 10)
-        await self.driver.tick()
+        self.driver.start()
 
     def _watch(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """A background task that ends takes the node down, with its reason."""

@@ -1,7 +1,7 @@
 """Feeds the core and performs what it decides; the only caller of ``Core.step``.
 
-It adds nothing to a decision: no timer of its own but the tick, no retry, no condition. Each action
-has one line here that names the port it goes to.
+It adds nothing to a decision: no retry, no condition, and one timer, for the moment at which the
+core wants to be woken. Each action has one line here that names the port it goes to.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import structlog
 
+from ha_engine.alarm import Alarm
 from ha_engine.archivist import Archivist
 from ha_engine.arrivals import Arrivals
 from ha_engine.core import Core
@@ -34,7 +35,6 @@ from ha_engine.types import Events, Position, Record, Role
 
 log = structlog.get_logger(__name__)
 
-TICK_SECONDS = 0.05
 LEASE_THREADS = 3
 """A call that a frozen database never answers keeps its thread; the next ones need others."""
 
@@ -51,6 +51,7 @@ class Driver:
         self.arrivals = Arrivals()
         self._inputs: deque[on.Input] = deque()
         self._stepping = False
+        self._alarm = Alarm(clock, core.wake_at, self._tick)
         # A heap: a retry may wait for an older record than those who came before it.
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
         self._turns = count()
@@ -82,6 +83,14 @@ class Driver:
             raise
         finally:
             self._stepping = False
+        self._alarm.look_soon()
+
+    def start(self) -> None:
+        """From now on the core gets a Tick whenever it wants one."""
+        self._alarm.start()
+
+    def _tick(self) -> None:
+        self.handle(on.Tick())
 
     def _count(self, action: do.Action, event: on.Input) -> None:
         match action:
@@ -94,25 +103,22 @@ class Driver:
 
     def fail(self, error: BaseException) -> None:
         """Whatever breaks the core or the disk ends the process, with its reason."""
+        self._alarm.stop()
         if not self.ended.done():
             self.ended.set_exception(error)
             self._refuse_commits(str(error))
 
     def close(self) -> None:
         """Small file work is finished; a call that the database still owes is not waited for."""
+        self._alarm.stop()
         self._disk.shutdown(wait=True)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def end(self) -> None:
         """The core has said that its work is done."""
+        self._alarm.stop()
         if not self.ended.done():
             self.ended.set_result(None)
-
-    async def tick(self) -> None:
-        """Runs for the life of the node."""
-        while True:
-            self.handle(on.Tick())
-            await asyncio.sleep(TICK_SECONDS)
 
     # -- the gate's log ----------------------------------------------------------------------------
 

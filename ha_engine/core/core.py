@@ -92,6 +92,27 @@ class Core(Answers):
         check(self)
         return self.life.out
 
+    def wake_at(self) -> float:
+        """The earliest moment at which a Tick could do anything, if nothing but time goes on.
+
+        Infinite while none could; in the past while one has work to do at once. An earlier Tick
+        does nothing.
+        """
+        if self.role is Role.STARTING:
+            return -math.inf
+        now, tenure, moments = self.now, self.tenure, [math.inf]
+        if self.role is not Role.STOPPED:
+            moments.append(self.lease.wake_at)
+        if tenure is not None:
+            moments.append(tenure.wake_at(now))
+            if not self.stopping:
+                moments.append(tenure.leads_at(now))
+        if self._may_run:
+            moments.append(self.querying.wake_at(self.journal.committed))
+            if self._may_trim:
+                moments.append(self.retention.wake_at(self._hold))
+        return min(moments)
+
     def _dispatch(self, event: on.Input) -> None:
         match event:
             case on.EventsOffered() | on.SinkPublished() | on.SkipAsked() | on.SwitchoverAsked():
@@ -182,7 +203,7 @@ class Core(Answers):
         if leads is not None:
             self.life.do_all(leads.plan_marks(self.now))
         self.life.do_all(self.deployment.answers(self.journal.committed))
-        if not self.is_bound and self.role is not Role.STARTING and not self.following.giving_up:
+        if self._may_run and self.role is not Role.STARTING:
             committed, journal_id = self.journal.committed, self.identity.journal_id
             self.life.do_all(self.querying.run(self.now, committed, journal_id))
         self.life.do_all(self.querying.captures())
@@ -211,15 +232,21 @@ class Core(Answers):
             self._ask_lease()
         if self.tenure is not None:
             self.life.do_all(self.tenure.tick(self.now))
-        if not self.is_bound and not self.following.giving_up:
-            self._trim()
+        if self._may_run and self._may_trim:
+            self.life.do_all(self.retention.trim(self.now, self._hold))
 
-    def _trim(self) -> None:
+    @property
+    def _may_run(self) -> bool:
+        return not self.is_bound and not self.following.giving_up
+
+    @property
+    def _may_trim(self) -> bool:
         """What a holder knows of revisions, another may have changed once its authority is over."""
-        tenure = self.tenure
-        if tenure is None or tenure.may_act(self.now):
-            hold = math.inf if tenure is None else tenure.hold(self.now)
-            self.life.do_all(self.retention.trim(self.now, hold))
+        return self.tenure is None or self.tenure.may_act(self.now)
+
+    @property
+    def _hold(self) -> float:
+        return math.inf if self.tenure is None else self.tenure.hold(self.now)
 
     def _ask_lease(self) -> None:
         row, tenure = self.lease.row, self.tenure
@@ -297,7 +324,8 @@ class Core(Answers):
             case on.PeerConnected(peer):
                 self.life.connected.add(peer)
                 if self.tenure is not None:
-                    self.life.do_all(self.tenure.leading.linked(self.now, peer))
+                    last = self.journal.last.sequence
+                    self.life.do_all(self.tenure.leading.linked(self.now, peer, last))
                     self.tenure.snapshots.linked(peer)
             case on.PeerLost(peer):
                 self.life.connected.discard(peer)

@@ -6,6 +6,7 @@ answers are bodies of new records or actions, and ``core`` decides when they may
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 from ha_engine.core import actions as do
@@ -170,12 +171,41 @@ class Deployment:
     ) -> Iterator[Mark]:
         """``slowest(query, batch)``: what a member has come to that is far behind that batch;
         ``starting(query)``: whether a member has not come to say where it is."""
+        for name, marks in self._running():
+            behind = slowest(name, marks.admitted)
+            mark = marks.plan(now, committed, behind, starting=starting(name), barrier=barrier)
+            if mark is not None:
+                yield mark
+
+    def next_mark_at(
+        self,
+        committed: int,
+        slowest: Callable[[str, int], int | None],
+        starting: Callable[[str], bool],
+        barrier: int | None = None,
+    ) -> float:
+        """When ``next_marks`` has one, if nothing but time goes on; arguments as there."""
+        return min(
+            (
+                marks.wake_at(
+                    committed,
+                    slowest(name, marks.admitted),
+                    starting=starting(name),
+                    barrier=barrier,
+                )
+                for name, marks in self._running()
+            ),
+            default=math.inf,
+        )
+
+    def _running(self) -> Iterator[tuple[str, QueryMarks]]:
         for name, marks in self.marks.items():
             if self.lives[name].state is QueryState.RUNNING:
-                behind = slowest(name, marks.admitted)
-                mark = marks.plan(now, committed, behind, starting=starting(name), barrier=barrier)
-                if mark is not None:
-                    yield mark
+                yield name, marks
+
+    def running_at(self) -> dict[str, int]:
+        """The newest batch in the outbox of each query that runs."""
+        return {name: marks.admitted for name, marks in self._running()}
 
     def numbers_passed(self) -> Iterator[Published]:
         """R26: what leaves the outbox unpublished, since its numbers were given away before."""
@@ -262,14 +292,22 @@ class Deployment:
 
         None while a failover could discard that record: their checkpoints are of its lineages then.
         """
-        for name, life in self.lives.items() if self.changed_at <= committed else ():
-            ready = self._is_current(name) and not self.marks[name].waits_for_outbox
-            if ready and life.runnable(now):
+        for name, life in self._ready(committed):
+            if life.runnable(now):
                 life.started()
                 lineage, *earlier = (f"{journal_id}:{one}" for one in self.versions.states_of(name))
                 digest, lost = self.plans[name].digest, not self._can_rebuild(name)
                 initial = self.marks[name].initial
                 yield do.RunQuery(name, lineage, initial, lost, digest, tuple(earlier))
+
+    def wake_at(self, committed: int) -> float:
+        """When ``runs`` has a query to start, if nothing but time goes on."""
+        return min((life.wake_at for _, life in self._ready(committed)), default=math.inf)
+
+    def _ready(self, committed: int) -> Iterator[tuple[str, QueryLife]]:
+        for name, life in self.lives.items() if self.changed_at <= committed else ():
+            if self._is_current(name) and not self.marks[name].waits_for_outbox:
+                yield name, life
 
     def _can_rebuild(self, name: str) -> bool:
         """Whether the journal has all that the state of a query was made of, by the same code."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from ha_engine.core import actions as do
 from ha_engine.core import messages as say
+from ha_engine.core.deadlines import ahead
 from ha_engine.core.own_journal import OwnJournal
 from ha_engine.core.progress import Peer, PeerTiming, Stage, common_prefix
 from ha_engine.types import ORIGIN, Member, Position
@@ -37,18 +38,21 @@ class Leading:
         self.peers = {name: Peer(name, now, connected=True) for name in sorted(connected)}
         # Counted for a commit, and not yet written as in sync (R9: first wait, then record).
         self.joining: frozenset[Member] = frozenset()
+        # R13: infinite while nobody listens and nobody's silence counts.
         self._heartbeat_at = now
         # Near is who has what was the end of the journal a heartbeat ago.
         self._goal = self._next_goal = last
-        # (time, last sequence): what had to be durable everywhere a sync_timeout later.
+        # (time, last sequence): what has to be durable everywhere a sync_timeout later.
         self._appended: deque[tuple[float, int]] = deque()
-        self._overdue = 0
         self._requests: dict[int, float] = {}
         self._request = 0
 
     # -- links and answers -------------------------------------------------------------------------
 
-    def linked(self, now: float, name: str) -> Iterator[do.Action]:
+    def linked(self, now: float, name: str, last: int) -> Iterator[do.Action]:
+        if self._heartbeat_at == math.inf:
+            self._heartbeat_at = now + self.timing.heartbeat_every
+            self._goal = self._next_goal = last
         self.peers.setdefault(name, Peer(name, now, connected=True)).linked(now)
         yield do.Tell(name, say.Probe(self.epoch))
 
@@ -112,11 +116,14 @@ class Leading:
         self, now: float, last: int, committed: int, kept: int, asks: bool
     ) -> Iterator[do.Action]:
         """Heartbeats; ``asks``: the database does not answer, so promises are asked for (R16)."""
-        self._note(now, last)
-        self._probe_again(now, last)
         if now < self._heartbeat_at:
+            self._probe_again(now)
             return
-        self._heartbeat_at = now + self.timing.heartbeat_every
+        if now >= self._heartbeat_at + self._gap_seconds:
+            self.restart_timers(now)
+        self._note(now, last)
+        self._probe_again(now)
+        self._heartbeat_at = now + self.timing.heartbeat_every if self._is_heard(now) else math.inf
         self._goal, self._next_goal = self._next_goal, last
         if asks:
             self._ask(now)
@@ -135,24 +142,60 @@ class Leading:
             if peer.connected:
                 yield do.Tell(name, message)
 
+    @property
+    def _gap_seconds(self) -> float:
+        """A heartbeat that is so late proves that this node stood still: one that sleeps because
+        nothing is due has none to send. Half a sync_timeout lies between the two heartbeats then.
+        """
+        return self.timing.sync_timeout / 2 - self.timing.heartbeat_every
+
+    def _is_heard(self, now: float) -> bool:
+        """Whether somebody is connected, or loses in-sync by a silence that lasts."""
+        timeout = self.timing.sync_timeout
+        return any(p.connected or now < p.heard_at + timeout for p in self.peers.values())
+
     def restart_timers(self, now: float) -> None:
-        """R13: after a gap in our own ticks nobody else counts as having been silent."""
+        """R13: after a gap in our own heartbeats nobody else counts as having been silent."""
         self._appended.clear()
-        self._overdue = 0
         for peer in self.peers.values():
             peer.heard_at = peer.advanced_at = now
 
     def _note(self, now: float, last: int) -> None:
-        self._appended.append((now, last))
-        while self._appended and self._appended[0][0] <= now - self.timing.sync_timeout:
-            self._overdue = self._appended.popleft()[1]
+        """Once a heartbeat, so that there are few; the newest that is overdue says all of them."""
+        appended, timeout = self._appended, self.timing.sync_timeout
+        if not appended or appended[-1][1] < last:
+            appended.append((now, last))
+        while len(appended) > 1 and now >= appended[1][0] + timeout:
+            appended.popleft()
 
-    def _probe_again(self, now: float, last: int) -> None:
+    def _overdue_at(self, match: int) -> float:
+        """When who has no more than ``match`` lacks what had to be durable everywhere."""
+        noted = (at for at, last in self._appended if match < last)
+        return next(noted, math.inf) + self.timing.sync_timeout
+
+    def _probe_again(self, now: float) -> None:
         """Records that got lost on the way are sent again from where it stands."""
         for peer in self.peers.values():
-            stuck = peer.match < last and now - peer.advanced_at > self.timing.sync_timeout
-            if peer.stage is Stage.REPLICATE and stuck:
+            if now >= self._stuck_at(peer):
                 peer.stage = Stage.PROBE
+
+    def _stuck_at(self, peer: Peer) -> float:
+        if peer.stage is not Stage.REPLICATE:
+            return math.inf
+        return max(peer.advanced_at + self.timing.sync_timeout, self._overdue_at(peer.match))
+
+    def wake_at(self, now: float) -> float:
+        """When ``tick``, ``admit`` or what is asked here comes to something else by time alone."""
+        if self.joining != self._near(now):
+            return now
+        peers = self.peers.values()
+        return min(
+            self._heartbeat_at,
+            *(self._stuck_at(peer) for peer in peers),
+            *(ahead(now, self._late_at(peer)) for peer in peers),
+            *(peer.wake_at(now, HOLD_SECONDS) for peer in peers),
+            math.inf,
+        )
 
     def _ask(self, now: float) -> None:
         self._request += 1
@@ -179,13 +222,16 @@ class Leading:
         A member without room would stop producers the moment it is in sync (R30): it is not begun
         to be waited for.
         """
+        self.joining = self._near(now)
+
+    def _near(self, now: float) -> frozenset[Member]:
         near = (
             peer.member
             for peer in self.peers.values()
-            if peer.stage is Stage.REPLICATE and not self._is_late(peer, now)
+            if peer.stage is Stage.REPLICATE and now < self._late_at(peer)
             if (peer.match >= self._goal and peer.room) or peer.member in self.joining
         )
-        self.joining = frozenset(member for member in near if member is not None)
+        return frozenset(member for member in near if member is not None)
 
     def wanted(self, now: float, listed: tuple[Member, ...], committed: int) -> tuple[Member, ...]:
         """Whom the row should list: late members leave, and who has all that is committed joins."""
@@ -220,6 +266,12 @@ class Leading:
         come_to = (peer.catching_up_at(query, batch) for peer in getting_on)
         return min((at for at in come_to if at is not None), default=None)
 
+    def note_behind(self, now: float, in_sync: tuple[Member, ...], batches: dict[str, int]) -> None:
+        """The holder has ``batches``, query by query."""
+        for query, batch in batches.items():
+            for peer in self._getting_on(now, in_sync, query):
+                peer.note_behind(query, batch)
+
     def starting(self, now: float, in_sync: tuple[Member, ...], query: str) -> bool:
         """Whether an in-sync member has yet to say where ``query`` is there; not for ever."""
         return any(query not in peer.batches for peer in self._getting_on(now, in_sync, query))
@@ -252,8 +304,8 @@ class Leading:
 
     def _is_lost(self, member: Member, now: float) -> bool:
         peer = self.peers.get(member.node)
-        return peer is None or peer.member != member or self._is_late(peer, now)
+        return peer is None or peer.member != member or now >= self._late_at(peer)
 
-    def _is_late(self, peer: Peer, now: float) -> bool:
-        silent = now - peer.heard_at > self.timing.sync_timeout
-        return silent or peer.match < self._overdue
+    def _late_at(self, peer: Peer) -> float:
+        """When it is silent or behind for a sync_timeout."""
+        return min(peer.heard_at + self.timing.sync_timeout, self._overdue_at(peer.match))

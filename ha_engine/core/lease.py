@@ -60,7 +60,12 @@ class Lease:
 
     def due(self, now: float) -> bool:
         """One request at a time, one each ``renew_every``."""
-        return self.sent_at is None and now >= self.next_at
+        return now >= self.wake_at
+
+    @property
+    def wake_at(self) -> float:
+        """When the next request is due; the answer to the one in flight comes first."""
+        return self.next_at if self.sent_at is None else math.inf
 
     @property
     def idle(self) -> bool:

@@ -314,23 +314,47 @@ class QueryMarks:
         ``slowest``: the batch that a member has come to which has some to catch up with;
         ``starting``: a member has not said yet where it is; ``barrier``: one batch ends there.
         """
-        if self.wanted != self.last.number or self.unheard:
+        if now < self.wake_at(committed, slowest, starting=starting, barrier=barrier):
             return None
-        if self.last.number < self._given_up_through:
+        if self._lacks_given_up:
             return self._next(now, self.last.through, slowest)
-        resting = self._pace.rests(now, slowest, starting=starting, full=self._is_full)
-        if resting or self._outbox_full():
-            return None
-        ahead = barrier if barrier is not None and self.last.through < barrier else None
-        through = self._uncut.cut(committed, ahead)
+        through = self._uncut.cut(committed, self._ahead(barrier))
         if through is not None:
             self._pace.data_came()
-        elif self.last.number > self.initial.number and self._pace.tick_due(now):
+        else:
             self._pace.ticked()
             through = self.last.through
-        else:
-            return None
         return self._next(now, through, slowest)
+
+    def wake_at(
+        self,
+        committed: int,
+        slowest: int | None = None,
+        *,
+        starting: bool = False,
+        barrier: int | None = None,
+    ) -> float:
+        """When ``plan`` has a mark, if nothing but time goes on; arguments as there."""
+        if self.wanted != self.last.number or self.unheard:
+            return math.inf
+        if self._lacks_given_up:
+            return -math.inf
+        if self._outbox_full():
+            return math.inf
+        rested = self._pace.rests_until(slowest, starting=starting, full=self._is_full)
+        if self._ahead(barrier) is not None or self._uncut.begins_by(committed):
+            return rested
+        if self.last.number > self.initial.number:
+            return max(rested, self._pace.tick_at)
+        return math.inf
+
+    def _ahead(self, barrier: int | None) -> int | None:
+        """The barrier, until a batch has ended there."""
+        return barrier if barrier is not None and self.last.through < barrier else None
+
+    @property
+    def _lacks_given_up(self) -> bool:
+        return self.last.number < self._given_up_through
 
     def _next(self, now: float, through: int, slowest: int | None) -> Mark:
         self._pace.cut(now, slowest)

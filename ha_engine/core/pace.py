@@ -48,18 +48,18 @@ class Pace:
     def ticked(self) -> None:
         self._ticks += 1
 
-    def tick_due(self, now: float) -> bool:
-        return (
-            not self.quiet
-            and self._ticks < TICKS_IN_A_ROW_MAX
-            and now >= self.cut_at + self._tick_after
-        )
+    @property
+    def tick_at(self) -> float:
+        """When a batch without new input is due; infinite where it would bring nothing."""
+        if self.quiet or self._ticks >= TICKS_IN_A_ROW_MAX:
+            return math.inf
+        return self.cut_at + self._tick_after
 
-    def rests(self, now: float, slowest: int | None, *, starting: bool, full: bool) -> bool:
+    def rests_until(self, slowest: int | None, *, starting: bool, full: bool) -> float:
         """``slowest``: the batch that a member has come to which has some to catch up with;
         ``starting``: one has not said yet where it is; ``full``: the next batch cannot grow."""
         rest = 0.0 if full else self._rest(slowest, starting)
-        return now < self.cut_at + max(self._min_interval, rest)
+        return self.cut_at + max(self._min_interval, rest)
 
     def _rest(self, slowest: int | None, starting: bool) -> float:
         least, most = CATCH_UP_SECONDS

@@ -21,11 +21,16 @@ class QueryProcess:
 
     def start(self, now: float) -> str | None:
         """The incarnation to start now, if one is wanted and the backoff is over."""
-        if self.incarnation is not None or now < self._start_at:
+        if now < self.wake_at:
             return None
         self.starts += 1
         self.incarnation = f"{self._owner}.{self.starts}"
         return self.incarnation
+
+    @property
+    def wake_at(self) -> float:
+        """When the next incarnation may start; not while there is one."""
+        return self._start_at if self.incarnation is None else math.inf
 
     def adopt(self, incarnation: str) -> None:
         self.incarnation = incarnation

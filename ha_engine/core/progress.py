@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
+from ha_engine.core.deadlines import ahead
 from ha_engine.core.messages import Ack
 from ha_engine.types import ORIGIN, Member, Position
 
@@ -120,11 +121,20 @@ class Peer:
         """Whether ``query`` ended a batch there lately, or may still be starting."""
         return now < self._batch_at.get(query, self._linked_at) + STUCK_AFTER_SECONDS
 
+    def note_behind(self, query: str, batch: int) -> None:
+        """The holder has ``batch`` of ``query``."""
+        far = self.batches.get(query, batch) < batch - BATCHES_BEHIND_MAX
+        self.catches_up = self.catches_up or far
+
     def catching_up_at(self, query: str, batch: int) -> int | None:
         """The batch of ``query`` that it has come to, while it has some to catch up with."""
         come_to = self.batches.get(query, batch)
-        self.catches_up = self.catches_up or come_to < batch - BATCHES_BEHIND_MAX
         return come_to if self.catches_up and come_to < batch - 1 else None
+
+    def wake_at(self, now: float, patience: float) -> float:
+        """When ``gets_on`` or ``needs`` changes, if nothing but time goes on."""
+        stuck = (at + STUCK_AFTER_SECONDS for at in (self._linked_at, *self._batch_at.values()))
+        return ahead(now, self._gets_on_at + patience, *stuck)
 
 
 def common_prefix(

@@ -74,7 +74,12 @@ class QueryLife:
         self._hindrances = 0
 
     def runnable(self, now: float) -> bool:
-        return self.state is QueryState.WAITING and now >= self.restart_at
+        return now >= self.wake_at
+
+    @property
+    def wake_at(self) -> float:
+        """When the query may run again; not while it runs, and not by itself after FAILED."""
+        return self.restart_at if self.state is QueryState.WAITING else math.inf
 
     def started(self) -> None:
         self.state = QueryState.RUNNING

@@ -5,6 +5,7 @@ The same on every node, whoever holds the lease. Which marks there are, ``tenure
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -112,6 +113,11 @@ class Querying:
             yield do.StartQueryProcess(incarnation)
         if self.process.attended:
             yield from self.deployment.runs(now, committed, journal_id)
+
+    def wake_at(self, committed: int) -> float:
+        """When ``run`` has something to start, if nothing but time goes on."""
+        queries = self.deployment.wake_at(committed) if self.process.attended else math.inf
+        return min(self.process.wake_at, queries)
 
     def capture(self, epoch: int, cut: Cut) -> None:
         """A snapshot that stands there is wanted of this node, once its queries are past it."""

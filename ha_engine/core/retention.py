@@ -45,14 +45,19 @@ class Retention:
 
     def trim(self, now: float, hold: float) -> Iterator[do.Action]:
         """``hold``: who catches up with this node needs what lies behind that sequence."""
-        journal = self._journal
-        if self._trims or now < self._again_at or self.kept <= journal.base.sequence:
-            return
-        self._again_at = now + TRIM_EVERY_SECONDS
-        through = int(min(self.kept, journal.committed, self._deployment.need(), hold))
-        if through > journal.base.sequence:
-            self._trims = True
-            yield do.TrimJournal(journal.position_at(through))
+        if now >= self.wake_at(hold):
+            self._again_at, self._trims = now + TRIM_EVERY_SECONDS, True
+            yield do.TrimJournal(self._journal.position_at(self._through(hold)))
+
+    def wake_at(self, hold: float) -> float:
+        """When ``trim`` has something to trim, if nothing but time goes on."""
+        base = self._journal.base.sequence
+        if self._trims or self.kept <= base or self._through(hold) <= base:
+            return math.inf
+        return self._again_at
+
+    def _through(self, hold: float) -> int:
+        return int(min(self.kept, self._journal.committed, self._deployment.need(), hold))
 
     def trimmed(self) -> None:
         self._trims = False

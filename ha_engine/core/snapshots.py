@@ -98,12 +98,31 @@ class Snapshots:
             return
         elif self.barrier is not None:
             yield from self._align(now, self.barrier, in_sync)
-        elif now >= self._due_at:
+        elif now >= self.wake_at(now):
             self._begin(now, kept)
 
+    def wake_at(self, now: float) -> float:
+        """When ``tick`` has something to do, if nothing but time goes on."""
+        if self._asked is not None:
+            return now if self._is_over(self._asked) else self._asked.since + TAKE_SECONDS_MAX
+        if self._showing:
+            return math.inf
+        if self.barrier is not None:
+            aligned = barriers.batches_at(self._deployment, self.barrier) is not None
+            return now if aligned else self._since + ALIGN_SECONDS_MAX
+        # What stands below a change would be told of as if it stood above.
+        changing = self._deployment.changed_at > self._journal.committed
+        return math.inf if changing else self._due_at
+
+    def _is_over(self, asked: _Asked) -> bool:
+        """Whether ``_await`` has learned anything."""
+        known = ((batch, self._querying.digests.mine(*batch)) for batch in asked.cut.batches)
+        new = any(digest not in (None, self._came_to.get(batch)) for batch, digest in known)
+        shown = asked.taken is not None and self._is_ours(asked.taken)
+        gone = asked.by is not None and not self._leading.peers[asked.by].connected
+        return new or shown or gone
+
     def _begin(self, now: float, kept: int) -> None:
-        if self._deployment.changed_at > self._journal.committed:
-            return  # what stands below that change would be told of as if it stood above
         self._due_at = now + self._interval if self._interval else math.inf
         self.why_not = barriers.why_none(self._deployment)
         # What only the newest revision has, the journal keeps for who begins from an older one.
@@ -126,7 +145,7 @@ class Snapshots:
                 self._querying.capture(self._leading.epoch, cut)
             else:
                 yield do.Tell(by, say.TakeSnapshot(self._leading.epoch, cut))
-        elif now - self._since > ALIGN_SECONDS_MAX:
+        elif now >= self._since + ALIGN_SECONDS_MAX:
             self.barrier, self.why_not = None, "a query is too far behind"
 
     def _await(self, now: float, asked: _Asked) -> Iterator[do.Action]:
@@ -135,7 +154,7 @@ class Snapshots:
             self._asked, self._newest_input = None, asked.cut.position.sequence
             self._showing = True
             yield do.ShowSnapshot(asked.taken.draft, self._leading.epoch)
-        elif now - asked.since > TAKE_SECONDS_MAX:
+        elif now >= asked.since + TAKE_SECONDS_MAX:
             self._end("it took too long")
         elif asked.by is not None and not self._leading.peers[asked.by].connected:
             self._end(f"{asked.by} is no longer connected")

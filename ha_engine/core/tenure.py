@@ -7,7 +7,7 @@ the transitions into it and out of it are ``core``'s.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,6 +15,7 @@ from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.core import messages as say
 from ha_engine.core.base import unwritten
+from ha_engine.core.deadlines import ahead
 from ha_engine.core.leading import Leading
 from ha_engine.core.lessee import Lessee
 from ha_engine.core.own_journal import OwnJournal
@@ -34,6 +35,9 @@ Request = (
     | on.SnapshotFailed
 )
 """What only a holder deals with."""
+
+PlannedOn = tuple[int, Callable[[str, int], int | None], Callable[[str], bool], int | None]
+"""What is committed, the slowest member and who is starting, query by query, and the barrier."""
 
 LAST_SNAPSHOT_SECONDS_MAX = 10.0
 """A node that is asked to stop does so by then; the snapshot before that one has to do."""
@@ -78,7 +82,6 @@ class Tenure:
         self.active = self.receiving = False
         self.handover: Handover | None = None
         self._breakdown: Breakdown | None = None
-        self._ticked_at = -math.inf
         # Since when this node is about to stop, and waits for a last snapshot.
         self._parting_since: float | None = None
 
@@ -182,16 +185,21 @@ class Tenure:
 
     def plan_marks(self, now: float) -> Iterator[do.Action]:
         if self.may_act(now):
-            in_sync = self._lease.row.in_sync if self._lease.row else ()
-            slowest = partial(self.leading.slowest, now, in_sync)
-            starting = partial(self.leading.starting, now, in_sync)
-            committed = self._journal.committed
-            barrier = self.snapshots.barrier
-            marks = self._deployment.next_marks(now, committed, slowest, starting, barrier)
-            for mark in list(marks):
+            self.leading.note_behind(now, self._in_sync, self._deployment.running_at())
+            for mark in list(self._deployment.next_marks(now, *self._planned_on(now))):
                 yield self.append(mark)
             for published in list(self._deployment.numbers_passed()):
                 yield self.append(published)
+
+    def _planned_on(self, now: float) -> PlannedOn:
+        slowest = partial(self.leading.slowest, now, self._in_sync)
+        starting = partial(self.leading.starting, now, self._in_sync)
+        return self._journal.committed, slowest, starting, self.snapshots.barrier
+
+    @property
+    def _in_sync(self) -> tuple[Member, ...]:
+        row = self._lease.row
+        return () if row is None else row.in_sync
 
     def full_member(self) -> str | None:
         """R30: who is in sync and has no room for events."""
@@ -201,11 +209,7 @@ class Tenure:
     # -- the members -------------------------------------------------------------------------------
 
     def tick(self, now: float) -> Iterator[do.Action]:
-        leading, journal = self.leading, self._journal
-        if now - self._ticked_at > leading.timing.sync_timeout / 2:
-            leading.restart_timers(now)
-        self._ticked_at = now
-        lease = self._lease
+        leading, journal, lease = self.leading, self._journal, self._lease
         asks = (lease.failing or now >= lease.safe_until) and not lease.alone
         kept = self._retention.kept
         yield from leading.tick(now, journal.last.sequence, journal.committed, kept, asks)
@@ -232,7 +236,7 @@ class Tenure:
 
     def hold(self, now: float) -> float:
         """Behind which sequence who joins still needs records; see Leading.hold."""
-        return self.leading.hold(now, self._lease.row.in_sync if self._lease.row else ())
+        return self.leading.hold(now, self._in_sync)
 
     def wanted_in_sync(self, now: float) -> tuple[Member, ...] | None:
         """Whom the row should list; None while there is no row."""
@@ -268,7 +272,27 @@ class Tenure:
     def may_leave(self, now: float) -> bool:
         if self._parting_since is None or self.snapshots.idle(now) or not self.may_act(now):
             return True
-        return now - self._parting_since > LAST_SNAPSHOT_SECONDS_MAX
+        return now >= self._parting_since + LAST_SNAPSHOT_SECONDS_MAX
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def wake_at(self, now: float) -> float:
+        """When ``tick`` has something to do, if nothing but time goes on."""
+        acts = self.may_act(now) and self._lease.row is not None
+        return min(self.leading.wake_at(now), self.snapshots.wake_at(now) if acts else math.inf)
+
+    def leads_at(self, now: float) -> float:
+        """The same of what a holder does with each step while it is not stopping."""
+        if self.wants_another_row(now):
+            return now
+        moments = [ahead(now, self.authority_ends())]
+        if self.handover is not None and not self._lessee.releasing:
+            moments.append(self.handover.since + HANDOVER_SECONDS_MAX)
+        if self._parting_since is not None:
+            moments.append(self._parting_since + LAST_SNAPSHOT_SECONDS_MAX)
+        if self.may_act(now):
+            moments.append(self._deployment.next_mark_at(*self._planned_on(now)))
+        return min(moments)
 
     # -- giving the lease to another ---------------------------------------------------------------
 
@@ -325,13 +349,13 @@ class Tenure:
         handover = self.handover
         if handover is None or self._lessee.releasing:
             return
-        lease, since = self._lease, now - handover.since
-        row = lease.row
+        lease, row = self._lease, self._lease.row
         heir = next((m for m in row.in_sync if m.node == handover.to), None) if row else None
         paused = row is not None and row.paused  # R7: nobody could acquire what is released
         doubtful = lease.is_doubtful(now, self.authority_ends())
         holds = lease.mine and not lease.regressed and not doubtful
-        if heir is None or paused or since > HANDOVER_SECONDS_MAX or not holds:
+        late = now >= handover.since + HANDOVER_SECONDS_MAX
+        if heir is None or paused or late or not holds:
             self.handover = None
             yield Waits(f"{handover.to} could not take over")
             yield do.StartPublishing(self.epoch)

@@ -39,6 +39,10 @@ class UncutEvents:
         while self._runs and self._runs[0][0] <= sequence:
             self.events -= self._runs.popleft()[1]
 
+    def begins_by(self, sequence: int) -> bool:
+        """Whether a batch that ends there has events."""
+        return bool(self._runs) and self._runs[0][0] <= sequence
+
     def cut(self, committed: int, barrier: int | None = None) -> int | None:
         """Where the next batch ends: full, at the end of what is committed, or at the ``barrier``.
 

@@ -169,7 +169,13 @@ MUTANTS = (
         "self.read_once = False",
         "",
     ),
-    Mutant("R1", "lease", "Lease.due", "self.sent_at is None", ""),
+    Mutant(
+        "R1",
+        "lease",
+        "Lease.wake_at",
+        "self.next_at if self.sent_at is None else math.inf",
+        "self.next_at",
+    ),
     Mutant("I2", "lease", "Lease.wrote", "self.sent_at + self.timing.ttl", "now + self.timing.ttl"),
     Mutant(
         "I2",
@@ -316,8 +322,14 @@ MUTANTS = (
         "self.giving_up and incarnation is not None",
         "False",
     ),
-    Mutant("R26", "marks", "QueryMarks.plan", "self.unheard", ""),
-    Mutant("R26", "marks", "QueryMarks.plan", "self.last.number < self._given_up_through", "False"),
+    Mutant("R26", "marks", "QueryMarks.wake_at", "self.unheard", ""),
+    Mutant(
+        "R26",
+        "marks",
+        "QueryMarks._lacks_given_up",
+        "self.last.number < self._given_up_through",
+        "False",
+    ),
     Mutant("R26", "marks", "QueryMarks.numbers_passed", "n > known[s]", "False"),
     Mutant("R26", "marks", "QueryMarks.ledger_says", "self._given_up[sink] = batch", "pass"),
     # -- records -----------------------------------------------------------------------------------
@@ -395,22 +407,49 @@ MUTANTS = (
     ),
     Mutant("R18", "marks", "QueryMarks.answer", "self.wanted + 1", "self.wanted"),
     Mutant(
-        "R18", "marks", "QueryMarks.plan", "self.wanted != self.last.number", "self.wanted is None"
+        "R18",
+        "marks",
+        "QueryMarks.wake_at",
+        "self.wanted != self.last.number",
+        "self.wanted is None",
     ),
     Mutant(
         "R18", "deployment", "Deployment.runs", "self.marks[name].initial", "self.marks[name].last"
     ),
-    Mutant("I8", "marks", "QueryMarks.plan", "self.wanted != self.last.number", ""),
+    Mutant("I8", "marks", "QueryMarks.wake_at", "self.wanted != self.last.number", ""),
     Mutant("ticks", "marks", "QueryMarks._enter_outbox", "self._is_tick(number)", ""),
-    Mutant("ticks", "pace", "Pace.tick_due", "not self.quiet", ""),
-    Mutant("ticks", "pace", "Pace.tick_due", "self._ticks < TICKS_IN_A_ROW_MAX", ""),
-    Mutant("bounds", "marks", "QueryMarks.plan", "self._outbox_full()", ""),
+    Mutant("ticks", "pace", "Pace.tick_at", "self.quiet", ""),
+    Mutant("ticks", "pace", "Pace.tick_at", "self._ticks >= TICKS_IN_A_ROW_MAX", ""),
+    Mutant("bounds", "marks", "QueryMarks.wake_at", "self._outbox_full()", "False"),
     Mutant(
         "bounds",
         "marks",
         "QueryMarks._outbox_full",
         "self.kept.backlog if self.sinks else (0, 0)",
         "self.kept.backlog",
+    ),
+    # -- when to be woken --------------------------------------------------------------------------
+    Mutant("wake", "core", "Core.wake_at", "moments.append(self.lease.wake_at)", "pass"),
+    Mutant(
+        "wake",
+        "core",
+        "Core.wake_at",
+        "moments.append(self.querying.wake_at(self.journal.committed))",
+        "pass",
+    ),
+    Mutant(
+        "wake",
+        "core",
+        "Core.wake_at",
+        "moments.append(self.retention.wake_at(self._hold))",
+        "pass",
+    ),
+    Mutant(
+        "wake",
+        "tenure",
+        "Tenure.wake_at",
+        "self.snapshots.wake_at(now) if acts else math.inf",
+        "math.inf",
     ),
     # -- batches and sinks -------------------------------------------------------------------------
     Mutant("I7", "deployment", "Deployment.published", "event.batch <= known", "False"),
@@ -450,13 +489,19 @@ MUTANTS = (
         "",
     ),
     # -- members -----------------------------------------------------------------------------------
-    Mutant("R30", "leading", "Leading.admit", "peer.room", ""),
+    Mutant("R30", "leading", "Leading._near", "peer.room", ""),
     Mutant("R10", "querying", "Querying.warm", "not self.digests.differing", ""),
     Mutant("I6", "digests", "Digests._note", "other.get(batch, digest) == digest", "True"),
     Mutant("R26", "digests", "Digests.history_was_given_up", "self._theirs.clear()", "pass"),
     Mutant("I6", "digests", "Digests._note", "to.get(batch) == digest", "False"),
     # -- life of queries ---------------------------------------------------------------------------
-    Mutant("R20", "process", "QueryProcess.start", "self.incarnation is not None", ""),
+    Mutant(
+        "R20",
+        "process",
+        "QueryProcess.wake_at",
+        "self._start_at if self.incarnation is None else math.inf",
+        "self._start_at",
+    ),
     Mutant("R20", "querying", "Querying.hear", "self.process.adopt(event.incarnation)", "pass"),
     Mutant(
         "R22",
@@ -487,7 +532,7 @@ MUTANTS = (
     Mutant(
         "I15",
         "deployment",
-        "Deployment.next_marks",
+        "Deployment._running",
         "self.lives[name].state is QueryState.RUNNING",
         "True",
     ),
@@ -551,11 +596,11 @@ MUTANTS = (
         "self.lives[plan.name].refused(UNDECIDED)",
         "pass",
     ),
-    Mutant("R23", "deployment", "Deployment.runs", "self._is_current(name)", ""),
+    Mutant("R23", "deployment", "Deployment._ready", "self._is_current(name)", ""),
     Mutant(
         "R23",
         "deployment",
-        "Deployment.runs",
+        "Deployment._ready",
         "self.lives.items() if self.changed_at <= committed else ()",
         "self.lives.items()",
     ),

@@ -57,6 +57,7 @@ class Pair:
         self.warm = self.lag <= 1
         ack = Ack(1, "b-1", self.sequence, True, self.warm, batches)
         self.leading.acked(self.now, "b", ack)
+        self.leading.note_behind(self.now, (ME, OTHER), {"q": last})
         self.step(self.leading.slowest(self.now, (ME, OTHER), "q", last), rows)
 
     def step_beside_a_start(self) -> None:
@@ -116,6 +117,7 @@ def test_a_query_that_does_not_get_on_there_is_not_waited_for_though_another_doe
     in_sync = (ME, OTHER)
     for second in range(int(STUCK_AFTER_SECONDS) + 2):
         leading.acked(second, "b", Ack(1, "b-1", 1, True, False, (("p", second), ("r", 1))))
+    leading.note_behind(second, in_sync, {"p": second + 9, "r": second + 9})
     assert leading.slowest(second, in_sync, "p", second + 9) == second
     assert leading.slowest(second, in_sync, "r", second + 9) is None
     assert not leading.starting(second, in_sync, "q")

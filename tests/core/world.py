@@ -25,6 +25,7 @@ from tests.core.ghost import Ghost
 from tests.core.spark_world import SparkWorld
 from tests.core.surroundings import Disk, Surroundings
 from tests.core.truth import Truth, lineage_of, require
+from tests.core.wakefulness import Wakefulness
 
 TIMING = LeaseTiming(ttl=5.0, renew_every=1.0, margin=0.5)
 LIMITS = MarkLimits(
@@ -97,6 +98,7 @@ class World(SparkWorld):
         self.stamp_first_read_at = self.process_began_at = self.now
         self.wanted: dict[str, int] = {}
         self.ghost.linked = False
+        self.wakefulness = Wakefulness()
         self._inputs.clear()
         self._stepping = False
 
@@ -250,7 +252,7 @@ class World(SparkWorld):
         # ``broken`` stays when a step raises, so that nobody goes on with half of one.
         self._stepping = self.broken = True
         while self._inputs and self.alive:
-            for action in self.core.step(self.now, self._inputs.popleft()):
+            for action in self.wakefulness.step(self.core, self.now, self._inputs.popleft()):
                 self.truth.judge(action)
                 self.heard(action)
                 self._perform(action)

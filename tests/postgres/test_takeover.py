@@ -123,12 +123,11 @@ async def take_over(driver: Driver, store: Any, outages: Any, edge: Edge | None 
     """b hears a once, then nothing; the row stands still, and b takes over."""
     edge = edge or Edge(driver)
     driver.connect(Ports(*(edge, store, outages), *[edge] * 6, exit=lambda why: None))
-    ticks = asyncio.create_task(driver.tick())
+    driver.start()
     await async_wait_until(lambda: driver.core.role is Role.PASSIVE)
     driver.handle(on.PeerConnected("a"))
     driver.handle(on.PeerSaid("a", Heartbeat(1, 0)))
     await async_wait_until(lambda: driver.core.role is Role.ACTIVE, within=60)
-    ticks.cancel()
 
 
 async def test_the_outage_that_a_new_holder_measured_is_in_the_history(
@@ -151,9 +150,7 @@ async def test_what_is_tried_is_on_disk_before_it_is_sent(
     overtaking = Overtaking(driver, store)
     await take_over(driver, overtaking, store, overtaking.edge)
     assert overtaking.by_acquire == [False]
-    ticks = asyncio.create_task(driver.tick())
     await async_wait_until(lambda: any(overtaking.by_renewal))
-    ticks.cancel()
 
 
 async def test_a_history_that_cannot_be_written_is_told_once_and_stops_nothing(
@@ -173,10 +170,10 @@ async def test_a_node_that_has_failed_renews_nothing_and_keeps_nobody_waiting(
 ) -> None:
     """Its disk is gone, and it may take long to end: the other must be able to act meanwhile."""
     await take_over(driver, store, store)
-    await async_wait_until(lambda: driver.core.lease.sent_at is None)
     behind = driver.core.journal.committed + 1
     ack = asyncio.create_task(driver.committed(behind))
     await async_wait_until(lambda: driver.acks_waiting == 1)
+    await async_wait_until(lambda: driver.core.lease.sent_at is None)
     driver.fail(DiskFailed("the disk is gone"))
     with pytest.raises(NotActive, match="the disk is gone"):
         await ack

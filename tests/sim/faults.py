@@ -58,6 +58,7 @@ class Faults:
         group.database.slow = 0.1 if chance() < 0.3 else 0.0
         group.database.loses_replies = 0.1 if chance() < 0.3 else 0.0
         group.database.late = 0.08 if chance() < 0.3 else 0.0
+        group.wakes_late = 0.4 if chance() < 0.25 else 0.005
         group.sink_slow = 0.2 if chance() < 0.4 else 0.0
         if chance() < 0.25:
             group.network.drops = group.network.doubles = 0.02

@@ -48,6 +48,7 @@ class Group:
         self.sinks_away: set[str] = set()
         self.sink_slow, self.batch_max = 0.0, 0.4
         self.restart_within = 3.0
+        self.wakes_late = 0.005
         size = nodes or (3 if self.random.random() < THREE_NODES else 2)
         self.names = "abc"[:size]
         self.nodes = {name: self._node(name, engine) for name in self.names}

@@ -35,6 +35,24 @@ def _hunted(seed: int, rule: str, module: str, function: str, old: str, new: str
 
 
 HUNTED = (
+    _hunted(
+        1,
+        "wake",
+        "tenure",
+        "Tenure.leads_at",
+        "ahead(now, self.authority_ends())",
+        "math.inf",
+    ),
+    _hunted(1, "wake", "deployment", "Deployment.wake_at", "self._ready(committed)", "()"),
+    _hunted(1, "wake", "leading", "Leading.wake_at", "self.joining != self._near(now)", "False"),
+    _hunted(
+        1,
+        "wake",
+        "leading",
+        "Leading.wake_at",
+        "*(ahead(now, self._late_at(peer)) for peer in peers)",
+        "",
+    ),
     _hunted(1, "I3", "leading", "Leading.commit_limit", "in_sync | self.joining", "self.joining"),
     _hunted(3, "I3", "leading", "Leading.wanted", "self.match_of(m) >= committed", ""),
     _hunted(93, "P8", "leading", "Leading.wanted", "m == self.me or not self._is_lost(m, now)", ""),
@@ -301,8 +319,8 @@ TOLD = (
         schedules.a_holder_sleeps_while_another_keeps_other_revisions,
         "R29",
         "core",
-        "Core._trim",
-        "tenure is None or tenure.may_act(self.now)",
+        "Core._may_trim",
+        "self.tenure is None or self.tenure.may_act(self.now)",
         "True",
     ),
     _told(
@@ -316,9 +334,9 @@ TOLD = (
     _told(
         schedules.a_stopped_follower_does_not_think_its_leader_silent,
         "R13",
-        "tenure",
-        "Tenure.tick",
-        "leading.restart_timers(now)",
+        "leading",
+        "Leading.tick",
+        "self.restart_timers(now)",
         "pass",
     ),
     _told(
@@ -349,7 +367,7 @@ TOLD = (
         schedules.an_operator_gives_up_what_the_other_has,
         "R26",
         "marks",
-        "QueryMarks.plan",
+        "QueryMarks._lacks_given_up",
         "self.last.number < self._given_up_through",
         "False",
     ),

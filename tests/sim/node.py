@@ -6,6 +6,7 @@ shared database, messages over the network, records to the disk, batches through
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from ha_engine.core import actions as do
@@ -37,7 +38,8 @@ LIMITS = MarkLimits(
     outbox_bytes_max=100_000,
 )
 PLANS = (plan("delays", "flights", "board"), plan("storms", "flights weather", "archive"))
-TICK_SECONDS = 0.25
+SOONEST_SECONDS = 0.001
+NEEDLESS_TICK_SECONDS = 2.0
 LATE_RELEASE = 40.0
 
 
@@ -115,13 +117,14 @@ class SimNode(World):
         self.group.tell(self.node, event)
         self.group.facts.heard(self, event)
         super().feed(event)
+        self._arm()
 
     def settle(self) -> None:
         """Nothing here happens at once."""
 
     def _forget_process(self) -> None:
         super()._forget_process()
-        self.paused, self.waits_for = False, None
+        self.paused, self.waits_for, self._armed_for = False, None, math.inf
         self._backlog.clear()
         self.streams.stop()
         self.delivery.stop()
@@ -134,11 +137,31 @@ class SimNode(World):
         for record in self.disk.records:
             self._index(record)
         super().start(ticks=ticks)
-        self.later(self.random.uniform(0.05, TICK_SECONDS), self._tick)
+        self.later(self.random.expovariate(1 / NEEDLESS_TICK_SECONDS), self._tick_needlessly)
         self._attend_soon()
 
-    def _tick(self) -> None:
-        self.later(TICK_SECONDS / self.rate, self._tick)
+    def _arm(self) -> None:
+        """As the driver does it: the next Tick comes when the core wants one, or somewhat later."""
+        if not self.alive:
+            return
+        wake_at = self.core.wake_at()
+        if wake_at < self._armed_for:
+            self._armed_for = wake_at
+            delay = max(SOONEST_SECONDS, (wake_at - self.now) / self.rate)
+            late = self.random.uniform(0, self.group.wakes_late)
+            self.later(delay + late, lambda: self._wake(wake_at))
+
+    def _wake(self, armed_for: float) -> None:
+        if armed_for == self._armed_for:
+            self._armed_for = math.inf
+            if self.now >= self.core.wake_at():
+                self.feed(on.Tick())
+            else:
+                self._arm()
+
+    def _tick_needlessly(self) -> None:
+        """``wakefulness`` judges that this one does nothing."""
+        self.later(self.random.expovariate(1 / NEEDLESS_TICK_SECONDS), self._tick_needlessly)
         self.feed(on.Tick())
 
     def kill(self, *, query_process_dies: bool) -> None:

@@ -142,6 +142,7 @@ def alone_and_past_safe_until_it_takes_in_a_member(stage: Stage) -> None:
     stage.until(lambda: len(stage.in_sync) == 1)
     stage.wait(0.3)
     stage.group.database.up = False
+    stage.until(lambda: stage.a.core.lease.failing)
     stage.b.start()
     stage.wait(5)
     stage.group.database.up = True
@@ -319,9 +320,10 @@ def a_handover_meets_a_row_that_lost_writes(stage: Stage) -> None:
     group.producers.sending = False
     stage.wait(1)
     stage.until(lambda: a.core.lease.sent_at is not None)
-    stage.isolate(a)
+    group.database.unreachable.add("a")
     stage.until(lambda: a.core.lease.failing)
     a.feed(on.SwitchoverAsked(None, "operator"))
+    stage.isolate(a)
     tenure = a.core.tenure
     require(tenure is not None and tenure.handover is not None, "schedule", "no handover began")
     stage.until(lambda: tenure is not None and a.now > tenure.authority_ends())

@@ -1,0 +1,85 @@
+"""Judges ``Core.wake_at``: a Tick before that moment does nothing, and one at it does something.
+
+So a driver may sleep until then, however long that is, and never wakes for nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from array import array
+from collections import Counter, deque
+from collections.abc import Set
+from enum import Enum
+from typing import Any
+
+from ha_engine.core import actions as do
+from ha_engine.core import inputs as on
+from tests.core.truth import require
+
+IDLE_IN_A_ROW_MAX = 20
+"""Ticks that were asked for and did nothing. A moment at which a condition may change need not
+change anything; that every Tick asks for the next is what must not be."""
+
+OF_THE_STEP = {"now", "out"}
+
+
+def state_of(thing: Any, seen: set[int] | None = None) -> Any:
+    """All that a part of a core knows, in a form that can be compared later."""
+    seen = set() if seen is None else seen
+    match thing:
+        case None | bool() | int() | float() | str() | bytes() | Enum():
+            return thing
+        case array():
+            return thing.tolist()
+        case tuple() | list() | deque():
+            return [state_of(one, seen) for one in thing]
+        case dict():
+            return {key: state_of(value, seen) for key, value in thing.items()}
+        case Set():
+            return set(thing)
+    if dataclasses.is_dataclass(thing) and thing.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        return thing
+    if id(thing) in seen or not hasattr(thing, "__dict__"):
+        return None
+    seen.add(id(thing))
+    known = {name: value for name, value in vars(thing).items() if name not in OF_THE_STEP}
+    return {name: state_of(value, seen) for name, value in known.items()}
+
+
+class Wakefulness:
+    """Of one node process. ``counts``: Ticks that were not due, and those that were."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._idle = 0
+
+    def step(self, core: Any, now: float, event: on.Input) -> list[do.Action]:
+        """The step of ``core``, judged if it is a Tick."""
+        if not isinstance(event, on.Tick):
+            self._idle = 0
+            return list(core.step(now, event))
+        due, before = now >= core.wake_at(), state_of(core)
+        actions = list(core.step(now, event))
+        after = state_of(core)
+        idle = not actions and before == after
+        if not due:
+            self.counts["early"] += 1
+            require(
+                idle, "wake_at", f"a Tick before it led to {actions}, {_changed(before, after)}"
+            )
+            return actions
+        self.counts["due"] += 1
+        self._idle = self._idle + 1 if idle else 0
+        self.counts["idle"] += idle
+        again = core.wake_at()
+        require(not idle or again > now, "wake_at", f"a Tick at {now} did nothing and asks again")
+        require(self._idle < IDLE_IN_A_ROW_MAX, "wake_at", f"{self._idle} Ticks did nothing")
+        return actions
+
+
+def _changed(before: Any, after: Any, path: str = "core") -> str:
+    """Where two states differ."""
+    if isinstance(before, dict) and isinstance(after, dict) and before.keys() == after.keys():
+        parts = [_changed(before[key], after[key], f"{path}.{key}") for key in before]
+        return "; ".join(part for part in parts if part)
+    return "" if before == after else f"{path} was {before} and is {after}"

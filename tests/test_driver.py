@@ -1,0 +1,140 @@
+"""The driver sleeps until the moment that its core names. Time here passes while it does."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import selectors
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from ha_engine.alarm import SLEEP_SECONDS_MIN
+from ha_engine.core import inputs as on
+from ha_engine.driver import Driver
+from ha_engine.types import Role
+
+INPUT = on.LeaseChanged()
+
+
+class SleepingSelector(selectors.DefaultSelector):
+    """Waits for no time at all, and says how long it would have waited."""
+
+    slept = 0.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        self.slept += timeout or 0.0
+        return super().select(0)
+
+
+class WakingCore:
+    """Wants to be woken at ``moments``, one after the other, and remembers when it was."""
+
+    role, stopping = Role.PASSIVE, False
+
+    def __init__(self, *moments: float) -> None:
+        self.moments = [*moments]
+        self.ticks: list[float] = []
+        self.other = 0
+
+    def wake_at(self) -> float:
+        return self.moments[0] if self.moments else math.inf
+
+    def step(self, now: float, event: on.Input) -> list[Any]:
+        if isinstance(event, on.Tick):
+            self.ticks.append(now)
+            self.moments = self.moments[1:]
+        else:
+            self.other += 1
+        return []
+
+
+def run(core: Any, test: Callable[[Driver], Awaitable[None]]) -> SleepingSelector:
+    selector = SleepingSelector()
+    loop = asyncio.SelectorEventLoop(selector)
+    loop.time = lambda: selector.slept  # type: ignore[method-assign]
+
+    async def main() -> None:
+        driver = Driver(core, loop.time, 0.5)
+        driver.start()
+        await test(driver)
+        driver.close()
+
+    try:
+        loop.run_until_complete(main())
+    finally:
+        loop.close()
+    return selector
+
+
+def test_a_core_gets_a_tick_at_each_moment_that_it_asks_for_and_no_other() -> None:
+    core = WakingCore(1.0, 30.0, 3000.0)
+
+    async def sleep(driver: Driver) -> None:
+        await asyncio.sleep(10_000)
+
+    run(core, sleep)
+    assert [round(at, 2) for at in core.ticks] == [1.0, 30.0, 3000.0]
+
+
+def test_an_input_that_brings_a_moment_forward_is_not_delayed_by_the_timer() -> None:
+    core = WakingCore(100.0)
+
+    async def bring_forward(driver: Driver) -> None:
+        await asyncio.sleep(1)
+        core.moments = [2.0]
+        driver.handle(INPUT)
+        await asyncio.sleep(200)
+
+    run(core, bring_forward)
+    assert [round(at, 2) for at in core.ticks] == [2.0]
+
+
+def test_a_moment_that_an_input_put_off_brings_no_tick() -> None:
+    core = WakingCore(2.0)
+
+    async def put_off(driver: Driver) -> None:
+        await asyncio.sleep(1)
+        core.moments = [50.0]
+        driver.handle(INPUT)
+        await asyncio.sleep(200)
+
+    run(core, put_off)
+    assert [round(at, 2) for at in core.ticks] == [50.0]
+
+
+def test_a_core_that_always_wants_a_tick_does_not_take_the_processor() -> None:
+    core = WakingCore(*[-math.inf] * 100)
+
+    async def sleep(driver: Driver) -> None:
+        await asyncio.sleep(1)
+
+    run(core, sleep)
+    assert len(core.ticks) == 100
+    gaps = [after - before for before, after in zip(core.ticks, core.ticks[1:], strict=False)]
+    assert min(gaps) >= SLEEP_SECONDS_MIN * 0.99
+
+
+def test_inputs_in_quick_succession_do_not_put_a_tick_off() -> None:
+    core = WakingCore(0.0)
+
+    async def flood(driver: Driver) -> None:
+        for n in range(20):
+            core.moments = core.moments and [-float(n)]
+            driver.handle(INPUT)
+            await asyncio.sleep(SLEEP_SECONDS_MIN / 4)
+
+    run(core, flood)
+    assert core.other == 20
+    assert len(core.ticks) == 1
+    assert core.ticks[0] < 3 * SLEEP_SECONDS_MIN
+
+
+def test_nobody_is_woken_who_has_ended() -> None:
+    core = WakingCore(5.0)
+
+    async def end(driver: Driver) -> None:
+        driver.end()
+        await asyncio.sleep(20)
+
+    run(core, end)
+    assert core.ticks == []

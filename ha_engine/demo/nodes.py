@@ -110,12 +110,12 @@ class DemoPair:
             for node in self.nodes:
                 node.start()
             yield
-            self._stop()
         finally:
             for node in self.nodes:
                 node.kill_everything()
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """Asks both, and waits; what then is left, the end of ``running`` kills."""
         for node in self.nodes:
             node.ask_to_stop()
         until = time.monotonic() + STOP_SECONDS_MAX

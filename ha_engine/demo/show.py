@@ -160,6 +160,8 @@ class _Demo:
                 self._finish()
             finally:
                 self.traffic.stop()
+            with self.steps.step("stop", "both nodes stop"):
+                self.pair.stop()
 
     def _start(self) -> None:
         with self.steps.step("start", "two nodes start") as step:

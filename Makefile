@@ -15,7 +15,7 @@ ARGS ?=
 SEEDS ?= 2000
 SHARE ?= 0.33
 WORKERS ?= 2
-TIER := -m 'not nightly' -n $(WORKERS) --dist loadgroup --durations=50
+TIER := -m 'not nightly' -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=50
 
 .PHONY: help setup demo demo-slow test test-all test-slow sim diagram reference docs check wheel proto proto-check bench constraints clean distclean java python
 

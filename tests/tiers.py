@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path
 
 import pytest
 
@@ -18,8 +17,7 @@ SHARES = 8
 SEEDS, THOROUGH_SEEDS = 300, 2000
 NIGHTLY = "nightly"
 _ELSEWHERE = "another day's share of 'make test' runs it"
-_ONE_SESSION = Path("tests/query")
-"""Its files share a Spark session, so one worker runs them all."""
+_LONG = ("spark", "slow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +63,7 @@ def seeds(config: pytest.Config) -> int:
 
 
 def sort_out(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what another share has as nightly; keep together what one worker must run."""
+    """Mark as nightly what another share has; put the long files first, for workers to share."""
     share: Share = config.getoption("share")
     cases: Counter[str] = Counter()
     for item in items:
@@ -73,9 +71,8 @@ def sort_out(config: pytest.Config, items: list[pytest.Item]) -> None:
         if item.get_closest_marker("rotates") and not share.has(cases[test]):
             item.add_marker(pytest.mark.nightly(_ELSEWHERE))
         cases[test] += 1
-        path = item.path.relative_to(config.rootpath)
-        home = _ONE_SESSION if path.is_relative_to(_ONE_SESSION) else path
-        item.add_marker(pytest.mark.xdist_group(str(home)))
         for mark in item.iter_markers(NIGHTLY):
             if not (len(mark.args) == 1 and isinstance(mark.args[0], str)):
                 raise pytest.UsageError(f"{item.nodeid} is nightly without a reason")
+    long = {item.path for item in items if any(map(item.get_closest_marker, _LONG))}
+    items.sort(key=lambda item: item.path not in long)

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,11 +20,18 @@ pytestmark = [pytest.mark.slow]
 PATIENCE = 60
 
 
-@pytest.fixture
-def pair(node_database: str, tmp_path: Path) -> Iterator[Pair]:
-    with running_pair(Pair(tmp_path, APPLICATION, node_database, NodeWithoutSpark)) as pair:
-        wait_until(lambda: _both_see_each_other(pair), within=PATIENCE, every=0.1)
+@pytest.fixture(scope="module")
+def running(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    home = tmp_path_factory.mktemp("cluster")
+    with running_pair(Pair(home, APPLICATION, module_database, NodeWithoutSpark)) as pair:
         yield pair
+
+
+@pytest.fixture
+def pair(running: Pair) -> Pair:
+    """One for all tests of the module: who silences a node brings it back."""
+    wait_until(lambda: _both_see_each_other(running), within=PATIENCE, every=0.1)
+    return running
 
 
 def cluster(node: NodeUnderTest) -> dict[str, Any]:

@@ -194,7 +194,7 @@ class Node:
             await self._shut(local_server, tasks)
 
     async def _shut(self, local_server: Any, tasks: list[asyncio.Task[None]]) -> None:
-        self.web.should_exit = True
+        self.web.stop()
         await self.receivers.stop()
         await self.ingest.stop()
         await self.peers.stop()

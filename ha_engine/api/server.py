@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import ssl
@@ -17,12 +18,15 @@ from ha_engine.config.quantities import split_address
 from ha_engine.errors import AddressInUse
 
 GRACE_SECONDS = 3
+DATE_SECONDS = 1.0
 
 
 class WebServer(uvicorn.Server):
     """uvicorn without its signal handlers: the node has its own."""
 
     def __init__(self, application: Any, http: HttpConfig) -> None:
+        self._stopping = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._tls, self._newest = http.tls, server_context(http.tls, "http.tls")
         super().__init__(
             uvicorn.Config(
@@ -48,6 +52,19 @@ class WebServer(uvicorn.Server):
         one for callers that know another kind of key, and no key at all where it fails midway."""
         if self._newest is not None:
             connection.context = self._newest
+
+    async def main_loop(self) -> None:
+        """uvicorn's looks ten times a second whether it is to stop; one look renews the Date."""
+        self._loop = asyncio.get_running_loop()
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), DATE_SECONDS)
+
+    def stop(self) -> None:
+        """From any thread."""
+        self.should_exit = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stopping.set)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

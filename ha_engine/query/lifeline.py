@@ -7,13 +7,12 @@ it from a socket that it is not reading.
 from __future__ import annotations
 
 import os
+import select
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-LOOK_EVERY_SECONDS = 0.25
 ORPHANED_EXIT_CODE = 3
 _DEAD = "ZX"
 
@@ -84,17 +83,35 @@ def end_without(parent: str | None) -> None:
 
 
 def end_with_parent(*others: ProcessId, end: Callable[[], None] | None = None) -> threading.Thread:
-    """Watch the parent and ``others``; call ``end`` (default: exit now) when one of them goes."""
+    """Watch the parent and ``others``; call ``end`` (default: exit now) when one of them goes.
+
+    The kernel wakes the thread, so that a process at rest costs nothing for it.
+    """
     parent = os.getppid()
+    ends = _ends_of(parent, *(other.pid for other in others))
+    # What was opened may be a process that has the pid of one that is gone.
+    gone = os.getppid() != parent or not all(other.is_alive() for other in others)
 
     def watch() -> None:
-        while os.getppid() == parent and all(other.is_alive() for other in others):
-            time.sleep(LOOK_EVERY_SECONDS)
+        if ends is not None and not gone:
+            ends.poll()
         (end or _exit_now)()
 
     thread = threading.Thread(target=watch, name="lifeline", daemon=True)
     thread.start()
     return thread
+
+
+def _ends_of(*pids: int) -> select.poll | None:
+    """Polls for the first of ``pids`` that ends; None where one has ended. Their descriptors stay
+    open as long as this process lives. A parent outside of this pid namespace is 0."""
+    ends = select.poll()
+    try:
+        for pid in filter(None, pids):
+            ends.register(os.pidfd_open(pid), select.POLLIN)
+    except ProcessLookupError:
+        return None
+    return ends
 
 
 def _exit_now() -> None:

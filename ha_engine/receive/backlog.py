@@ -17,6 +17,8 @@ from ha_engine.errors import Backpressure
 log = structlog.get_logger(__name__)
 
 LOOK_EVERY_SECONDS = 0.2
+REST_SECONDS = 1.0
+"""From one look to the next while the journal does not grow: only others can fill the disk then."""
 DISK_RETRY_SECONDS = 5.0
 
 
@@ -51,8 +53,9 @@ class Disk:
 
     async def watch(self, changed: Callable[[bool], None]) -> None:
         """Calls ``changed`` with whether there is room, each time that this is new."""
-        had_room = True
+        had_room, size = True, -1
         while True:
+            before, size = size, self.journal_size()
             lack = self.lack
             has_room = lack is None
             if has_room != had_room:
@@ -62,7 +65,7 @@ class Disk:
                 else:
                     log.warning("there is no room for events", why=lack)
                 changed(has_room)
-            await asyncio.sleep(LOOK_EVERY_SECONDS)
+            await asyncio.sleep(LOOK_EVERY_SECONDS if size != before else REST_SECONDS)
 
     def _free_bytes(self) -> int:
         now = time.monotonic()

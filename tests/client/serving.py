@@ -36,5 +36,5 @@ def running(server: WebServer, scheme: str) -> Iterator[str]:
     try:
         yield f"{scheme}://127.0.0.1:{socket.getsockname()[1]}"
     finally:
-        server.should_exit = True
+        server.stop()
         thread.join(10)

@@ -120,9 +120,9 @@ def failover(count: int = 12, ttl: str = "5s", keep: Keep = None) -> None:
 
 
 @app.command()
-def idle(rounds: Rounds = 2, seconds: Seconds = 60, keep: Keep = None) -> None:
-    """CPU of a node without input."""
-    _finish(Runs(console, keep).idle(rounds, seconds))
+def idle(rounds: Rounds = 2, seconds: Seconds = 60, queries: int = 3, keep: Keep = None) -> None:
+    """CPU and wake-ups of a node without input, and what watchers of its status cost."""
+    _finish(Runs(console, keep).idle(rounds, seconds, queries))
 
 
 @app.command()

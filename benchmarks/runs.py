@@ -154,11 +154,11 @@ class Runs:
         receive.measure(receive.Load(seconds, connections=32), rounds, self._keep, result)
         return result
 
-    def idle(self, rounds: int, seconds: float) -> Result:
+    def idle(self, rounds: int, seconds: float, queries: int = len(WORKLOADS)) -> Result:
         result = Result("idle")
         with (
             self._place("idle") as (directory, db),
-            engine_side(directory / "engine", db) as engine,
+            engine_side(directory / "engine", db, WORKLOADS[:queries]) as engine,
         ):
             measure_idle(engine, seconds, rounds, result, self._console)
         return result

@@ -268,6 +268,7 @@ class Node:
             operator.retry,
             self._alive,
             operator.switch_over,
+            self._version,
         )
         parts = self.intake, self.lease_admin, self.archive, self.config.group
         return web_application(view, core, handle, *parts, access_of(self.config))
@@ -292,6 +293,12 @@ class Node:
             self.started_at,
             boottime(),
         )
+
+    def _version(self) -> object:
+        """Differs once a caller can know that the status has to."""
+        gate, driver = self.metrics.gate, self.driver
+        rejected = sum(gate.requests_rejected.values())
+        return driver.steps, gate.rows_accepted, gate.rows_duplicate, rejected, self.reloader.last
 
     def _queues(self) -> Queues:
         writer, room = self.writer, self.gate.room

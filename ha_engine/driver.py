@@ -51,6 +51,8 @@ class Driver:
         self.arrivals = Arrivals()
         self._inputs: deque[on.Input] = deque()
         self._stepping = False
+        # How often the core has taken an input.
+        self.steps = 0
         self._alarm = Alarm(clock, core.wake_at, self._tick)
         # A heap: a retry may wait for an older record than those who came before it.
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
@@ -75,6 +77,7 @@ class Driver:
         try:
             while self._inputs and not self.ended.done():
                 event = self._inputs.popleft()
+                self.steps += 1
                 for action in self.core.step(self._clock(), event):
                     self._count(action, event)
                     self._perform(action)

@@ -19,6 +19,7 @@ from ha_engine.api.bodies import Check, Handover, NotHere, Revived
 from ha_engine.api.cluster_body import Cluster
 from ha_engine.api.openapi import openapi_route
 from ha_engine.api.requests import SkipBody, SwitchoverBody
+from ha_engine.api.shared import SharedAnswer
 from ha_engine.api.status_body import Status
 from ha_engine.operation import Answer, Operation, OperationRoute, Parameter, guarded
 
@@ -71,7 +72,8 @@ _SWITCHOVER = Operation(
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """What the routes may ask of a node."""
+    """What the routes may ask of a node. Two equal ``version`` say that the node has not changed
+    meanwhile; the default says that of no two moments."""
 
     status: Callable[[], Mapping[str, Any]]
     cluster: Callable[[], Mapping[str, Any]]
@@ -80,14 +82,15 @@ class NodeView:
     retry: Callable[[str], str]
     alive: Callable[[], bool]
     switchover: Callable[[str | None, str], str]
+    version: Callable[[], object] = object
 
 
 def application(view: NodeView, others: Sequence[OperationRoute], access: Access) -> Starlette:
     """The ASGI application of a node; ``others`` are the routes of ingest and of the lease."""
     routes = [
         *others,
-        OperationRoute("/v1/status", _tree(view.status), _STATUS, "GET"),
-        OperationRoute("/v1/cluster", _tree(view.cluster), _CLUSTER, "GET"),
+        OperationRoute("/v1/status", _tree(view, view.status), _STATUS, "GET"),
+        OperationRoute("/v1/cluster", _tree(view, view.cluster), _CLUSTER, "GET"),
         OperationRoute("/v1/queries/{query}/skip", _skip(view), _SKIP, "POST"),
         OperationRoute("/v1/queries/{query}/retry", _retry(view), _RETRY, "POST"),
         OperationRoute("/v1/switchover", _switchover(view), _SWITCHOVER, "POST"),
@@ -116,16 +119,20 @@ def _allowed(request: Request) -> list[str]:
     return sorted({method for route in there for method in route.methods or ()})
 
 
-def _tree(ask: Callable[[], Mapping[str, Any]]) -> Any:
-    async def respond(request: Request) -> JSONResponse:
-        return JSONResponse(ask())
+def _tree(view: NodeView, ask: Callable[[], Mapping[str, Any]]) -> Any:
+    answer = SharedAnswer(lambda: bytes(JSONResponse(ask()).body), view.version)
+
+    async def respond(request: Request) -> Response:
+        return Response(answer.body(), media_type=JSONResponse.media_type)
 
     return respond
 
 
 def _metrics(view: NodeView) -> Any:
+    answer = SharedAnswer(view.exposition, view.version)
+
     async def respond(request: Request) -> Response:
-        return Response(view.exposition(), media_type=PROMETHEUS_TEXT)
+        return Response(answer.body(), media_type=PROMETHEUS_TEXT)
 
     return respond
 

@@ -30,6 +30,7 @@ from ha_engine.errors import (
     NotActive,
 )
 from ha_engine.ports import Outages, Ports
+from ha_engine.reachability import Reachability
 from ha_engine.tally import Tally
 from ha_engine.types import Events, Position, Record, Role
 
@@ -60,7 +61,7 @@ class Driver:
         self._threads = ThreadPoolExecutor(LEASE_THREADS, thread_name_prefix="lease")
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="keeper")
         self._tasks: set[asyncio.Task[None]] = set()
-        self._database_away = False
+        self._reachability = Reachability(clock)
         self._kept: asyncio.Future[None] | None = None
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -276,18 +277,16 @@ class Driver:
         except EngineError as error:
             outcome = on.DatabaseUnreachable(str(error))
         self.tally.database_asked(time.monotonic() - began)
-        self._tell_of_database(outcome)
+        self._note_database(outcome)
         self.handle(outcome)
 
-    def _tell_of_database(self, outcome: on.Input) -> None:
-        """A line when it goes and one when it is back, however long it is away."""
-        reason = outcome.reason if isinstance(outcome, on.DatabaseUnreachable) else ""
-        self.tally.database_failures += bool(reason)
-        if reason and not self._database_away:
-            log.warning("the database does not answer; it is asked again and again", reason=reason)
-        elif self._database_away and not reason:
-            log.info("the database answers again")
-        self._database_away = bool(reason)
+    def _note_database(self, outcome: on.Input) -> None:
+        match outcome:
+            case on.DatabaseUnreachable(reason):
+                self.tally.database_failures += 1
+                self._reachability.failed(reason)
+            case _:
+                self._reachability.answered()
 
     def _ask(self, action: do.Action) -> on.Input:
         assert self._ports is not None

@@ -1,0 +1,41 @@
+"""When the log says that the database is unreachable, and when that it answers again.
+
+On a slow host single calls are late every few seconds. A line for each would hide the others; the
+metric ``ha_engine_database_failures`` counts them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+HELD_SECONDS = 10.0
+"""So long every call is answered before the log says that the database answers."""
+
+
+class Reachability:
+    """Of the database, by the outcome of each call."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        # When the first of the failures came that the log has told of, and how many there were.
+        self._unreachable_since: float | None = None
+        self._failures = 0
+        self._failed_at = 0.0
+
+    def failed(self, reason: str) -> None:
+        now = self._clock()
+        if self._unreachable_since is None:
+            self._unreachable_since, self._failures = now, 0
+            log.warning("database unreachable, retrying", reason=reason)
+        self._failures, self._failed_at = self._failures + 1, now
+
+    def answered(self) -> None:
+        since, now = self._unreachable_since, self._clock()
+        if since is not None and now >= self._failed_at + HELD_SECONDS:
+            seconds = round(self._failed_at - since, 1)
+            log.info("database answers again", failures=self._failures, seconds=seconds)
+            self._unreachable_since = None

@@ -4,7 +4,6 @@ them in order."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -18,7 +17,7 @@ from ha_engine.api.cluster import cluster_of
 from ha_engine.api.cluster_body import Cluster
 from ha_engine.api.http import NodeView
 from ha_engine.api.page import WithPage
-from ha_engine.api.server import WebServer, listen
+from ha_engine.api.server import WebServer
 from ha_engine.api.status import Queues, status_of
 from ha_engine.api.status_body import Status
 from ha_engine.archive.restoring import finish
@@ -35,12 +34,13 @@ from ha_engine.assembly import (
 from ha_engine.config import Config
 from ha_engine.core import inputs as on
 from ha_engine.data_dir import DataDirectory
-from ha_engine.database_assembly import lease_listener_of, lease_store_of
+from ha_engine.database_assembly import lease_listener_of, lease_store_of, release_earlier
 from ha_engine.driver import Driver
 from ha_engine.errors import ConfigError
 from ha_engine.journal import Journal
 from ha_engine.journal.writer import JournalWriter
 from ha_engine.keeper import Keeper, give_up, restore
+from ha_engine.listening import listen
 from ha_engine.local_answers import LocalAnswers
 from ha_engine.metrics import NodeMetrics
 from ha_engine.notify import Condition, ServiceManager
@@ -59,10 +59,11 @@ from ha_engine.reloading import Reloader
 from ha_engine.runtime_dir import make_runtime_dir
 from ha_engine.sink_assembly import sinks_of
 from ha_engine.source_assembly import receivers_of
+from ha_engine.supervisor_link import NoSupervisor, SupervisorLink
 from ha_engine.sync import EventSync
 from ha_engine.sync_owner import SyncOwner
 from ha_engine.tally import Tally
-from ha_engine.types import Position
+from ha_engine.types import Holder, Position
 from ha_engine.web import web_application
 
 log = structlog.get_logger(__name__)
@@ -81,10 +82,11 @@ class Node:
         config: Config,
         read_config: Callable[[], Config],
         process_id: str,
-        living: str | None,
+        supervisor: SupervisorLink | NoSupervisor,
         service: ServiceManager,
     ) -> None:
         self.config, self.service, self.started_at = config, service, time.monotonic()
+        self.supervisor, living = supervisor, supervisor.living
         self.application = load_application(config.application)
         self.data = DataDirectory(config.node.data_dir, process_id)
         self.journal, self.outbox = self._open(living)
@@ -153,8 +155,9 @@ class Node:
 
     # -- life --------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Serves until it is asked to stop. Raises what broke it."""
+    async def run(self, earlier: str | None = None) -> None:
+        """Serves until it is asked to stop. Raises what broke it. ``earlier`` is the dead process
+        that had the data directory before."""
         last, streams = self.journal.last.sequence, self.application.streams
         self.driver.arrivals.stand_on(boottime(), last, streams)
         for failed in (self.publisher.failed, self.receivers.failed):
@@ -166,6 +169,7 @@ class Node:
                 self.lease_admin,
                 self.receivers,
                 self.publisher,
+                self.supervisor,
                 self.local,
                 Keeper(self.data, self.journal, self.writer, self.outbox),
                 self.peers,
@@ -176,17 +180,20 @@ class Node:
         web_socket = listen(self.config.http.listen)
         runtime_dir = make_runtime_dir(self.config.socket_path.parent)
         local_server = await serve(self.local, str(runtime_dir / self.config.socket_path.name))
+        self.supervisor.tell("served", {})
         await self.peers.start()
         await self.ingest.start()
         if self.config.event_sync.peers:
             self.listener.start()
+        self.driver.start()
         tasks = [
             self._watch(self.web.serve(sockets=[web_socket]), "http"),
-            self._watch(self._start_ticks(), "first tick"),
+            self._watch(self.supervisor.attend(self.driver, self.observer.stepped), "supervisor"),
             self._watch(self.archive.watch(self._revisions_seen), "revisions"),
             # R30: the peer hears with the next ack that there is no room, and that there is again.
             self._watch(self.disk.watch(self._room_changed), "disk"),
             self._watch(self.service.attend(self._condition), "service manager"),
+            self._watch(self._release(earlier), "release"),
         ]
         try:
             await self.driver.ended
@@ -234,17 +241,18 @@ class Node:
         let_in(self.served, access)
         self.ingest.let_in(access)
         logs.configure(config.log, node=config.node.id, process="node")
+        self.supervisor.tell("log", config.log.model_dump())
         self.disk.min_free, self.disk.journal_max = config.journal.min_free, config.journal.max_size
         self.archive.keep = config.snapshot.revisions_to_keep
         self.driver.handle(on.SnapshotEvery(config.snapshot.interval))
         self.web.renew_certificate()
         self.ingest.look_at_certificate()
 
-    async def _start_ticks(self) -> None:
-        """The supervisor says first what still runs, so that no second query process is started."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.local.supervised.wait(), 10)
-        self.driver.start()
+    async def _release(self, earlier: str | None) -> None:
+        """The lease of a process that died with its supervisor: nobody else gives it up."""
+        if earlier is not None:
+            dead = Holder(self.config.node.id, earlier)
+            await release_earlier(self.config, dead)
 
     def _watch(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """A background task that ends takes the node down, with its reason."""

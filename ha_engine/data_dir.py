@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
-from dataclasses import asdict
 from pathlib import Path
 
 from ha_engine import base_file
 from ha_engine.core import HighWater
 from ha_engine.directory_lock import lock_for_process
-from ha_engine.durable import fsync_directory
-from ha_engine.errors import DiskFailed
-from ha_engine.types import DatabaseIdentity
-
-_HIGH_WATER = "high_water.json"
-
-
-def kept_high_water(path: Path) -> HighWater:
-    """What was kept last below ``path``; the lowest possible in a new directory."""
-    try:
-        kept = json.loads((path / _HIGH_WATER).read_text())
-    except FileNotFoundError:
-        return HighWater()
-    identity = DatabaseIdentity(**kept["identity"]) if kept["identity"] else None
-    forced, tried = kept.get("forced", 0), kept.get("tried", (0, 0))
-    return HighWater(kept["epoch"], kept["version"], identity, forced, tuple(tried))
+from ha_engine.high_water import keep_high_water, kept_high_water
 
 
 class DataDirectory:
@@ -58,14 +41,4 @@ class DataDirectory:
 
     def keep(self, high_water: HighWater) -> None:
         """Durable when it returns. Blocks for two fsyncs. Raises DiskFailed."""
-        target, draft = self.path / _HIGH_WATER, self.path / "high_water.tmp"
-        try:
-            with draft.open("w") as file:
-                json.dump(asdict(high_water), file)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(target)
-            # Else a loss of power may bring back the file before: R5 would forget an epoch.
-            fsync_directory(self.path)
-        except OSError as error:
-            raise DiskFailed(f"{target} cannot be written: {error.strerror}") from error
+        keep_high_water(self.path, high_water)

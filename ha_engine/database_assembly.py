@@ -5,12 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import structlog
 from sqlalchemy import Engine
 
 from ha_engine.config import Config
+from ha_engine.errors import EngineError
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.lease_listener import LeaseListener
 from ha_engine.postgres.lease_store import PostgresLeaseStore
+from ha_engine.releasing import release_within
+from ha_engine.types import Holder
+
+log = structlog.get_logger(__name__)
 
 
 def lease_store_of(config: Config, url: str | None = None) -> PostgresLeaseStore:
@@ -44,3 +50,15 @@ def lease_listener_of(config: Config, heard: Callable[[], None]) -> LeaseListene
         lambda: loop.call_soon_threadsafe(heard),
         schema=config.database.schema_name,
     )
+
+
+async def release_earlier(config: Config, dead: Holder) -> None:
+    """Give up the lease of a process of this node that is certainly dead; once the ttl has passed,
+    it has ended by itself."""
+    store = lease_store_of(config)
+    try:
+        await release_within(store, dead, config.node.data_dir, config.lease.ttl)
+    except (EngineError, OSError, ValueError) as error:  # the latter of the high water's file
+        log.warning("lease not released; it ends by itself", reason=str(error))
+    finally:
+        store.close()

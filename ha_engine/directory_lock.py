@@ -10,7 +10,10 @@ from pathlib import Path
 from ha_engine.durable import boot_id
 from ha_engine.errors import DataDirectoryLocked
 
-_LOCK = "node.lock"
+SUPERVISOR_LOCK = "supervisor.lock"
+NODE_LOCK = "node.lock"
+USERS_LOCK = "users.lock"
+"""In the directory of an embedded database."""
 _NAME_BYTES_MAX = 512
 
 
@@ -31,9 +34,17 @@ def lock_directory(path: Path, name: str) -> int:
     return lock
 
 
+def share_directory(path: Path, name: str) -> int:
+    """Makes ``path`` and locks ``name`` in it beside others; waits for who has it alone."""
+    path.mkdir(parents=True, exist_ok=True)
+    lock = os.open(path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    return lock
+
+
 def lock_for_process(path: Path, process_id: str) -> int:
     """As ``lock_directory``, for a node process, whose name stays there when it is dead."""
-    lock = lock_directory(path, _LOCK)
+    lock = lock_directory(path, NODE_LOCK)
     # Where the disk is full, what is left names a process that is dead as well, or nobody.
     with contextlib.suppress(OSError):
         os.ftruncate(lock, 0)
@@ -41,17 +52,16 @@ def lock_for_process(path: Path, process_id: str) -> int:
     return lock
 
 
-def last_process(path: Path) -> str | None:
+def earlier_process(path: Path) -> str | None:
     """The node process that had ``path`` last, if it is certainly dead; None if nobody knows.
+
+    Raises DataDirectoryLocked when one has it now.
 
     It had the lock until it died, and the lock is free. That proves nothing of a process on another
     host, or before this one's kernel started, nor of one that has the original of a copy: each of
     them had a lock of its own.
     """
-    try:
-        lock = lock_directory(path, _LOCK)
-    except DataDirectoryLocked:
-        return None
+    lock = lock_directory(path, NODE_LOCK)
     try:
         name, _, here = os.pread(lock, _NAME_BYTES_MAX, 0).decode(errors="replace").partition(" ")
         return name if here == _whereabouts(lock) else None

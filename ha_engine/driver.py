@@ -214,9 +214,9 @@ class Driver:
             case do.StopPublishing():
                 self._spawn(ports.publishing.stop(), "stop publishing")
             case do.StartQueryProcess(incarnation):
-                ports.process_link.start_process(incarnation)
+                ports.supervisor.start_process(incarnation)
             case do.StopQueryProcess(incarnation, reason):
-                ports.process_link.stop_process(incarnation, reason)
+                ports.supervisor.stop_process(incarnation, reason)
             case do.RunQuery() if action.must_resume:
                 self._spawn(self._resume_query(ports, action), "resume a query")
             case do.RunQuery():

@@ -13,6 +13,14 @@ class EngineError(Exception):
     exit_code = 1
 
 
+def sentence_of(error: BaseException) -> str:
+    """What a command says of the error that ended it."""
+    if isinstance(error, EngineError):
+        return str(error)
+    reason = f"{type(error).__name__}: {error}"
+    return f"unexpected {reason}; 'ha-engine --debug …' shows where"
+
+
 class InvariantBroken(EngineError):
     """The core found one of I1..I15 untrue after a step; the process ends and does not guess."""
 
@@ -286,6 +294,10 @@ class QueryProcessFailed(EngineError):
 
 class HostKilled(QueryProcessFailed):
     """The host ended a process of Spark's, mostly for want of memory; no batch is to blame."""
+
+
+class SupervisorGone(EngineError):
+    """The parent of the node process ended; nobody starts or reaps Spark for it."""
 
 
 class DeliveryFailed(EngineError):

@@ -16,14 +16,9 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from ha_engine.config import LogConfig
+from ha_engine.redaction import REDACTED, redact
 
-REDACTED = "**redacted**"
 _SECRET_NAMES = re.compile(r"password|passwd|secret|token|authorization|api_?key", re.IGNORECASE)
-_SECRETS_IN_TEXT = re.compile(
-    r"(?P<before>://[^/\s:@]*:)[^/\s@]+(?=@)"  # the password of a URL
-    r"|(?P<name>\b(?:password|passwd|token|secret)=)[^\s&'\"]+",  # of a connection string
-    re.IGNORECASE,
-)
 _CHATTY = ("py4j", "grpc", "alembic", "asyncio", "httpx", "httpcore", "uvicorn.access")
 """Libraries whose info lines would bury ours; their warnings are kept."""
 _SELF_MADE = ("uvicorn", "uvicorn.error", "uvicorn.access")
@@ -51,11 +46,6 @@ def configure(log: LogConfig, *, node: str, process: str, stream: TextIO | None 
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
-
-
-def redact(text: str) -> str:
-    """``text`` with the passwords of URLs and connection strings blotted out."""
-    return _SECRETS_IN_TEXT.sub(lambda m: (m["before"] or m["name"]) + REDACTED, text)
 
 
 def _route_standard_logging(handler: logging.Handler, level: int) -> None:

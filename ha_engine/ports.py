@@ -65,11 +65,16 @@ class Publishing(Protocol):
     async def stop(self) -> None: ...
 
 
-class QueryProcessLink(Protocol):
-    """The way to the supervisor and to the query process."""
+class Supervisor(Protocol):
+    """Starts and ends the query process."""
 
     def start_process(self, incarnation: str) -> None: ...
     def stop_process(self, incarnation: str, reason: str) -> None: ...
+
+
+class QueryProcessLink(Protocol):
+    """The way to the query process."""
+
     def run_query(self, query: do.RunQuery) -> None: ...
     def answer_mark(self, mark: Mark) -> None: ...
 
@@ -117,6 +122,7 @@ class Ports:
     outages: Outages
     receivers: Receivers
     publishing: Publishing
+    supervisor: Supervisor
     process_link: QueryProcessLink
     keeper: Keeper
     peers: Peers

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ha_engine.archive.restoring import WHOLE
 from ha_engine.config import Config
-from ha_engine.directory_lock import lock_directory
+from ha_engine.directory_lock import NODE_LOCK, SUPERVISOR_LOCK, lock_directory
 from ha_engine.durable import fsync_directory
 from ha_engine.errors import (
     ConfigError,
@@ -58,7 +58,7 @@ def stopped(config: Config) -> Iterator[None]:
     """Holds the locks of the node and of its supervisor meanwhile; raises DataDirectoryLocked."""
     home, locks = config.node.data_dir, []
     try:
-        for name in ("supervisor.lock", "node.lock"):
+        for name in (SUPERVISOR_LOCK, NODE_LOCK):
             locks.append(lock_directory(home, name))
         if members(str(home.resolve()), None):
             raise DataDirectoryLocked("its query process has not ended yet")

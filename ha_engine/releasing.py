@@ -1,18 +1,23 @@
-"""Gives up the lease of a node process that is certainly dead: nobody needs to wait for its ttl."""
+"""Gives up the lease of a node process that is certainly dead: nobody needs to wait for its ttl.
+
+    python -m ha_engine.releasing < wanted.json
+
+The supervisor runs it when a node process died, since it talks to no database itself; a node
+process does the same for the one before it, where both that and its supervisor died. Exit code 1
+says that the lease was not released, and standard output why.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 from pathlib import Path
 from typing import Protocol
 
-import structlog
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
-
 from ha_engine.errors import DatabaseUnreachable, EngineError
+from ha_engine.high_water import kept_high_water
 from ha_engine.types import DatabaseIdentity, Holder, LeaseRow
-
-log = structlog.get_logger(__name__)
 
 AGAIN_SECONDS = 0.5
 
@@ -27,35 +32,53 @@ class LeaseStore(Protocol):
     ) -> LeaseRow | None: ...
 
 
-class Releases:
-    """Of the node ``node``, whose data directory is ``data_dir``."""
+def release(store: LeaseStore, dead: Holder, data_dir: Path) -> None:
+    """Once. ``data_dir`` is that of the dead. Raises EngineError, OSError, ValueError."""
+    row, identity = store.read(), store.identity()
+    free = kept_high_water(data_dir).freed(row, dead, identity)
+    if row is not None and free is not None:
+        store.compare_and_set(row, free, why="the node process died")
 
-    def __init__(self, store: LeaseStore, node: str, data_dir: Path) -> None:
-        self._store, self._node, self._data_dir = store, node, data_dir
-        self._turn = asyncio.Lock()
 
-    async def release(self, process_id: str, *, within: float = 0.0) -> None:
-        """Once, and again for ``within`` seconds while the database does not answer."""
-        retrying = AsyncRetrying(
-            retry=retry_if_exception_type(DatabaseUnreachable),
-            stop=stop_after_delay(within),
-            wait=wait_fixed(AGAIN_SECONDS),
-            reraise=True,
-        )
-        try:
-            await retrying(self._in_turn, process_id)
-        except (EngineError, OSError, ValueError) as error:  # the latter of the high water's file
-            log.warning("lease not released; it ends by itself", reason=str(error))
+async def release_within(store: LeaseStore, dead: Holder, data_dir: Path, seconds: float) -> None:
+    """Again for ``seconds`` while the database does not answer; then the ttl has passed."""
+    from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-    async def _in_turn(self, process_id: str) -> None:
-        async with self._turn:
-            await asyncio.to_thread(self._release, Holder(self._node, process_id))
+    retrying = AsyncRetrying(
+        retry=retry_if_exception_type(DatabaseUnreachable),
+        stop=stop_after_delay(seconds),
+        wait=wait_fixed(AGAIN_SECONDS),
+        reraise=True,
+    )
+    await retrying(asyncio.to_thread, release, store, dead, data_dir)
 
-    def _release(self, dead: Holder) -> None:
-        # The core, which that imports, is not to keep the supervisor from starting everything.
-        from ha_engine.data_dir import kept_high_water
 
-        row, identity = self._store.read(), self._store.identity()
-        free = kept_high_water(self._data_dir).freed(row, dead, identity)
-        if row is not None and free is not None:
-            self._store.compare_and_set(row, free, why="the node process died")
+def main() -> int:
+    """Entry of the process."""
+    from ha_engine.postgres.engine import open_engine
+    from ha_engine.postgres.lease_store import PostgresLeaseStore
+
+    wanted = json.load(sys.stdin)
+    engine = open_engine(
+        wanted["url"],
+        connect_timeout=wanted["connect_timeout"],
+        statement_timeout=wanted["db_timeout"],
+    )
+    store = PostgresLeaseStore(
+        engine,
+        wanted["group"],
+        wanted["ttl"],
+        db_timeout=wanted["db_timeout"],
+        schema=wanted["schema"],
+    )
+    dead = Holder(wanted["node"], wanted["process"])
+    try:
+        release(store, dead, Path(wanted["data_dir"]))
+    except (EngineError, OSError, ValueError) as error:  # the latter of the high water's file
+        sys.stdout.write(str(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

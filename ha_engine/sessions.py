@@ -10,16 +10,17 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-
-import psutil
-from tenacity import retry, retry_if_result, stop_after_delay, wait_exponential
+import time
 
 from ha_engine.errors import QueryProcessFailed
+from ha_engine.procfs import TICKS_A_SECOND, pids, read_bytes_read, read_environment, read_stat
+from ha_engine.start_watch import Effort
 
 MARKER = "HA_ENGINE_QUERY_OF"
 """Environment variable of every process below a query process; its value is the data directory."""
 
 KILL_SECONDS_MAX = 30.0
+_PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.005, 0.2
 _PR_SET_PDEATHSIG = 1
 
 
@@ -32,39 +33,49 @@ def die_with_parent(parent: int) -> None:
 
 def members(home: str, session: int | None) -> list[int]:
     """Pids of the living processes of ``session`` and of those marked with ``home``."""
-    return [p.pid for p in psutil.process_iter() if _belongs(p, home, session)]
+    marked = f"{MARKER}={home}".encode()
+    return [pid for pid in pids() if _belongs(pid, marked, session)]
 
 
-def _belongs(process: psutil.Process, home: str, session: int | None) -> bool:
+def _belongs(pid: int, marked: bytes, session: int | None) -> bool:
     try:
-        if process.status() == psutil.STATUS_ZOMBIE:
+        stat = read_stat(pid)
+        if not stat.is_alive:
             return False
-        if session is not None and os.getsid(process.pid) == session:
-            return True
-        return process.environ().get(MARKER) == home
-    except (psutil.Error, OSError):
+        return stat.session == session or marked in read_environment(pid).split(b"\0")
+    except OSError:  # it has ended, or it is somebody else's
         return False
+
+
+def effort(home: str, session: int) -> Effort:
+    """What the living processes of ``session``, and those marked with ``home``, did up to now."""
+    ticks, count = 0, 0
+    for pid in members(home, session):
+        try:
+            ticks += read_stat(pid).cpu_ticks
+            count += read_bytes_read(pid)
+        except OSError:  # it has ended since
+            continue
+    return Effort(ticks / TICKS_A_SECOND, count)
 
 
 def kill_session(home: str, session: int | None) -> None:
     """Kills until nothing is left. Raises QueryProcessFailed when something will not die."""
-    if _kill_until_empty(home, session):
-        left = members(home, session)
-        raise QueryProcessFailed(f"processes {left} of an earlier query process cannot be killed")
+    pause, give_up_at = _PAUSE_SECONDS, time.monotonic() + KILL_SECONDS_MAX
+    while found := members(home, session):
+        if time.monotonic() > give_up_at:
+            raise QueryProcessFailed(
+                f"processes {found} of an earlier query process cannot be killed"
+            )
+        kill_all(found)
+        time.sleep(pause)
+        pause = min(2 * pause, _PAUSE_SECONDS_MAX)
 
 
-@retry(
-    retry=retry_if_result(bool),
-    stop=stop_after_delay(KILL_SECONDS_MAX),
-    wait=wait_exponential(multiplier=0.005, max=0.2),
-    retry_error_callback=lambda state: True,
-)
-def _kill_until_empty(home: str, session: int | None) -> bool:
-    """True while something was still there."""
-    found = members(home, session)
+def kill_all(found: list[int]) -> None:
+    """A pid whose process has ended meanwhile is no error."""
     for pid in found:
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
-    return bool(found)

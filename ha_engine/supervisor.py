@@ -1,119 +1,114 @@
 """The parent process: keeps the node process and the query process alive, each in its own session.
 
-It decides little: the node process is restarted when it dies, and says over the local socket which
-query process it wants. What it adds is certainty about death: a query process counts as gone only
-when no process of its session is left (R20), and the lease is released the moment the node process
-has been reaped, or with the start of this one, if the one before it died with its node process. It
-holds no state that a restart would miss.
+    python -m ha_engine.supervisor --config FILE
+
+It decides little and imports next to nothing, since it lives as long as the node does. The node
+process reads and checks the config, and says over a pipe of its own what the supervisor needs of
+it, and which query process it wants. What the supervisor adds is certainty about death: a query
+process counts as gone only when no process of its session is left (R20), and the lease is released
+the moment the node process has been reaped. It holds no state that a restart would miss.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-import grpc
-import structlog
-
-from ha_engine import logs
-from ha_engine.config import Config
-from ha_engine.config.load import load_config
-from ha_engine.directory_lock import last_process
-from ha_engine.errors import EngineError, QueryProcessFailed
-from ha_engine.notify import ServiceManager
-from ha_engine.query.lifeline import ProcessId
-from ha_engine.releasing import LeaseStore, Releases
-from ha_engine.sessions import MARKER, kill_session, members
-from ha_engine.v1 import local_pb2 as pb
-from ha_engine.v1 import local_pb2_grpc as rpc
-
-log = structlog.get_logger(__name__)
-
-_CHANNEL_OPTIONS = (
-    ("grpc.initial_reconnect_backoff_ms", 20),
-    ("grpc.min_reconnect_backoff_ms", 20),
-    ("grpc.max_reconnect_backoff_ms", 100),
-    ("grpc.enable_http_proxy", 0),
+from ha_engine.directory_lock import (
+    SUPERVISOR_LOCK,
+    USERS_LOCK,
+    lock_directory,
+    share_directory,
 )
+from ha_engine.errors import EngineError, sentence_of
+from ha_engine.notify import ServiceManager, take
+from ha_engine.plain_log import PlainLog, configure
+from ha_engine.sessions import kill_session
+from ha_engine.supervised_query import SupervisedQuery, how_it_ended, signal_process
+
+log = PlainLog("ha_engine.supervisor")
+
 STOP_SECONDS = 20.0
-QUERY_STOP_SECONDS = 4.0
+LAST_WORDS_SECONDS = 1.0
+RELEASE_SECONDS_MAX = 10.0
 BACKOFF_SECONDS_MAX = 10.0
 SETTLED_SECONDS = 30.0
 """A node process that lived so long starts again at once."""
 WRONG_USAGE = 2
 """Exit code of a node process that a restart would not help."""
+MESSAGE_BYTES_MAX = 1 << 20
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the node process says of the config. ``query`` are the words of the query process's
+    command but for its incarnation and parent, and ``embedded_dir`` is where a database lies that
+    this node runs itself."""
+
+    node: str
+    data_dir: str
+    query: list[str]
+    start_timeout: float
+    log: Mapping[str, Any]
+    embedded_dir: str | None
 
 
 @dataclass
-class Child:
-    """One living child process."""
+class Node:
+    """One living node process. Its ``link`` is written to once it knows what lives."""
 
     process: asyncio.subprocess.Process
-    name: str
     started_at: float
+    served: asyncio.Event = field(default_factory=asyncio.Event)
+    link: asyncio.StreamWriter | None = None
 
 
 class Supervisor:
     """Runs until it is told to stop, or until restarting the node process is of no use."""
 
-    def __init__(
-        self,
-        config: Config,
-        config_path: Path | None,
-        store: LeaseStore,
-        service: Mapping[str, str],
-    ) -> None:
+    def __init__(self, node_arguments: list[str], service: Mapping[str, str]) -> None:
         """``service`` is what the node process is to know of the service manager."""
-        self._config, self._config_path = config, config_path
-        self._releases = Releases(store, config.node.id, config.node.data_dir)
-        self._service = service
-        self._home = str(config.node.data_dir.resolve())
-        self._query: Child | None = None
-        self._query_incarnation = ""
-        self._query_ended: asyncio.Task[None] | None = None
-        # Of the stream that is open now: what an older one did not tell is told by its first event.
-        self._events: asyncio.Queue[pb.SupervisorEvent] = asyncio.Queue()
+        self._arguments, self._service = node_arguments, service
+        self._settings: Settings | None = None
+        self._database: Mapping[str, Any] = {}
+        """How ``releasing`` reaches the lease row."""
+        self._node: Node | None = None
+        self._query: SupervisedQuery | None = None
+        """Once the settings are known."""
+        self._is_first = True
+        self._locks: list[int] = []
+        self._releases: set[asyncio.Task[None]] = set()
         self._stopping, self._reload_asked = asyncio.Event(), asyncio.Event()
 
     def stop(self) -> None:
         self._stopping.set()
 
     def reload(self) -> None:
-        """Its own log's settings; everything else, and what is wrong, is the node process's."""
-        with contextlib.suppress(EngineError, OSError):
-            config = load_config(self._config_path, os.environ)
-            logs.configure(config.log, node=self._config.node.id, process="supervisor")
         self._reload_asked.set()
 
     async def run(self) -> int:
-        """Returns the exit code of the command."""
-        await asyncio.to_thread(kill_session, self._home, None)
-        if self._stopping.is_set():
-            return 0
-        earlier = last_process(self._config.node.data_dir)
-        releasing = asyncio.create_task(self._release_earlier(earlier), name="release")
+        """Returns the exit code of the command. Raises DataDirectoryLocked, QueryProcessFailed."""
         try:
-            # Spark takes longer to start than the node process does, which adopts it.
-            await self._start_query(str(uuid.uuid4()))
             return max(await self._keep_node_running(), 0)
         finally:
-            releasing.cancel()
-            await self._end_query("the node has stopped")
-
-    async def _release_earlier(self, process_id: str | None) -> None:
-        """Of a node process that died with its supervisor. The database may start later than
-        this node does; after a ttl the lease has ended by itself."""
-        if process_id is not None:
-            await self._releases.release(process_id, within=self._config.lease.ttl)
+            if self._query is not None:
+                await self._query.end("the node has stopped")
+            if self._releases:
+                await asyncio.wait(self._releases, timeout=RELEASE_SECONDS_MAX)
+            await self._leave_database()
 
     # -- node process ------------------------------------------------------------------------------
 
@@ -135,56 +130,72 @@ class Supervisor:
     async def _run_node(self) -> tuple[int, float, bool]:
         """One life of the node process: exit code, seconds lived, whether it ever served."""
         process_id = str(uuid.uuid4())
-        node = await self._spawn_node(process_id)
-        served = asyncio.Event()
-        link = asyncio.create_task(self._attend_node(served), name="node link")
-        stopper = asyncio.create_task(self._stop_when_asked(node), name="stopper")
-        bridge = asyncio.create_task(ServiceManager(self._service).bridge(served), name="bridge")
-        reloads = asyncio.create_task(self._pass_reloads_on(node, served), name="reloads")
-        tasks = (link, stopper, bridge, reloads)
+        node, reader, writer = await self._spawn_node(process_id)
+        ended = asyncio.create_task(node.process.wait(), name="node")
+        link = asyncio.create_task(self._attend_node(node, reader, writer), name="node link")
+        tasks = (
+            link,
+            asyncio.create_task(self._stop_when_asked(node), name="stopper"),
+            asyncio.create_task(ServiceManager(self._service).bridge(node.served), name="bridge"),
+            asyncio.create_task(self._pass_reloads_on(node), name="reloads"),
+        )
         try:
-            code = await node.process.wait()
+            await asyncio.wait((ended, link), return_when=asyncio.FIRST_COMPLETED)
+            if link.done() and link.exception() is not None:
+                node.process.kill()
+            code = await ended
         finally:
+            self._node = None
+            await self._settle(link)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        if code != 0:
-            await self._releases.release(process_id)
-        return code, time.monotonic() - node.started_at, served.is_set()
+            writer.close()
+        if code != 0 and node.served.is_set():
+            self._release(process_id)
+        if not link.cancelled() and (error := link.exception()) is not None:
+            raise error
+        return code, time.monotonic() - node.started_at, node.served.is_set()
 
-    async def _spawn_node(self, process_id: str) -> Child:
-        config = ["--config", str(self._config_path)] if self._config_path else []
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "ha_engine.node",
-            *config,
-            "--process",
-            process_id,
-            "--living",
-            self._query_incarnation,
-            "--parent",
-            str(os.getpid()),
-            env={**os.environ, **self._service},
-            start_new_session=True,
-        )
+    async def _settle(self, link: asyncio.Task[None]) -> None:
+        """What the node process said last is still obeyed; then the pipe has its end."""
+        await asyncio.wait([link], timeout=LAST_WORDS_SECONDS)
+
+    async def _spawn_node(
+        self, process_id: str
+    ) -> tuple[Node, asyncio.StreamReader, asyncio.StreamWriter]:
+        ours, its = socket.socketpair()
+        with its:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", "ha_engine.node"),
+                *self._arguments,
+                *("--process", process_id),
+                *("--link", str(its.fileno())),
+                *("--parent", str(os.getpid())),
+                env={**os.environ, **self._service},
+                pass_fds=(its.fileno(),),
+                start_new_session=True,
+            )
         log.debug("node process started", pid=process.pid)
-        return Child(process, "node", time.monotonic())
+        reader, writer = await asyncio.open_unix_connection(sock=ours, limit=MESSAGE_BYTES_MAX)
+        self._node = Node(process, time.monotonic())
+        return self._node, reader, writer
 
-    async def _stop_when_asked(self, node: Child) -> None:
+    async def _stop_when_asked(self, node: Node) -> None:
         await self._stopping.wait()
         node.process.terminate()
         await asyncio.sleep(STOP_SECONDS)
         log.error("node process did not stop in time; killing it")
         node.process.kill()
 
-    async def _pass_reloads_on(self, node: Child, served: asyncio.Event) -> None:
+    async def _pass_reloads_on(self, node: Node) -> None:
         """Before it serves, the signal would end the node process, which is not ready for it."""
         while True:
             await self._reload_asked.wait()
-            await served.wait()
+            await node.served.wait()
             self._reload_asked.clear()
-            _signal(node.process.pid, signal.SIGHUP)
+            signal_process(node.process.pid, signal.SIGHUP)
 
     async def _stopped_within(self, seconds: float) -> bool:
         try:
@@ -193,121 +204,138 @@ class Supervisor:
             return False
         return True
 
-    # -- link to the node --------------------------------------------------------------------------
+    # -- the lease of a dead node process ----------------------------------------------------------
 
-    async def _attend_node(self, served: asyncio.Event) -> None:
-        """Keeps one Supervise stream open; a broken one is opened anew."""
-        target = f"unix:{self._config.socket_path}"
-        async with grpc.aio.insecure_channel(target, options=_CHANNEL_OPTIONS) as channel:
-            while True:
-                try:
-                    await channel.channel_ready()
-                    self._events = asyncio.Queue()
-                    stream = rpc.LocalStub(channel).Supervise(self._tell(self._events))
-                    await stream.initial_metadata()
-                    served.set()
-                    async for command in stream:
-                        await self._obey(command)
-                except grpc.aio.AioRpcError:
-                    await asyncio.sleep(0.05)
+    def _release(self, process_id: str) -> None:
+        if self._settings is not None:
+            work = self._run_release(process_id, self._settings)
+            task = asyncio.create_task(work, name="release")
+            self._releases.add(task)
+            task.add_done_callback(self._releases.discard)
 
-    async def _tell(
-        self, events: asyncio.Queue[pb.SupervisorEvent]
-    ) -> AsyncIterator[pb.SupervisorEvent]:
-        pid = self._query.process.pid if self._query else 0
-        alive = pb.QueryProcessAlive(incarnation=self._query_incarnation, pid=pid)
-        yield pb.SupervisorEvent(query_alive=alive)
-        while True:
-            yield await events.get()
-
-    async def _obey(self, command: pb.SupervisorCommand) -> None:
-        match command.WhichOneof("command"):
-            case "start":
-                await self._start_query(command.start.incarnation)
-            case "stop" if command.stop.incarnation == self._query_incarnation:
-                await self._end_query(command.stop.reason)
-
-    # -- query process -----------------------------------------------------------------------------
-
-    async def _start_query(self, incarnation: str) -> None:
-        await self._end_query("another incarnation is wanted")
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *self._query_command(incarnation),
-                env={**os.environ, MARKER: self._home},
-                stdin=asyncio.subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        except OSError as error:
-            self._tell_gone(incarnation, f"it could not be started: {error.strerror}")
-            return
-        log.debug("query process started", pid=process.pid, incarnation=incarnation)
-        self._query, self._query_incarnation = (
-            Child(process, "query", time.monotonic()),
-            incarnation,
+    async def _run_release(self, process_id: str, settings: Settings) -> None:
+        """A process of its own, which may import what talks to the database."""
+        releasing = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "ha_engine.releasing"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,
         )
-        self._query_ended = asyncio.create_task(self._reap_query(), name="query reaper")
-
-    def _query_command(self, incarnation: str) -> list[str]:
-        config = self._config
-        data_dir = config.node.data_dir
-        settings = {
-            "query": config.query.model_dump(),
-            "checkpoint_dir": str(config.checkpoint_dir),
-            "outbox_dir": str(data_dir / "outbox"),
-            "classes_dir": str(data_dir.absolute() / "classes"),
+        wanted = {
+            **self._database,
+            "node": settings.node,
+            "data_dir": settings.data_dir,
+            "process": process_id,
         }
-        return [
-            *(sys.executable, "-m", "ha_engine.query.main"),
-            *("--socket", str(config.socket_path)),
-            *("--incarnation", incarnation),
-            *("--parent", str(ProcessId.of(os.getpid()))),
-            *("--application", str(config.application)),
-            *("--config-json", json.dumps(settings, default=str)),
-        ]
+        out, _ = await releasing.communicate(json.dumps(wanted).encode())
+        if releasing.returncode != 0:
+            reason = out.decode(errors="replace").strip() or how_it_ended(releasing.returncode or 0)
+            log.warning("lease not released; it ends by itself", reason=reason)
 
-    async def _reap_query(self) -> None:
-        """Tells the node once the whole session is empty, however the process ended."""
-        assert self._query is not None
-        child, incarnation = self._query, self._query_incarnation
-        code = await child.process.wait()
-        while not await self._session_is_empty(child.process.pid):
-            log.error("processes of the query process will not die; trying again")
-        self._query, self._query_incarnation = None, ""
-        self._tell_gone(incarnation, _said(code))
+    # -- link to the node process ------------------------------------------------------------------
 
-    async def _session_is_empty(self, session: int) -> bool:
-        try:
-            await asyncio.to_thread(kill_session, self._home, session)
-        except QueryProcessFailed:
-            return False
-        return True
+    async def _attend_node(
+        self, node: Node, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        with contextlib.suppress(ConnectionError):
+            while line := await reader.readline():
+                await self._obey(node, writer, json.loads(line))
 
-    def _tell_gone(self, incarnation: str, reason: str) -> None:
-        log.info("query process ended", reason=reason)
-        gone = pb.QueryProcessGone(incarnation=incarnation, reason=reason)
-        self._events.put_nowait(pb.SupervisorEvent(query_gone=gone))
+    async def _obey(self, node: Node, writer: asyncio.StreamWriter, message: Message) -> None:
+        match message:
+            case {"settings": settings}:
+                query = await self._take(Settings(**settings))
+                node.link = writer
+                self._tell({"alive": query.alive})
+            case {"database": settings}:
+                self._database = settings
+            case {"log": settings}:
+                self._log_as(settings)
+            case {"served": _}:
+                node.served.set()
+            case {"start": {"incarnation": str(incarnation)}} if self._query is not None:
+                await self._query.start(incarnation)
+            case {"stop": {"incarnation": str(incarnation), "reason": str(reason)}}:
+                if self._query is not None and self._query.alive["incarnation"] == incarnation:
+                    await self._query.end(reason)
 
-    async def _end_query(self, reason: str) -> None:
-        """Asks first, so that Spark's checkpoint is left whole, and then kills what is left."""
-        if self._query is None or self._query_ended is None:
-            return
-        log.info("ending the query process", reason=reason)
-        session = self._query.process.pid
-        _signal(session, signal.SIGTERM)
-        ended = asyncio.shield(self._query_ended)
-        await asyncio.wait([ended], timeout=QUERY_STOP_SECONDS)
-        for pid in members(self._home, session) if not ended.done() else ():
-            _signal(pid, signal.SIGKILL)
-        await ended
+    async def _take(self, settings: Settings) -> SupervisedQuery:
+        """Of the first node process: now Spark can start, which takes longer than the node process
+        does. The next ones adopt what runs."""
+        self._settings = settings
+        self._log_as(settings.log)
+        query = self._query
+        if query is None:
+            self._locks.append(lock_directory(Path(settings.data_dir), SUPERVISOR_LOCK))
+            self._join_database(settings)
+            await asyncio.to_thread(kill_session, settings.data_dir, None)
+            query = self._query = SupervisedQuery(settings.data_dir, self._tell)
+        query.configure(settings.query, settings.start_timeout)
+        if self._is_first and not self._stopping.is_set():
+            self._is_first = False
+            await query.start(str(uuid.uuid4()))
+        return query
+
+    def _log_as(self, settings: Mapping[str, Any]) -> None:
+        assert self._settings is not None
+        configure(node=self._settings.node, process="supervisor", **settings)
+
+    def _tell(self, message: Message) -> None:
+        """A node process that has not heard yet what lives hears it all with that."""
+        if self._node is not None and self._node.link is not None:
+            self._node.link.write(json.dumps(message).encode() + b"\n")
+
+    # -- the embedded database ---------------------------------------------------------------------
+
+    def _join_database(self, settings: Settings) -> None:
+        """While this descriptor is open, no other user of the directory stops the server."""
+        if settings.embedded_dir is not None:
+            self._locks.append(share_directory(Path(settings.embedded_dir), USERS_LOCK))
+
+    async def _leave_database(self) -> None:
+        for lock in self._locks:
+            os.close(lock)
+        directory = self._settings.embedded_dir if self._settings else None
+        if directory is not None:
+            command = (sys.executable, "-m", "ha_engine.postgres.embedded", directory)
+            leaving = await asyncio.create_subprocess_exec(*command, start_new_session=True)
+            await leaving.wait()
 
 
-def _said(code: int) -> str:
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+async def _until_stopped(supervisor: Supervisor) -> int:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, supervisor.stop)
+    loop.add_signal_handler(signal.SIGHUP, supervisor.reload)
+    return await supervisor.run()
 
 
-def _signal(pid: int, number: signal.Signals) -> None:
+def run(config: str | None, *, debug: bool = False) -> int:
+    """Run one node until it is told to stop; the exit code. Says on stderr what is wrong."""
+    # NumPy comes with Arrow into every process: at its import as many threads of BLAS as there are
+    # cores would wait in a spin, at a time when Java wants the cores.
+    if "OMP_NUM_THREADS" not in os.environ:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    arguments = [*(("--config", config) if config else ()), *(("--debug",) if debug else ())]
+    service = take(os.environ)
     try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        pass
+        return asyncio.run(_until_stopped(Supervisor(arguments, service)))
+    except EngineError as error:
+        if debug:
+            raise
+        print(f"ha-engine: {sentence_of(error)}", file=sys.stderr)  # noqa: T201
+        return error.exit_code
+
+
+def main() -> int:
+    """Entry of ``python -m ha_engine.supervisor``."""
+    parser = argparse.ArgumentParser(prog="ha_engine.supervisor")
+    parser.add_argument("--config")
+    parser.add_argument("--debug", action="store_true")
+    arguments = parser.parse_args()
+    return run(arguments.config, debug=arguments.debug)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

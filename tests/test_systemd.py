@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ha_engine import supervisor
+from ha_engine import supervised_query, supervisor
 from tests.programs import needs
 
 CONF = Path(__file__).parents[1] / "conf"
@@ -46,7 +46,7 @@ def test_the_unit_is_hardened(unit: Path) -> None:
 
 
 def test_systemd_waits_longer_than_the_supervisor_does(unit: Path) -> None:
-    needed = supervisor.STOP_SECONDS + supervisor.QUERY_STOP_SECONDS
+    needed = supervisor.STOP_SECONDS + supervised_query.QUERY_STOP_SECONDS
     settings = dict(line.split("=", 1) for line in unit.read_text().splitlines() if "=" in line[1:])
     assert int(settings["TimeoutStopSec"].removesuffix("s")) > 2 * needed
     assert int(settings["WatchdogSec"].removesuffix("s")) > 2 * supervisor.BACKOFF_SECONDS_MAX

@@ -1,10 +1,9 @@
-"""The HTTP server inside the node's event loop, and the socket that it listens on."""
+"""The HTTP server inside the node's event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import ssl
 from collections.abc import Iterator
 from typing import Any
@@ -14,8 +13,6 @@ import uvicorn
 from ha_engine.api.connection import BoundedConnection
 from ha_engine.certificates import server_context
 from ha_engine.config import HttpConfig
-from ha_engine.config.quantities import split_address
-from ha_engine.errors import AddressInUse
 
 GRACE_SECONDS = 3
 DATE_SECONDS = 1.0
@@ -77,21 +74,3 @@ def _encrypting(context: ssl.SSLContext | None, in_handshake: Any) -> dict[str, 
         return {}
     context.sni_callback = in_handshake
     return {"ssl_context_factory": lambda config, default: context}
-
-
-def listen(address: str) -> socket.socket:
-    """A TCP socket bound to ``host:port``. Raises AddressInUse."""
-    host, port = split_address(address)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol named, asyncio turns Nagle's algorithm off for each connection.
-    opened = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        opened.bind((host, port))
-    except OSError as error:
-        opened.close()
-        raise AddressInUse(
-            f"http.listen {address} cannot be bound: {error.strerror}; stop what uses it or choose "
-            "another port"
-        ) from error
-    return opened

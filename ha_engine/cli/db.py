@@ -55,7 +55,7 @@ def version(
 
     Example: ha-engine db version -c engine.yaml
     """
-    from ha_engine.postgres.upgrade import current
+    from ha_engine.postgres.schema_version import current
 
     with _database(path, url) as (engine, schema):
         found = current(engine, schema)

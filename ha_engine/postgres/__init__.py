@@ -3,6 +3,7 @@
 engine          how a connection is opened, and how driver errors become ours
 session         one connection behind a local deadline, for callers that must not hang
 schema          the tables of the project's own schema
+schema_version  which version that has in a database
 migrations, upgrade   how a database gets that schema, and only when an operator asks
 lease_store     the group's row
 lease_listener  hears when that row says something new

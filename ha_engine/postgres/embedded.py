@@ -12,6 +12,7 @@ import fcntl
 import os
 import socket
 import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from urllib.parse import quote
 import psutil
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
+from ha_engine.directory_lock import USERS_LOCK
 from ha_engine.errors import ConfigError, DatabaseUnreachable
 
 _SETTINGS = {"listen_addresses": "", "max_connections": "100", "shared_buffers": "64MB"}
@@ -102,6 +104,12 @@ class EmbeddedPostgres:
             if self._leave_as_last() and (postmaster := self._running()):
                 self._shut_down(_server(self._data), postmaster)
 
+    def stop_unused(self) -> None:
+        """Stop the server unless another process uses it; for who did not start it."""
+        with self._transition():
+            self._join()
+        self.stop()
+
     def run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
         """Run a program of PostgreSQL, such as pg_ctl, as the server's own user; without output."""
         return _run(_server(self._data), program, *arguments)
@@ -117,7 +125,7 @@ class EmbeddedPostgres:
 
     def _join(self) -> None:
         if self._membership is None:
-            self._membership = (self.directory / "users.lock").open("a")
+            self._membership = (self.directory / USERS_LOCK).open("a")
             fcntl.flock(self._membership, fcntl.LOCK_SH)
 
     def _leave_as_last(self) -> bool:
@@ -293,3 +301,13 @@ def _end(pid: int) -> None:
         except psutil.NoSuchProcess:
             pass
     psutil.wait_procs(family, timeout=_STOP_SECONDS)
+
+
+def main() -> int:
+    """Stop the server of the directory that is named, if no other process uses it."""
+    EmbeddedPostgres(Path(sys.argv[1])).stop_unused()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

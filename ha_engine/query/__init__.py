@@ -24,8 +24,8 @@
     reports       digests and progress to the node, off the batch's critical path
     progress      Spark's progress of a batch
     lifeline      ends a process whose parent or driver is gone
-    start_deadline  ends a process that does not get to its work in time
-    settings      what the supervisor tells the process
+    start_report  the word to the supervisor: which step of the start, why the end
+    settings      what the supervisor passes to the process
     process       what the node commands, obeyed
     main          the process: starts Spark, then that
     service       the node's side of the socket; it runs in the node process

@@ -11,10 +11,10 @@ import select
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+
+from ha_engine.procfs import read_stat
 
 ORPHANED_EXIT_CODE = 3
-_DEAD = "ZX"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class ProcessId:
     @classmethod
     def of(cls, pid: int) -> ProcessId:
         """Raises ProcessLookupError."""
-        return cls(pid, _stat(pid).started)
+        return cls(pid, read_stat(pid).started)
 
     @classmethod
     def of_this(cls) -> ProcessId:
@@ -47,27 +47,10 @@ class ProcessId:
 
     def is_alive(self) -> bool:
         try:
-            found = _stat(self.pid)
+            found = read_stat(self.pid)
         except ProcessLookupError:
             return False
-        return found.state not in _DEAD and found.started == self.started
-
-
-@dataclass(frozen=True, slots=True)
-class _Stat:
-    """What /proc/<pid>/stat says, see proc(5)."""
-
-    state: str
-    started: int
-
-
-def _stat(pid: int) -> _Stat:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        raise ProcessLookupError(f"there is no process {pid}") from None
-    fields = text[text.rindex(")") + 2 :].split()  # the name before may hold blanks and brackets
-    return _Stat(fields[0], int(fields[19]))
+        return found.is_alive and found.started == self.started
 
 
 def end_without(parent: str | None) -> None:

@@ -25,7 +25,6 @@ from ha_engine.query.host import MemoryKills
 from ha_engine.query.lifeline import end_without
 from ha_engine.query.session import StartingSpark, installation_of
 from ha_engine.query.settings import Settings
-from ha_engine.query.start_deadline import StartDeadline
 from ha_engine.query.start_report import STARTING_JAVA, STARTING_SPARK, StartReport
 
 log = structlog.get_logger(__name__)
@@ -52,7 +51,6 @@ def main(arguments: list[str]) -> int:
 
 
 def _run(settings: Settings, report: StartReport, kills: MemoryKills) -> int:
-    deadline = StartDeadline(settings.start_seconds_max)
     classes = _class_archive(settings)
     signal.signal(signal.SIGTERM, lambda *_: _asked_to_end_at_once(classes))
     options = replace(settings.spark, java_options=classes.java_options())
@@ -64,7 +62,6 @@ def _run(settings: Settings, report: StartReport, kills: MemoryKills) -> int:
 
     spark = starting.session(java_started=lambda: report.step(STARTING_SPARK))
     classes.spark_started()
-    deadline.spark_started()
     return QueryProcess(settings, spark, classes, report, kills).serve()
 
 

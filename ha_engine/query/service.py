@@ -1,4 +1,4 @@
-"""The node's side of the local socket: marks out, batches in, and the word to the supervisor.
+"""The node's side of the local socket: marks out, batches in.
 
 It translates between local.proto and the core's inputs and actions, and refuses every caller that
 is not the query process the node knows (R19). It decides nothing.
@@ -83,21 +83,10 @@ class LocalService(rpc.LocalServicer):
         self._sinks, self._admitted, self._observer = sinks, admitted, observer
         self._waiting: dict[str, asyncio.Future[Mark]] = {}
         self._to_query: asyncio.Queue[pb.QueryCommand] = asyncio.Queue()
-        self._to_supervisor: asyncio.Queue[pb.SupervisorCommand] = asyncio.Queue()
-        self.supervised = asyncio.Event()
         self._admissions: set[asyncio.Task[Verdict]] = set()
         self._orphans: set[str] = set()
 
     # -- the driver's link -------------------------------------------------------------------------
-
-    def start_process(self, incarnation: str) -> None:
-        log.info("query process wanted", incarnation=incarnation)
-        command = pb.SupervisorCommand(start=pb.StartQueryProcess(incarnation=incarnation))
-        self._to_supervisor.put_nowait(command)
-
-    def stop_process(self, incarnation: str, reason: str) -> None:
-        stop = pb.StopQueryProcess(incarnation=incarnation, reason=reason)
-        self._to_supervisor.put_nowait(pb.SupervisorCommand(stop=stop))
 
     def run_query(self, query: do.RunQuery) -> None:
         run = pb.RunQuery(
@@ -119,41 +108,6 @@ class LocalService(rpc.LocalServicer):
     def polls_pending(self) -> int:
         """Queries that wait for a mark."""
         return sum(not waiting.done() for waiting in self._waiting.values())
-
-    # -- supervisor --------------------------------------------------------------------------------
-
-    async def Supervise(  # noqa: N802
-        self, events: AsyncIterator[pb.SupervisorEvent], context: Context
-    ) -> AsyncIterator[pb.SupervisorCommand]:
-        """The first event says which query process is alive, an empty incarnation for none."""
-        await context.send_initial_metadata(())
-        listening = asyncio.create_task(self._listen(events), name="supervisor events")
-        try:
-            while True:
-                yield await self._to_supervisor.get()
-        finally:
-            listening.cancel()
-
-    async def _listen(self, events: AsyncIterator[pb.SupervisorEvent]) -> None:
-        async for event in events:
-            match event.WhichOneof("event"):
-                case "query_alive":
-                    self._agree_on(event.query_alive.incarnation)
-                case "query_gone":
-                    gone = event.query_gone
-                    self._steps.handle(
-                        on.QueryProcessGone(gone.incarnation, gone.reason, gone.by_host)
-                    )
-            self.supervised.set()
-
-    def _agree_on(self, alive: str) -> None:
-        """What died while this stream was down was told to nobody."""
-        believed = self._answers.incarnation()
-        if believed and believed != alive:
-            reason = "it ended while the supervisor could not tell"
-            self._steps.handle(on.QueryProcessGone(believed, reason))
-        if alive and believed != alive:
-            self._steps.handle(on.QueryProcessAdopted(alive))
 
     # -- query process -----------------------------------------------------------------------------
 

@@ -33,7 +33,6 @@ class Settings:
     spark: SparkSettings
     directories: Directories
     read_parallelism: int
-    start_seconds_max: float
     nice: int
     classes: Path | None
 
@@ -52,7 +51,6 @@ class Settings:
             _spark_settings(config["query"], Path(config["checkpoint_dir"])),
             Directories(Path(config["checkpoint_dir"]), Path(config["outbox_dir"])),
             config["query"]["read_parallelism"],
-            config["query"]["start_timeout"],
             config["query"]["nice"],
             Path(config["classes_dir"]) if config["query"]["class_archive"] else None,
         )

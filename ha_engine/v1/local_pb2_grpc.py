@@ -66,11 +66,6 @@ class LocalStub:
                 request_serializer=ha__engine_dot_v1_dot_local__pb2.ReportQueryRequest.SerializeToString,
                 response_deserializer=ha__engine_dot_v1_dot_local__pb2.ReportQueryReply.FromString,
                 _registered_method=True)
-        self.Supervise = channel.stream_stream(
-                '/ha_engine.v1.Local/Supervise',
-                request_serializer=ha__engine_dot_v1_dot_local__pb2.SupervisorEvent.SerializeToString,
-                response_deserializer=ha__engine_dot_v1_dot_local__pb2.SupervisorCommand.FromString,
-                _registered_method=True)
 
 
 class LocalServicer:
@@ -117,13 +112,6 @@ class LocalServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Supervise(self, request_iterator, context):
-        """The supervisor tells what lives and what died; the node says what shall live.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_LocalServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -156,11 +144,6 @@ def add_LocalServicer_to_server(servicer, server):
                     servicer.ReportQuery,
                     request_deserializer=ha__engine_dot_v1_dot_local__pb2.ReportQueryRequest.FromString,
                     response_serializer=ha__engine_dot_v1_dot_local__pb2.ReportQueryReply.SerializeToString,
-            ),
-            'Supervise': grpc.stream_stream_rpc_method_handler(
-                    servicer.Supervise,
-                    request_deserializer=ha__engine_dot_v1_dot_local__pb2.SupervisorEvent.FromString,
-                    response_serializer=ha__engine_dot_v1_dot_local__pb2.SupervisorCommand.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -327,33 +310,6 @@ class Local:
             '/ha_engine.v1.Local/ReportQuery',
             ha__engine_dot_v1_dot_local__pb2.ReportQueryRequest.SerializeToString,
             ha__engine_dot_v1_dot_local__pb2.ReportQueryReply.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Supervise(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
-            target,
-            '/ha_engine.v1.Local/Supervise',
-            ha__engine_dot_v1_dot_local__pb2.SupervisorEvent.SerializeToString,
-            ha__engine_dot_v1_dot_local__pb2.SupervisorCommand.FromString,
             options,
             channel_credentials,
             insecure,

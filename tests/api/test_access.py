@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ha_engine.access import Access, Right, digest_of
-from ha_engine.cli import root
+from ha_engine.cli.root import root
 from ha_engine.config.access import AccessConfig
 from ha_engine.operation import OperationRoute
 from tests.still_node import still_node

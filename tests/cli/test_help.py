@@ -16,7 +16,7 @@ import yaml
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from ha_engine.cli import root
+from ha_engine.cli.root import root
 
 SAYS_ONE_SENTENCE = {"run", "demo", "reinit", "query skip", "query retry", "config check"}
 SAYS_ONE_SENTENCE |= {"db init", "db upgrade", "snapshot restore"}

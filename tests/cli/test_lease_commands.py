@@ -12,7 +12,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from ha_engine.cli import main, root
+from ha_engine.cli import main
+from ha_engine.cli.root import root
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.lease_store import PostgresLeaseStore
 from ha_engine.postgres.upgrade import upgrade

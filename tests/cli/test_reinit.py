@@ -13,7 +13,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from ha_engine.archive.restoring import Places, finish
-from ha_engine.cli import root
+from ha_engine.cli.root import root
 from ha_engine.core import HighWater
 from ha_engine.data_dir import DataDirectory
 from ha_engine.directory_lock import lock_directory

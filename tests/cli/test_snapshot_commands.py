@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from ha_engine.archive import restoring
 from ha_engine.archive.restoring import WHOLE, Places
-from ha_engine.cli import root
+from ha_engine.cli.root import root
 from ha_engine.errors import OnlyCopy, SnapshotUnfit
 from ha_engine.journal import Journal
 from ha_engine.postgres.snapshot_store import SnapshotStore

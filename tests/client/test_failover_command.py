@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 from ha_engine.access import OPEN
 from ha_engine.api.failover import failover_routes
 from ha_engine.api.http import http_error
-from ha_engine.cli import main, root
+from ha_engine.cli import main
+from ha_engine.cli.root import root
 from ha_engine.core import (
     Core,
     Deployment,

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from ha_engine.access import OPEN
 from ha_engine.api.http import NodeView, application
-from ha_engine.cli import root
+from ha_engine.cli.root import root
 from ha_engine.errors import NodeUnreachable
 from tests.client.serving import serving
 

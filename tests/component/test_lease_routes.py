@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from ha_engine.access import OPEN
 from ha_engine.api.lease import lease_routes
-from ha_engine.cli import root
+from ha_engine.cli.root import root
 from ha_engine.operation import guarded
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.lease_store import PostgresLeaseStore

@@ -37,11 +37,6 @@ class Recorder:
 
     def handle(self, event: on.Input) -> None:
         self.told.append(event)
-        match event:
-            case on.QueryProcessAdopted(incarnation):
-                self.believed = incarnation
-            case on.QueryProcessGone():
-                self.believed = None
 
     def fail(self, error: BaseException) -> None:
         raise error
@@ -183,49 +178,6 @@ async def test_a_query_that_waits_for_a_mark_is_seen_to_wait(local: Local) -> No
     local.service.answer_mark(Mark("q", 1, 7))
     assert (await waiting).sequence == 7
     assert local.service.polls_pending == 0
-
-
-async def supervise(local: Local, alive: str) -> None:
-    """One supervisor's stream that says what is alive, and is then cut."""
-
-    async def events() -> AsyncIterator[pb.SupervisorEvent]:
-        yield pb.SupervisorEvent(query_alive=pb.QueryProcessAlive(incarnation=alive))
-        await asyncio.Event().wait()
-
-    local.service.supervised.clear()
-    stream = local.stub.Supervise(events())
-    await async_wait_until(local.service.supervised.is_set)
-    stream.cancel()
-
-
-async def test_a_query_process_that_died_untold_is_found_gone_by_the_next_stream(
-    local: Local,
-) -> None:
-    await supervise(local, "i")
-    assert not local.recorder.told
-    await supervise(local, "")
-    (gone,) = local.recorder.told
-    assert isinstance(gone, on.QueryProcessGone)
-    assert gone.incarnation == "i"
-
-
-async def test_a_query_process_that_outlived_its_node_is_adopted(local: Local) -> None:
-    local.recorder.believed = None
-    await supervise(local, "earlier")
-    assert local.recorder.told == [on.QueryProcessAdopted("earlier")]
-
-
-async def test_a_command_for_the_supervisor_waits_for_its_stream(local: Local) -> None:
-    local.service.start_process("next")
-    stream = local.stub.Supervise(iter_none())
-    command = await stream.read()
-    assert command.start.incarnation == "next"
-    stream.cancel()
-
-
-async def iter_none() -> AsyncIterator[pb.SupervisorEvent]:
-    await asyncio.Event().wait()
-    yield pb.SupervisorEvent()
 
 
 async def test_what_shall_run_reaches_a_process_that_attends(local: Local) -> None:

@@ -6,11 +6,13 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from ha_engine.core import HighWater
 from ha_engine.data_dir import DataDirectory
 from ha_engine.errors import DatabaseUnreachable
 from ha_engine.postgres.lease_store import PostgresLeaseStore
-from ha_engine.releasing import LeaseStore, Releases
+from ha_engine.releasing import LeaseStore, release_within
 from ha_engine.types import DatabaseIdentity, Holder, LeaseRow, Member
 
 NODE, DEAD = "node-a", "the-dead-process"
@@ -27,7 +29,7 @@ def held(store: PostgresLeaseStore, process: str = DEAD) -> LeaseRow:
 
 
 def release(store: LeaseStore, data_dir: Path, within: float = 0.0) -> None:
-    asyncio.run(Releases(store, NODE, data_dir).release(DEAD, within=within))
+    asyncio.run(release_within(store, Holder(NODE, DEAD), data_dir, within))
 
 
 def test_nobody_holds_it_then_and_who_was_in_sync_is(
@@ -79,7 +81,8 @@ def test_a_database_that_starts_later_is_asked_again(
     store: PostgresLeaseStore, tmp_path: Path
 ) -> None:
     before = held(store)
-    release(Late(store, calls=1), tmp_path)
+    with pytest.raises(DatabaseUnreachable):
+        release(Late(store, calls=1), tmp_path)
     assert store.read() == before
     release(Late(store, calls=3), tmp_path, within=60.0)
     after = store.read()

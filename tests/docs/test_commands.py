@@ -13,7 +13,7 @@ import pytest
 from starlette.routing import Route
 from typer.main import get_command
 
-from ha_engine.cli import root
+from ha_engine.cli.root import root
 from ha_engine.config import Config
 from ha_engine.config.load import settings
 from tests.docs.pages import ROOT, inline_code, pages, shown, typed_commands

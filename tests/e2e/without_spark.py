@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import socket
 import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Any
 
-import grpc
-
-from ha_engine.runtime_dir import SOCKET_NAME
-from ha_engine.v1 import local_pb2 as pb
-from ha_engine.v1 import local_pb2_grpc as rpc
 from tests.e2e.node_under_test import NodeUnderTest
 
 ROOM = {"receive": {"max_backlog_events": 1 << 30}}
@@ -69,36 +64,35 @@ class NodeWithoutSpark(NodeUnderTest):
         super().__init__(directory, application, database_url, name, node=node, **sections)
 
     def start(self) -> None:
+        ours, its = socket.socketpair()
         log = (self.directory / "node.log").open("ab")
         command = [sys.executable, *self.program, "--config", str(self.config_path)]
-        command += ["--process", str(uuid.uuid4())]
-        self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        command += ["--process", str(uuid.uuid4()), "--link", str(its.fileno())]
+        self.process = subprocess.Popen(
+            command, stdout=log, stderr=log, start_new_session=True, pass_fds=(its.fileno(),)
+        )
         log.close()
-        threading.Thread(target=self._supervise, args=(self.process,), daemon=True).start()
+        its.close()
+        threading.Thread(target=self._supervise, args=(ours,), daemon=True).start()
 
     def query_process_wanted(self, incarnation: str) -> None:
         """None comes, here."""
 
-    def _supervise(self, process: subprocess.Popen[bytes]) -> None:
+    def _supervise(self, link: socket.socket) -> None:
         """Says that no query process lives, starts none however often it is asked to, and tells
         of each that it is to stop that it is gone."""
-        gone: SimpleQueue[pb.SupervisorEvent] = SimpleQueue()
-
-        def events() -> Iterator[pb.SupervisorEvent]:
-            yield pb.SupervisorEvent(query_alive=pb.QueryProcessAlive())
-            while process.poll() is None:
-                with contextlib.suppress(Empty):
-                    yield gone.get(timeout=0.2)
-
-        options = [("grpc.max_reconnect_backoff_ms", 100), ("grpc.enable_http_proxy", 0)]
-        with grpc.insecure_channel(f"unix:{self.runtime_dir / SOCKET_NAME}", options) as channel:
-            try:
-                for command in rpc.LocalStub(channel).Supervise(events(), wait_for_ready=True):
-                    if command.WhichOneof("command") == "stop":
-                        incarnation = command.stop.incarnation
-                        ended = pb.QueryProcessGone(incarnation=incarnation, reason="stopped")
-                        gone.put(pb.SupervisorEvent(query_gone=ended))
-                    else:
-                        self.query_process_wanted(command.start.incarnation)
-            except grpc.RpcError:
-                return
+        with contextlib.suppress(OSError), link, link.makefile("rw") as pipe:
+            for line in pipe:
+                match json.loads(line):
+                    case {"settings": _}:
+                        answer: dict[str, Any] = {"alive": {"incarnation": "", "pid": 0}}
+                    case {"stop": {"incarnation": incarnation}}:
+                        gone = {"incarnation": incarnation, "reason": "stopped", "by_host": False}
+                        answer = {"gone": gone}
+                    case {"start": {"incarnation": incarnation}}:
+                        self.query_process_wanted(incarnation)
+                        continue
+                    case _:
+                        continue
+                pipe.write(json.dumps(answer) + "\n")
+                pipe.flush()

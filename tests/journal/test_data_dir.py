@@ -10,7 +10,7 @@ import pytest
 
 from ha_engine.core import HighWater
 from ha_engine.data_dir import DataDirectory
-from ha_engine.directory_lock import last_process
+from ha_engine.directory_lock import earlier_process
 from ha_engine.errors import DataDirectoryLocked
 from ha_engine.types import DatabaseIdentity
 
@@ -59,19 +59,20 @@ def test_one_node_at_a_time(tmp_path: Path) -> None:
 
 
 def test_who_had_the_directory_last_is_known_once_it_is_dead(tmp_path: Path) -> None:
-    assert last_process(tmp_path) is None
+    assert earlier_process(tmp_path) is None
     held = DataDirectory(tmp_path, "the-first-process-of-all")
-    assert last_process(tmp_path) is None
+    with pytest.raises(DataDirectoryLocked):
+        earlier_process(tmp_path)
     held.close()
-    assert last_process(tmp_path) == "the-first-process-of-all"
+    assert earlier_process(tmp_path) == "the-first-process-of-all"
     DataDirectory(tmp_path, "p2").close()
-    assert last_process(tmp_path) == "p2"
+    assert earlier_process(tmp_path) == "p2"
 
 
 def test_the_process_that_has_the_original_of_a_copy_is_not_taken_for_dead(tmp_path: Path) -> None:
     living = DataDirectory(tmp_path / "original", "p1")
     shutil.copytree(tmp_path / "original", tmp_path / "copy")
-    assert last_process(tmp_path / "copy") is None
+    assert earlier_process(tmp_path / "copy") is None
     living.close()
 
 
@@ -81,10 +82,10 @@ def test_a_process_of_before_the_kernel_started_is_not_taken_for_dead(
     """Its disk may have gone to another host, and the lock with it."""
     DataDirectory(tmp_path, "p1").close()
     monkeypatch.setattr("ha_engine.directory_lock.boot_id", lambda: "another-boot")
-    assert last_process(tmp_path) is None
+    assert earlier_process(tmp_path) is None
 
 
 @pytest.mark.parametrize("content", [b"", b"p1", b"\xff\xfe " * 400])
 def test_a_lock_that_names_nobody_is_nobodys(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "node.lock").write_bytes(content)
-    assert last_process(tmp_path) is None
+    assert earlier_process(tmp_path) is None

@@ -199,9 +199,6 @@ class LocalNode(rpc.LocalServicer):
                 self.seen.failed[request.query] = request.failed
         return pb.ReportQueryReply()
 
-    def Supervise(self, request_iterator: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
-        context.abort(grpc.StatusCode.UNIMPLEMENTED, "no supervisor here")
-
     def _known(self, incarnation: str, context: grpc.ServicerContext) -> None:
         if incarnation != self.incarnation:
             context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{incarnation} is not mine")

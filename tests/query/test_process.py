@@ -64,13 +64,12 @@ def fresh_node() -> Iterator[LocalNode]:
 NICE = 3
 
 
-def command_line(node: LocalNode, start_timeout: float = 120.0) -> list[str]:
+def command_line(node: LocalNode) -> list[str]:
     config = {
         "query": {
             "master": "local[1]",
             "heap": 768 << 20,
             "read_parallelism": 3,
-            "start_timeout": start_timeout,
             "nice": NICE,
             "class_archive": False,
             "tick": 1,
@@ -231,15 +230,6 @@ def test_a_query_goes_on_after_a_reboot_and_is_replayed_after_a_loss_of_power() 
         assert not node.seen.failed
         process.kill()
         process.wait()
-
-
-def test_a_process_whose_spark_does_not_start_in_time_ends_and_says_so(node: LocalNode) -> None:
-    (node.directory / "application.yaml").write_text(APPLICATION + QUERIES)
-    command = command_line(node, start_timeout=0.5)
-    done = subprocess.run(command, start_new_session=True, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "Spark did not start within 0.5 s" in done.stdout + done.stderr
-    assert not node.seen.attended
 
 
 def test_a_process_that_is_asked_to_end_while_spark_starts_does_so_at_once(node: LocalNode) -> None:

@@ -1,0 +1,26 @@
+"""The socket that the node's HTTP server listens on; a start binds it for a moment, as a check."""
+
+from __future__ import annotations
+
+import socket
+
+from ha_engine.config.quantities import split_address
+from ha_engine.errors import AddressInUse
+
+
+def listen(address: str) -> socket.socket:
+    """A TCP socket bound to ``host:port``. Raises AddressInUse."""
+    host, port = split_address(address)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # With the protocol named, asyncio turns Nagle's algorithm off for each connection.
+    opened = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        opened.bind((host, port))
+    except OSError as error:
+        opened.close()
+        raise AddressInUse(
+            f"http.listen {address} cannot be bound: {error.strerror}; stop what uses it or choose "
+            "another port"
+        ) from error
+    return opened

@@ -1,0 +1,53 @@
+"""What the kernel says of a process below /proc, see proc(5)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
+_DEAD = "ZX"
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """Of one process. ``started`` counts the kernel's ticks since boot; ``cpu_ticks`` holds its own
+    and those of the children that it has waited for."""
+
+    state: str
+    session: int
+    started: int
+    cpu_ticks: int
+
+    @property
+    def is_alive(self) -> bool:
+        return self.state not in _DEAD
+
+
+def read_stat(pid: int) -> Stat:
+    """Raises ProcessLookupError."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            text = file.read()
+    except (FileNotFoundError, ProcessLookupError):
+        raise ProcessLookupError(f"there is no process {pid}") from None
+    fields = text[text.rindex(")") + 2 :].split()  # the name before may hold blanks and brackets
+    ticks = sum(map(int, fields[11:15]))
+    return Stat(fields[0], int(fields[3]), int(fields[19]), ticks)
+
+
+def read_environment(pid: int) -> bytes:
+    """``NAME=value`` entries, each ended by a zero byte. Raises OSError."""
+    with open(f"/proc/{pid}/environ", "rb") as file:
+        return file.read()
+
+
+def read_bytes_read(pid: int) -> int:
+    """By calls, and from the disk for pages of mapped files. Raises OSError."""
+    with open(f"/proc/{pid}/io", "rb") as file:
+        counts = dict(line.split(b":") for line in file)
+    return int(counts[b"rchar"]) + int(counts[b"read_bytes"])
+
+
+def pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]

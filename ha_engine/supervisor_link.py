@@ -1,0 +1,96 @@
+"""The node process's end of the pipe to its supervisor: JSON objects, one a line, both ways.
+
+    to the supervisor     settings, database, log, served, start, stop
+    from the supervisor   alive, then step and gone of the query process
+
+The supervisor answers the settings with what lives. From then on each message follows the one
+before it, so nothing that happened is missed; who starts again gets a pipe of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import structlog
+
+from ha_engine.core import inputs as on
+from ha_engine.errors import SupervisorGone
+
+log = structlog.get_logger(__name__)
+
+
+class Steps(Protocol):
+    """What the link needs of the driver."""
+
+    def handle(self, event: on.Input) -> None: ...
+
+
+class NoSupervisor:
+    """Of a node process that was started by hand: nobody starts Spark for it."""
+
+    living: str | None = None
+
+    def await_living(self) -> None:
+        pass
+
+    def start_process(self, incarnation: str) -> None:
+        log.warning("no supervisor starts the query process", incarnation=incarnation)
+
+    def stop_process(self, incarnation: str, reason: str) -> None:
+        pass
+
+    def tell(self, name: str, said: Any) -> None:
+        pass
+
+    async def attend(self, steps: Steps, stepped: Callable[[str, str], None]) -> None:
+        await asyncio.Event().wait()
+
+
+class SupervisorLink:
+    """Over one end of a socket pair. ``living`` is the query process that ran at this start."""
+
+    def __init__(self, pipe: socket.socket) -> None:
+        self._pipe = pipe
+        self.living: str | None = None
+        self._writer: asyncio.StreamWriter | None = None
+
+    def start_process(self, incarnation: str) -> None:
+        log.info("query process wanted", incarnation=incarnation)
+        self.tell("start", {"incarnation": incarnation})
+
+    def stop_process(self, incarnation: str, reason: str) -> None:
+        self.tell("stop", {"incarnation": incarnation, "reason": reason})
+
+    def tell(self, name: str, said: Any) -> None:
+        line = json.dumps({name: said}).encode() + b"\n"
+        if self._writer is None:
+            self._pipe.sendall(line)
+        else:
+            self._writer.write(line)
+
+    def await_living(self) -> None:
+        """Blocks until the supervisor has made sure that no other query process is left than
+        ``living`` (R20). Raises SupervisorGone."""
+        line = b""
+        while not line.endswith(b"\n"):
+            # One byte at a time: what follows the line is for ``attend``.
+            byte = self._pipe.recv(1)
+            if not byte:
+                raise SupervisorGone("the supervisor ended while this process started")
+            line += byte
+        self.living = json.loads(line)["alive"]["incarnation"] or None
+
+    async def attend(self, steps: Steps, stepped: Callable[[str, str], None]) -> None:
+        """For the life of the node process. Raises SupervisorGone."""
+        reader, self._writer = await asyncio.open_unix_connection(sock=self._pipe)
+        while line := await reader.readline():
+            match json.loads(line):
+                case {"step": {"incarnation": incarnation, "step": step}}:
+                    stepped(incarnation, step)
+                case {"gone": {"incarnation": incarnation, "reason": reason, "by_host": by_host}}:
+                    steps.handle(on.QueryProcessGone(incarnation, reason, by_host))
+        raise SupervisorGone("the supervisor ended")

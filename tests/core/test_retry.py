@@ -122,3 +122,15 @@ def test_a_process_that_dies_of_a_batch_fails_the_query_in_the_end() -> None:
         world.kill_spark("Spark's JVM ran out of memory")
         world.wait(31)
     assert state(world) is QueryState.FAILED
+
+
+def test_a_node_wakes_when_a_query_that_waits_may_run_again() -> None:
+    world = World(plans=(plan("delays", "flights", "board"),))
+    world.start()
+    world.automatic -= {"batches"}
+    world.offer("flights", 10)
+    world.fail("delays", "Python worker failed to connect back.", by_host=True)
+    restart_at = world.core.deployment.lives["delays"].restart_at
+    assert restart_at > world.now
+    committed = world.core.journal.committed
+    assert world.core.querying.wake_at(committed) == restart_at

@@ -43,7 +43,6 @@ HUNTED = (
         "ahead(now, self.authority_ends())",
         "math.inf",
     ),
-    _hunted(1, "wake", "deployment", "Deployment.wake_at", "self._ready(committed)", "()"),
     _hunted(1, "wake", "leading", "Leading.wake_at", "self.joining != self._near(now)", "False"),
     _hunted(
         1,

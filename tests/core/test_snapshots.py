@@ -415,7 +415,9 @@ BROKEN: tuple[tuple[Callable[[World], None], Mutant], ...] = (
 )
 
 
-@pytest.mark.parametrize("test", {test for test, _ in BROKEN}, ids=lambda test: test.__name__)
+@pytest.mark.parametrize(
+    "test", dict.fromkeys(test for test, _ in BROKEN), ids=lambda test: test.__name__
+)
 def test_a_sound_copy_of_the_core_is_not_called_broken(test: Callable[[World], None]) -> None:
     test(new_world(load(None)))
 

@@ -61,6 +61,11 @@ class Query:
     def session(self) -> int:
         return self.process.pid
 
+    @property
+    def is_called_off(self) -> bool:
+        """Whether the supervisor ends it before it was ready, which is no news for the log."""
+        return self.was_signalled and self.watch is not None
+
 
 class SupervisedQuery:
     """At most one query process of the node with the data directory ``home``.
@@ -105,7 +110,9 @@ class SupervisedQuery:
             )
         except OSError as error:
             os.close(reading)
-            self._tell_gone(incarnation, f"it could not be started: {error.strerror}", True)
+            reason = f"it could not be started: {error.strerror}"
+            log.error("query process not started", reason=reason)
+            self._tell_gone(incarnation, reason, True)
             return
         finally:
             os.close(writing)
@@ -128,7 +135,9 @@ class SupervisedQuery:
         if not query.reason:
             from_outside = code < 0 and -code not in _ITS_OWN_FAULT
             query.by_host = from_outside and not query.was_signalled
-        self._tell_gone(query.incarnation, query.reason or how_it_ended(code), query.by_host)
+        reason = query.reason or how_it_ended(code)
+        (log.debug if query.is_called_off else log.info)("query process ended", reason=reason)
+        self._tell_gone(query.incarnation, reason, query.by_host)
 
     async def _hear(self, query: Query, reports: int) -> None:
         """What the query process says of its start and its end."""
@@ -174,7 +183,6 @@ class SupervisedQuery:
         return True
 
     def _tell_gone(self, incarnation: str, reason: str, by_host: bool) -> None:
-        log.info("query process ended", reason=reason)
         gone = {"incarnation": incarnation, "reason": reason, "by_host": by_host}
         self._tell({"gone": gone})
 
@@ -183,8 +191,8 @@ class SupervisedQuery:
         query, ended = self._living, self._ended
         if query is None or ended is None:
             return
-        log.info("ending the query process", reason=reason)
         query.was_signalled = True
+        (log.debug if query.is_called_off else log.info)("ending the query process", reason=reason)
         signal_process(query.session, signal.SIGTERM)
         await asyncio.wait([ended], timeout=QUERY_STOP_SECONDS)
         if not ended.done():

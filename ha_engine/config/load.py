@@ -27,7 +27,8 @@ Key = tuple[str, ...]
 
 PREFIX = "HA_ENGINE_"
 RESERVED = frozenset(
-    PREFIX + name for name in ("CONFIG", "URL", "TOKEN", "INCARNATION", "QUERY_OF", "REPORT_FD")
+    PREFIX + name
+    for name in ("CONFIG", "URL", "TOKEN", "INCARNATION", "QUERY_OF", "REPORT_FD", "PYTHON")
 )
 """Variables of the engine that are no keys of the tree."""
 DEFAULT = "default"

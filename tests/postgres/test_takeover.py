@@ -122,7 +122,7 @@ async def driver(store: PostgresLeaseStore) -> AsyncIterator[Driver]:
 async def take_over(driver: Driver, store: Any, outages: Any, edge: Edge | None = None) -> None:
     """b hears a once, then nothing; the row stands still, and b takes over."""
     edge = edge or Edge(driver)
-    driver.connect(Ports(*(edge, store, outages), *[edge] * 6, exit=lambda why: None))
+    driver.connect(Ports(*(edge, store, outages), *[edge] * 7, exit=lambda why: None))
     driver.start()
     await async_wait_until(lambda: driver.core.role is Role.PASSIVE)
     driver.handle(on.PeerConnected("a"))

@@ -308,6 +308,7 @@ def _query(
         "mark_age_seconds": ages.of_mark(marks.query),
         "batch": marks.admitted,
         "published": dict(marks.published),
+        "settled": marks.settled,
         "differs": differs,
         "backlog_events": marks.events_uncut,
         "lag_seconds": ages.of_query(marks),

@@ -207,6 +207,9 @@ class QueryStatus(TypedDict):
     """Newest batch whose output is in the outbox."""
     published: dict[str, int]
     """Newest batch by sink, as the journal has it."""
+    settled: bool
+    """Everything that the events so far yield is in every sink; only new ones bring more. True of
+    the active: a passive does not count the batches that only time brings."""
     differs: int | None
     """The first batch that came out differently from the active's."""
     backlog_events: int

@@ -284,6 +284,17 @@ class QueryMarks:
         self.kept.add(number, size)
 
     @property
+    def settled(self) -> bool:
+        """Everything that the events so far yield is in every sink: only new ones bring more."""
+        number = self.last.number
+        return (
+            not self.events_uncut
+            and self.admitted >= number
+            and all(batch >= number for batch in self.published.values())
+            and (number == self.initial.number or self._pace.tick_at == math.inf)
+        )
+
+    @property
     def in_flight(self) -> int | None:
         """The batch that Spark runs now, as far as this node can tell."""
         return self.admitted + 1 if self.last.number > self.admitted else None

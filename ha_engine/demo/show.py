@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 import pyarrow as pa
 from rich.console import Console
@@ -35,8 +35,6 @@ from ha_engine.query.session import check_java
 if TYPE_CHECKING:
     from ha_engine.demo.comparison import Outcome
 
-QUIET_SECONDS = 1.5
-"""So long nothing changes once the ticks are over too."""
 FADE_SECONDS = 100.0
 """So much of what is left of the year is sent each second that there is traffic to the end."""
 PEACE_SECONDS = 3.0
@@ -273,8 +271,6 @@ class _Demo:
         return {query: float(at) for query, at in rows}
 
     def _settled(self) -> Callable[[], bool]:
-        seen: list[tuple[float, Any]] = []
-
         def settled() -> bool:
             active = self.watch.active()
             status = self.watch.seen[active.name] if active else None
@@ -282,17 +278,7 @@ class _Demo:
             for name, query in queries.items():
                 if query["state"] == "failed":
                     raise EngineError(f"query {name} failed: {query['reason']}")
-            now = {
-                name: (q["mark"], q["published"], q["backlog_events"])
-                for name, q in queries.items()
-            }
-            if not seen or seen[-1][1] != now:
-                seen.append((time.monotonic(), now))
-            done = all(
-                left == 0 and {*published.values()} == {mark}
-                for mark, published, left in now.values()
-            )
-            return bool(now) and done and time.monotonic() - seen[-1][0] > QUIET_SECONDS
+            return bool(queries) and all(query["settled"] for query in queries.values())
 
         return settled
 

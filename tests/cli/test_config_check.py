@@ -88,10 +88,11 @@ def test_an_application_that_a_node_would_refuse_is_refused(
 
 
 def test_the_module_of_a_function_is_read(check: Check, tmp_path: Path) -> None:
-    (tmp_path / "punctuality.py").unlink()
-    code, _, problem = check(application="function.yaml")
+    text = (tmp_path / "function.yaml").read_text()
+    (tmp_path / "own.yaml").write_text(text.replace("punctuality:", "in_no_file:"))
+    code, _, problem = check(application="own.yaml")
     assert code == 2
-    assert "there is no module 'punctuality'" in problem
+    assert "there is no module 'in_no_file'" in problem
 
 
 def test_the_secrets_of_sinks_and_sources_are_looked_up(check: Check, tmp_path: Path) -> None:

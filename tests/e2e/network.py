@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import tempfile
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
@@ -39,12 +39,19 @@ class Network:
                 network._end()
 
     def silence(self, *lines: str) -> None:
+        """Returns once nothing goes over them any more."""
         for line in lines:
-            self._loop.call_soon_threadsafe(self._proxies[line].stop)
+            self._call(self._proxies[line].stop)
 
     def heal(self) -> None:
         for proxy in self._proxies.values():
-            self._loop.call_soon_threadsafe(proxy.go_on)
+            self._call(proxy.go_on)
+
+    def _call(self, change: Callable[[], None]) -> None:
+        async def called() -> None:
+            change()
+
+        self._await(called())
 
     def _lead(self, pair: Pair, database_url: str, sockets: Path) -> None:
         asked = parse_qs(urlsplit(database_url).query)

@@ -9,10 +9,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.e2e.databases import rows
 from tests.e2e.network import BETWEEN_NODES
+from tests.e2e.node_under_test import NodeUnderTest
 from tests.e2e.partitioned import PATIENCE, Scene, partitioned
 from tests.waiting import wait_until, watch
 
@@ -33,6 +35,9 @@ def test_an_isolated_active_acks_nothing_from_a_margin_before_the_other_takes_ov
 ) -> None:
     scene.network.silence(BETWEEN_NODES, f"{scene.active.name} to database")
     silent = time.time()
+    # The client's own event may have reached the passive; this one is on the isolated node alone.
+    with pytest.raises(httpx.ReadTimeout):
+        _send_alone(scene.active)
     wait_until(scene.passive.is_active, within=PATIENCE, every=0.05)
     wait_until(lambda: scene.client_of(scene.passive).acked, within=PATIENCE)
     _, taken = _takeover(scene)
@@ -51,6 +56,16 @@ def test_an_isolated_active_acks_nothing_from_a_margin_before_the_other_takes_ov
     wait_until(scene.pair.is_protected, within=PATIENCE, every=0.1)
     assert scene.pair.active() is scene.passive
     scene.require_whole()
+
+
+def _send_alone(node: NodeUnderTest) -> None:
+    """Raises httpx.ReadTimeout where the node stores the event and nobody promises to keep it."""
+    with httpx.Client(base_url=node.url, timeout=0.2) as http:
+        http.post(
+            "/v1/streams/events/events",
+            json=[{"id": 0, "text": "alone"}],
+            headers={"X-Producer-Id": "alone", "X-Sequence": "1"},
+        )
 
 
 def _takeover(scene: Scene) -> tuple[int, float]:

@@ -36,6 +36,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     tiers.add_options(parser)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    tiers.choose_compiler(config)
+
+
 def pytest_report_header(config: pytest.Config) -> str:
     return tiers.header(config)
 

@@ -7,6 +7,7 @@ it. ``--thorough`` plays the simulator's seeds in full.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import dataclass
 from datetime import date
@@ -51,6 +52,13 @@ def add_options(parser: pytest.Parser) -> None:
     group = parser.getgroup("tiers")
     group.addoption("--thorough", action="store_true", help="every seed of the simulator")
     group.addoption("--share", type=share_of, default=todays(), help="of rotating cases, as 3/8")
+
+
+def choose_compiler(config: pytest.Config) -> None:
+    """Let Java compile once: a Spark that lives for a minute takes half the CPU. ``--thorough``
+    tests the code that Java makes of what runs for long, as users have it."""
+    if not config.getoption("thorough"):
+        os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 
 
 def header(config: pytest.Config) -> str:

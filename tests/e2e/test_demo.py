@@ -84,16 +84,23 @@ def running(directory: Path, output: Path) -> Iterator[RunningDemo]:
         kill_all_in(directory)
 
 
+LATE = "a node is dead"
 POINTS: dict[str, Callable[[RunningDemo], bool]] = {
     "initdb": lambda demo: (demo.directory / "postgres" / "data").exists(),
     "PostgreSQL runs": lambda demo: demo.runs("postgres"),
     "node processes": lambda demo: "\ndatabase" in demo.said,
     "Java": lambda demo: demo.runs("java"),
-    "a node is dead": lambda demo: "\nkill -9" in demo.said,
+    LATE: lambda demo: "\nkill -9" in demo.said,
 }
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(
+    "point",
+    [
+        *(point for point in POINTS if point != LATE),
+        pytest.param(LATE, marks=pytest.mark.nightly("those before it end the same processes")),
+    ],
+)
 def test_an_interrupted_demo_leaves_no_process(demo: RunningDemo, point: str) -> None:
     demo.await_(lambda: POINTS[point](demo))
     number = signal.SIGTERM if point == "Java" else signal.SIGINT

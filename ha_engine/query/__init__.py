@@ -23,6 +23,7 @@
     runner        starts, watches and stops the streaming queries
     reports       digests and progress to the node, off the batch's critical path
     progress      Spark's progress of a batch
+    weight        the share of the processor: more while Spark starts
     lifeline      ends a process whose parent or driver is gone
     start_report  the word to the supervisor: which step of the start, why the end
     settings      what the supervisor passes to the process

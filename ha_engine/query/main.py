@@ -7,13 +7,11 @@ it. It knows no lease, peer, database or sink.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import logging
 import os
 import signal
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import structlog
 
@@ -26,6 +24,7 @@ from ha_engine.query.lifeline import end_without
 from ha_engine.query.session import StartingSpark, installation_of
 from ha_engine.query.settings import Settings
 from ha_engine.query.start_report import STARTING_JAVA, STARTING_SPARK, StartReport
+from ha_engine.query.weight import Weight
 
 log = structlog.get_logger(__name__)
 
@@ -39,8 +38,9 @@ def main(arguments: list[str]) -> int:
     report, kills = StartReport.of(os.environ), MemoryKills()
     try:
         settings = Settings.parse(arguments)
-        _give_way(settings.nice)
-        return _run(settings, report, kills)
+        weight = Weight(settings.nice)
+        weight.starting()
+        return _run(settings, weight, report, kills)
     except EngineError as error:
         log.error("query process ends", reason=str(error))
         report.end(str(error))
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
         raise
 
 
-def _run(settings: Settings, report: StartReport, kills: MemoryKills) -> int:
+def _run(settings: Settings, weight: Weight, report: StartReport, kills: MemoryKills) -> int:
     classes = _class_archive(settings)
     signal.signal(signal.SIGTERM, lambda *_: _asked_to_end_at_once(classes))
     options = replace(settings.spark, java_options=classes.java_options())
@@ -62,7 +62,7 @@ def _run(settings: Settings, report: StartReport, kills: MemoryKills) -> int:
 
     spark = starting.session(java_started=lambda: report.step(STARTING_SPARK))
     classes.spark_started()
-    return QueryProcess(settings, spark, classes, report, kills).serve()
+    return QueryProcess(settings, spark, classes, weight, report, kills).serve()
 
 
 def _asked_to_end_at_once(classes: AnyArchive) -> None:
@@ -83,14 +83,6 @@ def _class_archive(settings: Settings) -> AnyArchive:
     if settings.classes is None:
         return NoArchive()
     return ClassArchive(settings.classes, installation_of(settings.spark))
-
-
-def _give_way(nice: int) -> None:
-    """Of this process and all that it starts."""
-    os.nice(nice)
-    # Where the kernel groups processes by session, that counts within a session only.
-    with contextlib.suppress(OSError):
-        Path("/proc/self/autogroup").write_text(str(nice), encoding="ascii")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -24,6 +23,7 @@ from ha_engine.query.reports import Reports
 from ha_engine.query.runner import QueryRunner
 from ha_engine.query.settings import Settings
 from ha_engine.query.start_report import READY, StartReport
+from ha_engine.query.weight import Weight
 from ha_engine.v1 import local_pb2 as pb
 from ha_engine.v1.local_pb2_grpc import LocalStub
 
@@ -79,6 +79,7 @@ class QueryProcess:
         settings: Settings,
         spark: SparkSession,
         classes: AnyArchive,
+        weight: Weight,
         report: StartReport,
         kills: MemoryKills,
     ) -> None:
@@ -92,7 +93,7 @@ class QueryProcess:
         link = NodeLink(address, channel=self._channel)
         reports = Reports(link, self._fail)
         self._watch_jvm()
-        self._listen(reports)
+        self._listen(reports, weight)
         self._runner = QueryRunner(
             spark,
             ApplicationVersions(settings.application),
@@ -145,10 +146,13 @@ class QueryProcess:
 
         end_with_parent(ProcessId.of(self._jvm.pid), end=gone)
 
-    def _listen(self, reports: Reports) -> None:
+    def _listen(self, reports: Reports, weight: Weight) -> None:
         from ha_engine.query.progress import ProgressListener
 
-        ended = partial(self._classes.batch_ended, self._jvm.pid)
+        def ended() -> None:
+            self._classes.batch_ended(self._jvm.pid)
+            weight.batch_ended()
+
         self._spark.streams.addListener(ProgressListener(reports, ended))
 
     def _fail(self, error: BaseException) -> None:

@@ -61,7 +61,7 @@ def fresh_node() -> Iterator[LocalNode]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-NICE = 3
+NICE = 12
 
 
 def command_line(node: LocalNode) -> list[str]:
@@ -92,12 +92,12 @@ def started(node: LocalNode) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command_line(node), start_new_session=True)
 
 
-def session_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+def session_of(leader: int) -> list[psutil.Process]:
     """Every living process of its session, workers that changed their group included (R20)."""
     found = []
     for one in psutil.process_iter():
         try:
-            inside = os.getsid(one.pid) == process.pid
+            inside = os.getsid(one.pid) == leader
             if inside and one.status() != psutil.STATUS_ZOMBIE:
                 found.append(one)
         except (ProcessLookupError, psutil.NoSuchProcess):
@@ -105,8 +105,17 @@ def session_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
     return found
 
 
-def jvm_of(process: subprocess.Popen[bytes]) -> psutil.Process:
-    return next(one for one in session_of(process) if one.name() == "java")
+def jvm_of(leader: int) -> psutil.Process:
+    return next(one for one in session_of(leader) if one.name() == "java")
+
+
+def niceness_of(leader: int) -> set[int]:
+    """Of every thread of its session: it is a thread's on Linux."""
+    return {
+        os.getpriority(os.PRIO_PROCESS, thread.id)
+        for one in session_of(leader)
+        for thread in one.threads()
+    }
 
 
 def scratch(node: LocalNode) -> list[Path]:
@@ -139,7 +148,7 @@ def test_after_a_killed_jvm_or_driver_the_next_process_goes_on_with_equal_batche
         assert all(verdict is not Verdict.MISMATCH for _, _, verdict in other.seen.verdicts)
         process.send_signal(signal.SIGTERM)
         assert wait_ended(process) == 0
-        wait_until(lambda: not session_of(process), within=30)
+        wait_until(lambda: not session_of(process.pid), within=30)
 
 
 @contextmanager
@@ -150,9 +159,9 @@ def killed_twice() -> Iterator[tuple[LocalNode, subprocess.Popen[bytes]]]:
         put_batches(node, 1, 3)
         process = started(node)
         node.admitted("sums", 2)
-        jvm_of(process).kill()
+        jvm_of(process.pid).kill()
         assert wait_ended(process) == 1
-        wait_until(lambda: not session_of(process), within=30)
+        wait_until(lambda: not session_of(process.pid), within=30)
         assert not node.seen.failed
         node.incarnation = "two"
         put_batches(node, 4, BATCHES)
@@ -163,7 +172,7 @@ def killed_twice() -> Iterator[tuple[LocalNode, subprocess.Popen[bytes]]]:
         assert not left & set(scratch(node))
         process.kill()
         process.wait()
-        wait_until(lambda: not session_of(process), within=30)
+        wait_until(lambda: not session_of(process.pid), within=30)
         node.incarnation = "three"
         yield node, started(node)
 
@@ -172,11 +181,19 @@ def test_the_process_outlives_its_node_but_not_its_parent() -> None:
     with fresh_node() as node:
         node.command(pb.QueryCommand(run=run_command(sums(node))))
         put_batches(node, 1, 1)
-        code = f"import subprocess; subprocess.Popen({command_line(node)!r}).wait()"
-        parent = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+        code = (
+            "import subprocess as s\n"
+            f"child = s.Popen({command_line(node)!r}, start_new_session=True)\n"
+            "print(child.pid, flush=True)\n"
+            "child.wait()"
+        )
+        parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+        assert parent.stdout is not None
+        leader = int(parent.stdout.readline())
         node.admitted("sums", 1)
-        jvm = jvm_of(parent)
-        assert jvm.nice() == psutil.Process().nice() + NICE
+        jvm = jvm_of(leader)
+        stepped_back = {psutil.Process().nice() + NICE}
+        wait_until(lambda: niceness_of(leader) == stepped_back)
         node.stop()
         put_batches(node, 2, 2)
         node.start()
@@ -185,7 +202,8 @@ def test_the_process_outlives_its_node_but_not_its_parent() -> None:
         assert jvm.is_running()
         parent.kill()
         parent.wait()
-        wait_until(lambda: not session_of(parent), within=30)
+        wait_until(lambda: not session_of(leader), within=30)
+        parent.stdout.close()
 
 
 def reboot(node: LocalNode) -> None:
@@ -217,7 +235,7 @@ def test_a_query_goes_on_after_a_reboot_and_is_replayed_after_a_loss_of_power() 
         node.admitted("sums", 4)
         assert (1, Verdict.DONE) not in attempts(node)
         process.kill()
-        wait_until(lambda: not session_of(process), within=30)
+        wait_until(lambda: not session_of(process.pid), within=30)
         first = node.outputs("sums")
         reboot(node)
         for log in (node.checkpoints / "sums" / "offsets").glob("*"):
@@ -236,11 +254,12 @@ def test_a_process_that_is_asked_to_end_while_spark_starts_does_so_at_once(node:
     """The class archive is not to blame for it: the next start maps it again."""
     (node.directory / "application.yaml").write_text(APPLICATION + QUERIES)
     process = started(node)
-    wait_until(lambda: "java" in {one.name() for one in session_of(process)}, within=30, every=0.02)
+    leader = process.pid
+    wait_until(lambda: "java" in {one.name() for one in session_of(leader)}, within=30, every=0.02)
     process.send_signal(signal.SIGTERM)
     assert wait_ended(process) == 0
     assert not node.seen.attended
-    wait_until(lambda: not session_of(process), within=30)
+    wait_until(lambda: not session_of(process.pid), within=30)
 
 
 def attendance(node: LocalNode, incarnation: str) -> Attendance:

@@ -87,12 +87,13 @@ def latency(
 
 
 @app.command()
-def restart(rounds: Rounds = 5, alone: bool = True, keep: Keep = None) -> None:
+def restart(rounds: Rounds = 5, alone: bool = True, busy: int = 0, keep: Keep = None) -> None:
     """First output of a node after kill -9, with and without an archive of Spark's classes.
 
-    Of one query alone, or of one of three that start at once (--no-alone).
+    Of one query alone, or of one of three that start at once (--no-alone); beside --busy processes
+    that compete with it.
     """
-    _finish(Runs(console, keep).restart(rounds, alone=alone))
+    _finish(Runs(console, keep).restart(rounds, alone=alone, busy=busy))
 
 
 @app.command()

@@ -2,7 +2,8 @@
 
 With and without an archive of Spark's classes, in turns. A producer tries all the time; the times
 of the steps are looked at ten times a second, that of the row is PostgreSQL's own. The node is
-alone; it has one query, or three that start at once.
+alone; it has one query, or three that start at once. Processes that do nothing but compute may
+compete with it.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from benchmarks.waiting import wait_until
 from benchmarks.workload import WORKLOADS, as_ndjson, events
 from ha_engine.client.payload import Form
 from tests.e2e.node_under_test import NodeUnderTest
+from tests.slow_host import busy
 
 FIRST_OUTPUT = WORKLOADS[1]
 """The query whose output is waited for: all rows pass, so each event is one."""
 STREAM, TABLE = FIRST_OUTPUT.name, f"engine_{FIRST_OUTPUT.name}"
 FIRST_ID = 1 << 40
 TARGET_SECONDS = 7.0
-ARCHIVE_SECONDS_MAX, START_SECONDS_MAX = 900.0, 300.0
+ARCHIVE_SECONDS_MAX, START_SECONDS_MAX = 900.0, 900.0
 RETRY_SECONDS = 0.02
 STEPS = (
     "node process answers",
@@ -45,8 +47,11 @@ STEPS = (
 class Restarts:
     """Of the node of ``engine``, which runs and has worked."""
 
-    def __init__(self, engine: EngineSide, database: Database, console: Console) -> None:
+    def __init__(
+        self, engine: EngineSide, database: Database, competitors: int, console: Console
+    ) -> None:
         self._node, self._database, self._console = engine.node, database, console
+        self._competitors = competitors
         self._ids = itertools.count(FIRST_ID)
 
     def measure(self, rounds: int, result: Result) -> None:
@@ -55,10 +60,13 @@ class Restarts:
             self._node.kill_everything()
             self._node.reconfigure(query={"class_archive": archive})
             words = "with the class archive" if archive else "without"
-            for step, seconds in self._restart().items():
+            with busy(self._competitors):
+                steps = self._restart()
+            for step, seconds in steps.items():
                 result.extend(f"{words}: {step}", "s", seconds)
             self._console.print(f"  {words}: {result.samples(f'{words}: {STEPS[-1]}')[-1]:.1f} s")
-        result.aim(f"with the class archive: {STEPS[-1]}", TARGET_SECONDS)
+        if not self._competitors:
+            result.aim(f"with the class archive: {STEPS[-1]}", TARGET_SECONDS)
 
     def _make_archive(self) -> None:
         """One start that lists the classes, and what follows it in idle time."""

@@ -105,14 +105,15 @@ class Runs:
                 load.measure(rates, seconds, rounds, result)
         return result
 
-    def restart(self, rounds: int, *, alone: bool = True) -> Result:
-        result = Result("restart" if alone else "restart of three queries")
+    def restart(self, rounds: int, *, alone: bool = True, busy: int = 0) -> Result:
+        beside = f" beside {busy} busy processes" if busy else ""
+        result = Result(("restart" if alone else "restart of three queries") + beside)
         workloads = [FIRST_OUTPUT] if alone else WORKLOADS
         with (
             self._place("restart") as (directory, db),
             engine_side(directory / "engine", db, workloads) as engine,
         ):
-            Restarts(engine, db, self._console).measure(rounds, result)
+            Restarts(engine, db, busy, self._console).measure(rounds, result)
         return result
 
     def nice(self, rate: int, seconds: float, rounds: int) -> Result:

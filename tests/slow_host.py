@@ -129,21 +129,27 @@ def _busy_loops(share: float) -> Iterator[str]:
     count = max(1, round(1 / share) - 1)
     before = os.sched_getaffinity(0)
     core = min(before)
-    loops = []
     try:
         os.sched_setaffinity(0, {core})
+        with busy(count):
+            yield f"about {share:g} of core {core}, which {count} busy loops use too"
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@contextlib.contextmanager
+def busy(count: int) -> Iterator[None]:
+    """Processes that compete for the cores of this one, each as a login or a daemon would."""
+    code = "import ctypes, signal; ctypes.CDLL(None).prctl(1, signal.SIGKILL)\nwhile True: pass"
+    loops = []
+    try:
         for _ in range(count):
-            code = (
-                "import ctypes, signal; ctypes.CDLL(None).prctl(1, signal.SIGKILL)\n"
-                "while True: pass"
-            )
             loops.append(subprocess.Popen([sys.executable, "-c", code], start_new_session=True))
-        yield f"about {share:g} of core {core}, which {count} busy loops use too"
+        yield
     finally:
         for loop in loops:
             loop.kill()
             loop.wait()
-        os.sched_setaffinity(0, before)
 
 
 if __name__ == "__main__":

@@ -177,7 +177,8 @@ class QueryConfig(Section):
         ge=0,
         le=19,
         description="How far Spark steps back where the host is short of CPU, so that acks and the "
-        "lease do not wait for a micro-batch.",
+        "lease do not wait for a micro-batch. Until its first batch has ended at most 5, so that "
+        "it comes up.",
     )
     shuffle_partitions: int = Field(
         default=1,

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -111,11 +111,13 @@ def jvm_of(leader: int) -> psutil.Process:
 
 def niceness_of(leader: int) -> set[int]:
     """Of every thread of its session: it is a thread's on Linux."""
-    return {
-        os.getpriority(os.PRIO_PROCESS, thread.id)
-        for one in session_of(leader)
-        for thread in one.threads()
-    }
+    found = set()
+    for one in session_of(leader):
+        with suppress(psutil.NoSuchProcess):
+            for thread in one.threads():
+                with suppress(ProcessLookupError):
+                    found.add(os.getpriority(os.PRIO_PROCESS, thread.id))
+    return found
 
 
 def scratch(node: LocalNode) -> list[Path]:

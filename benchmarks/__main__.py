@@ -127,6 +127,20 @@ def idle(rounds: Rounds = 2, seconds: Seconds = 60, queries: int = 3, keep: Keep
 
 
 @app.command()
+def footprint(
+    rate: int = 20_000,
+    seconds: Seconds = 60,
+    rounds: Rounds = 3,
+    code: Annotated[
+        Path | None, typer.Option(help="Directory of another release, to compare with.")
+    ] = None,
+    keep: Keep = None,
+) -> None:
+    """CPU and memory of each process of a node with one query: at its start, at rest, at work."""
+    _finish(Runs(console, keep).footprint(rounds, rate, seconds, code))
+
+
+@app.command()
 def memory(seconds: Seconds = 180, keep: Keep = None) -> None:
     """Memory of the node process under overload, and that nothing acknowledged is lost."""
     _finish(Runs(console, keep).memory(seconds))

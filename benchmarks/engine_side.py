@@ -189,13 +189,17 @@ def engine_side(
     directory: Path,
     database: Database,
     workloads: Sequence[Workload] = WORKLOADS,
+    *,
+    code: Path | None = None,
     **sections: dict[str, Any],
 ) -> Iterator[EngineSide]:
-    """``sections`` of the config replace keys of the defaults."""
+    """``sections`` of the config replace keys of the defaults; ``code`` is where another release of
+    the engine lies."""
     directory.mkdir()
     node = NodeUnderTest(
         directory, application(workloads), database.url, "node-a", **_merged(sections)
     )
+    node.code = code
     with running(node):
         node.wait_running()
         side = EngineSide(node, database, workloads)

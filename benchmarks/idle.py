@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.engine_side import EngineSide
-from benchmarks.processes import cpu_seconds, part_of, spent
+from benchmarks.processes import cpu_seconds, part_of, percent_by_part, spent
 from benchmarks.report import Result
 
 PERCENT_MAX = 10.0
@@ -27,7 +27,7 @@ def measure_idle(
     wakes: dict[str, list[float]] = defaultdict(list)
     for number in range(rounds + 1):
         woken = _switches(engine)
-        found = _round(engine, seconds)
+        found = percent_by_part(engine.processes(), seconds)
         console.print(f"  round {number}: {sum(found.values()):.2f} % of a core")
         for name, percent in found.items() if number else ():
             samples[name].append(percent)
@@ -70,18 +70,4 @@ def _switches(engine: EngineSide) -> dict[str, float]:
             with contextlib.suppress(OSError):
                 words = status.read_text().partition("\nvoluntary_ctxt_switches:")[2].split()
                 found[part_of(process)] += float(words[0])
-    return found
-
-
-def _round(engine: EngineSide, seconds: float) -> dict[str, float]:
-    """Percent of a core by part; a worker that ends meanwhile counts as far as it was seen."""
-    processes = engine.processes()
-    parts = {process.pid: part_of(process) for process in processes}
-    before = cpu_seconds(processes)
-    began = time.monotonic()
-    time.sleep(seconds)
-    after, took = cpu_seconds(processes), time.monotonic() - began
-    found: dict[str, float] = defaultdict(float)
-    for pid, used in after.items():
-        found[parts[pid]] += (used - before[pid]) / took * 100
     return found

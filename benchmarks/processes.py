@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -55,6 +57,18 @@ def part_of(process: psutil.Process) -> str:
         if sign in words:
             return part
     return "Spark's Python workers"
+
+
+def percent_by_part(processes: Sequence[psutil.Process], seconds: float) -> dict[str, float]:
+    """Of a core, by part, over so long; what ended meanwhile does not count."""
+    parts = {process.pid: part_of(process) for process in processes}
+    before, began = cpu_seconds(processes), time.monotonic()
+    time.sleep(seconds)
+    after, took = cpu_seconds(processes), time.monotonic() - began
+    found: dict[str, float] = defaultdict(float)
+    for pid, used in after.items():
+        found[parts[pid]] += (used - before[pid]) / took * 100
+    return found
 
 
 @contextmanager

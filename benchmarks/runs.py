@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import batches, failover, lines, nice, price, receive, sizes
+from benchmarks import batches, failover, footprint, lines, nice, price, receive, sizes
 from benchmarks.database import Database
 from benchmarks.engine_side import NO_TICKS, EngineSide, engine_side, pair_side
 from benchmarks.idle import measure_idle
@@ -162,6 +162,16 @@ class Runs:
             engine_side(directory / "engine", db, WORKLOADS[:queries]) as engine,
         ):
             measure_idle(engine, seconds, rounds, result, self._console)
+        return result
+
+    def footprint(self, rounds: int, rate: int, seconds: float, code: Path | None) -> Result:
+        result = Result("footprint")
+        for _ in range(rounds):
+            with (
+                self._place("footprint") as (directory, db),
+                engine_side(directory / "engine", db, [FIRST_OUTPUT], code=code) as engine,
+            ):
+                footprint.measure(engine, FIRST_OUTPUT.name, rate, seconds, result, self._console)
         return result
 
     def memory(self, seconds: float) -> Result:

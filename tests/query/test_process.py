@@ -183,29 +183,37 @@ def test_the_process_outlives_its_node_but_not_its_parent() -> None:
     with fresh_node() as node:
         node.command(pb.QueryCommand(run=run_command(sums(node))))
         put_batches(node, 1, 1)
-        code = (
-            "import subprocess as s\n"
-            f"child = s.Popen({command_line(node)!r}, start_new_session=True)\n"
-            "print(child.pid, flush=True)\n"
-            "child.wait()"
-        )
-        parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-        assert parent.stdout is not None
-        leader = int(parent.stdout.readline())
-        node.admitted("sums", 1)
-        jvm = jvm_of(leader)
-        stepped_back = {psutil.Process().nice() + NICE}
-        wait_until(lambda: niceness_of(leader) == stepped_back)
-        node.stop()
-        put_batches(node, 2, 2)
-        node.start()
-        node.admitted("sums", 2)
-        wait_until(lambda: len(node.seen.attended) == 2)
-        assert jvm.is_running()
-        parent.kill()
-        parent.wait()
-        wait_until(lambda: not session_of(leader), within=30)
-        parent.stdout.close()
+        with started_by_a_parent(node) as (parent, leader):
+            node.admitted("sums", 1)
+            jvm = jvm_of(leader)
+            stepped_back = {psutil.Process().nice() + NICE}
+            wait_until(lambda: niceness_of(leader) == stepped_back)
+            node.stop()
+            put_batches(node, 2, 2)
+            node.start()
+            node.admitted("sums", 2)
+            wait_until(lambda: len(node.seen.attended) == 2)
+            assert jvm.is_running()
+            parent.kill()
+            parent.wait()
+            wait_until(lambda: not session_of(leader), within=30)
+
+
+@contextmanager
+def started_by_a_parent(node: LocalNode) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """The parent, and the pid of the query process, which leads a session of its own."""
+    code = (
+        "import subprocess as s\n"
+        f"child = s.Popen({command_line(node)!r}, start_new_session=True)\n"
+        "print(child.pid, flush=True)\n"
+        "child.wait()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
+        try:
+            assert parent.stdout is not None
+            yield parent, int(parent.stdout.readline())
+        finally:
+            parent.kill()
 
 
 def reboot(node: LocalNode) -> None:

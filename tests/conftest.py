@@ -37,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    tiers.choose_compiler(config)
+    tiers.hasten_spark(config)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -14,6 +14,8 @@ from datetime import date
 
 import pytest
 
+from tests import class_archive
+
 SHARES = 8
 SEEDS, THOROUGH_SEEDS = 300, 2000
 NIGHTLY = "nightly"
@@ -54,11 +56,11 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--share", type=share_of, default=todays(), help="of rotating cases, as 3/8")
 
 
-def choose_compiler(config: pytest.Config) -> None:
-    """Let Java compile once: a Spark that lives for a minute takes half the CPU. ``--thorough``
-    tests the code that Java makes of what runs for long, as users have it."""
+def hasten_spark(config: pytest.Config) -> None:
+    """Most tests start a Spark that lives for a minute. ``--thorough`` has it start and compile as
+    it does for users."""
     if not config.getoption("thorough"):
-        os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
+        os.environ.update(class_archive.environment())
 
 
 def header(config: pytest.Config) -> str:

@@ -25,7 +25,7 @@ def lean_spark_home(directory: Path) -> Iterator[None]:
 
     A home that the user chose is left as it is: its workers' Python may be another.
     """
-    if _VARIABLE in os.environ or not _linked(directory):
+    if _VARIABLE in os.environ or not _made(directory):
         yield
         return
     os.environ[_VARIABLE] = str(directory)
@@ -35,15 +35,20 @@ def lean_spark_home(directory: Path) -> Iterator[None]:
         del os.environ[_VARIABLE]
 
 
-def _linked(directory: Path) -> bool:
-    from pyspark.find_spark_home import _find_spark_home
-
+def _made(directory: Path) -> bool:
     try:
-        directory.mkdir()
-        for entry in Path(_find_spark_home()).iterdir():
-            if entry.name != _LEFT_OUT:
-                (directory / entry.name).symlink_to(entry)
+        link_spark_home(directory)
     except OSError as error:
         log.warning("Spark's workers start more slowly", reason=str(error))
         return False
     return True
+
+
+def link_spark_home(directory: Path) -> None:
+    """Make ``directory`` a lean home. Raises OSError."""
+    from pyspark.find_spark_home import _find_spark_home
+
+    directory.mkdir()
+    for entry in Path(_find_spark_home()).iterdir():
+        if entry.name != _LEFT_OUT:
+            (directory / entry.name).symlink_to(entry)

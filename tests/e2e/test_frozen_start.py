@@ -44,4 +44,5 @@ def test_a_start_whose_jvm_hangs_is_ended_and_the_next_one_runs(
         assert node.pid_of("jvm") != frozen
         assert rows(node_database, "SELECT id, text FROM copies") == [(1, "kept")]
         status = node.status()
-        assert status is not None and status["queries"]["copies"]["restarts"] == 0
+        assert status is not None
+        assert status["queries"]["copies"]["restarts"] == 0

@@ -137,14 +137,32 @@ def put_batches(node: LocalNode, first: int, last: int) -> None:
         node.mark("sums")
 
 
+def kill_jvm(process: subprocess.Popen[bytes]) -> None:
+    jvm_of(process.pid).kill()
+    assert wait_ended(process) == 1
+
+
+def kill_driver(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+
+
+KILLS_A_DRIVER = "test_failovers kills the driver of a pair"
+
+
+@pytest.mark.parametrize(
+    "kill", [kill_jvm, pytest.param(kill_driver, marks=pytest.mark.nightly(KILLS_A_DRIVER))]
+)
 def test_after_a_killed_jvm_or_driver_the_next_process_goes_on_with_equal_batches(
-    runner: Callable[[StreamApplication], QueryRunner], node: LocalNode
+    runner: Callable[[StreamApplication], QueryRunner],
+    node: LocalNode,
+    kill: Callable[[subprocess.Popen[bytes]], None],
 ) -> None:
     (node.directory / "application.yaml").write_text(APPLICATION + QUERIES)
     put_batches(node, 1, BATCHES)
     runner(load_application(node.directory / "application.yaml")).run(run_command(sums(node)))
     node.admitted("sums", BATCHES)
-    with killed_twice() as (other, process):
+    with started_after(kill) as (other, process):
         other.admitted("sums", BATCHES)
         assert other.outputs("sums") == node.outputs("sums")
         assert all(verdict is not Verdict.MISMATCH for _, _, verdict in other.seen.verdicts)
@@ -154,15 +172,16 @@ def test_after_a_killed_jvm_or_driver_the_next_process_goes_on_with_equal_batche
 
 
 @contextmanager
-def killed_twice() -> Iterator[tuple[LocalNode, subprocess.Popen[bytes]]]:
-    """The third process after one that lost its JVM and one that was killed itself."""
+def started_after(
+    kill: Callable[[subprocess.Popen[bytes]], None],
+) -> Iterator[tuple[LocalNode, subprocess.Popen[bytes]]]:
+    """The process after one that was killed between two batches."""
     with fresh_node() as node:
         node.command(pb.QueryCommand(run=run_command(sums(node))))
         put_batches(node, 1, 3)
         process = started(node)
         node.admitted("sums", 2)
-        jvm_of(process.pid).kill()
-        assert wait_ended(process) == 1
+        kill(process)
         wait_until(lambda: not session_of(process.pid), within=30)
         assert not node.seen.failed
         node.incarnation = "two"
@@ -172,11 +191,7 @@ def killed_twice() -> Iterator[tuple[LocalNode, subprocess.Popen[bytes]]]:
         node.admitted("sums", 5)
         assert left
         assert not left & set(scratch(node))
-        process.kill()
-        process.wait()
-        wait_until(lambda: not session_of(process.pid), within=30)
-        node.incarnation = "three"
-        yield node, started(node)
+        yield node, process
 
 
 def test_the_process_outlives_its_node_but_not_its_parent() -> None:

@@ -36,16 +36,16 @@ def _hunted(seed: int, rule: str, module: str, function: str, old: str, new: str
 
 HUNTED = (
     _hunted(
-        1,
+        61,
         "wake",
         "tenure",
         "Tenure.leads_at",
         "ahead(now, self.authority_ends())",
         "math.inf",
     ),
-    _hunted(1, "wake", "leading", "Leading.wake_at", "self.joining != self._near(now)", "False"),
+    _hunted(4, "wake", "leading", "Leading.wake_at", "self.joining != self._near(now)", "False"),
     _hunted(
-        1,
+        37,
         "wake",
         "leading",
         "Leading.wake_at",
@@ -54,9 +54,9 @@ HUNTED = (
     ),
     _hunted(1, "I3", "leading", "Leading.commit_limit", "in_sync | self.joining", "self.joining"),
     _hunted(3, "I3", "leading", "Leading.wanted", "self.match_of(m) >= committed", ""),
-    _hunted(93, "P8", "leading", "Leading.wanted", "m == self.me or not self._is_lost(m, now)", ""),
+    _hunted(91, "P8", "leading", "Leading.wanted", "m == self.me or not self._is_lost(m, now)", ""),
     _hunted(
-        137,
+        64,
         "R1",
         "lease",
         "Lease.possible",
@@ -87,15 +87,15 @@ HUNTED = (
         "min",
         "max",
     ),
-    _hunted(5, "I8", "progress", "common_prefix", "-1", "0"),
-    _hunted(2, "I8", "progress", "_end_of", "later[0] - 1", "later[0]"),
+    _hunted(2, "I8", "progress", "common_prefix", "-1", "0"),
+    _hunted(3, "I8", "progress", "_end_of", "later[0] - 1", "later[0]"),
     _hunted(
-        1, "I8", "following", "Following._fresh", "message.previous.sequence > last.sequence", ""
+        5, "I8", "following", "Following._fresh", "message.previous.sequence > last.sequence", ""
     ),
-    _hunted(3, "I8", "following", "Following._fresh", "r.position.sequence > last.sequence", ""),
-    _hunted(2, "I8", "following", "Following._follow", "message.match != self._journal.last", ""),
+    _hunted(8, "I8", "following", "Following._fresh", "r.position.sequence > last.sequence", ""),
+    _hunted(3, "I8", "following", "Following._follow", "message.match != self._journal.last", ""),
     _hunted(
-        12,
+        4,
         "R16",
         "lease",
         "Lease.takeover_at",
@@ -103,16 +103,16 @@ HUNTED = (
         "max(self.still_since + self.timing.ttl, 0)",
     ),
     _hunted(
-        46,
+        41,
         "R16",
         "leading",
         "Leading.promised_until",
         "min((self._promised_at(member) for member in others)) + ttl - margin",
         "min((self._promised_at(member) for member in others)) + 2 * ttl",
     ),
-    _hunted(24, "R5", "lease", "Lease.regressed", "self.high_water.above(row)", ""),
+    _hunted(11, "R5", "lease", "Lease.regressed", "self.high_water.above(row)", ""),
     _hunted(
-        7,
+        6,
         "R3",
         "tenure",
         "Tenure._is_level_with",
@@ -120,7 +120,7 @@ HUNTED = (
         "True",
     ),
     _hunted(
-        5,
+        1,
         "R3",
         "lease",
         "Lease.acquired",

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from tests.e2e.node_under_test import NodeUnderTest, running
+from tests.e2e.without_spark import no_spark
 
-pytestmark = [pytest.mark.spark]
+pytestmark = [pytest.mark.slow]
 
 APPLICATION = """
 name: bad_input
@@ -84,14 +85,16 @@ BROKEN_BODIES = {
 
 @pytest.fixture(scope="module")
 def node(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeUnderTest]:
-    """Active is enough: bad input must not get as far as Spark."""
+    """Active is enough: bad input must not get as far as Spark, and here no Spark is there."""
     directory = tmp_path_factory.mktemp("bad-input")
     node = NodeUnderTest(
         directory, APPLICATION, module_database, http={"max_body": f"{MAX_BODY_BYTES // MIB}MiB"}
     )
-    with running(node):
-        node.wait_active()
-        yield node
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_HOME", str(no_spark(directory)))
+        with running(node):
+            node.wait_active()
+            yield node
 
 
 @pytest.fixture(autouse=True)

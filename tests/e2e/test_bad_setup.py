@@ -24,6 +24,7 @@ from tests.e2e.node_under_test import (
     free_port,
     running,
 )
+from tests.e2e.without_spark import no_spark
 from tests.waiting import wait_until
 
 NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"
@@ -230,10 +231,10 @@ def test_a_journal_of_another_group_is_refused(
     assert "belongs to group harbour, not to airport; set group: harbour, or give" in ended.err
 
 
-@pytest.mark.spark
 def test_a_second_node_on_the_same_data_directory_is_refused(
-    node_database: str, tmp_path: Path
+    node_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(no_spark(tmp_path)))
     node = NodeUnderTest(tmp_path, APPLICATION, node_database)
     with running(node):
         node.wait_active()
@@ -270,10 +271,10 @@ def test_a_database_without_the_schema_names_the_command(
     assert ended.err.endswith("; run: ha-engine db init\n")
 
 
-@pytest.mark.spark
 def test_run_waits_for_a_database_that_is_away_and_says_so_once(
-    own_postgres: EmbeddedPostgres, tmp_path: Path
+    own_postgres: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(no_spark(tmp_path)))
     upgrade(open_engine(own_postgres.url))
     node = NodeUnderTest(tmp_path, APPLICATION, own_postgres.url)
     own_postgres.stop()

@@ -9,8 +9,8 @@ import pytest
 from tests.sim.history import Failed, play
 from tests.sim.pulling import Way
 
-SEEDS = range(1, 41)
-FORCED_SEEDS = range(1, 21)
+SEEDS = range(1, 31)
+FORCED_SEEDS = range(1, 13)
 REACHED_AT_LEAST = {"rows pulled": 500, "rows refused by the gate": 50, "failovers": 10}
 
 

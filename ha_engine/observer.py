@@ -22,10 +22,10 @@ class QueryObserver:
         self.progress: dict[str, Progress] = {}
         self.step: StartStep | None = None
 
-    def stepped(self, incarnation: str, step: str) -> None:
+    def stepped(self, incarnation: str, step: str, seconds_ago: float) -> None:
         """The query process ``incarnation`` reached a step of its start."""
         log.info("query process step", step=step, incarnation=incarnation)
-        self.step = StartStep(incarnation, step, self._clock())
+        self.step = StartStep(incarnation, step, self._clock() - seconds_ago)
 
     def progressed(self, query: str, told: pb.QueryProgress) -> None:
         before = self.progress.get(query, Progress())

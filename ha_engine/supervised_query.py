@@ -53,6 +53,8 @@ class Query:
     process: asyncio.subprocess.Process
     incarnation: str
     watch: StartWatch | None
+    step: str
+    stepped_at: float
     reason: str = ""
     by_host: bool = False
     was_signalled: bool = False
@@ -94,6 +96,13 @@ class SupervisedQuery:
         incarnation, pid = (query.incarnation, query.process.pid) if query else ("", 0)
         return {"incarnation": incarnation, "pid": pid}
 
+    def tell_step(self) -> None:
+        """What the living one has come to, for a node process that was not there to hear it."""
+        if (query := self._living) is not None:
+            seconds = time.monotonic() - query.stepped_at
+            step = {"incarnation": query.incarnation, "step": query.step, "seconds": seconds}
+            self._tell({"step": step})
+
     async def start(self, incarnation: str) -> None:
         await self.end("another incarnation is wanted")
         reading, writing = os.pipe()
@@ -117,8 +126,9 @@ class SupervisedQuery:
         finally:
             os.close(writing)
         log.debug("query process started", pid=process.pid, incarnation=incarnation)
-        watch = StartWatch(self._patience.seconds, FIRST_STEP, time.monotonic())
-        self._living = Query(process, incarnation, watch)
+        now = time.monotonic()
+        watch = StartWatch(self._patience.seconds, FIRST_STEP, now)
+        self._living = Query(process, incarnation, watch, FIRST_STEP, now)
         self._ended = asyncio.create_task(self._reap(self._living, reading), name="query reaper")
 
     async def _reap(self, query: Query, reports: int) -> None:
@@ -155,12 +165,13 @@ class SupervisedQuery:
     def _note(self, query: Query, report: Message) -> None:
         match report:
             case {"step": str(step)}:
+                query.step, query.stepped_at = step, time.monotonic()
                 if step == READY and query.watch is not None:
                     query.watch = None
                     self._patience.start_succeeded()
                 elif query.watch is not None:
-                    query.watch.reached(step, time.monotonic())
-                self._tell({"step": {"incarnation": query.incarnation, "step": step}})
+                    query.watch.reached(step, query.stepped_at)
+                self.tell_step()
             case {"end": str(reason)} if not query.reason:
                 query.reason, query.by_host = reason, bool(report.get("by_host"))
 

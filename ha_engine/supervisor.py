@@ -248,6 +248,7 @@ class Supervisor:
                 query = await self._take(Settings(**settings))
                 node.link = writer
                 self._tell({"alive": query.alive})
+                query.tell_step()
             case {"database": settings}:
                 self._database = settings
             case {"log": settings}:

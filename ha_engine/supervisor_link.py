@@ -13,7 +13,7 @@ import asyncio
 import json
 import socket
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import structlog
 
@@ -21,6 +21,10 @@ from ha_engine.core import inputs as on
 from ha_engine.errors import SupervisorGone
 
 log = structlog.get_logger(__name__)
+
+
+Stepped: TypeAlias = Callable[[str, str, float], None]
+"""Takes the incarnation of a query process, its step, and since how many seconds it is at that."""
 
 
 class Steps(Protocol):
@@ -46,7 +50,7 @@ class NoSupervisor:
     def tell(self, name: str, said: Any) -> None:
         pass
 
-    async def attend(self, steps: Steps, stepped: Callable[[str, str], None]) -> None:
+    async def attend(self, steps: Steps, stepped: Stepped) -> None:
         await asyncio.Event().wait()
 
 
@@ -84,13 +88,13 @@ class SupervisorLink:
             line += byte
         self.living = json.loads(line)["alive"]["incarnation"] or None
 
-    async def attend(self, steps: Steps, stepped: Callable[[str, str], None]) -> None:
+    async def attend(self, steps: Steps, stepped: Stepped) -> None:
         """For the life of the node process. Raises SupervisorGone."""
         reader, self._writer = await asyncio.open_unix_connection(sock=self._pipe)
         while line := await reader.readline():
             match json.loads(line):
-                case {"step": {"incarnation": incarnation, "step": step}}:
-                    stepped(incarnation, step)
+                case {"step": {"incarnation": incarnation, "step": step, "seconds": seconds}}:
+                    stepped(incarnation, step, seconds)
                 case {"gone": {"incarnation": incarnation, "reason": reason, "by_host": by_host}}:
                     steps.handle(on.QueryProcessGone(incarnation, reason, by_host))
         raise SupervisorGone("the supervisor ended")

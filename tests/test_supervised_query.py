@@ -78,6 +78,24 @@ async def test_steps_are_passed_on_and_a_process_that_is_ready_is_left_alone(nod
         await asyncio.wait_for(async_wait_until(lambda: bool(node.gone()), within=60), 1.0)
 
 
+async def test_a_node_process_that_comes_later_hears_the_step_and_its_age(node: Node) -> None:
+    query = await node.start(BEGIN + "report(step='starting Java'); time.sleep(600)")
+    await async_wait_until(lambda: node.steps() == ["starting Java"])
+    first = node.told[-1]["step"]["seconds"]
+    await async_wait_until(lambda: _told_again(node, query)["seconds"] >= first + 0.2)
+    assert set(node.steps()) == {"starting Java"}
+    await query.end("the test is over")
+    told = len(node.told)
+    query.tell_step()
+    assert len(node.told) == told
+
+
+def _told_again(node: Node, query: SupervisedQuery) -> dict[str, Any]:
+    query.tell_step()
+    step: dict[str, Any] = node.told[-1]["step"]
+    return step
+
+
 async def test_the_last_words_are_the_reason_of_the_end(node: Node) -> None:
     await node.start(BEGIN + "report(end='there is no java', by_host=False); sys.exit(2)")
     await async_wait_until(lambda: bool(node.gone()))

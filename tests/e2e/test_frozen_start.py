@@ -1,4 +1,7 @@
-"""Java hangs while Spark starts: the start is ended and told, the next one comes up."""
+"""Java hangs while Spark starts: the start is ended and told, the next one comes up.
+
+Meanwhile the node process dies; the next one tells the step that it was not there to hear of.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.nightly(WITH_A_STAND_IN)]
 def test_a_start_whose_jvm_hangs_is_ended_and_the_next_one_runs(
     node_database: str, tmp_path: Path
 ) -> None:
-    node = NodeUnderTest(tmp_path, APPLICATION, node_database, query={"start_timeout": "4s"})
+    node = NodeUnderTest(tmp_path, APPLICATION, node_database, query={"start_timeout": "20s"})
 
     def query_process() -> dict[str, Any]:
         status = node.status()
@@ -33,10 +36,15 @@ def test_a_start_whose_jvm_hangs_is_ended_and_the_next_one_runs(
         frozen = node.pid_of("jvm")
         assert frozen is not None
         os.kill(frozen, signal.SIGSTOP)
+        first = node.pid_of("node")
+        node.kill("node")
+        wait_until(lambda: node.pid_of("node") not in (first, None), within=SPARK_SECONDS)
+        wait_until(lambda: query_process()["step"] == STARTING_SPARK, within=SPARK_SECONDS)
+        assert query_process()["last_death"] is None
         wait_until(lambda: query_process()["last_death"], within=SPARK_SECONDS)
         told = query_process()["last_death"]
-        assert told.startswith(f"no progress for 4 s while {STARTING_SPARK}")
-        assert told.endswith("tried again with 8 s")
+        assert told.startswith(f"no progress for 20 s while {STARTING_SPARK}")
+        assert told.endswith("tried again with 40 s")
         assert told in node.log_text()
         assert node.send("events", [{"id": 1, "text": "kept"}]).is_success
         node.wait_running()

@@ -300,7 +300,10 @@ class Driver:
                 written = store.compare_and_set(expected, wanted, why=why)
             case _:
                 raise TypeError(f"not a lease call: {action!r}")
-        return on.LeaseDenied() if written is None else on.LeaseWritten(written, store.identity())
+        if written is None:
+            return on.LeaseDenied()
+        # The statement writes a row that names a database only into that one (R5).
+        return on.LeaseWritten(written, written.identity or store.identity())
 
     def _on_disk(self, change: Callable[..., None], *arguments: Any) -> asyncio.Future[None]:
         """One after the other, in the order of the decisions, off the event loop."""

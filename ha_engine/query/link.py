@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import grpc
+from grpc.experimental import ChannelOptions
 from tenacity import Retrying, retry_if_exception, stop_never, wait_random_exponential
 from tenacity.stop import stop_base
 
@@ -30,6 +31,10 @@ _CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     # A proxy of the environment is none of a local socket's business.
     ("grpc.enable_http_proxy", 0),
+    # gRPC pings after each answer to measure a line's bandwidth; a ping keeps its threads awake.
+    ("grpc.http2.bdp_probe", 0),
+    # A stream that is read by one thread needs no second one, which wakes five times a second.
+    (ChannelOptions.SingleThreadedUnaryStream, 1),
 )
 
 Reply = TypeVar("Reply")

@@ -248,7 +248,7 @@ class LocalService(rpc.LocalServicer):
 
 async def serve(service: LocalService, socket: str) -> grpc.aio.Server:
     """Listens on the Unix socket ``socket``; the directory it lies in must be private."""
-    server = grpc.aio.server()
+    server = grpc.aio.server(options=(("grpc.http2.bdp_probe", 0),))  # as in link.py
     rpc.add_LocalServicer_to_server(service, server)
     server.add_insecure_port(f"unix:{socket}")
     await server.start()

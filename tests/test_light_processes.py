@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 ONLY_FOR_SPARK_OR_THE_NODE = {
     "alembic",
     "google",
@@ -32,6 +34,19 @@ NOT_FOR_THE_SUPERVISOR = ONLY_FOR_SPARK_OR_THE_NODE | {
 SUPERVISOR_MODULES_MAX = 200
 """177 on Python 3.11, 33 of them the interpreter's."""
 
+NOBODY = "--url http://127.0.0.1:1"
+MODULES_MAX = {
+    "--version": 200,
+    "config token": 200,
+    "--help": 370,
+    "app check --help": 370,
+    f"status {NOBODY}": 430,
+    f"switchover {NOBODY}": 430,
+    f"failover --force {NOBODY}": 430,
+    f"query retry flights {NOBODY}": 430,
+}
+"""On Python 3.11 up to 171, 329 where it prints with rich, 388 where it asks with httpx."""
+
 
 def loaded(program: str) -> set[str]:
     """Names of all modules that a fresh Python has after ``program``."""
@@ -42,6 +57,18 @@ def loaded(program: str) -> set[str]:
 
 def packages(modules: set[str]) -> set[str]:
     return {name.partition(".")[0] for name in modules}
+
+
+@pytest.mark.parametrize("command", MODULES_MAX)
+def test_a_command_loads_what_it_needs_and_no_more(command: str) -> None:
+    program = (
+        "import contextlib, io\nfrom ha_engine.cli import main\n"
+        "with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):\n"
+        f"    main({command.split()!r})"
+    )
+    modules = loaded(program)
+    assert packages(modules) & (ONLY_FOR_SPARK_OR_THE_NODE | {"pydantic", "structlog"}) == set()
+    assert len(modules) <= MODULES_MAX[command]
 
 
 def test_the_supervisor_loads_next_to_nothing() -> None:

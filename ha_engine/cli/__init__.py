@@ -1,7 +1,7 @@
 """The command line: one module a noun, no logic; ``root`` puts them together.
 
-Importing a module of this package must stay cheap, since ``ha-engine --help`` imports them all:
-what is heavy (pydantic, pyarrow, sqlalchemy, grpc, Spark, rich) is imported inside the commands.
+Importing a module of this package must stay cheap, since ``ha-engine --help`` imports them all.
+What is heavy (pydantic, pyarrow, sqlalchemy, grpc, Spark, rich) is imported inside the commands.
 ``ha-engine run`` does without any of them: the process that it becomes lives as long as the node.
 """
 

@@ -3,34 +3,35 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
 from ha_engine import __version__
-from ha_engine.cli import (
-    app,
-    config,
-    db,
-    demo,
-    failover,
-    journal,
-    lease,
-    publish,
-    reinit,
-    run,
-    snapshot,
-    status,
-)
 from ha_engine.errors import EngineError, sentence_of
 
-root = typer.Typer(
-    name="ha-engine",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+_COMMANDS = {
+    "run": "run.run",
+    "status": "status.status",
+    "switchover": "status.switchover",
+    "failover": "failover.failover",
+    "pause": "lease.pause",
+    "resume": "lease.resume",
+    "history": "lease.history",
+    "reinit": "reinit.reinit",
+    "publish": "publish.publish",
+    "demo": "demo.demo",
+    "app": "app.app",
+    "query": "status.query_app",
+    "config": "config.app",
+    "db": "db.app",
+    "journal": "journal.app",
+    "snapshot": "snapshot.app",
+}
+"""Name and place of each command and group, in the order of the help."""
 
 
 @dataclass
@@ -46,7 +47,6 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@root.callback()
 def _options(
     context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
@@ -61,28 +61,35 @@ def _options(
     context.ensure_object(Invocation).debug = debug
 
 
-root.command("run")(run.run)
-root.command("status")(status.status)
-root.command("switchover")(status.switchover)
-root.command("failover")(failover.failover)
-root.command("pause")(lease.pause)
-root.command("resume")(lease.resume)
-root.command("history")(lease.history)
-root.command("reinit")(reinit.reinit)
-root.command("publish")(publish.publish)
-root.command("demo")(demo.demo)
-root.add_typer(app.app, name="app")
-root.add_typer(status.query_app, name="query")
-root.add_typer(config.app, name="config")
-root.add_typer(db.app, name="db")
-root.add_typer(journal.app, name="journal")
-root.add_typer(snapshot.app, name="snapshot")
+def program(*names: str) -> typer.Typer:
+    """The commands of these names, by default all: importing and reading each takes CPU."""
+    whole = typer.Typer(
+        name="ha-engine",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    whole.callback()(_options)
+    for name in names or _COMMANDS:
+        module, _, attribute = _COMMANDS[name].partition(".")
+        found = getattr(import_module(f"ha_engine.cli.{module}"), attribute)
+        if isinstance(found, typer.Typer):
+            whole.add_typer(found, name=name)
+        else:
+            whole.command(name)(found)
+    return whole
+
+
+def _named(arguments: Sequence[str]) -> tuple[str, ...]:
+    """The command that ``arguments`` begin with; none where all are to be listed or suggested."""
+    rest = [one for one in arguments if one != "--debug"]
+    return (rest[0],) if rest and rest[0] in _COMMANDS else ()
 
 
 def invoke(arguments: list[str]) -> int:
     """Run one command; its exit code."""
     invocation = Invocation()
-    command = typer.main.get_command(root)
+    command = typer.main.get_command(program(*_named(arguments)))
     try:
         command.main(arguments, prog_name="ha-engine", obj=invocation)
     except SystemExit as end:

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 import httpx
 
-from ha_engine.client.over_http import object_of, said_by
+from ha_engine.client.answers import object_of, said_by
 from ha_engine.client.token import TOKEN_VARIABLE, authorization, require_as_safe, trusted
 from ha_engine.errors import EngineError, NodeUnreachable, NotAllowed, NotReady
 
@@ -107,7 +107,7 @@ def _call(method: str, url: str, path: str, body: Any = None) -> tuple[int, dict
             url.rstrip("/") + path,
             json=body,
             headers=authorization(),
-            verify=trusted(),
+            verify=not url.lower().startswith("http:") and trusted(),
             timeout=TIMEOUT_SECONDS,
         )
     except (httpx.HTTPError, httpx.InvalidURL) as error:

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import httpx
 
+from ha_engine.client.answers import object_of, said_by
 from ha_engine.client.token import TOKEN_VARIABLE, authorization, trusted
 from ha_engine.client.transport import (
     CONNECT_TIMEOUT_SECONDS,
@@ -120,23 +121,6 @@ def _refusal(answer: httpx.Response) -> Rejected | NoAnswer:
             return NoAnswer(reason)
         case status:
             return Rejected(f"{answer.url.host} answered {status}: {reason}")
-
-
-def said_by(answer: httpx.Response) -> dict[str, Any]:
-    """The JSON object of a refusal, with its ``error``."""
-    said = object_of(answer)
-    if said is not None and isinstance(said.get("error"), str):
-        return said
-    return {"error": f"status {answer.status_code} without an explanation"}
-
-
-def object_of(answer: httpx.Response) -> dict[str, Any] | None:
-    """Its JSON object; None where something between us and the node sent another."""
-    try:
-        said = answer.json()
-    except ValueError:
-        return None
-    return said if isinstance(said, dict) else None
 
 
 def _retry_after(answer: httpx.Response, said: dict[str, Any]) -> float:

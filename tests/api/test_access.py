@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ha_engine.access import Access, Right, digest_of
-from ha_engine.cli.root import root
+from ha_engine.cli.root import program
 from ha_engine.config.access import AccessConfig
 from ha_engine.operation import OperationRoute
 from tests.still_node import still_node
@@ -86,7 +86,8 @@ async def test_the_document_says_where_a_token_is_asked_for() -> None:
 
 def test_a_made_token_opens_what_its_digest_was_written_down_for() -> None:
     made = dict(
-        line.split() for line in CliRunner().invoke(root, ["config", "token"]).output.splitlines()
+        line.split()
+        for line in CliRunner().invoke(program(), ["config", "token"]).output.splitlines()
     )
     config = AccessConfig(admin={"alice": made["sha256"]})
     access = Access.of({Right.ADMIN: config.admin})

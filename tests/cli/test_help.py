@@ -16,7 +16,7 @@ import yaml
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from ha_engine.cli.root import root
+from ha_engine.cli.root import program
 
 SAYS_ONE_SENTENCE = {"run", "demo", "reinit", "query skip", "query retry", "config check"}
 SAYS_ONE_SENTENCE |= {"db init", "db upgrade", "snapshot restore"}
@@ -32,14 +32,16 @@ def walked(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield from walked(below, f"{path} {name}".strip())
 
 
-EVERYTHING = dict(walked(get_command(root)))
+EVERYTHING = dict(walked(get_command(program())))
 """The program itself, its groups and their commands."""
 COMMANDS = {path: found for path, found in EVERYTHING.items() if not hasattr(found, "commands")}
 
 
 @pytest.mark.parametrize("name", EVERYTHING)
 def test_each_help_has_an_example_that_the_command_takes(name: str) -> None:
-    shown = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"}).invoke(root, [*name.split(), "-h"])
+    shown = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"}).invoke(
+        program(), [*name.split(), "-h"]
+    )
     assert shown.exit_code == 0
     example = re.search(r"Example: ha-engine (.*)", shown.output)
     assert example is not None
@@ -62,7 +64,7 @@ def test_those_that_say_one_sentence_exist() -> None:
 
 def test_json_and_yaml_say_the_same() -> None:
     def out(*options: str) -> str:
-        ended = CliRunner().invoke(root, ["config", "show", *options])
+        ended = CliRunner().invoke(program(), ["config", "show", *options])
         assert ended.exit_code == 0
         return ended.stdout
 

@@ -13,7 +13,7 @@ import yaml
 from typer.testing import CliRunner
 
 from ha_engine.cli import main
-from ha_engine.cli.root import root
+from ha_engine.cli.root import program
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.lease_store import PostgresLeaseStore
 from ha_engine.postgres.upgrade import upgrade
@@ -43,7 +43,9 @@ def store(database_url: str) -> Iterator[PostgresLeaseStore]:
 @pytest.fixture
 def said(config: Path) -> Said:
     def run(*arguments: str) -> str:
-        done = CliRunner().invoke(root, [*arguments, "-c", str(config)], catch_exceptions=False)
+        done = CliRunner().invoke(
+            program(), [*arguments, "-c", str(config)], catch_exceptions=False
+        )
         assert done.exit_code == 0, done.output
         return done.output
 

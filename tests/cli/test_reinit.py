@@ -13,7 +13,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from ha_engine.archive.restoring import Places, finish
-from ha_engine.cli.root import root
+from ha_engine.cli.root import program
 from ha_engine.core import HighWater
 from ha_engine.data_dir import DataDirectory
 from ha_engine.directory_lock import lock_directory
@@ -68,7 +68,7 @@ def config(database_url: str, home: Path) -> Path:
 @pytest.fixture
 def reinit(config: Path) -> Run:
     def run(*words: str, answers: str = "") -> Result:
-        return CliRunner().invoke(root, ["reinit", *words, "-c", str(config)], input=answers)
+        return CliRunner().invoke(program(), ["reinit", *words, "-c", str(config)], input=answers)
 
     return run
 
@@ -213,8 +213,8 @@ def test_without_the_database_nobody_knows_and_force_is_needed(home: Path, confi
     config.write_text(config.read_text().partition("database:")[0])
     environ = {"HA_ENGINE_DATABASE_URL": "postgresql://nobody@127.0.0.1:1/nothing"}
     words = ["reinit", "node-b", "--yes", "-c", str(config)]
-    result = CliRunner().invoke(root, words, env=environ)
+    result = CliRunner().invoke(program(), words, env=environ)
     assert "--force deletes it all the same" in refusal(result, OnlyCopy)
     assert has_data(home)
-    assert CliRunner().invoke(root, [*words, "--force"], env=environ).exit_code == 0
+    assert CliRunner().invoke(program(), [*words, "--force"], env=environ).exit_code == 0
     assert is_empty(home)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from ha_engine.archive import restoring
 from ha_engine.archive.restoring import WHOLE, Places
-from ha_engine.cli.root import root
+from ha_engine.cli.root import program
 from ha_engine.errors import OnlyCopy, SnapshotUnfit
 from ha_engine.journal import Journal
 from ha_engine.postgres.snapshot_store import SnapshotStore
@@ -56,7 +56,7 @@ def snapshot(database_url: str, tmp_path: Path) -> Run:
     file.write_text("\n".join(lines))
 
     def run(*words: str) -> Result:
-        return CliRunner().invoke(root, ["snapshot", *words, "-c", str(file)])
+        return CliRunner().invoke(program(), ["snapshot", *words, "-c", str(file)])
 
     return run
 

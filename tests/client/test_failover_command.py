@@ -16,7 +16,7 @@ from ha_engine.access import OPEN
 from ha_engine.api.failover import failover_routes
 from ha_engine.api.http import http_error
 from ha_engine.cli import main
-from ha_engine.cli.root import root
+from ha_engine.cli.root import program
 from ha_engine.core import (
     Core,
     Deployment,
@@ -87,14 +87,14 @@ def url(left: Left) -> Iterator[str]:
 
 
 def test_without_force_it_is_a_usage_error_that_names_switchover() -> None:
-    refused = RUNNER.invoke(root, ["failover"])
+    refused = RUNNER.invoke(program(), ["failover"])
     assert refused.exit_code == 2
     assert "switchover" in refused.output
 
 
 def test_what_may_be_lost_is_told_before_it_is_refused(url: str, left: Left) -> None:
     left.passes(2 * TTL)
-    refused = RUNNER.invoke(root, ["failover", "--force", "--yes", "--url", url])
+    refused = RUNNER.invoke(program(), ["failover", "--force", "--yes", "--url", url])
     assert "the journal of this node ends at 0.0" in refused.stderr
     assert "all that was committed in epoch 3 is on a" in refused.stderr
     assert "a may be active out of sight" in str(refused.exception)
@@ -104,14 +104,14 @@ def test_what_may_be_lost_is_told_before_it_is_refused(url: str, left: Left) -> 
 def test_an_active_that_may_live_is_given_its_ttl(url: str, left: Left) -> None:
     left.passes(TTL / 2)
     forced = ["failover", "--force", "--confirm-off", "a", "--yes", "--url", url]
-    refused = RUNNER.invoke(root, forced)
+    refused = RUNNER.invoke(program(), forced)
     assert "a may be active: its lease must stand still for 2.5 s more" in str(refused.exception)
 
 
 def test_nothing_is_given_up_without_an_answer(url: str, left: Left) -> None:
     left.passes(2 * TTL)
     asked = ["failover", "--force", "--confirm-off", "a", "--url", url]
-    unanswered = RUNNER.invoke(root, asked)
+    unanswered = RUNNER.invoke(program(), asked)
     assert unanswered.exit_code == 2
     assert "--yes" in unanswered.output
     assert left.core.role is Role.JOINING
@@ -120,7 +120,7 @@ def test_nothing_is_given_up_without_an_answer(url: str, left: Left) -> None:
 def test_a_confirmed_failover_makes_the_node_the_active(url: str, left: Left) -> None:
     left.passes(2 * TTL)
     forced = ["failover", "--force", "--confirm-off", "a", "--yes", "--by", "alice", "--url", url]
-    done = RUNNER.invoke(root, forced)
+    done = RUNNER.invoke(program(), forced)
     assert done.exit_code == 0, done.output
     assert "b is the active since" in done.stdout
     assert left.core.role is Role.ACTIVE

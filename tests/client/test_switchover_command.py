@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from ha_engine.access import OPEN
 from ha_engine.api.http import NodeView, application
-from ha_engine.cli.root import root
+from ha_engine.cli.root import program
 from ha_engine.errors import NodeUnreachable
 from tests.client.serving import serving
 
@@ -66,20 +66,20 @@ def url(active: Active) -> Iterator[str]:
 
 def test_it_asks_again_while_the_other_is_a_batch_behind(url: str, active: Active) -> None:
     active.refusals = 3
-    done = RUNNER.invoke(root, ["switchover", "--url", url])
+    done = RUNNER.invoke(program(), ["switchover", "--url", url])
     assert (done.exit_code, active.asked) == (0, 4)
     assert done.output.startswith("node-b is the active since")
 
 
 def test_programs_get_the_new_active_as_data(url: str, active: Active) -> None:
-    told = json.loads(RUNNER.invoke(root, ["switchover", "--url", url, "--json"]).stdout)
+    told = json.loads(RUNNER.invoke(program(), ["switchover", "--url", url, "--json"]).stdout)
     assert told["active"] == "node-b"
     assert told["seconds"] > 0
 
 
 def test_without_patience_the_first_refusal_is_told(url: str, active: Active) -> None:
     active.refusals = 1
-    done = RUNNER.invoke(root, ["switchover", "--url", url, "--wait", "0"])
+    done = RUNNER.invoke(program(), ["switchover", "--url", url, "--wait", "0"])
     assert active.asked == 1
     assert BEHIND in str(done.exception) + done.output
     assert done.exit_code == 1
@@ -99,7 +99,7 @@ def test_a_node_that_names_itself_is_asked_once_more_and_no_more() -> None:
     passive.refusals = 100
     with served(passive) as url:
         passive.url = url
-        done = RUNNER.invoke(root, ["switchover", "--url", url, "--wait", "0"])
+        done = RUNNER.invoke(program(), ["switchover", "--url", url, "--wait", "0"])
     assert (done.exit_code, passive.asked) == (1, 2)
 
 
@@ -110,11 +110,11 @@ def test_what_is_no_node_is_told_by_its_url(command: list[str], status: int) -> 
         await HTMLResponse("<h1>no server is available</h1>", status)(scope, receive, send)
 
     with serving(balancer) as url:
-        done = RUNNER.invoke(root, [*command, "--url", url])
+        done = RUNNER.invoke(program(), [*command, "--url", url])
     assert isinstance(done.exception, NodeUnreachable)
     assert f"{url} answered {status} as no node does" in str(done.exception)
 
 
 def test_an_url_that_is_none_is_told() -> None:
-    done = RUNNER.invoke(root, ["status", "--url", "http://[::1"])
+    done = RUNNER.invoke(program(), ["status", "--url", "http://[::1"])
     assert isinstance(done.exception, NodeUnreachable)

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from ha_engine.access import OPEN
 from ha_engine.api.lease import lease_routes
-from ha_engine.cli.root import root
+from ha_engine.cli.root import program
 from ha_engine.operation import guarded
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.lease_store import PostgresLeaseStore
@@ -144,7 +144,7 @@ def test_a_paused_active_stays_active_and_says_that_it_is_paused(node: NodeUnder
         return lease
 
     wait_until(lambda: shown()["paused"])
-    status = CliRunner().invoke(root, ["status", "--url", node.url])
+    status = CliRunner().invoke(program(), ["status", "--url", node.url])
     assert "paused: no node takes over until it resumes" in " ".join(status.output.split())
     version = shown()["version"]
     wait_until(lambda: shown()["version"] > version + 2)  # type: ignore[operator]

@@ -13,7 +13,7 @@ import pytest
 from starlette.routing import Route
 from typer.main import get_command
 
-from ha_engine.cli.root import root
+from ha_engine.cli.root import program
 from ha_engine.config import Config
 from ha_engine.config.load import settings
 from tests.docs.pages import ROOT, inline_code, pages, shown, typed_commands
@@ -108,7 +108,7 @@ def require_known(words: list[str]) -> None:
 
 def walked(words: list[str]) -> tuple[Any, list[str] | None]:
     """The command that ``words`` lead to, with what remains; None when they lead to a group."""
-    command: Any = get_command(root)
+    command: Any = get_command(program())
     for index, word in enumerate(words):
         below = getattr(command, "commands", None)
         if below is None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from benchmarks.commands import measure as measure_commands
 from benchmarks.engine_side import engine_side
 from benchmarks.everything import quick, run_all, whole
 from benchmarks.latency import Latency
@@ -138,6 +139,19 @@ def footprint(
 ) -> None:
     """CPU and memory of each process of a node with one query: at its start, at rest, at work."""
     _finish(Runs(console, keep).footprint(rounds, rate, seconds, code))
+
+
+@app.command()
+def commands(
+    rounds: Rounds = 7,
+    code: Annotated[
+        Path | None, typer.Option(help="Directory of another release, to compare with.")
+    ] = None,
+) -> None:
+    """CPU of each command of ha-engine until it ends, where no node answers."""
+    result = Result("commands")
+    measure_commands(code, rounds, result)
+    _finish(result)
 
 
 @app.command()

@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 import psutil
 
-SLOW_HOST = 10
-"""A third of the usual speed, and beside load: work takes at most so many times as long."""
+SLOW_HOST = 30
+"""Two workers with a third of one core, beside load: work takes at most so many times as long."""
 _BUSY = 0.02
 """Share of a core: less than that is no progress of anything, only an idle process's wake-ups."""
 _POLL_SECONDS, _POLL_SECONDS_MAX = 0.01, 0.1

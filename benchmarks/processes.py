@@ -49,7 +49,7 @@ def part_of(process: psutil.Process) -> str:
     """Which of the node's processes it is."""
     words = " ".join(process.cmdline())
     for sign, part in (
-        ("ha_engine.node", "node process"),
+        ("ha_engine.node ", "node process"),
         ("ha_engine.query.main", "Spark driver"),
         ("SparkSubmit", "JVM"),
         ("ha_engine run", "supervisor"),

@@ -6,9 +6,9 @@ from typing import Any
 
 from starlette.applications import Starlette
 
-from ha_engine.access import OPEN, Access
 from ha_engine.api.http import NodeView
-from ha_engine.web import web_application
+from ha_engine.auth import OPEN, Access
+from ha_engine.node.routes import web_application
 from tests.core.world import World
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ha_engine.arrivals import SLOT_SECONDS, SLOTS_MAX, Arrivals
+from ha_engine.stats.lag import SLOT_SECONDS, SLOTS_MAX, Arrivals
 from ha_engine.types import Events, Mark, Position, Record
 
 

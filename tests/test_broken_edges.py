@@ -66,7 +66,7 @@ BREAKAGES = (
     ),
     Breakage(
         "R2",
-        "directory_lock",
+        "system.file_lock",
         "lock_directory",
         "fcntl.LOCK_EX",
         "fcntl.LOCK_SH",
@@ -74,7 +74,7 @@ BREAKAGES = (
     ),
     Breakage(
         "R4",
-        "directory_lock",
+        "system.file_lock",
         "last_process",
         "name if here == _whereabouts(lock) else None",
         "name or None",
@@ -106,7 +106,7 @@ BREAKAGES = (
     ),
     Breakage(
         "R16",
-        "driver",
+        "node.driver",
         "Driver._call_lease",
         "await self._kept",
         "pass",

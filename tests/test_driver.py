@@ -8,9 +8,9 @@ import selectors
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ha_engine.alarm import SLEEP_SECONDS_MIN
 from ha_engine.core import inputs as on
-from ha_engine.driver import Driver
+from ha_engine.node.alarm import SLEEP_SECONDS_MIN
+from ha_engine.node.driver import Driver
 from ha_engine.types import Role
 
 INPUT = on.LeaseChanged()

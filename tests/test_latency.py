@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ha_engine.latency import WINDOW_SECONDS, RecentLatency
+from ha_engine.stats.latency import WINDOW_SECONDS, RecentLatency
 
 
 class Clock:

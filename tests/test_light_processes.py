@@ -72,17 +72,19 @@ def test_a_command_loads_what_it_needs_and_no_more(command: str) -> None:
 
 
 def test_the_supervisor_loads_next_to_nothing() -> None:
-    modules = loaded("import ha_engine.cli, ha_engine.supervisor")
+    modules = loaded("import ha_engine.cli, ha_engine.supervisor.supervisor")
     assert packages(modules) & NOT_FOR_THE_SUPERVISOR == set()
     assert len(modules) <= SUPERVISOR_MODULES_MAX
 
 
 def test_a_release_of_the_lease_loads_the_store_and_no_more() -> None:
-    program = "import ha_engine.releasing, ha_engine.postgres.lease_store"
+    program = "import ha_engine.node.lease_release, ha_engine.postgres.lease_store"
     kept_out = NOT_FOR_THE_SUPERVISOR - {"psycopg2", "sqlalchemy", "tenacity"}
     assert packages(loaded(program)) & kept_out == set()
 
 
 def test_the_node_process_never_loads_what_it_does_not_use() -> None:
-    modules = loaded("import ha_engine.node, ha_engine.composition, ha_engine.database_start")
+    modules = loaded(
+        "import ha_engine.node.__main__, ha_engine.node.node, ha_engine.node.database_start"
+    )
     assert packages(modules) & {"alembic", "pandas", "pyspark", "typer"} == set()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ha_engine.notify import Condition, ServiceManager, take
+from ha_engine.system.systemd import Condition, ServiceManager, take
 from ha_engine.types import Role
 from tests import service_manager as real
 from tests.waiting import async_wait_until

@@ -13,7 +13,7 @@ import structlog
 
 from ha_engine import logs
 from ha_engine.config import LogConfig
-from ha_engine.plain_log import PlainLog, configure
+from ha_engine.supervisor.plain_log import PlainLog, configure
 
 LINES = [
     ("info", "query process ended", {"reason": "killed by SIGKILL", "code": 3}),

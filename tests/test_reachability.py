@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from ha_engine.reachability import HELD_SECONDS, Reachability
+from ha_engine.node.reachability import HELD_SECONDS, Reachability
 
 AWAY, BACK = "database unreachable, retrying", "database answers again"
 

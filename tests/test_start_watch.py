@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ha_engine.start_watch import (
+from ha_engine.supervisor.start_watch import (
     CPU_SHARE_MIN,
     GAP_LOOKS,
     LOOK_SECONDS_MAX,

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from ha_engine.procfs import read_stat
-from ha_engine.sessions import members
-from ha_engine.supervised_query import SupervisedQuery
+from ha_engine.supervisor.supervised_query import SupervisedQuery
+from ha_engine.system.process_group import members
+from ha_engine.system.procfs import read_stat
 from tests.waiting import async_wait_until
 
 BEGIN = """

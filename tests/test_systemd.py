@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ha_engine import supervised_query, supervisor
+from ha_engine.supervisor import supervised_query, supervisor
 from tests.programs import needs
 
 CONF = Path(__file__).parents[1] / "conf"

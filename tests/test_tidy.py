@@ -121,3 +121,15 @@ def test_every_package_of_the_project_is_pinned() -> None:
     names = {re.match(r"[\w-]+", line)[0].lower() for line in wanted}  # type: ignore[index]
     pins = set(re.findall(r"^([\w-]+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
     assert names - pins == {"ha-engine"}
+
+
+def test_the_docstring_of_each_package_names_each_of_its_modules() -> None:
+    found = []
+    for package in sources("ha_engine"):
+        if package.name != "__init__.py" or package.parent.name == "migrations":
+            continue
+        words = set(re.findall(r"\w+", ast.get_docstring(ast.parse(package.read_text())) or ""))
+        modules = {file.stem for file in package.parent.glob("*.py")} - {"__init__", "__main__"}
+        modules |= {inner.parent.name for inner in package.parent.glob("*/__init__.py")}
+        found += [f"{shown(package)}: {name}" for name in sorted(modules - words)]
+    assert found == []

@@ -11,8 +11,8 @@ from typing import Annotated
 from pydantic import WithJsonSchema
 from typing_extensions import TypedDict
 
-from ha_engine.operation import Refusal, described
 from ha_engine.types import Role
+from ha_engine.web.route import Refusal, described
 
 RoleName = Annotated[str, WithJsonSchema({"type": "string", "enum": [r.value for r in Role]})]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing_extensions import TypedDict
 
 from ha_engine.api.bodies import RoleName
-from ha_engine.operation import described
+from ha_engine.web.route import described
 
 
 @described

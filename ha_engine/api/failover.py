@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from ha_engine.access import Right
 from ha_engine.api import requests
 from ha_engine.api.bodies import Loss, LossRefused
 from ha_engine.api.requests import FailoverBody
+from ha_engine.auth import Right
 from ha_engine.core import Core
 from ha_engine.core import inputs as on
-from ha_engine.operation import Answer, Operation, OperationRoute, Parameter
+from ha_engine.web.route import Answer, Operation, OperationRoute, Parameter
 
 _TELL = Operation(
     "failover-loss",

@@ -13,7 +13,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Match
 
-from ha_engine.access import Access, Right
 from ha_engine.api import requests
 from ha_engine.api.bodies import Check, Handover, NotHere, Revived
 from ha_engine.api.cluster_body import Cluster
@@ -21,7 +20,8 @@ from ha_engine.api.openapi import openapi_route
 from ha_engine.api.requests import SkipBody, SwitchoverBody
 from ha_engine.api.shared import SharedAnswer
 from ha_engine.api.status_body import Status
-from ha_engine.operation import Answer, Operation, OperationRoute, Parameter, guarded
+from ha_engine.auth import Access, Right
+from ha_engine.web.route import Answer, Operation, OperationRoute, Parameter, guarded
 
 CHECKS = ("GET", "HEAD", "OPTIONS")
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"

@@ -13,12 +13,12 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from ha_engine.access import Right
 from ha_engine.api.bodies import History, Pause
 from ha_engine.api.history import history_tree, pause_tree
+from ha_engine.auth import Right
 from ha_engine.errors import DatabaseNotReady, DatabaseUnreachable, GroupUnknown, LeaseNotChanged
-from ha_engine.operation import Answer, Operation, OperationRoute, Parameter
 from ha_engine.types import HolderChange, LeaseRow
+from ha_engine.web.route import Answer, Operation, OperationRoute, Parameter
 
 LIMIT, LIMIT_MAX = 20, 1000
 _AWAY = Answer("The database does not answer, or lacks the engine's schema.")

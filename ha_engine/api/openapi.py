@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from ha_engine import __version__
-from ha_engine.access import Right
-from ha_engine.operation import Answer, Operation, OperationRoute, Parameter, Refusal
+from ha_engine.auth import Right
+from ha_engine.web.route import Answer, Operation, OperationRoute, Parameter, Refusal
 
 VERSION = "3.1.0"
 _ABOUT = (

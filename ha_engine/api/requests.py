@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from ha_engine.operation import JSON, Answer
+from ha_engine.web.route import JSON, Answer
 
 BYTES_MAX = 64 << 10
 """Of a body that says a few words."""

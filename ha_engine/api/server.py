@@ -11,8 +11,8 @@ from typing import Any
 import uvicorn
 
 from ha_engine.api.connection import BoundedConnection
-from ha_engine.certificates import server_context
 from ha_engine.config import HttpConfig
+from ha_engine.web.tls import server_context
 
 GRACE_SECONDS = 3
 DATE_SECONDS = 1.0

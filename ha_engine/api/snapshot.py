@@ -8,7 +8,6 @@ from typing import Protocol
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from ha_engine.access import Right
 from ha_engine.api.bodies import (
     Moving,
     NotHere,
@@ -17,11 +16,12 @@ from ha_engine.api.bodies import (
     SnapshotAsked,
     SnapshotBody,
 )
+from ha_engine.auth import Right
 from ha_engine.core import Core
 from ha_engine.core import inputs as on
-from ha_engine.operation import Answer, Operation, OperationRoute
-from ha_engine.tally import Restored, SnapshotTally, Transfer
+from ha_engine.stats.counters import Restored, SnapshotTally, Transfer
 from ha_engine.types import Revision
+from ha_engine.web.route import Answer, Operation, OperationRoute
 
 _TELL = Operation(
     "snapshots",

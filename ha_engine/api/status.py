@@ -25,17 +25,17 @@ from ha_engine.api.status_body import (
     SourceBody,
     Status,
 )
-from ha_engine.arrivals import Arrivals
+from ha_engine.config.reload import Reloaded
 from ha_engine.core import Core
 from ha_engine.core.lease import Lease
 from ha_engine.core.marks import QueryMarks
 from ha_engine.core.process import QueryProcess
 from ha_engine.core.queries import QueryLife
-from ha_engine.latency import RecentLatency
 from ha_engine.publish import SinkStatus
 from ha_engine.receive.pull.puller import SourceStatus
-from ha_engine.reloading import Reloaded
-from ha_engine.tally import Tally
+from ha_engine.stats.counters import Tally
+from ha_engine.stats.lag import Arrivals
+from ha_engine.stats.latency import RecentLatency
 
 
 class GateCounts(Protocol):

@@ -1,5 +1,16 @@
 """The command line: one module a noun, no logic; ``root`` puts them together.
 
+run            one node in the foreground
+status         ``status``, ``switchover`` and ``query``
+failover       ``failover --force``
+lease          ``pause``, ``resume`` and ``history``
+app, config, db, journal, snapshot   one group of commands each
+publish, reinit, demo                one command each
+cluster_table, status_table, history_table   what commands print for people
+formats        the same as JSON or YAML
+transfers      progress of bytes on a terminal
+database       the database of a config, for commands that need no running node
+
 Importing a module of this package must stay cheap, since ``ha-engine --help`` imports them all.
 What is heavy (pydantic, pyarrow, sqlalchemy, grpc, Spark, rich) is imported inside the commands.
 ``ha-engine run`` does without any of them: the process that it becomes lives as long as the node.
@@ -34,6 +45,6 @@ def _run(arguments: list[str]) -> int:
 
 
 def _supervise(config: str | None) -> int:
-    from ha_engine.supervisor import run
+    from ha_engine.supervisor.supervisor import run
 
     return run(config)

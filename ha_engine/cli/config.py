@@ -38,7 +38,7 @@ def check(path: ConfigPath = None) -> None:
     Example: ha-engine config check -c engine.yaml
     """
     from ha_engine.config.load import load_config
-    from ha_engine.preflight import read_all
+    from ha_engine.node.check import read_all
 
     read = read_all(load_config(path, os.environ))
     typer.echo(f"OK: {', '.join(['config', *read])}")
@@ -80,7 +80,7 @@ def token(output: FormatOption = "pretty", as_json: JsonOption = False) -> None:
 
     Example: ha-engine config token
     """
-    from ha_engine.access import digest_of, new_token
+    from ha_engine.auth import digest_of, new_token
 
     made = new_token()
     tree = {"token": made, "sha256": digest_of(made)}

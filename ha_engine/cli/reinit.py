@@ -11,7 +11,7 @@ from ha_engine.cli.config import ConfigPath
 
 if TYPE_CHECKING:
     from ha_engine.config import Config
-    from ha_engine.reinit import Part
+    from ha_engine.node.reinit import Part
 
 _AFTERWARDS = (
     "{node} has no journal now. Start it: it joins with a new one, which begins from the newest "
@@ -40,7 +40,7 @@ def reinit(
     Example: ha-engine reinit node-b -c engine.yaml
     """
     from ha_engine.config.load import load_config
-    from ha_engine.reinit import empty, parts, require_this_host, stopped
+    from ha_engine.node.reinit import empty, parts, require_this_host, stopped
 
     config = load_config(path, os.environ)
     require_this_host(config, node)
@@ -68,7 +68,7 @@ def _has_another_copy(config: Config, force: bool, yes: bool) -> bool:
     """False: it may have none, and whoever asked wants it gone. Raises OnlyCopy, Abort."""
     from ha_engine.cli.database import opened_lease
     from ha_engine.errors import DatabaseNotReady, DatabaseUnreachable, OnlyCopy
-    from ha_engine.reinit import require_another_copy
+    from ha_engine.node.reinit import require_another_copy
 
     try:
         with opened_lease(config) as store:

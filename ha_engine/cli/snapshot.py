@@ -14,9 +14,9 @@ from ha_engine.cli.formats import FormatOption, JsonOption, show
 from ha_engine.cli.status import LOCAL, UrlOption
 
 if TYPE_CHECKING:
-    from ha_engine.archive.restoring import Places, Restoring
     from ha_engine.postgres.snapshot_store import SnapshotStore
     from ha_engine.snapshot.files import Progress
+    from ha_engine.snapshot.restore import Places, Restoring
     from ha_engine.types import Revision
 
 app = typer.Typer(
@@ -129,12 +129,12 @@ def restore(
 
     Example: ha-engine snapshot restore node-a -c engine.yaml
     """
-    from ha_engine.archive.restoring import finish
-    from ha_engine.assembly import restoring_of
     from ha_engine.cli.database import opened_snapshots
     from ha_engine.config.load import load_config
+    from ha_engine.node.build import restoring_of
+    from ha_engine.node.reinit import require_no_journal, require_this_host, stopped
     from ha_engine.query.application import load_application
-    from ha_engine.reinit import require_no_journal, require_this_host, stopped
+    from ha_engine.snapshot.restore import finish
 
     config = load_config(path, os.environ)
     require_this_host(config, node)
@@ -156,8 +156,8 @@ def restore(
 
 
 def _place_of(places: Places) -> str:
-    from ha_engine.archive import restored
-    from ha_engine.archive.restoring import JOURNAL
+    from ha_engine.snapshot import restored
+    from ha_engine.snapshot.restore import JOURNAL
 
     found = restored.load(places.home / JOURNAL)
     return found.position if found else "its snapshot"

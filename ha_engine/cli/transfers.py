@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ha_engine.tally import Transfer
+from ha_engine.stats.counters import Transfer
 
 
 @contextmanager

@@ -9,6 +9,9 @@ over_grpc       the other
 answers         what an answer over HTTP says
 payload         the bytes of one request: lines of JSON, or Arrow
 admin           what an operator asks of a running node
+switchover, failover, snapshot
+                the same for what takes a while: request it, and wait for it
+token           the token and the certificates of a client
 files           a file, sent with progress
 sources         how NDJSON, CSV and Parquet are read
 """

@@ -8,6 +8,7 @@ server_tls  the certificate of either
 access      the section of who may do what over either
 tree        the sections together, and the relations between their keys
 load        files, HA_ENGINE_* and secrets; every problem in one go
+reload      the config again while the node runs, after SIGHUP
 group       what must be equal on every node of a group
 show        what holds and where it came from, and the JSON schema
 quantities  durations, sizes and addresses

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from ha_engine.access import digest_of
+from ha_engine.auth import digest_of
 from ha_engine.config.sections import Name, Section
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]

@@ -20,7 +20,7 @@ from pydantic_core import ErrorDetails
 
 from ha_engine.config import Config
 from ha_engine.errors import ConfigError
-from ha_engine.runtime_dir import derived_runtime_dir
+from ha_engine.system.runtime_dir import derived_runtime_dir
 
 Key = tuple[str, ...]
 """The path of a key in the tree: ``("lease", "ttl")``, written ``lease.ttl``."""

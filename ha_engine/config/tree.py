@@ -27,7 +27,7 @@ from ha_engine.config.sections import (
     SnapshotConfig,
 )
 from ha_engine.config.server_tls import lets_in_strangers
-from ha_engine.runtime_dir import SOCKET_NAME, SOCKET_PATH_BYTES_MAX, derived_runtime_dir
+from ha_engine.system.runtime_dir import SOCKET_NAME, SOCKET_PATH_BYTES_MAX, derived_runtime_dir
 
 
 class Config(Section):

@@ -2,21 +2,27 @@
 
     step(now, input) -> list of actions
 
-``inputs`` says what can happen, ``actions`` what the node may be told to do, ``core`` how one leads
-to the other. Its parts, each of which knows only those after it:
+``inputs`` says what can happen, ``actions`` what the node may have to do, ``core`` how one leads to
+the other. Its parts, each of which knows only those after it:
 
-    life                       this node's role from start to stop: each transition
-    tenure                     as the holder: records, commits, who is in sync, handover
-      leading, progress        how far are the others, for whom does a commit wait
-    following                  as a member that is not the holder
-    querying                   its queries
-      deployment, marks, uncut which run, from which records on; where each cuts its batches
-      kept, skips              what the outbox has of each; which batches are given up
-      process, queries         is it alive, and what happens when not
-      digests                  what batches came to, here and on the holder
-    lessee, lease              what to ask the database, what answers mean, when it may act
-    own_journal                how far its journal is
-    role, verdicts, messages   legal transitions; what an answer may come to; words between nodes
+    core, answers              one input at a time; questions that change nothing
+    life                       the role of this node from start to stop
+    tenure                     one epoch as the active: records, commits, in-sync, handover
+      leading, progress        how far the other members are, and for whom a commit waits
+      snapshots, barrier       when the active has a snapshot taken, and where
+    following                  a member that is not the active
+    forcing                    a failover that an operator forces
+    querying                   the queries of this node
+      deployment, versions     which queries run, from which definition and which records on
+      marks, pace, uncut       where each query cuts its batches, when, and the events still uncut
+      kept, skips, digests     the outbox, batches that were given up, what batches yielded
+      process, queries         the query process and each query: alive, failed, started again
+    retention, base            which records the journal may drop, and what they said
+    lessee, lease              what to ask the database, what answers mean, when this node may act
+    high_water, identity       what the disk and the config say of this node
+    own_journal                how far the journal of this node is
+    role, verdicts, messages   legal transitions; what an answer may lead to; words between nodes
+    invariants, deadlines      what must hold after each step; moments that only time brings
 
 Nothing here reads a clock, opens a socket or a file, or draws a random number: time and outcomes
 arrive as inputs, so every history can be replayed.

@@ -9,6 +9,7 @@
     journal.py     the journal: append, sync, read, truncate, trim
     writer.py      the journal for asyncio: group commit in a thread (import it by its own name)
     inspection.py  what ``ha-engine journal`` shows
+    set_aside.py   records that an operator gave up, in a file for people
 
 Importing the package loads no asyncio, database or configuration, since Spark's workers import it.
 """

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ha_engine.durable import fsync_directory
 from ha_engine.errors import JournalDamaged, UnknownJournalVersion
+from ha_engine.system.fsync import fsync_directory
 from ha_engine.types import Position
 
 FILE_NAME = "identity.json"

@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
-from ha_engine.durable import fsync_directory
 from ha_engine.errors import DiskFailed, ForeignJournal
 from ha_engine.journal import identity as identities
 from ha_engine.journal import set_aside as given_up
@@ -23,6 +22,7 @@ from ha_engine.journal.opening import Found, epochs_before, look, read_identity
 from ha_engine.journal.reading import read_records
 from ha_engine.journal.record import Frame, to_frame
 from ha_engine.journal.segment import Segment, create, cut_file, segment_paths, settle
+from ha_engine.system.fsync import fsync_directory
 from ha_engine.types import Extent, Position, Record
 
 SEGMENT_SIZE = 64 << 20

@@ -13,7 +13,7 @@ from errno import EIO
 from pathlib import Path
 from typing import BinaryIO
 
-from ha_engine.durable import fsync_directory
+from ha_engine.system.fsync import fsync_directory
 from ha_engine.types import Extent, Position
 
 COPY_BYTES = 1 << 20

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from ha_engine.durable import fsync_directory
 from ha_engine.errors import DiskFailed, OutboxDamaged
+from ha_engine.system.fsync import fsync_directory
 
 DIGESTS_KEPT = 1024
 """Digests of so many trimmed batches stay, to judge a late second attempt."""

@@ -25,8 +25,8 @@ from urllib.parse import quote
 import psutil
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from ha_engine.directory_lock import USERS_LOCK
 from ha_engine.errors import ConfigError, DatabaseUnreachable
+from ha_engine.system.file_lock import USERS_LOCK
 
 _SETTINGS = {"listen_addresses": "", "max_connections": "100", "shared_buffers": "64MB"}
 _START_SECONDS, _STOP_SECONDS = 300, 20

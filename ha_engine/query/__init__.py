@@ -2,6 +2,8 @@
 
     application   the application file as frozen values; imported by the node too, so no Spark in it
     columns       the column types of a stream, in the words of SQL and of Arrow
+    application_file, file_words, sink_sections, plugin_sections
+                  how that file is read: the whole, what its parts share, its sinks and sources
     application_versions  the file as loaded, held against the version that the node runs
     session       the one Spark session with its settings; the check for Java
     class_archive Spark's loaded classes, from which Java starts faster
@@ -20,11 +22,15 @@
     failure       a Spark error in one line
     disk          the disk's errors in the engine's words
     checkpoints   one directory per query, set aside when its stamp differs
+    checkpoint_files  which files hold the state behind a batch, and the one way to copy them
     runner        starts, watches and stops the streaming queries
     reports       digests and progress to the node, off the batch's critical path
     progress      Spark's progress of a batch
     weight        the share of the processor: more while Spark starts
     lifeline      ends a process whose parent or driver is gone
+    jvm           Spark's JVM: whether it lives, and why it ended
+    host          whether the kernel killed a process for want of memory
+    runtime       the versions that compute a batch; two nodes compare them
     start_report  the word to the supervisor: which step of the start, why the end
     settings      what the supervisor passes to the process
     process       what the node commands, obeyed

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ha_engine.durable import boot_id
 from ha_engine.errors import QueryProcessFailed
 from ha_engine.query.disk import disk
+from ha_engine.system.fsync import boot_id
 
 STAMP_FILE = "ha_engine.stamp"
 CLEAN_FILE = "ha_engine.clean"

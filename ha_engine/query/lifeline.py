@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ha_engine.procfs import read_stat
+from ha_engine.system.procfs import read_stat
 
 ORPHANED_EXIT_CODE = 3
 

@@ -12,7 +12,7 @@ import os
 import threading
 from pathlib import Path
 
-from ha_engine.procfs import pids, read_stat
+from ha_engine.system.procfs import pids, read_stat
 
 START_NICE = 5
 """A third of what an equal competitor gets, see docs/adr/0018-spark-steps-back-once-it-runs.md."""

@@ -2,10 +2,17 @@
 
     http, ingest -> intake -> decode -> gate -> the journal (through the Protocol ``Log``)
 
-``decode`` turns a body into a record batch of the stream's schema or says which row is wrong
-(``arrow``, ``columns`` and ``diagnose`` beside it); ``gate`` takes a request whole or not at all,
-gathers what arrives while the previous record is being written, and answers when the record is
-committed (I3); ``producers`` remembers what was stored for whom, so that a retry is answered and
-not stored twice (I11, R27); ``room`` bounds the bytes that wait; ``http`` is the only file that
-knows HTTP, ``ingest`` the only one that knows gRPC, and ``intake`` is what they share.
+http, http_operations   the routes of events, and their description for OpenAPI
+ingest                  the gRPC service
+intake                  from the bytes of a request to what the gate takes; the same for both
+body                    a request body, read within a limit of bytes and time
+decode, arrow, columns, diagnose
+                        a body as one record batch of the stream's schema, or which row is wrong
+joining                 small JSON bodies that arrive together are parsed together
+gate, group             a request is taken whole or not at all, joins others in one record, and is
+                        answered when that record is committed (I3)
+room, backlog           limits: bytes that wait here, and slow queries or a full disk behind
+producers, offsets      what is stored for which producer and source, so that a retry is answered
+                        and not stored twice (I11, R27)
+pull                    sources that the active reads
 """

@@ -28,12 +28,12 @@ from ha_engine.errors import (
     UnknownStream,
     UnsupportedFormat,
 )
-from ha_engine.operation import OperationRoute
 from ha_engine.receive import http_operations as told
 from ha_engine.receive.body import ClientGone, Receive, is_gzip
 from ha_engine.receive.decode import format_of
 from ha_engine.receive.gate import Receipt
 from ha_engine.receive.intake import Identity, Intake, Parcel, identity_of
+from ha_engine.web.route import OperationRoute
 
 BODY_WITHIN_SECONDS = 30.0
 NAMES = "X-Producer-Id", "X-Sequence"

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from ha_engine.access import Right
-from ha_engine.operation import Answer, Operation, Parameter, Refusal, described
+from ha_engine.auth import Right
 from ha_engine.receive.decode import Format
 from ha_engine.receive.intake import SEQUENCE_MAX
+from ha_engine.web.route import Answer, Operation, Parameter, Refusal, described
 
 
 @described

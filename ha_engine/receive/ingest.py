@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import structlog
 
-from ha_engine.access import Access, Denied, Right
-from ha_engine.certificates import readable_pair, renewing
+from ha_engine.auth import Access, Denied, Right
 from ha_engine.config.ingest import DEFAULT_LISTEN, IngestConfig
 from ha_engine.config.server_tls import ServerTls
 from ha_engine.errors import (
@@ -35,6 +34,7 @@ from ha_engine.receive.gate import Receipt
 from ha_engine.receive.intake import Identity, Intake, Parcel, identity_of
 from ha_engine.v1 import ingest_pb2 as pb
 from ha_engine.v1 import ingest_pb2_grpc as rpc
+from ha_engine.web.tls import readable_pair, renewing
 
 if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]

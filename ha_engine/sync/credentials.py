@@ -11,10 +11,10 @@ from pathlib import Path
 
 import grpc
 
-from ha_engine.certificates import renewing, server_context
 from ha_engine.config.event_sync import TlsConfig
 from ha_engine.config.server_tls import ServerTls
 from ha_engine.errors import ConfigError
+from ha_engine.web.tls import renewing, server_context
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from ha_engine.access import Access, Right, digest_of
+from ha_engine.auth import Access, Right, digest_of
 from ha_engine.cli.root import program
 from ha_engine.config.access import AccessConfig
-from ha_engine.operation import OperationRoute
+from ha_engine.web.route import OperationRoute
 from tests.still_node import still_node
 
 TOKENS = {"rules": Right.ADMIN, "sends": Right.INGEST, "reads": Right.READ}

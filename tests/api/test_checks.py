@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from ha_engine.access import OPEN
 from ha_engine.api.http import NodeView, application
+from ha_engine.auth import OPEN
 
 PASSIVE = {"role": "passive", "epoch": 3, "why": "in sync", "suspended": False, "queries": {}}
 

@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from ha_engine.api.prometheus import SOURCE_CODES, NodeMetrics
 from ha_engine.api.status import Progress, Queues, status_of
-from ha_engine.arrivals import Arrivals
+from ha_engine.config.reload import Reloaded
 from ha_engine.core import inputs as on
 from ha_engine.core.role import LEGAL
 from ha_engine.errors import Rejected
-from ha_engine.metrics import SOURCE_CODES, NodeMetrics
 from ha_engine.publish import SinkState, SinkStatus
 from ha_engine.receive.offsets import SourceOffset
 from ha_engine.receive.pull.puller import SourceState, SourceStatus
-from ha_engine.reloading import Reloaded
+from ha_engine.stats.counters import Restored, SnapshotTally, Tally, Transfer
+from ha_engine.stats.lag import Arrivals
 from ha_engine.sync import Report, Traffic
-from ha_engine.tally import Restored, SnapshotTally, Tally, Transfer
 from ha_engine.types import Holder, LeaseRow, Position, Revision, Role
 from tests.core.surroundings import IDENTITY
 from tests.core.world import World

@@ -12,15 +12,15 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from ha_engine.archive.restoring import Places, finish
 from ha_engine.cli.root import program
 from ha_engine.core import HighWater
-from ha_engine.data_dir import DataDirectory
-from ha_engine.directory_lock import lock_directory
 from ha_engine.errors import ConfigError, DataDirectoryLocked, EngineError, OnlyCopy
 from ha_engine.journal import Journal
 from ha_engine.journal.identity import FILE_NAME
+from ha_engine.node.data_dir import DataDirectory
 from ha_engine.postgres.lease_store import PostgresLeaseStore
+from ha_engine.snapshot.restore import Places, finish
+from ha_engine.system.file_lock import lock_directory
 from ha_engine.types import EpochStart, Holder, LeaseRow, Member, Position, Record
 
 OTHER = Member("node-a", "journal-a")

@@ -13,13 +13,13 @@ from click.testing import Result
 from sqlalchemy import Engine, text
 from typer.testing import CliRunner
 
-from ha_engine.archive import restoring
-from ha_engine.archive.restoring import WHOLE, Places
 from ha_engine.cli.root import program
 from ha_engine.errors import OnlyCopy, SnapshotUnfit
 from ha_engine.journal import Journal
 from ha_engine.postgres.snapshot_store import SnapshotStore
 from ha_engine.query.application import load_application
+from ha_engine.snapshot import restore
+from ha_engine.snapshot.restore import WHOLE, Places
 from ha_engine.types import Chunk, Position, Revision
 from tests.snapshot.stored_node import Node, facts, node_at, prepare, taken
 
@@ -131,7 +131,7 @@ async def test_a_restore_that_was_killed_when_all_had_come_is_finished_by_the_ne
         return False
 
     with monkeypatch.context() as patch:
-        patch.setattr(restoring, "finish", killed)
+        patch.setattr(restore, "finish", killed)
         assert snapshot("restore", "node-b", "--yes").exit_code != 0
     assert (tmp_path / "b" / WHOLE).is_dir()
     finished = snapshot("restore", "node-b")

@@ -12,9 +12,9 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from typer.testing import CliRunner
 
-from ha_engine.access import OPEN
 from ha_engine.api.failover import failover_routes
 from ha_engine.api.http import http_error
+from ha_engine.auth import OPEN
 from ha_engine.cli import main
 from ha_engine.cli.root import program
 from ha_engine.core import (
@@ -29,8 +29,8 @@ from ha_engine.core import (
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.core.inputs import Input
-from ha_engine.operation import guarded
 from ha_engine.types import DatabaseIdentity, Holder, LeaseRow, Member, Record, Role
+from ha_engine.web.route import guarded
 from tests.client.serving import serving
 
 RUNNER = CliRunner()

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from starlette.applications import Starlette
 
-from ha_engine.access import OPEN, Access, Right, digest_of
+from ha_engine.auth import OPEN, Access, Right, digest_of
 from ha_engine.client import endpoints
 from ha_engine.client.over_grpc import OverGrpc
 from ha_engine.client.over_http import OverHttp

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from typer.testing import CliRunner
 
-from ha_engine.access import OPEN
 from ha_engine.api.http import NodeView, application
+from ha_engine.auth import OPEN
 from ha_engine.cli.status import query_app
 from tests.client.serving import serving
 

@@ -11,8 +11,8 @@ import pytest
 from starlette.responses import HTMLResponse
 from typer.testing import CliRunner
 
-from ha_engine.access import OPEN
 from ha_engine.api.http import NodeView, application
+from ha_engine.auth import OPEN
 from ha_engine.cli.root import program
 from ha_engine.errors import NodeUnreachable
 from tests.client.serving import serving

@@ -14,14 +14,14 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from ha_engine.access import OPEN
 from ha_engine.api.lease import lease_routes
+from ha_engine.auth import OPEN
 from ha_engine.cli.root import program
-from ha_engine.operation import guarded
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.lease_store import PostgresLeaseStore
 from ha_engine.postgres.upgrade import upgrade
 from ha_engine.types import Holder, LeaseRow, Member
+from ha_engine.web.route import guarded
 from tests.e2e.node_under_test import NodeUnderTest
 from tests.waiting import wait_until
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from ha_engine.core import HighWater
-from ha_engine.data_dir import DataDirectory
 from ha_engine.errors import DatabaseUnreachable
+from ha_engine.node.data_dir import DataDirectory
+from ha_engine.node.lease_release import LeaseStore, release_within
 from ha_engine.postgres.lease_store import PostgresLeaseStore
-from ha_engine.releasing import LeaseStore, release_within
 from ha_engine.types import DatabaseIdentity, Holder, LeaseRow, Member
 
 NODE, DEAD = "node-a", "the-dead-process"

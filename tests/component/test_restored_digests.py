@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from ha_engine.journal import Journal
-from ha_engine.keeper import restore
+from ha_engine.node.storage import restore
 from ha_engine.outbox import Outbox
 from tests.core.lone import member_b
 from tests.core.world import plan

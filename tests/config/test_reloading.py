@@ -10,8 +10,8 @@ import pytest
 
 from ha_engine.config import Config
 from ha_engine.config.load import load_config, settings
+from ha_engine.config.reload import RELOADABLE, Reloaded, Reloader, differing, merged
 from ha_engine.errors import ConfigError
-from ha_engine.reloading import RELOADABLE, Reloaded, Reloader, differing, merged
 
 
 class Files:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ha_engine.errors import ConfigError
-from ha_engine.runtime_dir import make_runtime_dir
+from ha_engine.system.runtime_dir import make_runtime_dir
 
 
 def test_it_is_made_for_its_user_only(tmp_path: Path) -> None:

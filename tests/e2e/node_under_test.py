@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -18,7 +19,7 @@ import httpx
 import psutil
 import yaml
 
-from ha_engine.sessions import members
+from ha_engine.system.process_group import members
 from tests.waiting import wait_ended, wait_until
 
 SPARK_SECONDS = 120.0
@@ -110,10 +111,14 @@ class NodeUnderTest:
 
     def pid_of(self, what: str) -> int | None:
         """Pid of ``node``, ``query`` or ``jvm`` among the living descendants."""
-        words = {"node": "ha_engine.node", "query": "ha_engine.query.main", "jvm": "SparkSubmit"}
+        signs = {
+            "node": r"ha_engine\.node(?!\.lease_release)",
+            "query": r"ha_engine\.query\.main",
+            "jvm": "SparkSubmit",
+        }
         for process in self._descendants():
             with contextlib.suppress(psutil.Error):
-                if any(words[what] in word for word in process.cmdline()):
+                if any(re.search(signs[what], word) for word in process.cmdline()):
                     return process.pid
         return None
 

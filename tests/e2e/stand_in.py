@@ -18,7 +18,7 @@ from ha_engine.errors import QueryProcessFailed
 from ha_engine.query.link import Address, NodeLink, open_channel
 from ha_engine.query.outbox_writer import OutboxPlace, OutboxWriter, clear_pending
 from ha_engine.query.reports import Reports
-from ha_engine.runtime_dir import SOCKET_NAME
+from ha_engine.system.runtime_dir import SOCKET_NAME
 from ha_engine.v1 import local_pb2 as pb
 from ha_engine.v1.local_pb2_grpc import LocalStub
 from tests.e2e.without_spark import NodeWithoutSpark

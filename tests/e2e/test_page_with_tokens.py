@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ha_engine.access import digest_of, new_token
+from ha_engine.auth import digest_of, new_token
 from tests.browser import PROGRAMS, Browser, browsing
 from tests.e2e.node_under_test import NodeUnderTest
 from tests.e2e.pair import Pair, running_pair

@@ -21,9 +21,9 @@ pytestmark = [pytest.mark.slow]
 
 PATIENCE = 60
 OF_A_LATER_ENGINE = """
-import dataclasses, sys, ha_engine.composition as composition, ha_engine.node as node
-own = composition.hello_of
-composition.hello_of = lambda *given: dataclasses.replace(
+import dataclasses, sys, ha_engine.node.node as parts, ha_engine.node.__main__ as node
+own = parts.hello_of
+parts.hello_of = lambda *given: dataclasses.replace(
     own(*given), protocol_min=2, protocol_max=3
 )
 sys.exit(node.main())

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ha_engine.access import digest_of, new_token
+from ha_engine.auth import digest_of, new_token
 from tests.e2e.node_under_test import NodeUnderTest, running
 from tests.e2e.without_spark import APPLICATION, no_spark
 from tests.waiting import wait_until

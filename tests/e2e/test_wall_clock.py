@@ -28,7 +28,7 @@ own, own_ns, began = time.time, time.time_ns, time.monotonic()
 offset = lambda: 3600 if time.monotonic() > began + 2 else -600
 time.time = lambda: own() + offset()
 time.time_ns = lambda: own_ns() + offset() * 1_000_000_000
-from ha_engine import node
+from ha_engine.node import __main__ as node
 sys.exit(node.main())
 """
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ha_engine import base_file
 from ha_engine.errors import JournalDamaged
 from ha_engine.receive.offsets import OffsetTable, SourceOffset
 from ha_engine.receive.producers import PRODUCERS_SCHEMA, ProducerTable
+from ha_engine.snapshot import base_file
 from ha_engine.types import (
     Base,
     Events,

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from ha_engine.core import HighWater
-from ha_engine.data_dir import DataDirectory
-from ha_engine.directory_lock import earlier_process
 from ha_engine.errors import DataDirectoryLocked
+from ha_engine.node.data_dir import DataDirectory
+from ha_engine.system.file_lock import earlier_process
 from ha_engine.types import DatabaseIdentity
 
 
@@ -81,7 +81,7 @@ def test_a_process_of_before_the_kernel_started_is_not_taken_for_dead(
 ) -> None:
     """Its disk may have gone to another host, and the lock with it."""
     DataDirectory(tmp_path, "p1").close()
-    monkeypatch.setattr("ha_engine.directory_lock.boot_id", lambda: "another-boot")
+    monkeypatch.setattr("ha_engine.system.file_lock.boot_id", lambda: "another-boot")
     assert earlier_process(tmp_path) is None
 
 

@@ -11,7 +11,7 @@ from typing import Protocol
 import pytest
 
 from ha_engine.errors import InvariantBroken
-from ha_engine.ports import LeaseStore
+from ha_engine.node.ports import LeaseStore
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.lease_store import PostgresLeaseStore
 from ha_engine.postgres.upgrade import upgrade

@@ -15,13 +15,13 @@ from structlog.testing import capture_logs
 from ha_engine.core import HighWater, LeaseTiming
 from ha_engine.core import inputs as on
 from ha_engine.core.messages import Heartbeat, Message
-from ha_engine.driver import Driver
 from ha_engine.errors import DatabaseUnreachable, DiskFailed, NotActive
-from ha_engine.ports import Ports
+from ha_engine.node.driver import Driver
+from ha_engine.node.ports import Ports
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.lease_store import PostgresLeaseStore
 from ha_engine.postgres.upgrade import upgrade
-from ha_engine.tally import Tally
+from ha_engine.stats.counters import Tally
 from ha_engine.types import Events, Holder, LeaseRow, Member, Record, Role
 from tests.core.lone import member_b
 from tests.waiting import async_wait_until

@@ -12,13 +12,13 @@ import pytest
 import yaml
 
 from ha_engine.errors import ApplicationError, ConfigError, SinkUnavailable
+from ha_engine.node.sinks import plugin_options
 from ha_engine.outbox import Outbox
 from ha_engine.plugins import sink_kind
 from ha_engine.publish import Publisher, Sink, SinkState, SinkStatus
 from ha_engine.publish.delivery import Timing
 from ha_engine.publish.sinks.plugin import PluginSink
 from ha_engine.query.application import load_application
-from ha_engine.sink_assembly import plugin_options
 from ha_engine.testing import SinkContract
 from tests.publish.batches import GROUP, QUERY, Granted, admit
 from tests.publish.plugin_sinks import plugin_sink

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ha_engine.durable import boot_id
 from ha_engine.errors import QueryProcessFailed
 from ha_engine.query.checkpoints import carry_on, is_whole, mark_clean, open_checkpoint
+from ha_engine.system.fsync import boot_id
 
 
 def written(root: Path, boot: str, size: int = 2) -> Path:

@@ -18,13 +18,13 @@ from typing import Any
 import psutil
 import pytest
 
-from ha_engine.durable import boot_id
 from ha_engine.outbox import Verdict
 from ha_engine.query.application import QuerySpec, StreamApplication, load_application
 from ha_engine.query.checkpoints import CLEAN_FILE, STAMP_FILE
 from ha_engine.query.link import Address, NodeLink, Superseded, open_channel
 from ha_engine.query.process import Attendance
 from ha_engine.query.runner import QueryRunner
+from ha_engine.system.fsync import boot_id
 from ha_engine.v1 import local_pb2 as pb
 from tests.query.conftest import APPLICATION
 from tests.query.local_node import LocalNode, run_command

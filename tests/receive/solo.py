@@ -18,17 +18,17 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 
-from ha_engine.access import OPEN, Access
 from ha_engine.api.http import http_error
+from ha_engine.auth import OPEN, Access
 from ha_engine.config import ReceiveConfig
 from ha_engine.errors import Backpressure
 from ha_engine.journal import Journal
 from ha_engine.journal.writer import JournalWriter
-from ha_engine.operation import guarded
 from ha_engine.receive.gate import Gate
 from ha_engine.receive.http import routes
 from ha_engine.receive.intake import Intake
 from ha_engine.types import Events, Position, Record
+from ha_engine.web.route import guarded
 
 SCHEMA = pa.schema(
     [

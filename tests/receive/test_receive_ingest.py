@@ -13,7 +13,7 @@ import grpc
 import httpx
 import pytest
 
-from ha_engine.access import OPEN
+from ha_engine.auth import OPEN
 from ha_engine.client.payload import of_batch
 from ha_engine.config import ReceiveConfig
 from ha_engine.config.ingest import IngestConfig

@@ -13,11 +13,6 @@ from pathlib import Path
 import pyarrow as pa
 from sqlalchemy import Engine
 
-from ha_engine.archive import Archive
-from ha_engine.archive.archive import Facts
-from ha_engine.archive.capture import Capture
-from ha_engine.archive.folding import Folding
-from ha_engine.archive.restoring import Places, Restoring
 from ha_engine.core import Deployment, QueryPlan, RestartPolicy
 from ha_engine.journal import Journal
 from ha_engine.journal.writer import JournalWriter
@@ -27,7 +22,11 @@ from ha_engine.postgres.lease_store import PostgresLeaseStore
 from ha_engine.postgres.snapshot_store import SnapshotStore
 from ha_engine.postgres.upgrade import upgrade
 from ha_engine.receive.producers import ProducerTable
+from ha_engine.snapshot.base_builder import Folding
+from ha_engine.snapshot.capture import Capture
 from ha_engine.snapshot.manifest import CapturedQuery
+from ha_engine.snapshot.restore import Places, Restoring
+from ha_engine.snapshot.service import Archive, Facts
 from ha_engine.types import (
     Application,
     Body,

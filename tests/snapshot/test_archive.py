@@ -12,9 +12,6 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, text
 
-from ha_engine import base_file
-from ha_engine.archive import restored
-from ha_engine.archive.restoring import finish
 from ha_engine.core import actions as do
 from ha_engine.errors import (
     CheckpointIncomplete,
@@ -27,8 +24,10 @@ from ha_engine.outbox import Outbox
 from ha_engine.outbox.batch_file import read_batch_file
 from ha_engine.postgres.snapshot_store import SnapshotStore
 from ha_engine.query.checkpoints import is_whole, stamp_restored
+from ha_engine.snapshot import base_file, restored
+from ha_engine.snapshot.restore import finish
 from ha_engine.snapshot.verification import verify
-from ha_engine.tally import Restored
+from ha_engine.stats.counters import Restored
 from ha_engine.types import Chunk, Cut, History, Mark, Position
 from tests.snapshot.stored_node import (
     BATCHES,

@@ -14,10 +14,10 @@ from pathlib import Path
 import pyarrow as pa
 import structlog
 
-from ha_engine.durable import make_directory, write_whole
 from ha_engine.errors import SinkUnavailable
 from ha_engine.plugins import OutputBatch
 from ha_engine.publish.sinks.json_lines import json_lines, json_text, rows_of
+from ha_engine.system.fsync import make_directory, write_whole
 
 log = structlog.get_logger(__name__)
 

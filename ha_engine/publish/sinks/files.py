@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict
 
-from ha_engine.durable import fsync_directory, make_directory, write_whole
 from ha_engine.errors import SinkRefused, SinkUnavailable
 from ha_engine.plugins import OutputBatch, SinkPlace
 from ha_engine.publish.sinks.json_lines import json_lines, require_form
+from ha_engine.system.fsync import fsync_directory, make_directory, write_whole
 
 
 class FilesOptions(BaseModel):

@@ -17,8 +17,8 @@ import pyarrow as pa
 from ha_engine.errors import OutboxDamaged, SinkRefused, SinkUnavailable
 from ha_engine.outbox.batch_file import in_canonical_order, read_batch_file
 from ha_engine.outbox.outbox import OutboxBatch
-from ha_engine.plugin_calls import begin, told
 from ha_engine.plugins import OutputBatch, SinkPlace, SinkPlugin
+from ha_engine.plugins.calls import begin, told
 from ha_engine.publish.sink import Deadline, Remaining
 from ha_engine.publish.sinks.dead_letters import DeadLetters
 

@@ -13,7 +13,7 @@ from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 from ha_engine.errors import SourceRefused, SourceUnavailable
-from ha_engine.plugin_calls import begin, told
+from ha_engine.plugins.calls import begin, told
 
 T = TypeVar("T")
 

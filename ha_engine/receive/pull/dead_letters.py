@@ -17,9 +17,9 @@ from pathlib import Path
 
 import structlog
 
-from ha_engine.durable import make_directory, write_whole
 from ha_engine.errors import SourceUnavailable
 from ha_engine.plugins import DeadLetter
+from ha_engine.system.fsync import make_directory, write_whole
 
 log = structlog.get_logger(__name__)
 

@@ -1,0 +1,347 @@
+"""Prometheus metrics of a node: gauges read from its status at each scrape, and two histograms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from prometheus_client import (
+    CollectorRegistry,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+
+from ha_engine.receive.gate import Tally
+from ha_engine.stats.latency import RecentLatency
+
+_Told = Mapping[str, tuple[str, str]]
+"""Metric, where the status has it, and what it means."""
+_Seen = Mapping[tuple[str, ...], Mapping[str, Any]]
+"""Values of the labels, and what the status says of that."""
+
+ROLE_CODES = {
+    "starting": 0,
+    "joining": 1,
+    "passive": 2,
+    "promoting": 3,
+    "active": 4,
+    "demoting": 5,
+    "stopped": 6,
+}
+"""Stable: dashboards and alerts compare with them."""
+STATE_CODES = {"waiting": 0, "running": 1, "failed": 2}
+SOURCE_CODES = {
+    "stopped": 0,
+    "idle": 1,
+    "reading": 2,
+    "paused": 3,
+    "late": 4,
+    "unavailable": 5,
+    "refused": 6,
+}
+
+_ACK_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+_DATABASE_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
+_BATCH_BUCKETS = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
+
+_FLAGS = {
+    "suspended": "1 while past safe_until.",
+    "in_sync": "1 while the lease row, as it was read last, lists this node's journal.",
+    "warm": "1 while the queries run, are caught up, and no batch has differed.",
+    "protected": "1 while a second member is in sync.",
+    "room": "1 while the disk has journal.min_free left and the journal is below its max_size.",
+}
+_NODE_GAUGES = {
+    "journal_last_sequence": ("journal", "last_sequence", "Newest record in the journal."),
+    "journal_durable_sequence": ("journal", "durable_sequence", "Newest record on disk."),
+    "journal_committed_sequence": ("journal", "committed_sequence", "Newest committed record."),
+    "journal_pending_bytes": ("journal", "pending_bytes", "Bytes written and not on disk yet."),
+    "receive_backlog_events": ("receive", "backlog_events", "Events no batch has taken in yet."),
+    "receive_pending_bytes": ("receive", "pending_bytes", "Bytes being read or to be committed."),
+    "receive_pending_acks": ("receive", "pending_acks", "Records that producers wait for."),
+    "failover_paused": (
+        "lease",
+        "paused",
+        "1 while no node takes over, by the lease row as it was read last.",
+    ),
+    "mark_polls_pending": ("query_process", "polls_pending", "Queries that wait for a mark."),
+    "outage_seconds": (
+        "counts",
+        "outage_seconds",
+        "How long nobody was active before this node became it last; NaN if it never did.",
+    ),
+}
+_NODE_COUNTERS = {
+    "events_accepted": ("accepted_events", "Events stored."),
+    "events_duplicate": ("duplicate_events", "Events answered again and not stored twice."),
+}
+_COUNTS = {
+    "digest_mismatches": "Batches that came out differently from the active's.",
+    "database_failures": "Calls on the lease row that failed or were late.",
+    "orphaned_query_processes": "Query processes that called and are not the one this node runs.",
+}
+_SNAPSHOT_GAUGES = {
+    "age_seconds": ("age_seconds", "Since the newest snapshot became visible; NaN without one."),
+    "bytes": ("bytes_total", "Size of the newest snapshot; NaN without one."),
+    "new_bytes": ("bytes_new", "What of the newest snapshot was not stored before."),
+    "revisions": ("revisions", "Snapshots that are kept."),
+    "seconds": ("seconds", "What the newest snapshot took that this node took."),
+}
+_SNAPSHOT_COUNTERS = {
+    "taken": "Snapshots that this node took.",
+    "failed": "Snapshots that this node could not take.",
+    "passed_over": "Snapshots that were tried and could not be used, be it for one query's state.",
+}
+_PEER_GAUGES = {
+    "peer_connected": ("connected", "1 while a link to the peer is open."),
+    "peer_lag_records": ("lag_records", "Records not yet on the peer's disk; on the active only."),
+    "peer_lag_events": (
+        "lag_events",
+        "Events of the last half hour not yet on the peer's disk, rounded up; on the active only.",
+    ),
+    "peer_lag_seconds": (
+        "lag_seconds",
+        "Since the oldest of them came, half an hour at most; on the active only.",
+    ),
+    "sync_in_flight_bytes": ("in_flight_bytes", "Bytes sent and not confirmed by the peer's disk."),
+}
+_PEER_COUNTERS = {
+    "sync_sent_bytes": ("bytes_sent", "Bytes sent to the peer."),
+    "sync_received_bytes": ("bytes_received", "Bytes received from the peer."),
+}
+_QUERY_GAUGES = {
+    "query_batch": ("batch", "Newest batch whose output is in the outbox."),
+    "query_mark": ("mark", "Newest mark in the journal."),
+    "query_backlog_events": ("backlog_events", "Events the query has not taken in yet."),
+    "query_lag_seconds": (
+        "lag_seconds",
+        "Since the oldest event came whose output is not in the outbox, half an hour at most.",
+    ),
+    "query_mark_age_seconds": (
+        "mark_age_seconds",
+        "Since the newest mark; missing while this process has seen none.",
+    ),
+    "query_state_rows": ("state_rows", "Rows in Spark's state."),
+    "query_state_bytes": ("state_bytes", "Memory of Spark's state, in bytes."),
+    "query_differing_batch": (
+        "differs",
+        "First batch that came out differently from the active's; 0 while none did.",
+    ),
+    "query_dropped_by_watermark": ("dropped_by_watermark", "Rows too late in the newest batch."),
+    "outbox_batches": ("outbox_batches", "Batches admitted and not yet published everywhere."),
+    "outbox_bytes": ("outbox_bytes", "Bytes admitted and not yet published everywhere."),
+}
+_SOURCE_COUNTERS = {
+    "source_rows": ("rows", "Rows of the source in the journal, since its first, on every node."),
+    "source_rejected": ("rejected", "Rows of the source that were put aside, likewise."),
+    "source_failures": ("failures", "Attempts to read the source that failed."),
+}
+_SOURCE_GAUGES = {
+    "source_state": ("state", "What the source is at, as a stable code."),
+    "source_backlog_bytes": (
+        "backlog_bytes",
+        "Bytes that the active's source knows to wait.",
+    ),
+}
+_QUERY_COUNTERS = {
+    "query_dropped_rows": ("dropped_rows", "Rows too late, in all batches that Spark told of."),
+    "query_restarts": ("restarts", "Restarts after a failure."),
+    "poisoned_batches": ("poisoned_batches", "Batches at which the query became FAILED."),
+}
+
+
+class GateCounters(Tally):
+    """The gate's counters, with the latency of acks beside them."""
+
+    def __init__(self, ack_seconds: Histogram) -> None:
+        super().__init__()
+        self._ack_seconds = ack_seconds
+        self.acks = RecentLatency()
+
+    def accepted(self, stream: str, rows: int, seconds: float) -> None:
+        super().accepted(stream, rows, seconds)
+        self._ack_seconds.observe(seconds)
+        self.acks.observe(seconds)
+
+
+class NodeMetrics:
+    """One registry per node process; ``status`` is called at each scrape."""
+
+    def __init__(self, group: str, node: str, status: Callable[[], Mapping[str, Any]]) -> None:
+        self._labels = {"group": group, "node": node}
+        self._status = status
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
+        ack = Histogram(
+            "ha_engine_ack_seconds",
+            "From a request's validated events to their commit.",
+            list(self._labels),
+            buckets=_ACK_BUCKETS,
+            registry=self.registry,
+        )
+        self.gate = GateCounters(ack.labels(**self._labels))
+        self._batch = Histogram(
+            "ha_engine_batch_seconds",
+            "Duration of a micro-batch, as Spark measures it.",
+            [*self._labels, "query"],
+            buckets=_BATCH_BUCKETS,
+            registry=self.registry,
+        )
+        database = Histogram(
+            "ha_engine_database_seconds",
+            "Calls on the lease row, to their answer or deadline.",
+            list(self._labels),
+            buckets=_DATABASE_BUCKETS,
+            registry=self.registry,
+        )
+        self.database = database.labels(**self._labels)
+
+    def observe_batch(self, query: str, seconds: float) -> None:
+        self._batch.labels(**self._labels, query=query).observe(seconds)
+
+    def exposition(self) -> bytes:
+        """The text format of Prometheus."""
+        return generate_latest(self.registry)
+
+    def collect(self) -> Iterator[Metric]:
+        status = self._status()
+        yield InfoMetricFamily(
+            "ha_engine_build", "What runs.", value={**self._labels, "version": status["version"]}
+        )
+        yield self._gauge("role", "Role of the node, as a stable code.", ROLE_CODES[status["role"]])
+        yield self._gauge("epoch", "Epoch under which the node acts.", status["epoch"])
+        yield self._authority(status["lease"]["authority_seconds"])
+        for name, text in _FLAGS.items():
+            yield self._gauge(name, text, status[name])
+        for name, (section, key, text) in _NODE_GAUGES.items():
+            yield self._gauge(name, text, _number(status[section][key]))
+        for name, (key, text) in _NODE_COUNTERS.items():
+            yield self._counter(name, text, status["receive"][key])
+        for name, text in _COUNTS.items():
+            yield self._counter(name, text, status["counts"][name])
+        yield from self._snapshots(status["snapshot"])
+        yield self._rejected(status["receive"]["rejected_requests"])
+        yield self._role_changes(status["counts"]["role_changes"])
+        yield from self._peers(status["peers"])
+        yield from self._sources(status["sources"])
+        yield from self._queries(status["queries"])
+
+    def _snapshots(self, seen: dict[str, Any]) -> Iterator[Metric]:
+        told = seen | (seen["newest"] or {})
+        for name, (key, text) in _SNAPSHOT_GAUGES.items():
+            value = told.get(key)
+            yield self._gauge(f"snapshot_{name}", text, _number(value))
+        restored = seen["restored"] or {"seconds": math.nan, "passed_over": ()}
+        text = "What the restore took that this node's data began with; NaN if it began with none."
+        yield self._gauge("snapshot_restore_seconds", text, restored["seconds"])
+        text = "Newer snapshots that the same restore could not use."
+        yield self._gauge("snapshot_restore_passed_over", text, len(restored["passed_over"]))
+        for key, text in _SNAPSHOT_COUNTERS.items():
+            yield self._counter(f"snapshots_{key}", text, seen[key])
+
+    def _authority(self, seconds: float | None) -> GaugeMetricFamily:
+        text = "Seconds until safe_until; +Inf while nobody else can acquire, 0 when not active."
+        return self._gauge("authority_seconds", text, math.inf if seconds is None else seconds)
+
+    def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:
+        gauge = GaugeMetricFamily(f"ha_engine_{name}", text, labels=list(self._labels))
+        gauge.add_metric(list(self._labels.values()), value)
+        return gauge
+
+    def _counter(self, name: str, text: str, value: float) -> CounterMetricFamily:
+        counter = CounterMetricFamily(f"ha_engine_{name}", text, labels=list(self._labels))
+        counter.add_metric(list(self._labels.values()), value)
+        return counter
+
+    def _role_changes(self, changes: list[dict[str, Any]]) -> CounterMetricFamily:
+        labels = [*self._labels, "role", "reason"]
+        counter = CounterMetricFamily(
+            "ha_engine_role_changes", "Changes to a role, by the role and why.", labels=labels
+        )
+        for change in changes:
+            own = [*self._labels.values(), change["role"], change["reason"]]
+            counter.add_metric(own, change["times"])
+        return counter
+
+    def _peers(self, peers: dict[str, Any]) -> Iterator[Metric]:
+        seen: _Seen = {(peer,): values for peer, values in peers.items()}
+        yield from self._gauges(("peer",), _PEER_GAUGES, seen)
+        yield from self._counters(("peer",), _PEER_COUNTERS, seen)
+
+    def _gauges(self, by: tuple[str, ...], told: _Told, seen: _Seen) -> Iterator[Metric]:
+        """A gauge for each of ``told``, with a sample for each in ``seen``; None says nothing."""
+        for name, (key, text) in told.items():
+            gauge = GaugeMetricFamily(f"ha_engine_{name}", text, labels=[*self._labels, *by])
+            for which, values in seen.items():
+                if values[key] is not None:
+                    gauge.add_metric([*self._labels.values(), *which], values[key])
+            yield gauge
+
+    def _counters(self, by: tuple[str, ...], told: _Told, seen: _Seen) -> Iterator[Metric]:
+        for name, (key, text) in told.items():
+            counter = CounterMetricFamily(f"ha_engine_{name}", text, labels=[*self._labels, *by])
+            for which, values in seen.items():
+                counter.add_metric([*self._labels.values(), *which], values[key])
+            yield counter
+
+    def _sources(self, streams: dict[str, Any]) -> Iterator[Metric]:
+        seen: _Seen = {
+            (stream, source): {**values, "state": SOURCE_CODES[values["state"]]}
+            for stream, sources in streams.items()
+            for source, values in sources.items()
+        }
+        yield from self._counters(("stream", "source"), _SOURCE_COUNTERS, seen)
+        yield from self._gauges(("stream", "source"), _SOURCE_GAUGES, seen)
+
+    def _rejected(self, reasons: dict[str, int]) -> CounterMetricFamily:
+        counter = CounterMetricFamily(
+            "ha_engine_requests_rejected", "Requests refused.", labels=[*self._labels, "reason"]
+        )
+        for reason, count in reasons.items():
+            counter.add_metric([*self._labels.values(), reason], count)
+        return counter
+
+    def _sinks(self, queries: dict[str, Any]) -> Iterator[Metric]:
+        labels = [*self._labels, "query", "sink"]
+        published = GaugeMetricFamily(
+            "ha_engine_published_batch", "Newest batch in the sink.", labels=labels
+        )
+        put_aside = CounterMetricFamily(
+            "ha_engine_dead_letters", "Rows that the sink will never take.", labels=labels
+        )
+        for query, seen in queries.items():
+            own = [*self._labels.values(), query]
+            for sink, batch in seen["published"].items():
+                published.add_metric([*own, sink], batch)
+            for sink, status in seen["sinks"].items():
+                put_aside.add_metric([*own, sink], status["dead_letters"])
+        yield from (published, put_aside)
+
+    def _queries(self, queries: dict[str, Any]) -> Iterator[Metric]:
+        labels = [*self._labels, "query"]
+        state = GaugeMetricFamily(
+            "ha_engine_query_state", "0 waiting, 1 running, 2 failed.", labels=labels
+        )
+        for query, seen in queries.items():
+            state.add_metric([*self._labels.values(), query], STATE_CODES[seen["state"]])
+        yield state
+        yield from self._sinks(queries)
+        told: _Seen = {
+            (query,): {**values, "differs": values["differs"] or 0}
+            for query, values in queries.items()
+        }
+        yield from self._gauges(("query",), _QUERY_GAUGES, told)
+        yield from self._counters(("query",), _QUERY_COUNTERS, told)
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value

@@ -1,0 +1,141 @@
+"""The node process: from its arguments to its exit code.
+
+    python -m ha_engine.node --config FILE --process UUID
+
+The supervisor starts it; by hand it works too, but nobody then starts Spark for it. What it checks
+it checks before it imports the stages, so that the supervisor can start Spark meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import socket
+import sys
+import traceback
+import uuid
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+from ha_engine.errors import EngineError, sentence_of
+from ha_engine.imports import uncollected
+from ha_engine.system.process_group import die_with_parent
+
+with uncollected():
+    from ha_engine.config import Config
+    from ha_engine.node.startup import check_place, checked_config, supervisor_settings
+    from ha_engine.node.supervisor_link import NoSupervisor, SupervisorLink
+
+
+def main() -> int:
+    """Entry of the node process; the exit code tells the supervisor whether a restart is of use."""
+    arguments = _arguments()
+    if arguments.parent:
+        die_with_parent(arguments.parent)
+    link = arguments.link
+    supervisor = NoSupervisor() if link is None else SupervisorLink(socket.socket(fileno=link))
+    with ExitStack() as leaving:
+        try:
+            config = checked_config(arguments.config)
+            earlier = check_place(config)
+            supervisor.tell("settings", supervisor_settings(config))
+            config = _with_database(config, supervisor, leaving)
+        except Exception as error:
+            return _complain(error, arguments.debug)
+        return _serve(config, supervisor, arguments, earlier)
+
+
+def _with_database(
+    config: Config, supervisor: NoSupervisor | SupervisorLink, leaving: ExitStack
+) -> Config:
+    """The config with the URL of a database whose schema is of this version, or that is silent.
+
+    Raises DatabaseNotReady, and of an embedded database also ConfigError and DatabaseUnreachable.
+    """
+    with uncollected():
+        from ha_engine import logs
+        from ha_engine.node.database_start import require_schema, with_embedded
+
+    logs.configure(config.log, node=config.node.id, process="node")
+    config = leaving.enter_context(with_embedded(config))
+    supervisor.tell("database", _database_settings(config))
+    require_schema(config)
+    return config
+
+
+def _database_settings(config: Config) -> dict[str, object]:
+    """What ``releasing`` needs to reach the lease row."""
+    return {
+        "url": config.database.url.get_secret_value(),
+        "schema": config.database.schema_name,
+        "connect_timeout": config.database.connect_timeout,
+        "db_timeout": config.lease.db_timeout,
+        "group": config.group,
+        "ttl": config.lease.ttl,
+    }
+
+
+def _complain(error: Exception, debug: bool) -> int:
+    """As the command line does: an operator who starts a node meets this sentence."""
+    if debug:
+        traceback.print_exception(error)
+    else:
+        sys.stderr.write(f"ha-engine: {sentence_of(error)}\n")
+    return error.exit_code if isinstance(error, EngineError) else EngineError.exit_code
+
+
+def _serve(
+    config: Config,
+    supervisor: NoSupervisor | SupervisorLink,
+    arguments: argparse.Namespace,
+    earlier: str | None,
+) -> int:
+    with uncollected():
+        import structlog
+        import uvloop
+
+        import ha_engine.node.node  # noqa: F401
+
+    try:
+        supervisor.await_living()
+        uvloop.run(_main(config, supervisor, arguments, earlier))
+    except EngineError as error:
+        structlog.get_logger(__name__).error("the node process ends", reason=str(error))
+        return error.exit_code
+    return 0
+
+
+async def _main(
+    config: Config,
+    supervisor: NoSupervisor | SupervisorLink,
+    arguments: argparse.Namespace,
+    earlier: str | None,
+) -> None:
+    from ha_engine.config.load import load_config
+    from ha_engine.node.node import Node
+    from ha_engine.system.systemd import ServiceManager
+
+    read = partial(load_config, arguments.config, os.environ)
+    node = Node(config, read, arguments.process, supervisor, ServiceManager(os.environ))
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, node.reload)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, node.stop)
+    await node.run(earlier)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="ha_engine.node", description=__doc__)
+    parser.add_argument("--config", type=Path)
+    parser.add_argument("--process", default=str(uuid.uuid4()))
+    parser.add_argument("--parent", type=int, help="pid without which this process must end")
+    parser.add_argument("--link", type=int, help="descriptor of the pipe to the supervisor")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,227 @@
+"""From config and application to the parts that a node is made of; opens nothing by itself."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from ha_engine import __version__
+from ha_engine.auth import Access, Right
+from ha_engine.config import Config
+from ha_engine.config.group import group_digest
+from ha_engine.core import (
+    Core,
+    Deployment,
+    HighWater,
+    Identity,
+    LeaseTiming,
+    MarkLimits,
+    PeerTiming,
+    QueryPlan,
+    RestartPolicy,
+)
+from ha_engine.journal import Journal
+from ha_engine.journal.writer import JournalWriter
+from ha_engine.node.database import database_engine
+from ha_engine.outbox import Outbox
+from ha_engine.postgres.snapshot_store import CALL_SECONDS, SnapshotStore
+from ha_engine.publish import Publisher, Sink
+from ha_engine.publish.delivery import Timing
+from ha_engine.publish.publisher import QuerySink
+from ha_engine.publish.sink import Authority
+from ha_engine.query.application import (
+    StreamApplication,
+)
+from ha_engine.query.runtime import checkpoint_versions, runtime_versions, why_not_continued
+from ha_engine.receive.backlog import Disk, NodeBacklog
+from ha_engine.receive.gate import Backlog, Counters, Gate, Log
+from ha_engine.receive.producers import ProducerTable
+from ha_engine.snapshot.base_builder import Folding
+from ha_engine.snapshot.capture import Capture
+from ha_engine.snapshot.manifest import CapturedQuery
+from ha_engine.snapshot.restore import Places, Restoring
+from ha_engine.snapshot.service import Archive, Facts
+from ha_engine.sync import Hello
+from ha_engine.types import Cut, Holder
+
+
+def core_of(
+    config: Config,
+    application: StreamApplication,
+    journal: Journal,
+    process_id: str,
+    high_water: HighWater,
+) -> Core:
+    """The core of this node, before it has read its journal."""
+    lease = config.lease
+    identity = Identity(
+        config.node.id,
+        process_id,
+        journal.journal_id,
+        journal.group_id,
+        str(uuid.uuid4()),
+        config.http.url,
+        tuple(sorted(config.event_sync.peers)),
+    )
+    timing = LeaseTiming(lease.ttl, lease.renew_every, lease.margin)
+    sync = config.event_sync
+    peers = PeerTiming(sync.heartbeat_every, sync.sync_timeout)
+    deployment = _deployment(config, application)
+    return Core(identity, timing, high_water, deployment, peers, config.snapshot.interval)
+
+
+def hello_of(
+    config: Config, application: StreamApplication, journal: Journal, process_id: str
+) -> Hello:
+    """How this node introduces itself to its peers. Blocks while Java tells its version."""
+    sync = config.event_sync
+    return Hello(
+        engine=__version__,
+        group=config.group,
+        group_id=journal.group_id or "",
+        node=config.node.id,
+        process=process_id,
+        journal_id=journal.journal_id,
+        application=application.digest,
+        config=group_digest(config),
+        runtime=runtime_versions() if sync.peers else {},
+        address=sync.advertise or sync.listen,
+    )
+
+
+def _deployment(config: Config, application: StreamApplication) -> Deployment:
+    query, outbox = config.query, config.outbox
+    limits = MarkLimits(
+        query.max_events_per_batch,
+        query.min_batch_interval,
+        query.tick_after,
+        outbox.max_batches,
+        outbox.max_bytes,
+    )
+    restarts = RestartPolicy(query.attempts_per_batch, backoff_max=query.restart_backoff_max)
+    return Deployment(application.digest, _plans(application), limits, restarts)
+
+
+def _plans(application: StreamApplication) -> tuple[QueryPlan, ...]:
+    return tuple(
+        QueryPlan(
+            query.name,
+            query.digest,
+            frozenset(query.streams),
+            tuple(sink.name for sink in query.sinks),
+            query.on_change.value if query.on_change else None,
+        )
+        for query in application.queries.values()
+    )
+
+
+def archive_of(
+    config: Config,
+    application: StreamApplication,
+    core: Core,
+    journal: Journal,
+    writer: JournalWriter,
+    outbox: Outbox,
+    base_path: Path,
+) -> Archive:
+    """The node's snapshots; connects when the first one is taken."""
+    home, receive, store = config.node.data_dir, config.receive, snapshot_store_of(config)
+    folding = Folding(
+        base_path,
+        journal,
+        lambda: _deployment(config, application),
+        lambda: ProducerTable(receive.producers_max, receive.sequences_kept),
+    )
+    return Archive(
+        store,
+        Capture(config.checkpoint_dir, home, outbox),
+        folding,
+        writer,
+        Holder(core.identity.node, core.identity.process),
+        lambda cut: _facts(core, application, cut),
+        restoring_of(config, application, store),
+        config.snapshot.revisions_to_keep,
+    )
+
+
+def restoring_of(config: Config, application: StreamApplication, store: SnapshotStore) -> Restoring:
+    """What brings a snapshot to this node."""
+    return Restoring(
+        store,
+        places_of(config),
+        config.group,
+        application.digest,
+        lambda manifest: why_not_continued(manifest.runtime),
+    )
+
+
+def places_of(config: Config) -> Places:
+    """Where a snapshot goes that is restored."""
+    return Places(config.node.data_dir, config.checkpoint_dir)
+
+
+def _facts(core: Core, application: StreamApplication, cut: Cut) -> Facts:
+    lineages, mine = core.deployment.versions.lineages, core.querying.digests.mine
+    queries = tuple(
+        CapturedQuery(query, number, lineages[query], mine(query, number) or "")
+        for query, number in cut.batches
+    )
+    return Facts(core.group_id or "", application.digest, checkpoint_versions(), queries)
+
+
+def snapshot_store_of(config: Config) -> SnapshotStore:
+    """The revisions of the group."""
+    engine = database_engine(config, None, CALL_SECONDS)
+    return SnapshotStore(engine, config.group, schema=config.database.schema_name)
+
+
+def backlog_of(config: Config, core: Core, disk: Disk) -> NodeBacklog:
+    """What lies behind the gate: batches to come, this disk, and those of the in-sync members."""
+    return NodeBacklog(
+        core.deployment.backlog_events,
+        config.receive.max_backlog_events,
+        disk,
+        lambda: core.tenure.full_member() if core.tenure else None,
+    )
+
+
+def access_of(config: Config) -> Access:
+    given = config.access
+    return Access.of({Right.ADMIN: given.admin, Right.INGEST: given.ingest, Right.READ: given.read})
+
+
+def gate_of(
+    config: Config,
+    application: StreamApplication,
+    log: Log,
+    backlog: Backlog,
+    counters: Counters,
+) -> Gate:
+    """The receive stage, closed."""
+    schemas = {name: stream.arrow_schema for name, stream in application.streams.items()}
+    return Gate(schemas, log, backlog, config.receive, lambda: time.time_ns() // 1000, counters)
+
+
+def publisher_of(
+    config: Config,
+    core: Core,
+    outbox: Outbox,
+    sinks: Mapping[QuerySink, Sink],
+    authority: Authority,
+    *,
+    on_published: Callable[[str, str, int], None],
+    on_fenced: Callable[[int], None],
+) -> Publisher:
+    """The publish stage, stopped; the core has read its journal."""
+    return Publisher(
+        outbox,
+        sinks,
+        authority,
+        on_published=on_published,
+        on_fenced=on_fenced,
+        group_id=lambda: core.group_id or "",
+        timing=Timing(config.publish.timeout, config.publish.retry_backoff_max),
+        start_after=lambda query, sink: core.deployment.marks[query].start_after(sink),
+    )

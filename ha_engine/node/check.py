@@ -1,0 +1,59 @@
+"""What a node reads before it starts anything, read for ``ha-engine config check``.
+
+Not for what only Spark, the database or the other node can tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from pydantic import SecretStr
+
+from ha_engine.config import Config
+from ha_engine.errors import ConfigError, EngineError
+from ha_engine.node.sinks import sinks_of
+from ha_engine.node.sources import source_options
+from ha_engine.query.application import load_application
+from ha_engine.sync import credentials
+from ha_engine.web.tls import server_context
+
+
+def read_all(config: Config) -> list[str]:
+    """Names of what was read. Raises ConfigError with one line for each problem."""
+    readings, problems = dict(_readings(config)), []
+    for read in readings.values():
+        try:
+            read()
+        except EngineError as error:
+            problems.append(str(error))
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return list(readings)
+
+
+def _readings(config: Config) -> Iterator[tuple[str, Callable[[], object]]]:
+    yield f"application {config.application}", partial(_read_application, config)
+    if config.event_sync.tls.given:
+        yield "event_sync.tls", partial(credentials.require_usable, config.event_sync.tls)
+    for section, tls in (("http.tls", config.http.tls), ("ingest.tls", config.ingest.tls)):
+        if tls.pair:
+            yield section, partial(server_context, tls, section)
+
+
+def _read_application(config: Config) -> None:
+    """With what its sinks and sources refer to."""
+    application = load_application(config.application)
+    sinks_of(_with_some_url(config), application)
+    for stream in application.streams.values():
+        for source in stream.sources:
+            source_options(stream, source, application.directory)
+
+
+def _with_some_url(config: Config) -> Config:
+    """An embedded database has none before it runs; nothing here connects."""
+    database = config.database
+    if database.url.get_secret_value() != "embedded":
+        return config
+    some = database.model_copy(update={"url": SecretStr("postgresql://")})
+    return config.model_copy(update={"database": some})

@@ -1,0 +1,335 @@
+"""Feeds the core and performs what it decides; the only caller of ``Core.step``.
+
+It adds nothing to a decision: no retry, no condition, and one timer, for the moment at which the
+core wants to be woken. Each action has one line here that names the port it goes to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from typing import Any
+
+import structlog
+
+from ha_engine.core import Core
+from ha_engine.core import actions as do
+from ha_engine.core import inputs as on
+from ha_engine.errors import (
+    EngineError,
+    InvariantBroken,
+    JournalCut,
+    NotActive,
+)
+from ha_engine.node.alarm import Alarm
+from ha_engine.node.ports import Outages, Ports
+from ha_engine.node.reachability import Reachability
+from ha_engine.node.snapshot_actions import Archivist
+from ha_engine.stats.counters import Tally
+from ha_engine.stats.lag import Arrivals
+from ha_engine.types import Events, Position, Record, Role
+
+log = structlog.get_logger(__name__)
+
+LEASE_THREADS = 3
+"""A call that a frozen database never answers keeps its thread; the next ones need others."""
+
+
+class Driver:
+    """One per node process, on its event loop."""
+
+    def __init__(
+        self, core: Core, clock: Callable[[], float], db_timeout: float, tally: Tally | None = None
+    ) -> None:
+        self.core, self._clock, self._db_timeout = core, clock, db_timeout
+        self._ports: Ports | None = None
+        self.tally, self._role = tally or Tally(), core.role
+        self.arrivals = Arrivals()
+        self._inputs: deque[on.Input] = deque()
+        self._stepping = False
+        # How often the core has taken an input.
+        self.steps = 0
+        self._alarm = Alarm(clock, core.wake_at, self._tick)
+        # A heap: a retry may wait for an older record than those who came before it.
+        self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._turns = count()
+        self._threads = ThreadPoolExecutor(LEASE_THREADS, thread_name_prefix="lease")
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="keeper")
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._reachability = Reachability(clock)
+        self._kept: asyncio.Future[None] | None = None
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connect(self, ports: Ports) -> None:
+        self._ports = ports
+
+    def handle(self, event: on.Input) -> None:
+        """Steps the core; an input that an action brings at once waits for its turn. Whoever has
+        ended decides nothing more: it would renew a lease that it cannot live up to."""
+        self._inputs.append(event)
+        if self._stepping:
+            return
+        self._stepping = True
+        try:
+            while self._inputs and not self.ended.done():
+                event = self._inputs.popleft()
+                self.steps += 1
+                for action in self.core.step(self._clock(), event):
+                    self._count(action, event)
+                    self._perform(action)
+        except BaseException as error:
+            self.fail(error)
+            raise
+        finally:
+            self._stepping = False
+        self._alarm.look_soon()
+
+    def start(self) -> None:
+        """From now on the core gets a Tick whenever it wants one."""
+        self._alarm.start()
+
+    def _tick(self) -> None:
+        self.handle(on.Tick())
+
+    def _count(self, action: do.Action, event: on.Input) -> None:
+        match action:
+            case do.ChangeRole(role):
+                stopping = self.core.stopping
+                self.tally.role_changed(self._role, role, event, stopping=stopping)
+                self._role = role
+            case do.ReportDifference():
+                self.tally.digest_mismatches += 1
+
+    def fail(self, error: BaseException) -> None:
+        """Whatever breaks the core or the disk ends the process, with its reason."""
+        self._alarm.stop()
+        if not self.ended.done():
+            self.ended.set_exception(error)
+            self._refuse_commits(str(error))
+
+    def close(self) -> None:
+        """Small file work is finished; a call that the database still owes is not waited for."""
+        self._alarm.stop()
+        self._disk.shutdown(wait=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def end(self) -> None:
+        """The core has said that its work is done."""
+        self._alarm.stop()
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    # -- the gate's log ----------------------------------------------------------------------------
+
+    def offer(self, events: Events, payload: bytes) -> Position:
+        """Hands validated events to the journal. Raises NotActive."""
+        if not self.core.receiving or self.ended.done():
+            raise NotActive(self.core.why)
+        position = Position(self.core.epoch, self.core.journal.last.sequence + 1)
+        self.handle(on.EventsOffered(events, payload))
+        return position
+
+    async def committed(self, sequence: int) -> None:
+        """Returns when ``sequence`` is committed. Raises NotActive when this node gives up."""
+        if sequence <= self.core.journal.committed:
+            return
+        if not self.core.acting or self.ended.done():
+            raise NotActive(self.core.why)
+        future = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiters, (sequence, next(self._turns), future))
+        await future
+
+    @property
+    def acks_waiting(self) -> int:
+        """Records with events that producers wait for, and that are not committed yet."""
+        return len(self._waiters)
+
+    def durable(self, sequence: int) -> None:
+        self.handle(on.RecordsDurable(sequence))
+
+    def _answer_commits(self, sequence: int) -> None:
+        while self._waiters and self._waiters[0][0] <= sequence:
+            future = heapq.heappop(self._waiters)[-1]
+            if not future.done():
+                future.set_result(None)
+
+    def _refuse_commits(self, reason: str) -> None:
+        while self._waiters:
+            future = heapq.heappop(self._waiters)[-1]
+            if not future.done():
+                future.set_exception(NotActive(reason))
+
+    # -- actions -----------------------------------------------------------------------------------
+
+    def _perform(self, action: do.Action) -> None:
+        ports = self._ports
+        assert ports is not None
+        match action:
+            case do.AppendRecords(records):
+                self._append(ports, records)
+            case do.Commit(sequence):
+                self._answer_commits(sequence)
+            case do.AnswerMark(mark):
+                ports.process_link.answer_mark(mark)
+            case do.TakeSnapshot() | do.ShowSnapshot() | do.FindRevisions() | do.TrimJournal():
+                self._spawn(self._archivist(ports).perform(action), type(action).__name__)
+            case do.TrimOutbox(query, through):
+                self._on_disk(ports.keeper.trim_outbox, query, through)
+            case do.ReadLease() | do.CreateLease() | do.WriteLease():
+                self._spawn(self._call_lease(action), "lease call")
+            case do.KeepHighWater(high_water):
+                self._kept = self._on_disk(ports.keeper.keep, high_water)
+            case do.BindGroup(group_id):
+                ports.keeper.bind_group(group_id)
+                ports.peers.introduce()
+            case do.Tell(peer, message):
+                ports.peers.tell(peer, message)
+            case do.StreamRecords(peer, epoch, after):
+                ports.peers.stream(peer, epoch, after)
+            case do.StopStreams():
+                ports.peers.stop_streams()
+            case _:
+                self._perform_change(ports, action)
+
+    def _perform_change(self, ports: Ports, action: do.Action) -> None:
+        match action:
+            case do.ChangeRole(role, epoch, why):
+                log.info("role changed", role=role.value, epoch=epoch, why=why)
+                if role is Role.DEMOTING:
+                    self._refuse_commits(why)
+            case do.OpenReceivers():
+                ports.receivers.open()
+            case do.CloseReceivers(reason, active):
+                ports.receivers.close(reason, active)
+            case do.StartPublishing(epoch):
+                ports.publishing.start(epoch)
+            case do.NoteOutage(epoch, seconds):
+                self.tally.outage_seconds = seconds
+                self._spawn(self._note_outage(ports.outages, epoch, seconds), "note the outage")
+            case do.StopPublishing():
+                self._spawn(ports.publishing.stop(), "stop publishing")
+            case do.StartQueryProcess(incarnation):
+                ports.supervisor.start_process(incarnation)
+            case do.StopQueryProcess(incarnation, reason):
+                ports.supervisor.stop_process(incarnation, reason)
+            case do.RunQuery() if action.must_resume:
+                self._spawn(self._resume_query(ports, action), "resume a query")
+            case do.RunQuery():
+                ports.process_link.run_query(action)
+            case do.Restore():
+                self._spawn(self._archivist(ports).perform(action), "restore a snapshot")
+            case do.CutJournal():
+                self._spawn(self._cut_journal(ports, action), "cut the journal")
+            case do.ReportDifference(query, number):
+                log.error("a batch differs from the active's", query=query, batch=number)
+            case do.Exit(reason):
+                ports.exit(reason)
+            case _:
+                raise TypeError(f"no port for {action!r}")
+
+    def _append(self, ports: Ports, records: tuple[Record, ...]) -> None:
+        """What came from the active, the gate learns of here (R27); its own it knows."""
+        ports.appender.append(records)
+        ports.peers.appended(records)
+        self.arrivals.saw(self._clock(), records)
+        if not self.core.acting:
+            for record in records:
+                ports.receivers.replay(record)
+
+    async def _cut_journal(self, ports: Ports, cut: do.CutJournal) -> None:
+        await ports.keeper.cut_journal(cut.match.sequence, set_aside=cut.set_aside)
+        raise JournalCut(f"the journal was cut behind {cut.match}, since {cut.why}; it starts anew")
+
+    async def _resume_query(self, ports: Ports, run: do.RunQuery) -> None:
+        history, marks = self.core.journal.history, self.core.deployment.marks[run.query]
+        if await self._archivist(ports).bring_state(run, history, marks.admitted):
+            ports.process_link.run_query(run)
+
+    def _archivist(self, ports: Ports) -> Archivist:
+        return Archivist(ports.archive, self.handle)
+
+    async def _note_outage(self, outages: Outages, epoch: int, seconds: float) -> None:
+        """For people who read the history; not worth a second try."""
+        try:
+            await asyncio.to_thread(outages.note_outage, epoch, seconds)
+        except EngineError as error:
+            log.warning("the outage is not in the history", seconds=seconds, reason=str(error))
+
+    # -- lease -------------------------------------------------------------------------------------
+
+    async def _call_lease(self, action: do.Action) -> None:
+        """A reply later than its deadline counts as lost; its thread is left to end by itself."""
+        if self._kept is not None and _begins_an_epoch(action):
+            await self._kept  # R16: what is tried is on disk before it can take effect
+        loop, began = asyncio.get_running_loop(), time.monotonic()
+        try:
+            call = loop.run_in_executor(self._threads, self._ask, action)
+            outcome = await asyncio.wait_for(call, self._db_timeout)
+        except TimeoutError:
+            outcome = on.DatabaseUnreachable(f"no answer within {self._db_timeout:g} s")
+        except InvariantBroken:
+            raise
+        except EngineError as error:
+            outcome = on.DatabaseUnreachable(str(error))
+        self.tally.database_asked(time.monotonic() - began)
+        self._note_database(outcome)
+        self.handle(outcome)
+
+    def _note_database(self, outcome: on.Input) -> None:
+        match outcome:
+            case on.DatabaseUnreachable(reason):
+                self.tally.database_failures += 1
+                self._reachability.failed(reason)
+            case _:
+                self._reachability.answered()
+
+    def _ask(self, action: do.Action) -> on.Input:
+        assert self._ports is not None
+        store = self._ports.lease_store
+        match action:
+            case do.ReadLease():
+                return on.LeaseRead(store.read(), store.identity())
+            case do.CreateLease(row, why):
+                written = store.create(row, why=why or None)
+            case do.WriteLease(expected, wanted, why):
+                written = store.compare_and_set(expected, wanted, why=why)
+            case _:
+                raise TypeError(f"not a lease call: {action!r}")
+        if written is None:
+            return on.LeaseDenied()
+        # The statement writes a row that names a database only into that one (R5).
+        return on.LeaseWritten(written, written.identity or store.identity())
+
+    def _on_disk(self, change: Callable[..., None], *arguments: Any) -> asyncio.Future[None]:
+        """One after the other, in the order of the decisions, off the event loop."""
+        loop = asyncio.get_running_loop()
+        done = loop.run_in_executor(self._disk, change, *arguments)
+        self._spawn(done, "small file work")
+        return done
+
+    def _spawn(self, work: Awaitable[None], name: str) -> None:
+        async def run() -> None:
+            try:
+                await work
+            except Exception as error:
+                self.fail(error)
+
+        task = asyncio.get_running_loop().create_task(run(), name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _begins_an_epoch(action: do.Action) -> bool:
+    """A renewal or a release waits for no disk: a slow one would cost the lease."""
+    match action:
+        case do.CreateLease():
+            return True
+        case do.WriteLease(expected, wanted):
+            return wanted.epoch > expected.epoch
+        case _:
+            return False

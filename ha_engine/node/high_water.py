@@ -1,0 +1,41 @@
+"""The highest lease that a node ever read (R5): one small file in its data directory."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+from ha_engine.core.high_water import HighWater
+from ha_engine.errors import DiskFailed
+from ha_engine.system.fsync import fsync_directory
+from ha_engine.types import DatabaseIdentity
+
+FILE_NAME = "high_water.json"
+
+
+def kept_high_water(path: Path) -> HighWater:
+    """What was kept last below ``path``; the lowest possible in a new directory."""
+    try:
+        kept = json.loads((path / FILE_NAME).read_text())
+    except FileNotFoundError:
+        return HighWater()
+    identity = DatabaseIdentity(**kept["identity"]) if kept["identity"] else None
+    forced, tried = kept.get("forced", 0), kept.get("tried", (0, 0))
+    return HighWater(kept["epoch"], kept["version"], identity, forced, tuple(tried))
+
+
+def keep_high_water(path: Path, high_water: HighWater) -> None:
+    """Durable when it returns. Blocks for two fsyncs. Raises DiskFailed."""
+    target, draft = path / FILE_NAME, path / "high_water.tmp"
+    try:
+        with draft.open("w") as file:
+            json.dump(asdict(high_water), file)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(target)
+        # Else a loss of power may bring back the file before: R5 would forget an epoch.
+        fsync_directory(path)
+    except OSError as error:
+        raise DiskFailed(f"{target} cannot be written: {error.strerror}") from error

@@ -1,0 +1,84 @@
+"""Gives up the lease of a node process that is certainly dead: nobody needs to wait for its ttl.
+
+    python -m ha_engine.node.lease_release < wanted.json
+
+The supervisor runs it when a node process died, since it talks to no database itself; a node
+process does the same for the one before it, where both that and its supervisor died. Exit code 1
+says that the lease was not released, and standard output why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Protocol
+
+from ha_engine.errors import DatabaseUnreachable, EngineError
+from ha_engine.node.high_water import kept_high_water
+from ha_engine.types import DatabaseIdentity, Holder, LeaseRow
+
+AGAIN_SECONDS = 0.5
+
+
+class LeaseStore(Protocol):
+    """What is needed of the row."""
+
+    def read(self) -> LeaseRow | None: ...
+    def identity(self) -> DatabaseIdentity: ...
+    def compare_and_set(
+        self, expected: LeaseRow, wanted: LeaseRow, *, why: str | None = None
+    ) -> LeaseRow | None: ...
+
+
+def release(store: LeaseStore, dead: Holder, data_dir: Path) -> None:
+    """Once. ``data_dir`` is that of the dead. Raises EngineError, OSError, ValueError."""
+    row, identity = store.read(), store.identity()
+    free = kept_high_water(data_dir).freed(row, dead, identity)
+    if row is not None and free is not None:
+        store.compare_and_set(row, free, why="the node process died")
+
+
+async def release_within(store: LeaseStore, dead: Holder, data_dir: Path, seconds: float) -> None:
+    """Again for ``seconds`` while the database does not answer; then the ttl has passed."""
+    from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+    retrying = AsyncRetrying(
+        retry=retry_if_exception_type(DatabaseUnreachable),
+        stop=stop_after_delay(seconds),
+        wait=wait_fixed(AGAIN_SECONDS),
+        reraise=True,
+    )
+    await retrying(asyncio.to_thread, release, store, dead, data_dir)
+
+
+def main() -> int:
+    """Entry of the process."""
+    from ha_engine.postgres.engine import open_engine
+    from ha_engine.postgres.lease_store import PostgresLeaseStore
+
+    wanted = json.load(sys.stdin)
+    engine = open_engine(
+        wanted["url"],
+        connect_timeout=wanted["connect_timeout"],
+        statement_timeout=wanted["db_timeout"],
+    )
+    store = PostgresLeaseStore(
+        engine,
+        wanted["group"],
+        wanted["ttl"],
+        db_timeout=wanted["db_timeout"],
+        schema=wanted["schema"],
+    )
+    dead = Holder(wanted["node"], wanted["process"])
+    try:
+        release(store, dead, Path(wanted["data_dir"]))
+    except (EngineError, OSError, ValueError) as error:  # the latter of the high water's file
+        sys.stdout.write(str(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

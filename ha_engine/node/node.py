@@ -1,0 +1,358 @@
+"""What a node process is made of: the only place that sees every stage; builds, starts and stops
+them in order."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+import structlog
+from starlette.applications import Starlette
+
+from ha_engine import logs
+from ha_engine.api.cluster import cluster_of
+from ha_engine.api.cluster_body import Cluster
+from ha_engine.api.http import NodeView
+from ha_engine.api.page import WithPage
+from ha_engine.api.prometheus import NodeMetrics
+from ha_engine.api.server import WebServer
+from ha_engine.api.status import Queues, status_of
+from ha_engine.api.status_body import Status
+from ha_engine.config import Config
+from ha_engine.config.reload import Reloader
+from ha_engine.core import inputs as on
+from ha_engine.errors import ConfigError
+from ha_engine.journal import Journal
+from ha_engine.journal.writer import JournalWriter
+from ha_engine.node.build import (
+    access_of,
+    archive_of,
+    backlog_of,
+    core_of,
+    gate_of,
+    hello_of,
+    places_of,
+    publisher_of,
+)
+from ha_engine.node.data_dir import DataDirectory
+from ha_engine.node.database import lease_listener_of, lease_store_of, release_earlier
+from ha_engine.node.driver import Driver
+from ha_engine.node.listening import listen
+from ha_engine.node.local_answers import LocalAnswers
+from ha_engine.node.observer import QueryObserver
+from ha_engine.node.operator_requests import OperatorRequests
+from ha_engine.node.ports import Ports
+from ha_engine.node.routes import web_application
+from ha_engine.node.sinks import sinks_of
+from ha_engine.node.sources import receivers_of
+from ha_engine.node.storage import Keeper, give_up, restore
+from ha_engine.node.supervisor_link import NoSupervisor, SupervisorLink
+from ha_engine.node.sync_owner import SyncOwner
+from ha_engine.outbox import Outbox
+from ha_engine.publish import Publisher, Sink
+from ha_engine.query.application import load_application
+from ha_engine.query.service import LocalService, serve
+from ha_engine.receive.backlog import Disk
+from ha_engine.receive.ingest import IngestServer
+from ha_engine.receive.intake import Intake
+from ha_engine.snapshot.restore import finish
+from ha_engine.stats.counters import Tally
+from ha_engine.sync import EventSync
+from ha_engine.system.runtime_dir import make_runtime_dir
+from ha_engine.system.systemd import Condition, ServiceManager
+from ha_engine.types import Holder, Position
+from ha_engine.web.route import let_in
+
+log = structlog.get_logger(__name__)
+
+
+def boottime() -> float:
+    """The node's one clock for leases: runs on while the host sleeps, never jumps (I2)."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Node:
+    """Everything of one node process, from the locked data directory to the open HTTP port."""
+
+    def __init__(
+        self,
+        config: Config,
+        read_config: Callable[[], Config],
+        process_id: str,
+        supervisor: SupervisorLink | NoSupervisor,
+        service: ServiceManager,
+    ) -> None:
+        self.config, self.service, self.started_at = config, service, time.monotonic()
+        self.supervisor, living = supervisor, supervisor.living
+        self.application = load_application(config.application)
+        self.data = DataDirectory(config.node.data_dir, process_id)
+        self.journal, self.outbox = self._open(living)
+        self.core = core_of(
+            config, self.application, self.journal, process_id, self.data.high_water()
+        )
+        if living:
+            self.core.querying.process.adopt(living)
+        self.metrics = NodeMetrics(config.group, config.node.id, self.status)
+        tally = Tally(database_asked=self.metrics.database.observe)
+        self.observer = QueryObserver(self.metrics, tally, boottime)
+        self.driver = Driver(self.core, boottime, config.lease.db_timeout, tally)
+        # The gate's own bound lies below: what the core has given a position always fits.
+        bound = 2 * config.receive.max_pending + (64 << 20)
+        told = self.driver.durable, self.driver.fail, give_up
+        self.writer = JournalWriter(self.journal, *told, pending_bytes_max=bound)
+        limits, size = config.journal, lambda: self.journal.size_bytes
+        self.disk = Disk(self.data.path, limits.min_free, size, limits.max_size)
+        backlog = backlog_of(config, self.core, self.disk)
+        self.gate = gate_of(config, self.application, self.driver, backlog, self.metrics.gate)
+        restore(self.data.base, self.journal, self.outbox, self.core, self.gate)
+        self.sinks = sinks_of(config, self.application)
+        self.publisher = self._stopped_publisher()
+        self.local = self._local_service()
+        self.lease_store = lease_store_of(config)
+        parts = self.core, self.journal, self.writer, self.outbox, self.data.base
+        self.archive = archive_of(config, self.application, *parts)
+        self.intake = Intake(self.gate, config.http.max_body)
+        self.receivers = receivers_of(config, self.application, self.gate, self.intake)
+        self.ingest = IngestServer(self.intake, config.ingest, access_of(config), self._ingest_of)
+        self.peers = EventSync(config.event_sync, self.journal, self._sync_owner(process_id))
+        # Only makes a change be read sooner: polling alone suffices.
+        self.listener = lease_listener_of(config, partial(self.driver.handle, on.LeaseChanged()))
+        self.reloader = Reloader(config, read_config, self._take)
+        # A connection of its own: no renewal waits for what an operator asks.
+        self.lease_admin = lease_store_of(config)
+        self.served = self._served()
+        self.web = WebServer(WithPage(self.served, self.peers.urls), config.http)
+
+    def _local_service(self) -> LocalService:
+        answers, admitted = LocalAnswers(self.core, self.journal), self.publisher.admitted
+        return LocalService(
+            self.driver, answers, self.outbox, self._sinks_of, admitted, self.observer
+        )
+
+    def _open(self, living: str | None) -> tuple[Journal, Outbox]:
+        config, data = self.config, self.data
+        if finish(places_of(config)):
+            log.info("a snapshot has taken the place of journal, outbox and checkpoints")
+        size, limits = config.journal.segment_size, config.outbox
+        return Journal.open(data.journal, group=config.group, segment_size=size), Outbox.open(
+            data.outbox,
+            max_batches=limits.max_batches,
+            max_bytes=limits.max_bytes,
+            living=living,
+        )
+
+    def _sync_owner(self, process_id: str) -> SyncOwner:
+        hello = hello_of(self.config, self.application, self.journal, process_id)
+        transfer = self.archive.transfer
+        return SyncOwner(self.driver, self.writer, transfer, hello, lambda: self.ingest.address)
+
+    def _stopped_publisher(self) -> Publisher:
+        parts = self.config, self.core, self.outbox, self.sinks, self
+        return publisher_of(*parts, on_published=self._published, on_fenced=self._fenced)
+
+    # -- life --------------------------------------------------------------------------------------
+
+    async def run(self, earlier: str | None = None) -> None:
+        """Serves until it is asked to stop. Raises what broke it. ``earlier`` is the dead process
+        that had the data directory before."""
+        last, streams = self.journal.last.sequence, self.application.streams
+        self.driver.arrivals.stand_on(boottime(), last, streams)
+        for failed in (self.publisher.failed, self.receivers.failed):
+            failed.add_done_callback(self._stage_died)
+        self.driver.connect(
+            Ports(
+                self.writer,
+                self.lease_store,
+                self.lease_admin,
+                self.receivers,
+                self.publisher,
+                self.supervisor,
+                self.local,
+                Keeper(self.data, self.journal, self.writer, self.outbox),
+                self.peers,
+                self.archive,
+                self._exit,
+            )
+        )
+        web_socket = listen(self.config.http.listen)
+        runtime_dir = make_runtime_dir(self.config.socket_path.parent)
+        local_server = await serve(self.local, str(runtime_dir / self.config.socket_path.name))
+        self.supervisor.tell("served", {})
+        await self.peers.start()
+        await self.ingest.start()
+        if self.config.event_sync.peers:
+            self.listener.start()
+        self.driver.start()
+        tasks = [
+            self._watch(self.web.serve(sockets=[web_socket]), "http"),
+            self._watch(self.supervisor.attend(self.driver, self.observer.stepped), "supervisor"),
+            self._watch(self.archive.watch(self._revisions_seen), "revisions"),
+            # R30: the peer hears with the next ack that there is no room, and that there is again.
+            self._watch(self.disk.watch(self._room_changed), "disk"),
+            self._watch(self.service.attend(self._condition), "service manager"),
+            self._watch(self._release(earlier), "release"),
+        ]
+        try:
+            await self.driver.ended
+        finally:
+            await self._shut(local_server, tasks)
+
+    async def _shut(self, local_server: Any, tasks: list[asyncio.Task[None]]) -> None:
+        self.web.stop()
+        await self.receivers.stop()
+        await self.ingest.stop()
+        await self.peers.stop()
+        await asyncio.to_thread(self.listener.stop)
+        await self.publisher.close()
+        await self.writer.close()
+        self.driver.close()
+        self.lease_admin.close()
+        self.archive.close()
+        await local_server.stop(grace=0.2)
+        for task in tasks[1:]:
+            task.cancel()
+        await asyncio.wait(tasks, timeout=5)
+        self.journal.close()
+        self.data.close()
+
+    def _exit(self, reason: str) -> None:
+        """The core ends the node: as it was asked to, or because going on is of no use."""
+        if self.core.stopping:
+            self.driver.end()
+        else:
+            self.driver.fail(ConfigError(reason))
+
+    def stop(self) -> None:
+        log.info("stopping")
+        self.service.stopping()
+        self.driver.handle(on.StopAsked())
+
+    def reload(self) -> None:
+        """SIGHUP came."""
+        self._reloading = self._watch(self.reloader.reload(), "reload")
+
+    def _take(self, config: Config) -> None:
+        """What can change while the node runs: ``reloading.RELOADABLE``. Raises ConfigError
+        of a certificate, when all else is taken."""
+        access = access_of(config)
+        let_in(self.served, access)
+        self.ingest.let_in(access)
+        logs.configure(config.log, node=config.node.id, process="node")
+        self.supervisor.tell("log", config.log.model_dump())
+        self.disk.min_free, self.disk.journal_max = config.journal.min_free, config.journal.max_size
+        self.archive.keep = config.snapshot.revisions_to_keep
+        self.driver.handle(on.SnapshotEvery(config.snapshot.interval))
+        self.web.renew_certificate()
+        self.ingest.look_at_certificate()
+
+    async def _release(self, earlier: str | None) -> None:
+        """The lease of a process that died with its supervisor: nobody else gives it up."""
+        if earlier is not None:
+            dead = Holder(self.config.node.id, earlier)
+            await release_earlier(self.config, dead)
+
+    def _watch(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """A background task that ends takes the node down, with its reason."""
+
+        async def run() -> None:
+            try:
+                await work
+            except Exception as error:
+                self.driver.fail(error)
+
+        return asyncio.create_task(run(), name=name)
+
+    def _served(self) -> Starlette:
+        core, handle = self.core, self.driver.handle
+        operator = OperatorRequests(core, handle)
+        view = NodeView(
+            self.status,
+            self.cluster,
+            self.metrics.exposition,
+            operator.skip,
+            operator.retry,
+            self._alive,
+            operator.switch_over,
+            self._version,
+        )
+        parts = self.intake, self.lease_admin, self.archive, self.config.group
+        return web_application(view, core, handle, *parts, access_of(self.config))
+
+    # -- what stages ask ---------------------------------------------------------------------------
+
+    def status(self) -> Status:
+        return status_of(
+            self.core,
+            self.config.group,
+            self.metrics.gate,
+            self.publisher.status(),
+            self.receivers.status(),
+            self.observer.progress,
+            self.observer.step,
+            self.peers,
+            self.driver.tally,
+            self.archive,
+            self.driver.arrivals,
+            self._queues(),
+            self.reloader.last,
+            self.started_at,
+            boottime(),
+        )
+
+    def _version(self) -> object:
+        """Differs once a caller can know that the status has to."""
+        gate, driver = self.metrics.gate, self.driver
+        rejected = sum(gate.requests_rejected.values())
+        return driver.steps, gate.rows_accepted, gate.rows_duplicate, rejected, self.reloader.last
+
+    def _queues(self) -> Queues:
+        writer, room = self.writer, self.gate.room
+        polls = self.local.polls_pending
+        return Queues(room.taken, self.driver.acks_waiting, writer.pending_bytes, polls)
+
+    def cluster(self) -> Cluster:
+        return cluster_of(self.core, self.config.group, self.peers, self.archive.transfer.to_go)
+
+    def _condition(self) -> Condition:
+        core, lease = self.core, self.core.lease
+        return Condition(core.role, core.why, core.epoch, lease.protected, not lease.failing)
+
+    def remaining_seconds(self) -> float:
+        """The publisher's authority (R17)."""
+        return self.core.authority_seconds(boottime())
+
+    def _ingest_of(self, url: str) -> str:
+        """Where the node with that URL listens to producers over gRPC, as it said last."""
+        reports = (report for _, report in self.peers.reports().values())
+        return next((report.ingest for report in reports if report.url == url), "")
+
+    def last_mark(self, query: str) -> float:
+        return self.core.deployment.marks[query].ledger_end_max
+
+    def _alive(self) -> bool:
+        return not self.driver.ended.done()
+
+    # -- what stages tell --------------------------------------------------------------------------
+
+    def _sinks_of(self, query: str) -> dict[str, Sink]:
+        return {sink: opened for (name, sink), opened in self.sinks.items() if name == query}
+
+    def _revisions_seen(self, places: tuple[tuple[Position, Position], ...]) -> None:
+        self.driver.handle(on.RevisionsKept(places))
+
+    def _room_changed(self, room: bool) -> None:
+        self.driver.handle(on.RoomChanged(room))
+
+    def _published(self, query: str, sink: str, batch: int) -> None:
+        self.driver.handle(on.SinkPublished(query, sink, batch))
+
+    def _stage_died(self, failed: asyncio.Future[None]) -> None:
+        error = None if failed.cancelled() else failed.exception()
+        if error is not None:
+            self.driver.fail(error)
+
+    def _fenced(self, epoch: int) -> None:
+        self.driver.handle(on.HigherEpochSeen(epoch, "a sink's ledger"))

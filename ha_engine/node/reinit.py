@@ -1,0 +1,148 @@
+"""Empties the data directory of a stopped node, so that it joins its group anew.
+
+Checkpoints go first, then the outbox, then the journal, whose identity goes before its segments,
+and last a snapshot that waits for its place: what a crash in between leaves is a state that a start
+either mends or refuses, never output whose journal is gone. The highest lease that was ever read
+stays (R5), and so does the configuration. The lease row is left alone: a new journal has a new id,
+so the row's word on the old one is void, and the holder writes that one out as it does with any
+member that is silent (R8, R9).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ha_engine.config import Config
+from ha_engine.errors import (
+    ConfigError,
+    DataDirectoryLocked,
+    DiskFailed,
+    JournalDamaged,
+    OnlyCopy,
+    UnknownJournalVersion,
+)
+from ha_engine.journal import identity as identities
+from ha_engine.journal.identity import Identity
+from ha_engine.snapshot.restore import WHOLE
+from ha_engine.system.file_lock import NODE_LOCK, SUPERVISOR_LOCK, lock_directory
+from ha_engine.system.fsync import fsync_directory
+from ha_engine.system.process_group import members
+from ha_engine.types import LeaseRow
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A directory whose content goes, and how much that is."""
+
+    name: str
+    path: Path
+    bytes: int
+
+
+def require_this_host(config: Config, node: str) -> None:
+    """Raises ConfigError when ``node`` is not the one that this configuration describes."""
+    if node != config.node.id:
+        raise ConfigError(
+            f"this is the configuration of {config.node.id} and not of {node}; run reinit on the "
+            f"host of {node}, with the configuration of its node"
+        )
+
+
+@contextmanager
+def stopped(config: Config) -> Iterator[None]:
+    """Holds the locks of the node and of its supervisor meanwhile; raises DataDirectoryLocked."""
+    home, locks = config.node.data_dir, []
+    try:
+        for name in (SUPERVISOR_LOCK, NODE_LOCK):
+            locks.append(lock_directory(home, name))
+        if members(str(home.resolve()), None):
+            raise DataDirectoryLocked("its query process has not ended yet")
+        yield
+    except DataDirectoryLocked as error:
+        raise DataDirectoryLocked(
+            f"{config.node.id} still runs on {home}; stop it first, then run reinit again"
+        ) from error
+    finally:
+        for lock in locks:
+            os.close(lock)
+
+
+def parts(config: Config) -> list[Part]:
+    """What would be deleted, in the order in which it would be; nothing that is not there."""
+    home = config.node.data_dir
+    found = {
+        "checkpoints": config.checkpoint_dir,
+        "outbox": home / "outbox",
+        "journal": home / "journal",
+        "restored snapshot": home / WHOLE,
+    }
+    return [
+        Part(name, path, _size(path))
+        for name, path in found.items()
+        if path.is_dir() and any(path.iterdir())
+    ]
+
+
+def require_another_copy(config: Config, row: LeaseRow | None) -> None:
+    """Raises OnlyCopy when what this journal holds may be nowhere else."""
+    journal, known = _identity(config.node.data_dir / "journal")
+    if known and journal is None:
+        return
+    if row is None or (journal and journal.group_id not in (None, row.group_id)):
+        raise OnlyCopy(
+            f"the database has no lease row of this journal's group {config.group}, so nothing "
+            "tells whether another node has its records; correct database.url and group"
+        )
+    mine = [m for m in row.in_sync if m.node == config.node.id]
+    others = [m.node for m in row.in_sync if m.node != config.node.id]
+    listed = any(journal is None or m.journal_id == journal.journal_id for m in mine)
+    if listed and not others:
+        raise OnlyCopy(
+            f"the lease row lists the journal of {config.node.id} as the only one in sync, so it "
+            "may be the only copy of events that were acked; start this node and another, and wait "
+            "until the other is in sync (ha-engine status)"
+        )
+
+
+def require_no_journal(config: Config) -> None:
+    """Raises OnlyCopy when the data directory holds one, or what cannot be told from one."""
+    directory = config.node.data_dir / "journal"
+    if directory.is_dir() and any(directory.iterdir()):
+        raise OnlyCopy(
+            f"{directory} holds a journal, which may have more than any snapshot: start the node; "
+            f"if it is worth nothing, run 'ha-engine reinit {config.node.id}' first"
+        )
+
+
+def empty(part: Part) -> None:
+    """Deletes the content of a part; durable when it returns. Raises DiskFailed."""
+    try:
+        (part.path / identities.FILE_NAME).unlink(missing_ok=True)
+        fsync_directory(part.path)
+        for child in part.path.iterdir():
+            if child.is_dir() and not child.is_symlink():
+                shutil.rmtree(child)
+            else:
+                child.unlink()
+        fsync_directory(part.path)
+    except OSError as error:
+        raise DiskFailed(f"{part.path} cannot be emptied: {error.strerror}") from error
+
+
+def _identity(directory: Path) -> tuple[Identity | None, bool]:
+    """Who the journal is, and whether that is known: a damaged one may be anybody."""
+    try:
+        identity = identities.load(directory)
+    except (JournalDamaged, UnknownJournalVersion):
+        return None, False
+    return identity, identity is not None or not any(directory.glob("*"))
+
+
+def _size(directory: Path) -> int:
+    files = (path for path in directory.rglob("*") if path.is_file() and not path.is_symlink())
+    return sum(path.stat().st_size for path in files)

@@ -1,0 +1,37 @@
+"""The HTTP interface of a node: every route that it has, from the parts that answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from starlette.applications import Starlette
+
+from ha_engine.api.failover import failover_routes
+from ha_engine.api.http import NodeView, application
+from ha_engine.api.lease import LeaseAdmin, lease_routes
+from ha_engine.api.snapshot import Archive, snapshot_routes
+from ha_engine.auth import Access
+from ha_engine.core import Core
+from ha_engine.core import inputs as on
+from ha_engine.receive.http import routes
+from ha_engine.receive.intake import Intake
+
+
+def web_application(
+    view: NodeView,
+    core: Core,
+    handle: Callable[[on.Input], None],
+    intake: Intake,
+    lease: LeaseAdmin,
+    archive: Archive,
+    group: str,
+    access: Access,
+) -> Starlette:
+    """What the node serves; ``handle`` feeds its core."""
+    others = [
+        *routes(intake),
+        *lease_routes(lease, group),
+        *failover_routes(core, handle),
+        *snapshot_routes(core, archive, handle),
+    ]
+    return application(view, others, access)

@@ -1,0 +1,74 @@
+"""From the sinks of an application to what publishes to them; connects to nothing by itself."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from ha_engine.config import Config
+from ha_engine.config.load import dereferenced
+from ha_engine.errors import ConfigError
+from ha_engine.node.database import database_engine
+from ha_engine.plugins import SinkPlace, sink_kind
+from ha_engine.plugins.options import options_of
+from ha_engine.postgres.ledger import LedgerKey
+from ha_engine.postgres.ledger_store import LedgerStore
+from ha_engine.postgres.sink_store import PostgresSinkStore
+from ha_engine.postgres.sink_table import Target
+from ha_engine.publish import Sink
+from ha_engine.publish.sinks.dead_letters import DeadLetters
+from ha_engine.publish.sinks.plugin import PluginSink
+from ha_engine.publish.sinks.postgres import PostgresSink
+from ha_engine.query.application import (
+    PluginSinkSpec,
+    PostgresSinkSpec,
+    SinkSpec,
+    StreamApplication,
+)
+
+
+def sinks_of(config: Config, application: StreamApplication) -> dict[tuple[str, str], Sink]:
+    """Every sink by (query, name); connects only when it is used. Raises ConfigError."""
+    return {
+        (query.name, spec.name): _sink(config, query.name, spec, application.directory)
+        for query in application.queries.values()
+        for spec in query.sinks
+    }
+
+
+def _sink(config: Config, query: str, spec: SinkSpec, base: Path) -> Sink:
+    match spec:
+        case PostgresSinkSpec():
+            return _postgres_sink(config, query, spec, base)
+        case PluginSinkSpec():
+            return _plugin_sink(config, query, spec, base)
+
+
+def _plugin_sink(config: Config, query: str, spec: PluginSinkSpec, base: Path) -> Sink:
+    kind, options = sink_kind(spec.type), plugin_options(query, spec, base)
+    letters = DeadLetters(config.node.data_dir, query, spec.name)
+    place = SinkPlace(config.group, query, spec.name, letters.put_aside)
+    engine = database_engine(config, None, config.publish.timeout)
+    key = LedgerKey(config.group, query, spec.name)
+    ledger = LedgerStore(engine, key, config.database.schema_name)
+    return PluginSink(spec.type, place, lambda: kind(options, place), ledger, letters)
+
+
+def plugin_options(query: str, spec: PluginSinkSpec, base: Path) -> BaseModel:
+    """As the plug-in wants them, with what they refer to. Raises ConfigError, without a value."""
+    where = f"query {query}: sink {spec.name}"
+    return options_of(where, sink_kind(spec.type).Options, spec.options, base)
+
+
+def _postgres_sink(config: Config, query: str, spec: PostgresSinkSpec, base: Path) -> Sink:
+    url = None if spec.url is None else dereferenced(spec.url, base, os.environ)
+    if url is None and spec.url is not None:
+        raise ConfigError(
+            f"query {query}: the url of sink {spec.name} is {spec.url}, which is not set"
+        )
+    key = LedgerKey(config.group, query, spec.name)
+    target = Target(spec.table, spec.mode, spec.key, spec.auto_create)
+    engine = database_engine(config, url, config.publish.timeout)
+    return PostgresSink(spec.name, PostgresSinkStore(engine, key, target), spec.key)

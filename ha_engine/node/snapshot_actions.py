@@ -1,0 +1,96 @@
+"""What the core wants of snapshots, asked of the archive; what came of it is an input."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from ha_engine.core import actions as do
+from ha_engine.core import inputs as on
+from ha_engine.errors import (
+    DatabaseNotReady,
+    DatabaseUnreachable,
+    EngineError,
+    JournalCut,
+    SnapshotDamaged,
+)
+from ha_engine.node.ports import Archive
+from ha_engine.types import Cut, History
+
+log = structlog.get_logger(__name__)
+
+Wish = do.TakeSnapshot | do.ShowSnapshot | do.FindRevisions | do.TrimJournal | do.Restore
+
+
+@dataclass(frozen=True, slots=True)
+class Archivist:
+    """``handle`` feeds the core."""
+
+    archive: Archive
+    handle: Callable[[on.Input], None]
+
+    async def perform(self, wish: Wish) -> None:
+        """Raises JournalCut when the process is to start anew on what was restored."""
+        match wish:
+            case do.TakeSnapshot(cut):
+                await self._take(cut)
+            case do.ShowSnapshot(draft, epoch):
+                await self._show(draft, epoch)
+            case do.FindRevisions():
+                # The archive looks again and again; that one look is missed does not matter.
+                with contextlib.suppress(EngineError):
+                    self.handle(on.RevisionsKept(await self.archive.look()))
+            case do.TrimJournal(position):
+                await self.archive.trim(position)
+                self.handle(on.JournalTrimmed(position))
+            case do.Restore():
+                await self._restore(wish)
+
+    async def bring_state(self, run: do.RunQuery, history: History, admitted: int) -> bool:
+        """What the journal cannot rebuild has to be there before Spark looks for it; False when
+        the query is to be tried again later."""
+        try:
+            revision = await self.archive.bring_state(run, history, admitted)
+        except (DatabaseUnreachable, DatabaseNotReady) as error:
+            reason = f"its checkpoint is lost, and no snapshot of it is reached: {error}"
+            self.handle(on.QueryFailed(run.query, 0, reason, by_host=True))
+            return False
+        except SnapshotDamaged as error:
+            log.error("no snapshot has the state of a query", query=run.query, reason=str(error))
+            return True
+        if revision is not None:
+            log.warning("a lost state is restored", query=run.query, at=str(revision.position))
+        return True
+
+    async def _take(self, cut: Cut) -> None:
+        try:
+            draft = await self.archive.take(cut)
+        except EngineError as error:
+            log.warning("no snapshot was taken", reason=str(error))
+            self.handle(on.SnapshotFailed(cut, str(error)))
+        else:
+            self.handle(on.SnapshotTaken(cut, draft))
+
+    async def _show(self, draft: int, epoch: int) -> None:
+        """A draft that cannot be shown is left to the next one's beginning."""
+        try:
+            self.handle(on.RevisionsKept(await self.archive.show(draft, epoch)))
+        except EngineError as error:
+            log.warning("a snapshot was taken and cannot be made visible", reason=str(error))
+            self.handle(on.SnapshotNotShown(str(error)))
+
+    async def _restore(self, restore: do.Restore) -> None:
+        log.info("a snapshot is to take the place of the journal", why=restore.why)
+        try:
+            revision = await self.archive.restore(restore)
+        except (SnapshotDamaged, DatabaseUnreachable, DatabaseNotReady) as error:
+            log.error("no snapshot was restored", reason=str(error))
+            self.handle(on.RestoreFailed(str(error)))
+        else:
+            raise JournalCut(
+                f"the snapshot at {revision.position} takes the place of the journal, since "
+                f"{restore.why}; it starts anew"
+            )

@@ -1,0 +1,80 @@
+"""What a node process checks at its start, and says to its supervisor, before it imports the rest.
+
+The checks come first, so that nothing is started which cannot run. The supervisor then starts
+Spark, which takes longer than everything else, while this process goes on importing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from ha_engine.config import Config
+from ha_engine.config.load import load_config
+from ha_engine.journal.opening import read_identity
+from ha_engine.node.listening import listen
+from ha_engine.query.application import load_application
+from ha_engine.query.session import check_java
+from ha_engine.system.file_lock import earlier_process
+from ha_engine.system.runtime_dir import make_runtime_dir
+
+EMBEDDED = "embedded"
+
+
+def checked_config(path: Path | None) -> Config:
+    """The config of a node that can start.
+
+    Raises JavaMissing, ConfigError, ApplicationError, AddressInUse or ForeignJournal.
+    """
+    check_java()
+    config = load_config(path, os.environ)
+    load_application(config.application)
+    return config
+
+
+def check_place(config: Config) -> str | None:
+    """Check the data directory, the address and the runtime directory; the node process that had
+    the directory before, if it is certainly dead.
+
+    Raises DataDirectoryLocked, AddressInUse, ConfigError, ForeignJournal or JournalDamaged.
+    """
+    earlier = earlier_process(config.node.data_dir)
+    listen(config.http.listen).close()
+    make_runtime_dir(config.socket_path.parent)
+    read_identity(config.node.data_dir / "journal", config.group)
+    return earlier
+
+
+def supervisor_settings(config: Config) -> dict[str, Any]:
+    """The fields of ``supervisor.Settings``."""
+    return {
+        "node": config.node.id,
+        "data_dir": str(config.node.data_dir.resolve()),
+        "query": _query_command(config),
+        "start_timeout": config.query.start_timeout,
+        "log": config.log.model_dump(),
+        "embedded_dir": _embedded_dir(config),
+    }
+
+
+def _query_command(config: Config) -> list[str]:
+    data_dir = config.node.data_dir
+    settings = {
+        "query": config.query.model_dump(),
+        "checkpoint_dir": str(config.checkpoint_dir),
+        "outbox_dir": str(data_dir / "outbox"),
+        "classes_dir": str(data_dir.absolute() / "classes"),
+    }
+    return [
+        *("--socket", str(config.socket_path)),
+        *("--application", str(config.application)),
+        *("--config-json", json.dumps(settings, default=str)),
+    ]
+
+
+def _embedded_dir(config: Config) -> str | None:
+    if config.database.url.get_secret_value() != EMBEDDED:
+        return None
+    return str(config.database.embedded_dir.expanduser().resolve())

@@ -1,0 +1,88 @@
+"""The node's disk: what it holds at start, and what the core has kept, trimmed and cut there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import structlog
+
+from ha_engine.core import Core, HighWater
+from ha_engine.errors import DiskFailed, JournalDamaged
+from ha_engine.journal import Journal
+from ha_engine.journal.writer import STUCK_SECONDS, JournalWriter
+from ha_engine.node.data_dir import DataDirectory
+from ha_engine.outbox import Outbox
+from ha_engine.receive.gate import Gate
+from ha_engine.snapshot import base_file
+from ha_engine.types import Events
+
+log = structlog.get_logger(__name__)
+
+
+def restore(base: Path, journal: Journal, outbox: Outbox, core: Core, gate: Gate) -> None:
+    """Tells the core and the gate what the journal and the outbox hold, and the file ``base`` of
+    what the journal held before. Raises JournalDamaged."""
+    began, deployment = time.monotonic(), core.deployment
+    if found := base_file.load(base):
+        core.stand_on(found.base)
+        gate.stand_on(found.producers, found.offsets)
+    first = core.journal.last.sequence + 1
+    if journal.first > first:
+        reason = f"the journal begins at {journal.first} and this tells of nothing behind {first}"
+        raise JournalDamaged(str(base), 0, reason)
+    for record in journal.read(first, payloads=False) if first <= journal.last.sequence else ():
+        core.restore(record)
+        if isinstance(record.body, Events):
+            gate.replay(record)
+    for name, marks in deployment.marks.items():
+        floor = marks.restore_floor(outbox.first(name), outbox.left(name))
+        outbox.restore_floor(name, floor)
+        for number in range(outbox.floor(name) + 1, outbox.last_admitted(name) + 1):
+            batch = outbox.batch(name, number)
+            if batch is not None:
+                deployment.restore_admitted(name, number, batch.rows, batch.bytes)
+        for number, digest in outbox.digests(name):
+            core.querying.digests.note_mine(name, number, digest)
+    if journal.torn:
+        log.warning("a torn tail was cut from the journal", what=journal.torn)
+    seconds = round(time.monotonic() - began, 3)
+    log.info("journal read", last=str(core.journal.last), seconds=seconds)
+
+
+def give_up() -> None:
+    """The journal's disk hangs: nothing can be finished here, and a thread that waits for it would
+    keep the process, its lease and every producer waiting too. The other node has a disk."""
+    log.critical("the journal's disk does not answer; the node process ends", after=STUCK_SECONDS)
+    os._exit(DiskFailed.exit_code)
+
+
+class Keeper:
+    """The driver's ``Keeper``. Each call but ``cut_journal`` blocks; all raise DiskFailed."""
+
+    def __init__(
+        self, data: DataDirectory, journal: Journal, writer: JournalWriter, outbox: Outbox
+    ) -> None:
+        self._data, self._journal, self._writer, self._outbox = data, journal, writer, outbox
+
+    def keep(self, high_water: HighWater) -> None:
+        self._data.keep(high_water)
+
+    def bind_group(self, group_id: str) -> None:
+        self._journal.bind_group(group_id)
+
+    def trim_outbox(self, query: str, through: int) -> None:
+        self._outbox.trim(query, through)
+
+    async def cut_journal(self, after: int, *, set_aside: bool) -> None:
+        if not set_aside:
+            await self._writer.run_exclusive(lambda: self._journal.truncate_after(after))
+            return
+        # First what was made from the records that go; a crash in between makes it anew.
+        await asyncio.to_thread(self._outbox.drop_all)
+        kept = await self._writer.run_exclusive(
+            lambda: self._journal.give_up_after(after), copies=True
+        )
+        log.warning("committed records were given up by a forced failover", kept_in=str(kept))

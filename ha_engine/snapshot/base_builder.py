@@ -1,0 +1,79 @@
+"""What the records up to a position have said: the base, and the journal behind it, read again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ha_engine.core import Deployment, OwnJournal
+from ha_engine.journal import Journal
+from ha_engine.receive.offsets import OffsetTable
+from ha_engine.receive.producers import ProducerTable
+from ha_engine.snapshot import base_file
+from ha_engine.snapshot.base_file import Standing
+from ha_engine.types import Base, Cut, Events, Mark, Record
+
+
+@dataclass(frozen=True, slots=True)
+class Folding:
+    """Every call blocks. ``path`` is that of the base, which need not be there.
+
+    ``deployment`` and ``producers`` make empty ones, as this node's config has them.
+    """
+
+    path: Path
+    journal: Journal
+    deployment: Callable[[], Deployment]
+    producers: Callable[[], ProducerTable]
+
+    def through(self, sequence: int) -> bytes:
+        """The base that stands for the records up to ``sequence``, as a file has it."""
+        return base_file.encode(self._fold(sequence))
+
+    def at(self, cut: Cut) -> bytes:
+        """The same, with the marks that end there though they are written later (R28)."""
+        standing = self._fold(cut.position.sequence)
+        base = _with_marks(standing.base, cut, self._marks_behind(cut))
+        return base_file.encode(standing._replace(base=base))
+
+    def _marks_behind(self, cut: Cut) -> list[Mark]:
+        """Those up to the ones that the cut stands on, though their records are behind it."""
+        numbers, found = dict(cut.batches), list[Mark]()
+        for record in self._records(cut.position.sequence + 1, self.journal.last.sequence):
+            mark = record.body
+            if isinstance(mark, Mark) and mark.number <= numbers.get(mark.query, 0):
+                found.append(mark)
+                if mark.number == numbers[mark.query]:
+                    del numbers[mark.query]
+            if not numbers:
+                break
+        return found
+
+    def _fold(self, sequence: int) -> Standing:
+        journal, producers = OwnJournal(self.deployment()), self.producers()
+        offsets = OffsetTable()
+        if found := base_file.load(self.path):
+            journal.stand_on(found.base)
+            producers.stand_on(found.producers)
+            offsets.stand_on(found.offsets)
+        for record in self._records(journal.last.sequence + 1, sequence):
+            journal.restore(record)
+            if isinstance(record.body, Events):
+                producers.apply(record.position, record.body)
+                offsets.apply(record.body)
+        return Standing(journal.as_base(), producers.to_table(), offsets.to_rows())
+
+    def _records(self, first: int, last: int) -> Iterable[Record]:
+        return self.journal.read(first, last, payloads=False) if first <= last else ()
+
+
+def _with_marks(base: Base, cut: Cut, behind: list[Mark]) -> Base:
+    numbers, through, queries = dict(cut.batches), cut.position.sequence, []
+    for one in base.queries:
+        query = one.version.query
+        if query in numbers:
+            ahead = tuple(mark for mark in behind if mark.query == query)
+            one = replace(one, last=Mark(query, numbers[query], through), ahead=ahead)
+        queries.append(one)
+    return replace(base, queries=tuple(queries))

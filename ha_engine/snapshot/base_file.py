@@ -1,0 +1,128 @@
+"""The file that stands for the records which were trimmed: what they said, of which producers, and
+how far each source was read.
+
+A digest and an Arrow IPC file, replaced as a whole: its rows are the producer table, its metadata
+the base and the offsets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from ha_engine.errors import JournalDamaged
+from ha_engine.system.fsync import fsync_directory
+from ha_engine.types import Base, Mark, Position, QueryBase, QueryVersion
+
+NAME = "base.arrow"
+"""In the directory of the journal, since it goes where that goes."""
+VERSION, VERSION_WITH_OFFSETS = 1, 2
+"""An engine that knows no offsets must not go on from a file that has some: it would read all of
+the source again."""
+DIGEST_BYTES = 32
+_KEY = b"ha_engine.base"
+
+
+class Standing(NamedTuple):
+    """``producers`` is of PRODUCERS_SCHEMA; ``offsets`` have a stream, a source, its offset, and
+    how many rows, rejected rows and batches it gave."""
+
+    base: Base
+    producers: pa.Table
+    offsets: Sequence[tuple[str, str, str, int, int, int]] = ()
+
+
+def encode(standing: Standing) -> bytes:
+    base, producers, offsets = standing
+    version = VERSION_WITH_OFFSETS if offsets else VERSION
+    tree = {"version": version, **asdict(base), "offsets": list(offsets)}
+    metadata = {_KEY: json.dumps(tree).encode()}
+    sink = pa.BufferOutputStream()
+    table = producers.replace_schema_metadata(metadata)
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    content: bytes = sink.getvalue().to_pybytes()
+    return _digest(content) + content
+
+
+def decode(encoded: bytes) -> Standing:
+    """Raises ValueError when it is none, or of another version (R32)."""
+    content = encoded[DIGEST_BYTES:]
+    if encoded[:DIGEST_BYTES] != _digest(content):
+        raise ValueError("it is not what its digest says")
+    try:
+        with pa.ipc.open_file(pa.py_buffer(content)) as reader:
+            table = reader.read_all()
+        tree = json.loads(table.schema.metadata[_KEY])
+        if tree.pop("version") not in (VERSION, VERSION_WITH_OFFSETS):
+            raise ValueError("it is of another version")
+        offsets = tuple(map(_offset, tree.get("offsets", ())))
+        return Standing(_from_tree(tree), table.replace_schema_metadata(None), offsets)
+    except (pa.ArrowException, KeyError, TypeError) as error:
+        raise ValueError("it cannot be read") from error
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
+
+
+def store(path: Path, encoded: bytes) -> None:
+    """Durable when it returns; a crash leaves the old file or the new one. Raises OSError."""
+    fresh = path.with_suffix(".new")
+    with fresh.open("wb") as file:
+        file.write(encoded)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(fresh, path)
+    fsync_directory(path.parent)
+
+
+def load(path: Path) -> Standing | None:
+    """None where nothing was ever trimmed. Raises JournalDamaged."""
+    try:
+        return decode(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise JournalDamaged(str(path), 0, str(error)) from error
+
+
+def _from_tree(tree: dict[str, Any]) -> Base:
+    return Base(
+        _position(tree["position"]),
+        tuple(map(_position, tree["epochs"])),
+        tuple(map(_position, tree["forced"])),
+        tree["application"],
+        tuple(map(_query, tree["queries"])),
+        tuple((query, number) for query, number in tree["skips"]),
+    )
+
+
+def _offset(row: list[Any]) -> tuple[str, str, str, int, int, int]:
+    stream, source, offset, rows, rejected, batches = row
+    return stream, source, offset, rows, rejected, batches
+
+
+def _position(tree: dict[str, int]) -> Position:
+    return Position(tree["epoch"], tree["sequence"])
+
+
+def _query(tree: dict[str, Any]) -> QueryBase:
+    version = dict(tree["version"])
+    return QueryBase(
+        QueryVersion(**{**version, "first": Mark(**version["first"])}),
+        tree["lineage"],
+        tree["carried_on"],
+        Mark(**tree["initial"]),
+        Mark(**tree["last"]),
+        tuple((sink, batch) for sink, batch in tree["published"]),
+        tuple(tree["unheard"]),
+        tuple(Mark(**mark) for mark in tree["ahead"]),
+    )

@@ -1,0 +1,288 @@
+"""A snapshot takes the place of a node's journal, outbox and checkpoints.
+
+It is downloaded beside them, verified on the way; a rename says that it is whole. Only then, and at
+the next start of the process if this one is killed, what was there is deleted and what came is
+moved into its place. Each step may be done again, so a kill at any point leaves the old state or
+the new one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from ha_engine.errors import (
+    ChunkDamaged,
+    DiskFailed,
+    RevisionForgotten,
+    SnapshotDamaged,
+    SnapshotUnfit,
+)
+from ha_engine.journal import Journal
+from ha_engine.journal.set_aside import SUFFIX as GIVEN_UP_SUFFIX
+from ha_engine.postgres.snapshot_store import SnapshotStore
+from ha_engine.query.checkpoints import stamp_restored
+from ha_engine.snapshot import base_file, restored
+from ha_engine.snapshot.files import Progress, download
+from ha_engine.snapshot.manifest import Manifest
+from ha_engine.snapshot.pinning import pinned
+from ha_engine.snapshot.verification import distrust_damaged, manifest_of
+from ha_engine.stats.counters import Restored, SnapshotTally, Transfer
+from ha_engine.types import History, Revision
+
+log = structlog.get_logger(__name__)
+
+CHECKPOINTS, OUTBOX, JOURNAL = "checkpoints", "outbox", "journal"
+_COMING, WHOLE = ".restoring", ".restored"
+
+Bring = Callable[[Revision, Manifest, Progress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """``checkpoints`` may lie on another file system than the rest."""
+
+    home: Path
+    checkpoints: Path
+
+    @property
+    def coming(self) -> Path:
+        return self.home / _COMING
+
+    @property
+    def whole(self) -> Path:
+        """Is there once everything has come."""
+        return self.home / WHOLE
+
+    @property
+    def staged_checkpoints(self) -> Path:
+        return self.checkpoints / WHOLE
+
+
+@dataclass(frozen=True, slots=True)
+class Restoring:
+    """Blocking. ``application`` is the digest of this node's; ``objection`` says why a revision's
+    state cannot go on here whatever the application, or None."""
+
+    store: SnapshotStore
+    places: Places
+    group: str
+    application: str
+    objection: Callable[[Manifest], str | None]
+    transfer: Transfer = field(default_factory=Transfer)
+    counts: SnapshotTally = field(default_factory=SnapshotTally)
+
+    def restore(
+        self, history: History | None, keep: Callable[[Path], None] = lambda _: None
+    ) -> Revision:
+        """Brings the newest revision that stands in ``history``, None: in any, and is whole;
+        ``keep`` adds to the directory of its journal.
+
+        Raises SnapshotDamaged when there is none, SnapshotUnfit when there is one for another
+        application, DatabaseUnreachable, DiskFailed.
+        """
+        began, passed_over = time.monotonic(), list[int]()
+
+        def bring(revision: Revision, manifest: Manifest, progress: Progress) -> None:
+            self._require_same_application(manifest)
+            self._bring(manifest, progress)
+            seconds = round(time.monotonic() - began, 3)
+            place, size = str(revision.position), manifest.size
+            told = Restored(revision.id, place, size, seconds, tuple(passed_over))
+            restored.store(self.places.coming / JOURNAL, told)
+            keep(self.places.coming / JOURNAL)
+            os.sync()
+            self.places.coming.rename(self.places.whole)
+
+        return self._newest(history, bring, passed_over)
+
+    def restore_state(self, query: str, stamp: str, history: History, admitted: int) -> Revision:
+        """Brings the checkpoint of ``query`` alone, as of the same; all else stays as it is.
+
+        It stands behind no later batch than ``admitted``, which the outbox has or had.
+        """
+
+        def bring(_: Revision, manifest: Manifest, progress: Progress) -> None:
+            self._bring_state(manifest, query, stamp, admitted, progress)
+
+        return self._newest(history, bring, [])
+
+    def _newest(self, history: History | None, bring: Bring, passed_over: list[int]) -> Revision:
+        """Adds to ``passed_over`` those that were tried and cannot be used."""
+        why, unfit = "there is no snapshot", ""
+        for revision in self._candidates():
+            if history is not None and not history.has_all(revision.position, revision.written):
+                why = f"no revision stands at {history.begins} or later in this history"
+                continue
+            try:
+                self._bring_with(bring, revision)
+            except RevisionForgotten as error:
+                why = str(error)
+                log.info("a revision cannot be restored", revision=revision.id, why=why)
+            except (ChunkDamaged, SnapshotDamaged) as error:
+                why = f"revision {revision.id}: {error}"
+                unfit = unfit or (why if isinstance(error, SnapshotUnfit) else "")
+                passed_over.append(revision.id)
+                self.counts.passed_over += 1
+                log.error("a revision cannot be restored", revision=revision.id, why=str(error))
+            else:
+                return revision
+        raise SnapshotUnfit(unfit) if unfit else SnapshotDamaged(why)
+
+    def _candidates(self) -> Iterator[Revision]:
+        """Newest first, and those that came while these were tried, once: the holder may take one
+        after the other, and hears of a failure only when this ends."""
+        tried = set[int]()
+        for _ in range(2):
+            for one in self.store.revisions():
+                if one.id not in tried:
+                    tried.add(one.id)
+                    yield one
+
+    def _manifest(self, revision: Revision) -> Manifest:
+        manifest = manifest_of(self.store, revision)
+        if why := self.objection(manifest):
+            raise SnapshotUnfit(why)
+        return manifest
+
+    def _bring_with(self, bring: Bring, revision: Revision) -> None:
+        progress = pinned(self.store, revision.id, self.transfer.advance)
+        manifest = self._manifest(revision)
+        try:
+            _clear(self.places)
+            bring(revision, manifest, progress)
+        except ChunkDamaged:
+            # All of its chunks, or each attempt would find but one more that is damaged.
+            still_pinned = pinned(self.store, revision.id, lambda _: None)
+            distrust_damaged(self.store, manifest, still_pinned)
+            raise
+        except OSError as error:
+            raise DiskFailed(f"{self.places.home} cannot be written: {error.strerror}") from error
+        finally:
+            self.transfer.end()
+
+    def _require_same_application(self, manifest: Manifest) -> None:
+        """What one query's state is of, its lineage says; of a node, all queries have to go on."""
+        if manifest.application != self.application:
+            raise SnapshotUnfit(
+                f"it was taken under the application {manifest.application[:8]} and this node runs "
+                f"{self.application[:8]}, whose queries may need another state"
+            )
+
+    def _bring(self, manifest: Manifest, progress: Progress) -> None:
+        self.transfer.begin(manifest.size)
+        self._download(manifest, progress)
+        self._make_journal(manifest)
+
+    def _bring_state(
+        self, manifest: Manifest, query: str, stamp: str, admitted: int, progress: Progress
+    ) -> None:
+        """R23: under a lineage that began elsewhere, it is the state of something else."""
+        captured = {one.query: one for one in manifest.queries}.get(query)
+        if captured is None or str(captured.lineage) != stamp.rpartition(":")[2]:
+            raise SnapshotDamaged(f"it has no state of query {query} as the journal knows it")
+        if captured.number > admitted:
+            raise SnapshotDamaged(
+                f"its state of query {query} is behind batch {captured.number}, and this node's "
+                f"outbox ends at {admitted}"
+            )
+        name = f"{CHECKPOINTS}/{query}"
+        files = [file for file in manifest.files if file.path.startswith(f"{name}/")]
+        self.transfer.begin(sum(file.size for file in files))
+        download(self.store, files, self.places.staged_checkpoints, progress)
+        fresh = self.places.staged_checkpoints / name
+        stamp_restored(fresh, stamp)
+        os.sync()
+        _replace(fresh, self.places.checkpoints / query)
+        shutil.rmtree(self.places.staged_checkpoints)
+
+    def _download(self, manifest: Manifest, progress: Progress) -> None:
+        """Checkpoints go to their own root, whose file system they are to be renamed on."""
+        mine = [file for file in manifest.files if file.path.startswith(f"{CHECKPOINTS}/")]
+        rest = [file for file in manifest.files if file not in mine]
+        staged = self.places.staged_checkpoints
+        download(self.store, mine, staged, progress)
+        download(self.store, rest, self.places.coming, progress)
+
+    def _make_journal(self, manifest: Manifest) -> None:
+        """Of a new id, since no word on the old one holds (R8); it begins behind the base."""
+        coming = self.places.coming
+        try:
+            base = base_file.decode((coming / base_file.NAME).read_bytes()).base
+        except ValueError as error:
+            raise SnapshotDamaged(f"what its journal said cannot be read: {error}") from error
+        journal_id = Journal.create_behind(
+            coming / JOURNAL,
+            base.position,
+            group=self.group,
+            group_id=manifest.group_id,
+            epochs=base.epochs,
+        )
+        (coming / base_file.NAME).rename(coming / JOURNAL / base_file.NAME)
+        (coming / OUTBOX).mkdir(exist_ok=True)
+        for one in manifest.queries:
+            checkpoint = self.places.staged_checkpoints / CHECKPOINTS / one.query
+            stamp_restored(checkpoint, f"{journal_id}:{one.lineage}")
+
+
+def _clear(places: Places) -> None:
+    """What came of a restore that did not become whole."""
+    for place in (places.coming, places.staged_checkpoints):
+        if place.exists():
+            shutil.rmtree(place)
+
+
+def finish(places: Places) -> bool:
+    """Puts what has come into its place; False when nothing has, and a part of it goes: it may be
+    as large as the state. For before anything is opened.
+
+    Raises DiskFailed.
+    """
+    try:
+        if not (places.whole / JOURNAL).is_dir():
+            # Its journal goes last, or with all else where the node is emptied before.
+            shutil.rmtree(places.whole, ignore_errors=True)
+            _clear(places)
+            return False
+        _replace_checkpoints(places)
+        _keep_what_was_given_up(places)
+        for part in (OUTBOX, JOURNAL):
+            _replace(places.whole / part, places.home / part)
+        places.whole.rmdir()
+    except OSError as error:
+        raise DiskFailed(f"{places.home} cannot be written: {error.strerror}") from error
+    return True
+
+
+def _keep_what_was_given_up(places: Places) -> None:
+    """R26: set aside, not deleted; also what earlier failovers gave up."""
+    for file in (places.home / JOURNAL).glob(f"*{GIVEN_UP_SUFFIX}"):
+        if (places.whole / JOURNAL).is_dir():
+            file.rename(places.whole / JOURNAL / file.name)
+
+
+def _replace_checkpoints(places: Places) -> None:
+    """One that the snapshot does not have bears the stamp of the old journal, and goes by that."""
+    come = places.staged_checkpoints / CHECKPOINTS
+    for fresh in list(come.iterdir()) if come.is_dir() else ():
+        _replace(fresh, places.checkpoints / fresh.name)
+    shutil.rmtree(places.staged_checkpoints, ignore_errors=True)
+
+
+def _replace(fresh: Path, old: Path) -> None:
+    if not fresh.exists():
+        return
+    if old.exists():
+        shutil.rmtree(old)
+    fresh.rename(old)
+    descriptor = os.open(old.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

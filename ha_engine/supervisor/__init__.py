@@ -1,0 +1,8 @@
+"""The parent process of a node. It lives as long as the node does, so it imports next to nothing.
+
+__main__          the program
+supervisor        keeps the node process alive, and releases the lease when it has died
+supervised_query  starts and ends the query process, as the node process wants
+start_watch       whether a start of Spark makes progress
+plain_log         log lines without structlog
+"""

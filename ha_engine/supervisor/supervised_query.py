@@ -1,0 +1,228 @@
+"""The query process as its supervisor sees it: started, watched until it is ready, ended, reaped.
+
+Nothing here decides whether one is wanted: the node process does. Like the supervisor, it imports
+next to nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ha_engine.errors import QueryProcessFailed
+from ha_engine.query.lifeline import ProcessId
+from ha_engine.query.start_report import ENVIRONMENT as REPORT_FD
+from ha_engine.query.start_report import READY
+from ha_engine.supervisor.plain_log import PlainLog
+from ha_engine.supervisor.start_watch import Patience, StartWatch
+from ha_engine.system.process_group import MARKER, effort, kill_all, kill_session, members
+
+log = PlainLog("ha_engine.supervisor")
+
+QUERY_STOP_SECONDS = 4.0
+LAST_WORDS_SECONDS = 1.0
+FIRST_STEP = "starting Python"
+PROGRAM = (sys.executable, "-m", "ha_engine.query.main")
+REPORT_BYTES_MAX = 1 << 20
+_ITS_OWN_FAULT = (
+    signal.SIGABRT,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGILL,
+    signal.SIGSEGV,
+    signal.SIGSYS,
+    signal.SIGTRAP,
+)
+"""Signals that a process brings upon itself; any other one comes from outside."""
+
+
+Message = dict[str, Any]
+
+
+@dataclass
+class Query:
+    """One living query process. ``reason`` and ``by_host`` are of its end, once they are known."""
+
+    process: asyncio.subprocess.Process
+    incarnation: str
+    watch: StartWatch | None
+    step: str
+    stepped_at: float
+    reason: str = ""
+    by_host: bool = False
+    was_signalled: bool = False
+
+    @property
+    def session(self) -> int:
+        return self.process.pid
+
+    @property
+    def is_called_off(self) -> bool:
+        """Whether the supervisor ends it before it was ready, which is no news for the log."""
+        return self.was_signalled and self.watch is not None
+
+
+class SupervisedQuery:
+    """At most one query process of the node with the data directory ``home``.
+
+    ``tell`` takes what the node process is to know: steps of a start, and ends. ``program`` is what
+    runs as the query process.
+    """
+
+    def __init__(
+        self, home: str, tell: Callable[[Message], None], program: Sequence[str] = PROGRAM
+    ) -> None:
+        self._home, self._tell, self._program = home, tell, program
+        self._command: list[str] = []
+        self._living: Query | None = None
+        self._ended: asyncio.Task[None] | None = None
+        self._patience = Patience(0.0)
+
+    def configure(self, command: list[str], start_timeout: float) -> None:
+        """For the next starts."""
+        self._command, self._patience.base_seconds = command, start_timeout
+
+    @property
+    def alive(self) -> Message:
+        """Which one lives; an empty incarnation for none."""
+        query = self._living
+        incarnation, pid = (query.incarnation, query.process.pid) if query else ("", 0)
+        return {"incarnation": incarnation, "pid": pid}
+
+    def tell_step(self) -> None:
+        """What the living one has come to, for a node process that was not there to hear it."""
+        if (query := self._living) is not None:
+            seconds = time.monotonic() - query.stepped_at
+            step = {"incarnation": query.incarnation, "step": query.step, "seconds": seconds}
+            self._tell({"step": step})
+
+    async def start(self, incarnation: str) -> None:
+        await self.end("another incarnation is wanted")
+        reading, writing = os.pipe()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._program,
+                *("--incarnation", incarnation),
+                *("--parent", str(ProcessId.of(os.getpid()))),
+                *self._command,
+                env={**os.environ, MARKER: self._home, REPORT_FD: str(writing)},
+                pass_fds=(writing,),
+                stdin=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:
+            os.close(reading)
+            reason = f"it could not be started: {error.strerror}"
+            log.error("query process not started", reason=reason)
+            self._tell_gone(incarnation, reason, True)
+            return
+        finally:
+            os.close(writing)
+        log.debug("query process started", pid=process.pid, incarnation=incarnation)
+        now = time.monotonic()
+        watch = StartWatch(self._patience.seconds, FIRST_STEP, now)
+        self._living = Query(process, incarnation, watch, FIRST_STEP, now)
+        self._ended = asyncio.create_task(self._reap(self._living, reading), name="query reaper")
+
+    async def _reap(self, query: Query, reports: int) -> None:
+        """Tells the node once the whole session is empty, however the process ended."""
+        listening = asyncio.create_task(self._hear(query, reports), name="query reports")
+        watching = asyncio.create_task(self._watch_start(query), name="start watch")
+        code = await query.process.wait()
+        watching.cancel()
+        while not await self._session_is_empty(query.session):
+            log.error("processes of the query process will not die; trying again")
+        await asyncio.wait([listening], timeout=LAST_WORDS_SECONDS)
+        _stop_listening(listening)
+        self._living = None
+        if not query.reason:
+            from_outside = code < 0 and -code not in _ITS_OWN_FAULT
+            query.by_host = from_outside and not query.was_signalled
+        reason = query.reason or how_it_ended(code)
+        (log.debug if query.is_called_off else log.info)("query process ended", reason=reason)
+        self._tell_gone(query.incarnation, reason, query.by_host)
+
+    async def _hear(self, query: Query, reports: int) -> None:
+        """What the query process says of its start and its end."""
+        reader = asyncio.StreamReader(limit=REPORT_BYTES_MAX)
+        with os.fdopen(reports, "rb") as pipe:
+            transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+                lambda: asyncio.StreamReaderProtocol(reader), pipe
+            )
+            try:
+                while line := await reader.readline():
+                    self._note(query, json.loads(line))
+            finally:
+                transport.close()
+
+    def _note(self, query: Query, report: Message) -> None:
+        match report:
+            case {"step": str(step)}:
+                query.step, query.stepped_at = step, time.monotonic()
+                if step == READY and query.watch is not None:
+                    query.watch = None
+                    self._patience.start_succeeded()
+                elif query.watch is not None:
+                    query.watch.reached(step, query.stepped_at)
+                self.tell_step()
+            case {"end": str(reason)} if not query.reason:
+                query.reason, query.by_host = reason, bool(report.get("by_host"))
+
+    async def _watch_start(self, query: Query) -> None:
+        while (watch := query.watch) is not None:
+            await asyncio.sleep(watch.pause_seconds)
+            done = await asyncio.to_thread(effort, self._home, query.session)
+            if query.watch is watch and watch.is_stuck(done, time.monotonic()):
+                self._patience.start_ended()
+                query.reason, query.by_host = watch.reason(self._patience.seconds), True
+                log.error("ending the query process", reason=query.reason)
+                kill_all(members(self._home, query.session))
+                return
+
+    async def _session_is_empty(self, session: int) -> bool:
+        try:
+            await asyncio.to_thread(kill_session, self._home, session)
+        except QueryProcessFailed:
+            return False
+        return True
+
+    def _tell_gone(self, incarnation: str, reason: str, by_host: bool) -> None:
+        gone = {"incarnation": incarnation, "reason": reason, "by_host": by_host}
+        self._tell({"gone": gone})
+
+    async def end(self, reason: str) -> None:
+        """Asks first, so that Spark's checkpoint is left whole, and then kills what is left."""
+        query, ended = self._living, self._ended
+        if query is None or ended is None:
+            return
+        query.was_signalled = True
+        (log.debug if query.is_called_off else log.info)("ending the query process", reason=reason)
+        signal_process(query.session, signal.SIGTERM)
+        await asyncio.wait([ended], timeout=QUERY_STOP_SECONDS)
+        if not ended.done():
+            kill_all(members(self._home, query.session))
+        await asyncio.shield(ended)
+
+
+def _stop_listening(listening: asyncio.Task[None]) -> None:
+    listening.cancel()
+    if listening.done() and not listening.cancelled() and (error := listening.exception()):
+        log.error("reports of the query process not understood", reason=str(error))
+
+
+def how_it_ended(code: int) -> str:
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def signal_process(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass

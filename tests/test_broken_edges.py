@@ -75,7 +75,7 @@ BREAKAGES = (
     Breakage(
         "R4",
         "system.file_lock",
-        "last_process",
+        "earlier_process",
         "name if here == _whereabouts(lock) else None",
         "name or None",
         "journal/test_data_dir.py",
@@ -266,6 +266,12 @@ BREAKAGES = (
 def broken_runs(postgres: EmbeddedPostgres) -> Iterator[BrokenRuns]:
     with BrokenRuns(postgres.directory) as runs:
         yield runs
+
+
+@pytest.mark.parametrize("breakage", BREAKAGES, ids=str)
+def test_each_breakage_has_its_place(breakage: Breakage) -> None:
+    """A change runs the tests of an eighth of the breakages, and looks for the places of all."""
+    breakage.mutation.tree()
 
 
 @pytest.mark.rotates

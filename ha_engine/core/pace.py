@@ -9,10 +9,13 @@ from __future__ import annotations
 import math
 
 CATCH_UP_BATCHES = 4
-"""So many batches an in-sync member that is behind comes on from one mark to the next, however slow
-it is."""
+"""The next mark comes once a member that is behind has run so many batches since the last one."""
+CATCH_UP_BATCHES_MIN = 2
+"""A member gets level, however slow it is, if each two that it runs bring at most one new batch."""
 CATCH_UP_SECONDS = (1.0, 5.0)
-"""The least and the most from one mark to the next meanwhile."""
+"""From one mark to the next meanwhile: the least, and the most if the member has run those two."""
+CATCH_UP_SECONDS_MAX = 20.0
+"""The most in any case: a member may have stopped."""
 TICKS_IN_A_ROW_MAX = 3
 """Chained stateful operators settle within these; complete mode never falls quiet."""
 BATCHES_OF_REST = 5
@@ -66,5 +69,6 @@ class Pace:
         if slowest is None:
             return min(most, max(least, BATCHES_OF_REST * self._took)) if starting else 0.0
         before = self._slowest_then
-        came_on = before is None or slowest >= before + CATCH_UP_BATCHES
-        return least if came_on else most
+        if before is None or slowest >= before + CATCH_UP_BATCHES:
+            return least
+        return most if slowest >= before + CATCH_UP_BATCHES_MIN else CATCH_UP_SECONDS_MAX

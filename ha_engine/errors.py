@@ -22,7 +22,7 @@ def sentence_of(error: BaseException) -> str:
 
 
 class InvariantBroken(EngineError):
-    """The core found one of I1..I15 untrue after a step; the process ends and does not guess."""
+    """An invariant of docs/RULES.md is untrue after a step of the core, so the process ends."""
 
     exit_code = 70
 
@@ -78,7 +78,7 @@ class AddressInUse(EngineError):
 
 
 class DataDirectoryLocked(EngineError):
-    """Another process works on this data directory (R2)."""
+    """Another process works on this data directory (RULES.md#r2)."""
 
 
 class DiskFailed(EngineError):
@@ -88,7 +88,8 @@ class DiskFailed(EngineError):
 
 
 class JournalCut(EngineError):
-    """The journal went back to what it shares with the active's; the process starts anew (I8)."""
+    """The journal went back to what it shares with the active's; the process starts anew
+    (RULES.md#i8)."""
 
 
 class JournalDamaged(EngineError):
@@ -111,7 +112,7 @@ class ForeignJournal(EngineError):
 
 
 class UnknownJournalVersion(EngineError):
-    """The journal on this disk has a format that this version does not read (R32)."""
+    """The journal on this disk has a format that this version does not read (RULES.md#r32)."""
 
 
 class OutboxDamaged(EngineError):
@@ -147,7 +148,7 @@ class LeaseNotChanged(EngineError):
 
 
 class ChunkDamaged(EngineError):
-    """A chunk in the database is not what its name says (I10)."""
+    """A chunk in the database is not what its name says (RULES.md#i10)."""
 
     def __init__(self, digest: bytes, reason: str) -> None:
         self.digest, self.reason = digest, reason
@@ -166,7 +167,7 @@ class SnapshotFailed(EngineError):
 
 
 class SnapshotDamaged(EngineError):
-    """A revision in the database cannot be restored (I10)."""
+    """A revision in the database cannot be restored (RULES.md#i10)."""
 
 
 class SnapshotUnfit(SnapshotDamaged):
@@ -222,7 +223,8 @@ class UnsupportedFormat(Rejected):
 
 
 class SequenceConflict(Rejected):
-    """A producer reused a sequence for another payload, or one too old to be known (R27)."""
+    """A producer reused a sequence for another payload, or one too old to be known
+    (RULES.md#r27)."""
 
 
 class SequenceForgotten(SequenceConflict):
@@ -270,7 +272,7 @@ class SinkRefused(EngineError):
 
 
 class Fenced(EngineError):
-    """The sink's ledger carries a higher epoch: another node publishes (R24)."""
+    """The sink's ledger carries a higher epoch: another node publishes (RULES.md#r24)."""
 
     def __init__(self, epoch: int, sink: str) -> None:
         self.epoch = epoch

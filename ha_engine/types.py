@@ -52,7 +52,7 @@ ORIGIN = Position(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """One idempotent request inside an events record (R27).
+    """One idempotent request inside an events record (RULES.md#r27).
 
     ``digest`` is the hex digest of the request's payload; ``rows`` says how many of the record's
     rows, in order, came from it.
@@ -106,7 +106,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class EpochStart:
-    """First record of an epoch: the holder's signature under everything before it (R3)."""
+    """First record of an epoch: the holder's signature under everything before it (RULES.md#r3)."""
 
     node: str
     process: str
@@ -129,7 +129,7 @@ class QueryVersion:
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """Both nodes switch to this application here (R23)."""
+    """Both nodes switch to this application here (RULES.md#r23)."""
 
     digest: str
     queries: tuple[QueryVersion, ...]
@@ -137,7 +137,7 @@ class Application:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Batch ``number`` of ``query`` reads no rows: an operator gave it up (I15)."""
+    """Batch ``number`` of ``query`` reads no rows: an operator gave it up (RULES.md#i15)."""
 
     query: str
     number: int
@@ -154,7 +154,7 @@ class Record:
     """One entry of the journal.
 
     ``committed`` is the highest sequence that the writer knew to be committed when it wrote the
-    record (R12); ``payload`` is empty for everything but events.
+    record (RULES.md#r12); ``payload`` is empty for everything but events.
     """
 
     position: Position
@@ -192,8 +192,9 @@ class QueryBase:
     """``lineage`` is the sequence of the record that began the state, or since which it goes on
     under changed code, ``carried_on`` the last mark before that change; ``initial`` is the mark
     before its first batch, ``last`` the newest one. ``published`` has (sink, batch), ``unheard``
-    the sinks whose ledgers have yet to tell how far a history went that was given up (R26); the
-    records of the marks ``ahead``, the last of which is ``last``, come later."""
+    the sinks whose ledgers have yet to tell how far a history went that was given up
+    (RULES.md#r26); the records of the marks ``ahead``, the last of which is ``last``, come
+    later."""
 
     version: QueryVersion
     lineage: int
@@ -272,7 +273,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds the lease: a node and the one process of it that acquired (R2)."""
+    """Who holds the lease: a node and the one process of it that acquired (RULES.md#r2)."""
 
     node: str
     process: str
@@ -280,7 +281,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A node together with the journal that makes it in-sync (R8)."""
+    """A node together with the journal that makes it in-sync (RULES.md#r8)."""
 
     node: str
     journal_id: str
@@ -288,7 +289,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseIdentity:
-    """Which PostgreSQL answered: its system identifier and timeline (R5)."""
+    """Which PostgreSQL answered: its system identifier and timeline (RULES.md#r5)."""
 
     system_identifier: str
     timeline: str
@@ -296,7 +297,7 @@ class DatabaseIdentity:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRow:
-    """The group's row as one read saw it. Every write adds one to ``version`` (R1).
+    """The group's row as one read saw it. Every write adds one to ``version`` (RULES.md#r1).
 
     ``holder`` is None after a release; ``successor`` then names who may acquire at once, or is None
     when any in-sync member may. ``advertise`` is the holder's URL for producers.

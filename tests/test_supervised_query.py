@@ -133,7 +133,8 @@ async def test_a_signal_of_the_supervisor_is_not_the_hosts(node: Node) -> None:
 
 
 async def test_an_end_is_told_when_the_whole_session_is_empty(node: Node) -> None:
-    """R20: what the process leaves behind, in a session of its own even, is killed first."""
+    """RULES.md#r20: what the process leaves behind, in a session of its own even, is killed
+    first."""
     leaves_one = f"""{BEGIN}
 subprocess.Popen([sys.executable, "-c", {CHILD!r}], start_new_session=True)
 report(step="left")

@@ -4,8 +4,8 @@
         await producer.send("flights", [{"origin": "EWR", "at": "2013-01-01T05:15:00Z"}])
 
 Every request carries the producer's id and the next sequence, so the nodes recognise a retry, also
-after a failover (I11), and by default rows are stored in the order in which they were sent. A
-request is repeated unchanged until it is answered. ``producer`` drives it for threads.
+after a failover (RULES.md#i11), and by default rows are stored in the order in which they were
+sent. A request is repeated unchanged until it is answered. ``producer`` drives it for threads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ha_engine.types import Position
 
 IN_FLIGHT_MAX = 32
 """Half of the sequences that a node keeps by default (``receive.sequences_kept``): with more, a
-slow request could fall out of what the node remembers while later ones pass it (R27)."""
+slow request could fall out of what the node remembers while later ones pass it (RULES.md#r27)."""
 BATCH_ROWS = 1_000
 BATCH_BYTES = 4 << 20
 """A quarter of what a node takes by default (``http.max_body``)."""

@@ -1,4 +1,5 @@
-"""What must be equal on every node of a group, and its digest, which two nodes compare (R32).
+"""What must be equal on every node of a group, and its digest, which two nodes compare
+(RULES.md#r32).
 
 A setting belongs here when nodes that differ in it would cut, compute or remember differently, or
 judge each other's silence by another measure. Where a node listens and how much it holds does not.

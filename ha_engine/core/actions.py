@@ -16,8 +16,8 @@ class ReadLease:
 
 @dataclass(frozen=True, slots=True)
 class CreateLease:
-    """Write the row of a group that has none (R6). Answered like WriteLease; ``why`` is for people,
-    empty where the row says it."""
+    """Write the row of a group that has none (RULES.md#r6). Answered like WriteLease; ``why`` is
+    for people, empty where the row says it."""
 
     row: LeaseRow
     why: str = ""
@@ -25,7 +25,7 @@ class CreateLease:
 
 @dataclass(frozen=True, slots=True)
 class WriteLease:
-    """Compare-and-set on (holder, epoch, version) of ``expected`` (R1).
+    """Compare-and-set on (holder, epoch, version) of ``expected`` (RULES.md#r1).
 
     Answered by LeaseWritten, LeaseDenied or DatabaseUnreachable. ``why`` goes to the history when
     the holder changes.
@@ -38,14 +38,15 @@ class WriteLease:
 
 @dataclass(frozen=True, slots=True)
 class KeepHighWater:
-    """Keep on disk the highest (epoch, version) read, and what goes with it (R5, R26)."""
+    """Keep on disk the highest (epoch, version) read, and what goes with it (RULES.md#r5,
+    RULES.md#r26)."""
 
     high_water: HighWater
 
 
 @dataclass(frozen=True, slots=True)
 class BindGroup:
-    """Write the group's UUID into the journal's identity (R6)."""
+    """Write the group's UUID into the journal's identity (RULES.md#r6)."""
 
     group_id: str
 
@@ -84,11 +85,12 @@ class StopStreams:
 
 @dataclass(frozen=True, slots=True)
 class CutJournal:
-    """Remove every record behind ``match``, durably, then start the node process anew (I8).
+    """Remove every record behind ``match``, durably, then start the node process anew
+    (RULES.md#i8).
 
     State is built from a prefix in one way only: as after a crash. ``set_aside``: committed records
-    are among them, which a forced failover gave up (R26). They are kept beside the journal, and all
-    that was made from them goes: the journal's id, the outbox.
+    are among them, which a forced failover gave up (RULES.md#r26). They are kept beside the
+    journal, and all that was made from them goes: the journal's id, the outbox.
     """
 
     match: Position
@@ -127,7 +129,7 @@ class CloseReceivers:
 
 @dataclass(frozen=True, slots=True)
 class StartPublishing:
-    """Claim the ledgers under ``epoch`` and publish from where they stand (R24)."""
+    """Claim the ledgers under ``epoch`` and publish from where they stand (RULES.md#r24)."""
 
     epoch: int
 
@@ -154,7 +156,7 @@ class AnswerMark:
 
 @dataclass(frozen=True, slots=True)
 class ReportDifference:
-    """Batch ``number`` of ``query`` came out differently here and on the holder (I6)."""
+    """Batch ``number`` of ``query`` came out differently here and on the holder (RULES.md#i6)."""
 
     query: str
     number: int
@@ -162,7 +164,8 @@ class ReportDifference:
 
 @dataclass(frozen=True, slots=True)
 class TrimOutbox:
-    """Batches of ``query`` through ``through`` are published, and that is committed (R25)."""
+    """Batches of ``query`` through ``through`` are published, and that is committed
+    (RULES.md#r25)."""
 
     query: str
     through: int
@@ -180,7 +183,8 @@ class TakeSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ShowSnapshot:
-    """Make a draft visible under ``epoch``, and forget the oldest revisions (I9, R28).
+    """Make a draft visible under ``epoch``, and forget the oldest revisions (RULES.md#i9,
+    RULES.md#r28).
 
     Answered by RevisionsKept or SnapshotNotShown.
     """
@@ -200,7 +204,7 @@ class Restore:
 
     It takes the place of the journal, the outbox and the checkpoints; then the node process starts
     anew. Answered by RestoreFailed when there is none that can be used. ``given_up``: a forced
-    failover gave up the records behind it, which are kept beside the new journal (R26).
+    failover gave up the records behind it, which are kept beside the new journal (RULES.md#r26).
     """
 
     history: History
@@ -220,7 +224,7 @@ class TrimJournal:
 
 @dataclass(frozen=True, slots=True)
 class StartQueryProcess:
-    """Start Spark under this incarnation once nothing of the one before is left (R20)."""
+    """Start Spark under this incarnation once nothing of the one before is left (RULES.md#r20)."""
 
     incarnation: str
 
@@ -237,10 +241,10 @@ class StopQueryProcess:
 class RunQuery:
     """Start one query in the query process.
 
-    ``lineage`` names the state that the checkpoint must hold; another one is set aside.
-    ``initial`` is the mark before the query's first batch, the same for all its sources (R18).
-    ``must_resume``: the state began under other code, so that no replay can rebuild it.
-    ``digest`` is that of the definition which runs under this version, and no other (R23).
+    ``lineage`` names the state that the checkpoint must hold; another one is set aside. ``initial``
+    is the mark before the query's first batch, the same for all its sources (RULES.md#r18).
+    ``must_resume``: the state began under other code, so that no replay can rebuild it. ``digest``
+    is that of the definition which runs under this version, and no other (RULES.md#r23).
     ``earlier``: a checkpoint of such a lineage is one of ``lineage`` from now on.
     """
 

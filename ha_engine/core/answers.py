@@ -53,11 +53,11 @@ class Answers:
         return self.life.stopping
 
     def may_act(self) -> bool:
-        """I2: ack, publish and plan marks only while the lease carries it."""
+        """RULES.md#i2: ack, publish and plan marks only while the lease carries it."""
         return self.authority_seconds(self.now) > 0
 
     def suspended(self, now: float | None = None) -> bool:
-        """Past safe_until and not demoted: acts no more until a renewal succeeds (R15).
+        """Past safe_until and not demoted: acts no more until a renewal succeeds (RULES.md#r15).
 
         ``now``: the process may have stood still since the last step.
         """
@@ -65,7 +65,7 @@ class Answers:
         return self.role is Role.ACTIVE and seconds == 0
 
     def authority_seconds(self, now: float) -> float:
-        """How long the publisher's next call may take; 0 when it must not start (R17)."""
+        """How long the publisher's next call may take; 0 when it must not start (RULES.md#r17)."""
         return 0.0 if self.tenure is None else self.tenure.authority_seconds(now)
 
     def why_no_switchover(self, to: str | None) -> str | None:
@@ -75,7 +75,8 @@ class Answers:
         return self.tenure.why_no_switchover(self.now, to)
 
     def why_no_forced_failover(self, confirmed_off: Iterable[str]) -> str | None:
-        """Why an operator must not force a failover to this node now; None when it may be (R26)."""
+        """Why an operator must not force a failover to this node now; None when it may be
+        (RULES.md#r26)."""
         if self.acting:
             return "this node is the active"
         if self.is_bound:

@@ -1,8 +1,8 @@
 """What the records said that a journal no longer holds: the state that the rest is replayed onto.
 
 It follows from the journal up to ``position`` alone, so it is the same on every node. It is taken
-only where no query needs an earlier record (R28): then no mark up to there is asked for again, and
-every event up to there is in a batch.
+only where no query needs an earlier record (RULES.md#r28): then no mark up to there is asked for
+again, and every event up to there is in a batch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ def base_of(deployment: Deployment, journal: Base) -> Base:
 
 
 def unwritten(deployment: Deployment) -> list[Mark]:
-    """What a node that was restored has to write if the records behind are given up (R26)."""
+    """What a node that was restored has to write if the records behind are given up
+    (RULES.md#r26)."""
     return [mark for marks in deployment.marks.values() for mark in marks.unwritten]
 
 
@@ -34,7 +35,7 @@ def _base_of(deployment: Deployment, version: QueryVersion) -> QueryBase:
     if marks is None:
         first = version.first
         last = deployment.marks_of_others.get(name, first)
-        # It began anew behind those, if the events that it lacked were trimmed (R28).
+        # It began anew behind those, if the events that it lacked were trimmed (RULES.md#r28).
         last = max(last, first, key=lambda mark: mark.through)
         return QueryBase(version, lineage, carried_on, first, last)
     published, unheard = tuple(sorted(marks.recorded.items())), tuple(sorted(marks.unheard))

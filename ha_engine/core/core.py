@@ -255,7 +255,7 @@ class Core(Answers):
         self.life.do(self.lessee.request(self.now, wanted, self.life.authority_ends))
 
     def _keep_high_water(self, before: HighWater) -> None:
-        """R16: comes before the write that it knows of."""
+        """RULES.md#r16: comes before the write that it knows of."""
         mark = self.lease.high_water
         if mark != before:
             self.life.out.insert(0, do.KeepHighWater(mark))
@@ -300,9 +300,9 @@ class Core(Answers):
             self.life.do_all(self.tenure.released())
             return
         if self.lease.mine and not self.stopping:
-            # A renewal that took effect: whatever release was sent before it is void (R3).
+            # A renewal that took effect: whatever release was sent before it is void (RULES.md#r3).
             self.lessee.releasing = False
-        # R15: a renewal that was in flight when this epoch ended does not bring it back.
+        # RULES.md#r15: a renewal that was in flight when this epoch ended does not bring it back.
         new = self.lease.mine and not self.lease.regressed and row.epoch > self.epoch
         if not new or self.stopping or self.following.cutting:
             return
@@ -312,7 +312,8 @@ class Core(Answers):
         self.life.become_promoting(row.epoch, row.group_id, forced=forced)
 
     def _hear_of(self, epoch: int, where: str) -> None:
-        """R14: kept on disk, so that no row below it is ever acquired from or renewed (R5)."""
+        """RULES.md#r14: kept on disk, so that no row below it is ever acquired from or renewed
+        (RULES.md#r5)."""
         self.lease.heard_of(epoch)
         if epoch > self.epoch and self.acting:
             self.life.become_demoting(f"{where} carries epoch {epoch}")
@@ -338,7 +339,8 @@ class Core(Answers):
                 self._on_said(peer, message)
 
     def _on_digested(self, event: on.BatchDigested) -> None:
-        """I6, R10: the journal's protection is not touched by a difference, *warm* is."""
+        """RULES.md#i6, RULES.md#r10: the journal's protection is not touched by a difference,
+        *warm* is."""
         query, number, digest = event.query, event.number, event.digest
         equal = self.querying.digests.note_mine(query, number, digest)
         if self.tenure is not None:
@@ -355,7 +357,7 @@ class Core(Answers):
             self.life.do_all(self.following.hear(self.now, peer, message))
 
     def _may_follow(self, epoch: int) -> bool:
-        """I14: of an older epoch, or to a node that holds its own, nothing is heard."""
+        """RULES.md#i14: of an older epoch, or to a node that holds its own, nothing is heard."""
         if epoch < self.lease.high_water.epoch or self.acting or self.stopping:
             return False
         return not self.following.cutting and self.role is not Role.STOPPED

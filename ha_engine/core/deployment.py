@@ -113,7 +113,7 @@ class Deployment:
                 self.marks_of_others[name] = one.last
 
     def need(self) -> int:
-        """The lowest sequence behind which some query still needs records (R28)."""
+        """The lowest sequence behind which some query still needs records (RULES.md#r28)."""
         return min((marks.need for marks in self.marks.values()), default=self._stands_on)
 
     def forget_through(self, sequence: int) -> None:
@@ -130,7 +130,8 @@ class Deployment:
     # -- the application record --------------------------------------------------------------------
 
     def change(self, committed: int) -> Application | None:
-        """R23: the record that switches to this application, None when it is already in force."""
+        """RULES.md#r23: the record that switches to this application, None when it is already in
+        force."""
         versions = tuple(self._next_version(plan, committed) for plan in self.plans.values())
         in_force = all(self.versions.of.get(v.query) == v for v in versions)
         application = self.versions.application
@@ -208,7 +209,8 @@ class Deployment:
         return {name: marks.admitted for name, marks in self._running()}
 
     def numbers_passed(self) -> Iterator[Published]:
-        """R26: what leaves the outbox unpublished, since its numbers were given away before."""
+        """RULES.md#r26: what leaves the outbox unpublished, since its numbers were given away
+        before."""
         for marks in self.marks.values():
             yield from marks.numbers_passed()
 
@@ -228,7 +230,8 @@ class Deployment:
             return None
         self.marks[event.query].ledger_says(event.sink, event.batch)
         if event.batch > self.marks[event.query].last.number:
-            return None  # I7: a ledger that another history wrote says nothing about this one
+            # RULES.md#i7: a ledger that another history wrote says nothing about this one.
+            return None
         key = (event.query, event.sink)
         known = max(self._reported.get(key, 0), self.marks[event.query].published[event.sink])
         if event.batch <= known:
@@ -237,7 +240,7 @@ class Deployment:
         return Published(event.query, event.sink, event.batch)
 
     def trims(self, committed: int) -> Iterator[do.TrimOutbox]:
-        """R25: only what a committed record says is published leaves the outbox."""
+        """RULES.md#r25: only what a committed record says is published leaves the outbox."""
         for name, marks in self.marks.items():
             # A follower may run a batch after the active has published it.
             through = min(marks.published_committed(committed), marks.admitted)
@@ -263,7 +266,7 @@ class Deployment:
         return tuple((name, passed) for name, passed in told if passed is not None)
 
     def caught_up(self, committed: int) -> bool:
-        """R10: every query runs, and is at the newest published batch or past it.
+        """RULES.md#r10: every query runs, and is at the newest published batch or past it.
 
         Both nodes run a batch at the same time, and the holder may be the first to end it.
         """
@@ -315,7 +318,8 @@ class Deployment:
         return name not in self.versions.carried_on and began >= self._stands_on
 
     def was_made_by_other_code(self, query: str, number: int) -> bool:
-        """Whether batch ``number`` was cut before a change that kept the query's state (R23)."""
+        """Whether batch ``number`` was cut before a change that kept the query's state
+        (RULES.md#r23)."""
         return number <= self.versions.carried_on.get(query, 0)
 
     def _is_current(self, name: str) -> bool:
@@ -347,10 +351,11 @@ class Deployment:
             life.failed(now, event.number, event.reason)
 
     def skip(self, event: on.SkipAsked) -> Skip | None:
-        """The record that gives up the batch at which a query FAILED (I15).
+        """The record that gives up the batch at which a query FAILED (RULES.md#i15).
 
-        The query is revived once that is committed (I5), or now when there is no batch to give up:
-        it failed before any, at one that is skipped already, or at one that the outbox has.
+        The query is revived once that is committed (RULES.md#i5), or now when there is no batch to
+        give up: it failed before any, at one that is skipped already, or at one that the outbox
+        has.
         """
         life, failure = self.lives[event.query], self.lives[event.query].failure
         if failure is None or not self._may_revive(event.query):
@@ -371,7 +376,8 @@ class Deployment:
         return failed and self._is_current(query) and not self.skips.pending(query)
 
     def revive_skipped(self, committed: int) -> None:
-        """What Spark reads must not depend on a skip that a failover could still discard (I5)."""
+        """What Spark reads must not depend on a skip that a failover could still discard
+        (RULES.md#i5)."""
         for query in self.skips.committed(committed):
             life = self.lives.get(query)
             if life is not None and life.state is QueryState.FAILED:

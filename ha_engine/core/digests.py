@@ -1,4 +1,4 @@
-"""What batches came to, here and on the holder (I6)."""
+"""What batches came to, here and on the holder (RULES.md#i6)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Digests:
     def __init__(self) -> None:
         self._mine: OrderedDict[tuple[str, int], str] = OrderedDict()
         self._theirs: OrderedDict[tuple[str, int], str] = OrderedDict()
-        # R10: stays until the state is built anew.
+        # RULES.md#r10: stays until the state is built anew.
         self.differing: dict[str, int] = {}
 
     def note_mine(self, query: str, number: int, digest: str) -> bool:
@@ -31,8 +31,8 @@ class Digests:
         return self._mine.get((query, number))
 
     def history_was_given_up(self) -> None:
-        """R26: what the batches came to that an operator gave up says nothing about those that get
-        their numbers."""
+        """RULES.md#r26: what the batches came to that an operator gave up says nothing about those
+        that get their numbers."""
         self._theirs.clear()
 
     def known_here(self, epoch: int) -> Iterator[say.BatchDigest]:

@@ -38,13 +38,15 @@ class Following:
         self._heard: tuple[int, float] | None = None
         # A cut was asked for; nothing is heard and nothing acquired until this process ends.
         self.cutting = False
-        # R26: committed records are to be given up, and nothing may run on what came from them.
+        # RULES.md#r26: committed records are to be given up, and nothing may run on what came from
+        # them.
         self.giving_up = False
-        # R30: the edge says when the disk is nearly full.
+        # RULES.md#r30: the edge says when the disk is nearly full.
         self.room = True
         self._restore_again_at = -math.inf
         self._not_restored: str | None = None
-        # The highest sequence that the holder called committed (R12), and that any ever did.
+        # The highest sequence that the holder called committed (RULES.md#r12), and that any ever
+        # did.
         self._committed = self.told_committed = 0
 
     def end(self) -> None:
@@ -70,7 +72,8 @@ class Following:
     # -- words -------------------------------------------------------------------------------------
 
     def hear(self, now: float, peer: str, message: say.Message) -> Iterator[Outcome]:
-        """``message`` is of an epoch that is not below any that this node knows of (I14)."""
+        """``message`` is of an epoch that is not below any that this node knows of
+        (RULES.md#i14)."""
         self.leader, self._heard = peer, (message.epoch, now)
         match message:
             case say.Probe():
@@ -101,12 +104,14 @@ class Following:
             return
         if self.epoch != message.epoch or message.by_snapshot:
             if message.match != self._journal.last or message.by_snapshot:
-                # An answer to where we stood before says nothing about what came since (I14).
+                # An answer to where we stood before says nothing about what came since
+                # (RULES.md#i14).
                 if message.stood == self._journal.last:
                     yield from self._cut(now, message, peer)
                 return
-            # I8: our journal is a prefix of that holder's from here on, and no other's. What was
-            # committed to an earlier one, an operator may have given up since (R26).
+            # RULES.md#i8: our journal is a prefix of that holder's from here on, and no other's.
+            # What was committed to an earlier one, an operator may have given up since
+            # (RULES.md#r26).
             self.epoch, self._committed = message.epoch, self._journal.committed
             self._querying.forget_wish()
             if self._lease.row is not None:
@@ -123,14 +128,14 @@ class Following:
             yield Waits(self._not_restored)
 
     def bind(self) -> Iterator[do.Action]:
-        """R6: the row names the group of the holder whose journal ours is a prefix of."""
+        """RULES.md#r6: the row names the group of the holder whose journal ours is a prefix of."""
         row = self._lease.row
         if row is not None and self.epoch == row.epoch > 0:
             yield from self._lessee.bind(row.group_id)
 
     def _cut(self, now: float, message: say.Follow, leader: str) -> Iterator[Outcome]:
-        """I8, R8: only once the row was read without us, and never below what is committed, unless
-        an operator gave that up (R26)."""
+        """RULES.md#i8, RULES.md#r8: only once the row was read without us, and never below what is
+        committed, unless an operator gave that up (RULES.md#r26)."""
         lease, row, match = self._lease, self._lease.row, message.match
         out = row is not None and row.epoch == lease.high_water.epoch
         if not out or not lease.read_once or lease.member in (row.in_sync if row else ()):
@@ -187,7 +192,8 @@ class Following:
             yield do.AppendRecords(records)
 
     def _fresh(self, message: say.Records, last: Position) -> tuple[Record, ...]:
-        """The records that continue our journal; none after a gap (I8) or from another holder."""
+        """The records that continue our journal; none after a gap (RULES.md#i8) or from another
+        holder."""
         if message.epoch != self.epoch or message.previous.sequence > last.sequence:
             return ()
         return tuple(r for r in message.records if r.position.sequence > last.sequence)
@@ -215,7 +221,8 @@ class Following:
             yield self._ack(self.leader)
 
     def commit(self) -> None:
-        """A follower takes the holder's word for what is committed, as far as it has it (R12)."""
+        """A follower takes the holder's word for what is committed, as far as it has it
+        (RULES.md#r12)."""
         if self.epoch:
             heard = min(self._committed, self._journal.durable)
             self._journal.committed = max(self._journal.committed, heard)

@@ -1,4 +1,5 @@
-"""A failover that an operator forces, when no in-sync member is left to take over (R26, I4).
+"""A failover that an operator forces, when no in-sync member is left to take over (RULES.md#r26,
+RULES.md#i4).
 
 What the lease row's members had and this journal has not is given up by it. So it is refused as
 long as anything says that one of them lives, and only a person can say that a silent one is off.
@@ -92,7 +93,8 @@ class Forcing:
     def _who_lives(self, now: float, connected: Set[str]) -> str | None:
         lease, ttl = self._lease, self._lease.timing.ttl
         still = ttl - (now - lease.still_since)
-        # A promise is no younger than the word that asked for it, and binds no longer (R16).
+        # A promise is no younger than the word that asked for it, and binds no longer
+        # (RULES.md#r16).
         if self._following.heard_within(now, ttl):
             return f"an active was heard in the last {ttl:g} s"
         if lease.row is not None and lease.row.holder is not None and still > 0:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who this node is. ``new_group_id`` is used only if the group has no row yet (R6); ``peers``
-    are the other nodes of the group, as the config names them."""
+    """Who this node is. ``new_group_id`` is used only if the group has no row yet (RULES.md#r6);
+    ``peers`` are the other nodes of the group, as the config names them."""
 
     node: str
     process: str

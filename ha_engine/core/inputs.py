@@ -25,7 +25,8 @@ class LeaseRead:
 class LeaseWritten:
     """A compare-and-set or the creation of the row succeeded; ``row`` is what now stands there.
 
-    ``identity`` was asked for behind the write: a failover of the database is noticed by it (R5).
+    ``identity`` was asked for behind the write: a failover of the database is noticed by it
+    (RULES.md#r5).
     """
 
     row: LeaseRow
@@ -39,7 +40,8 @@ class LeaseDenied:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseUnreachable:
-    """A lease request failed or was late: if it was a write, its outcome is unknown (R1)."""
+    """A lease request failed or was late: if it was a write, its outcome is unknown
+    (RULES.md#r1)."""
 
     reason: str
 
@@ -66,7 +68,7 @@ class RecordsDurable:
 
 @dataclass(frozen=True, slots=True)
 class HigherEpochSeen:
-    """An authenticated message, a ledger or a row carries an epoch above ours (R14)."""
+    """An authenticated message, a ledger or a row carries an epoch above ours (RULES.md#r14)."""
 
     epoch: int
     where: str
@@ -97,9 +99,10 @@ class PeerSaid:
 
 @dataclass(frozen=True, slots=True)
 class QueryProcessGone:
-    """No process of the incarnation's session is left (R20).
+    """No process of the incarnation's session is left (RULES.md#r20).
 
-    ``by_host``: the host ended it, for instance for want of memory, and no batch did (I15).
+    ``by_host``: the host ended it, for instance for want of memory, and no batch did
+    (RULES.md#i15).
     """
 
     incarnation: str
@@ -141,7 +144,7 @@ class BatchAdmitted:
 
 @dataclass(frozen=True, slots=True)
 class BatchDigested:
-    """The digest of an admitted batch is known (I6)."""
+    """The digest of an admitted batch is known (RULES.md#i6)."""
 
     query: str
     number: int
@@ -150,7 +153,7 @@ class BatchDigested:
 
 @dataclass(frozen=True, slots=True)
 class RoomChanged:
-    """The disk is nearly full, or no longer (R30)."""
+    """The disk is nearly full, or no longer (RULES.md#r30)."""
 
     room: bool
 
@@ -224,7 +227,8 @@ class JournalTrimmed:
 class QueryFailed:
     """A query ended with an error while it ran batch ``number`` (0: before any).
 
-    ``by_host``: the host caused the failure, for instance by slowness, and the batch did not (I15).
+    ``by_host``: the host caused the failure, for instance by slowness, and the batch did not
+    (RULES.md#i15).
     """
 
     query: str
@@ -266,7 +270,8 @@ class SwitchoverAsked:
 
 @dataclass(frozen=True, slots=True)
 class FailoverForced:
-    """An operator gives up what this journal lacks, and says which nodes are surely off (R26)."""
+    """An operator gives up what this journal lacks, and says which nodes are surely off
+    (RULES.md#r26)."""
 
     by: str
     confirmed_off: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What must be true after every step, in production too. Numbers are those of the design."""
+"""What must be true after every step, in production too. Numbers are those of docs/RULES.md."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def check(core: Core) -> None:
     """Raises InvariantBroken naming the first one that is not true."""
     for number, said in _broken(core):
-        raise InvariantBroken(f"{number} does not hold: {said}")
+        raise InvariantBroken(f"{number} of docs/RULES.md does not hold: {said}")
 
 
 def _broken(core: Core) -> Iterator[tuple[str, str]]:
@@ -47,7 +47,7 @@ def _broken_journal(core: Core) -> Iterator[tuple[str, str]]:
         yield "I3", f"committed {committed} over {durable}"
     if durable > last.sequence:
         yield "I8", f"durable {durable} over {last}"
-    # R5: a regressed row may list who had left before what was committed since.
+    # RULES.md#r5: a regressed row may list who had left before what was committed since.
     if core.tenure is None or core.lease.regressed:
         return
     if not core.tenure.leading.all_have(committed, core.lease.possible):

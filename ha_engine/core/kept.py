@@ -7,7 +7,7 @@ from collections import deque
 
 class KeptBatches:
     """The outbox began behind ``floor``, when the node started or where it went on without batches
-    that never ran; ``last`` is the number that the next batch to admit must follow (R19).
+    that never ran; ``last`` is the number that the next batch to admit must follow (RULES.md#r19).
     """
 
     def __init__(self) -> None:

@@ -36,9 +36,10 @@ class Leading:
     ) -> None:
         self.me, self.epoch, self.timing = me, epoch, timing
         self.peers = {name: Peer(name, now, connected=True) for name in sorted(connected)}
-        # Counted for a commit, and not yet written as in sync (R9: first wait, then record).
+        # Counted for a commit, and not yet written as in sync (RULES.md#r9: first wait, then
+        # record).
         self.joining: frozenset[Member] = frozenset()
-        # R13: infinite while nobody listens and nobody's silence counts.
+        # RULES.md#r13: infinite while nobody listens and nobody's silence counts.
         self._heartbeat_at = now
         # Near is who has what was the end of the journal a heartbeat ago.
         self._goal = self._next_goal = last
@@ -69,9 +70,10 @@ class Leading:
         digests: Iterable[say.BatchDigest],
         begins: Position,
     ) -> Iterator[do.Action]:
-        """Tells a member where to go on, and sends it records if it has nothing to cut (I8), with
-        what the newest batches came to: it may still have to run some (I6). One with an empty
-        journal begins from a snapshot that stands at ``begins`` or later, if that is not 0."""
+        """Tells a member where to go on, and sends it records if it has nothing to cut
+        (RULES.md#i8), with what the newest batches came to: it may still have to run some
+        (RULES.md#i6). One with an empty journal begins from a snapshot that stands at ``begins`` or
+        later, if that is not 0."""
         peer = self.peers.get(name)
         if peer is None or peer.stage is Stage.REPLICATE:
             return
@@ -105,7 +107,8 @@ class Leading:
             peer.promised(promise.journal_id, sent_at)
 
     def hold(self, now: float, in_sync: Iterable[Member]) -> float:
-        """R29: what a member that is on its way needs stays, for a while; infinite without one."""
+        """RULES.md#r29: what a member that is on its way needs stays, for a while; infinite without
+        one."""
         listed = {member.node for member in in_sync}
         needs = (p.needs(now, HOLD_SECONDS) for p in self.peers.values() if p.name not in listed)
         return min(needs, default=math.inf)
@@ -115,7 +118,8 @@ class Leading:
     def tick(
         self, now: float, last: int, committed: int, kept: int, asks: bool
     ) -> Iterator[do.Action]:
-        """Heartbeats; ``asks``: the database does not answer, so promises are asked for (R16)."""
+        """Heartbeats; ``asks``: the database does not answer, so promises are asked for
+        (RULES.md#r16)."""
         if now < self._heartbeat_at:
             self._probe_again(now)
             return
@@ -155,7 +159,8 @@ class Leading:
         return any(p.connected or now < p.heard_at + timeout for p in self.peers.values())
 
     def restart_timers(self, now: float) -> None:
-        """R13: after a gap in our own heartbeats nobody else counts as having been silent."""
+        """RULES.md#r13: after a gap in our own heartbeats nobody else counts as having been
+        silent."""
         self._appended.clear()
         for peer in self.peers.values():
             peer.heard_at = peer.advanced_at = now
@@ -205,7 +210,8 @@ class Leading:
     # -- commit and in-sync ------------------------------------------------------------------------
 
     def commit_limit(self, durable: int, in_sync: frozenset[Member]) -> int:
-        """I3: durable on each member that any outcome lists as in sync, and on who joins."""
+        """RULES.md#i3: durable on each member that any outcome lists as in sync, and on who
+        joins."""
         others = (in_sync | self.joining) - {self.me}
         return min([durable, *(self.match_of(member) for member in others)])
 
@@ -219,8 +225,8 @@ class Leading:
     def admit(self, now: float) -> None:
         """Start to wait for who has nearly caught up; stop to wait for who fell behind again.
 
-        A member without room would stop producers the moment it is in sync (R30): it is not begun
-        to be waited for.
+        A member without room would stop producers the moment it is in sync (RULES.md#r30): it is
+        not begun to be waited for.
         """
         self.joining = self._near(now)
 
@@ -240,7 +246,7 @@ class Leading:
         return kept + tuple(m for m in new if self.match_of(m) >= committed)
 
     def promised_until(self, in_sync: frozenset[Member], ttl: float, margin: float) -> float:
-        """R16: as far as every possible in-sync member has promised not to acquire."""
+        """RULES.md#r16: as far as every possible in-sync member has promised not to acquire."""
         others = in_sync - {self.me}
         if not others:
             return -math.inf
@@ -251,7 +257,7 @@ class Leading:
         return -math.inf if peer is None else peer.promised_at(member.journal_id)
 
     def full(self, in_sync: tuple[Member, ...]) -> str | None:
-        """R30: an in-sync member whose disk takes no more events; it stays in sync."""
+        """RULES.md#r30: an in-sync member whose disk takes no more events; it stays in sync."""
         others = (self.peers.get(member.node) for member in in_sync if member != self.me)
         return next((peer.name for peer in others if peer is not None and not peer.room), None)
 
@@ -283,7 +289,7 @@ class Leading:
                 yield peer
 
     def heir(self, in_sync: tuple[Member, ...], batches: dict[str, int]) -> str | None:
-        """A warm in-sync member whose outbox has ``batches``, query by query (R22)."""
+        """A warm in-sync member whose outbox has ``batches``, query by query (RULES.md#r22)."""
         for member in in_sync:
             if self.why_no_heir(member, in_sync) is None:
                 has = self.peers[member.node].batches

@@ -32,28 +32,33 @@ class Lease:
     ) -> None:
         self.me, self.member, self.timing, self.high_water = me, member, timing, high_water
         self.row: LeaseRow | None = None
-        # R5, R6: the newest row that this node knows of, if it is this process's own.
+        # RULES.md#r5, RULES.md#r6: the newest row that this node knows of, if it is this process's
+        # own.
         self.held: LeaseRow | None = None
-        # R15: the last epoch of this process that is over. A row that lost writes may name it yet.
+        # RULES.md#r15: the last epoch of this process that is over. A row that lost writes may name
+        # it yet.
         self.ended = 0
         self.identity: DatabaseIdentity | None = None
         self.read_once, self.read_at = False, -math.inf
-        # I2, R4: taken on this node's clock before the request was sent, never after its reply.
+        # RULES.md#i2, RULES.md#r4: taken on this node's clock before the request was sent, never
+        # after its reply.
         self.sent_at: float | None = None
-        # R1: what the write in flight would make of the row, and writes of unknown outcome.
+        # RULES.md#r1: what the write in flight would make of the row, and writes of unknown
+        # outcome.
         self._in_flight: LeaseRow | None = None
         self._unresolved: tuple[LeaseRow, ...] = ()
         self._tried_before = high_water.tried
         # What ``possible`` was worked out from, and what it came to: every step asks for it.
         self._known: tuple[LeaseRow | None, ...] = ()
         self._possible: frozenset[Member] = frozenset()
-        # The last call had no answer, or a holder's last write: promises have to do (I12).
+        # The last call had no answer, or a holder's last write: promises have to do (RULES.md#i12).
         self.failing = self._write_failed = False
         self.next_at = -math.inf
         self.safe_until = -math.inf
-        # R4: since when the row has stood still for this process.
+        # RULES.md#r4: since when the row has stood still for this process.
         self.still_since = math.inf
-        # R16: until when this node has promised to acquire nothing, but on release of that epoch.
+        # RULES.md#r16: until when this node has promised to acquire nothing, but on release of that
+        # epoch.
         self._promised_until, self._promised_epoch = -math.inf, 0
 
     # -- requests ----------------------------------------------------------------------------------
@@ -87,12 +92,13 @@ class Lease:
     # -- outcomes ----------------------------------------------------------------------------------
 
     def saw(self, now: float, row: LeaseRow | None, identity: DatabaseIdentity) -> None:
-        """A read tells what stands there; it never extends safe_until (R1)."""
+        """A read tells what stands there; it never extends safe_until (RULES.md#r1)."""
         self.read_once, self.read_at, self.identity = True, self.sent_at or now, identity
         self._remember(now, row)
         if row is not None and not self.moved:
-            # A later version stands there: a write that expected an earlier one fails (R1). Behind
-            # a failover of the database it may be that write, and what followed from it is lost.
+            # A later version stands there: a write that expected an earlier one fails
+            # (RULES.md#r1). Behind a failover of the database it may be that write, and what
+            # followed from it is lost.
             self._unresolved = tuple(w for w in self._unresolved if _stamp(w) > _stamp(row))
             self.high_water = self.high_water.resolved_by(row)
         # Nobody waits for a poll once a silent holder's ttl is over.
@@ -103,7 +109,7 @@ class Lease:
         self.failing = self.mine and self._write_failed
 
     def wrote(self, now: float, row: LeaseRow, identity: DatabaseIdentity) -> None:
-        """A write of ours succeeded: the one thing that extends safe_until (I2)."""
+        """A write of ours succeeded: the one thing that extends safe_until (RULES.md#i2)."""
         assert self.sent_at is not None
         self.identity = identity
         self._remember(now, row)
@@ -115,15 +121,15 @@ class Lease:
         self.failing = self._write_failed = False
 
     def denied(self) -> None:
-        """Another row stands there; it is to be read before the next write (R1). What was tried
-        takes no effect, so it forbids no promise (R16)."""
+        """Another row stands there; it is to be read before the next write (RULES.md#r1). What was
+        tried takes no effect, so it forbids no promise (RULES.md#r16)."""
         self.read_once = False
         self.high_water = replace(self.high_water, tried=self._tried_before)
         self._answered()
         self.failing = self._write_failed = False
 
     def unknown(self) -> None:
-        """No answer in time: a write may take effect now, later or never (R1)."""
+        """No answer in time: a write may take effect now, later or never (RULES.md#r1)."""
         if self._in_flight is not None:
             self._write_failed = True
             if self._in_flight not in self._unresolved:
@@ -136,7 +142,8 @@ class Lease:
         self.sent_at, self._in_flight = None, None
 
     def heard_of(self, epoch: int) -> None:
-        """R14: a record, ledger or message carries ``epoch``; a row below it is a regressed one."""
+        """RULES.md#r14: a record, ledger or message carries ``epoch``; a row below it is a
+        regressed one."""
         if epoch > self.high_water.epoch:
             self.high_water = replace(self.high_water, epoch=epoch, version=0)
 
@@ -151,7 +158,8 @@ class Lease:
             self.high_water = replace(
                 self.high_water, epoch=row.epoch, version=row.version, identity=self.identity
             )
-            # R5: who changes a row of a lost branch, an operator perhaps, knows less than we do.
+            # RULES.md#r5: who changes a row of a lost branch, an operator perhaps, knows less than
+            # we do.
             same = self.held is not None and self.held.epoch == row.epoch
             if not (same and self.mine and self.moved):
                 self.held = row if self.mine else None
@@ -160,14 +168,16 @@ class Lease:
 
     @property
     def mine(self) -> bool:
-        """This process holds the lease by that row, or will once a write of it succeeds (R1)."""
+        """This process holds the lease by that row, or will once a write of it succeeds
+        (RULES.md#r1)."""
         row = self.row
         return row is not None and row.holder == self.me and row.epoch > self.ended
 
     @property
     def regressed(self) -> bool:
-        """The database lost writes (R5): the row is older than one that this node has read, or it
-        was written before a failover of the database that its holder has not written after."""
+        """The database lost writes (RULES.md#r5): the row is older than one that this node has
+        read, or it was written before a failover of the database that its holder has not written
+        after."""
         row = self.row
         if row is None:
             return False
@@ -190,13 +200,13 @@ class Lease:
 
     def is_doubtful(self, now: float, authority_ends: float) -> bool:
         """Past this holder's authority another may have acquired, and a failover of the database
-        lost that: the row must not be written as if it were the newest (R5)."""
+        lost that: the row must not be written as if it were the newest (RULES.md#r5)."""
         sole = self.possible == {self.member}  # from whose row nobody else acquires
         return self.mine and self.moved and now >= authority_ends and not sole
 
     def must_read(self, now: float, authority_ends: float) -> bool:
         """Whether the holder's next request is a read; a write past its authority might succeed
-        where another's was lost (R5)."""
+        where another's was lost (RULES.md#r5)."""
         if not self.mine or not self.read_once or self.regressed:
             return True
         late = now >= authority_ends and self.read_at < authority_ends
@@ -204,7 +214,7 @@ class Lease:
 
     @property
     def possible(self) -> frozenset[Member]:
-        """R1: whom the row lists as in sync, after any outcome of what is not resolved."""
+        """RULES.md#r1: whom the row lists as in sync, after any outcome of what is not resolved."""
         known = (self.held, self.row, self._in_flight, *self._unresolved)
         if known != self._known:
             ours = [row for row in known if row is not None and self._is_ours(row)]
@@ -217,27 +227,31 @@ class Lease:
 
     @property
     def alone(self) -> bool:
-        """The only in-sync member, by its own write: nobody else can acquire (R3, R15)."""
+        """The only in-sync member, by its own write: nobody else can acquire (RULES.md#r3,
+        RULES.md#r15)."""
         confirmed = self.mine and self.safe_until > -math.inf
         return confirmed and self.held is not None and self.possible == {self.member}
 
     @property
     def carries_until(self) -> float:
-        """How long a holder may act by its own writes alone, without promises (R15)."""
+        """How long a holder may act by its own writes alone, without promises (RULES.md#r15)."""
         return math.inf if self.alone else self.safe_until
 
     def may_rewrite(self, authority_ends: float, now: float) -> bool:
-        """R5, R6: the row was lost, and nobody can hold a higher epoch than this process does."""
+        """RULES.md#r5, RULES.md#r6: the row was lost, and nobody can hold a higher epoch than this
+        process does."""
         held, lost = self.held, self.row is None or self.regressed
         if held is None or not lost or self.safe_until == -math.inf:
             return False
-        # A write without an answer may have listed another, who acquired before it was lost (R1).
+        # A write without an answer may have listed another, who acquired before it was lost
+        # (RULES.md#r1).
         newest = [held, *(row for row in self._unresolved if self._is_ours(row))]
         alone = all(row.in_sync == (self.member,) for row in newest)
         return alone or now < authority_ends
 
     def may_acquire(self, now: float) -> bool:
-        """R3, R4, R7: in-sync, not paused, and released to us or still for a whole ttl."""
+        """RULES.md#r3, RULES.md#r4, RULES.md#r7: in-sync, not paused, and released to us or still
+        for a whole ttl."""
         return self.takeover_at is not None and now >= self.takeover_at
 
     @property
@@ -267,7 +281,8 @@ class Lease:
     # -- promises to a holder that cannot reach the database ---------------------------------------
 
     def promise(self, now: float, epoch: int) -> bool:
-        """R16: to acquire nothing for a ttl, except on release of ``epoch``. False: it cannot.
+        """RULES.md#r16: to acquire nothing for a ttl, except on release of ``epoch``. False: it
+        cannot.
 
         1. A process acquires, and hears no answer. 2. It ends, and the database goes away. 3. The
         next process promises the old holder, who goes on under an epoch that is over."""
@@ -282,7 +297,8 @@ class Lease:
         return LeaseRow(group_id, self.me, 1, 1, (self.member,), advertise, identity=self.identity)
 
     def acquired(self, advertise: str | None) -> LeaseRow:
-        """R3: the new holder is the only in-sync member until its whole journal is committed."""
+        """RULES.md#r3: the new holder is the only in-sync member until its whole journal is
+        committed."""
         assert self.row is not None
         return replace(
             self.row,
@@ -296,7 +312,7 @@ class Lease:
         )
 
     def forced_anew(self, group_id: str, advertise: str | None) -> LeaseRow:
-        """R26: where the row itself is lost, far above what it may have been."""
+        """RULES.md#r26: where the row itself is lost, far above what it may have been."""
         known = self.high_water
         return replace(
             self.first_row(group_id, advertise),
@@ -305,13 +321,15 @@ class Lease:
         )
 
     def forced(self, advertise: str | None) -> LeaseRow:
-        """R26: as acquired; above a row that lost writes, far above what these may have had."""
+        """RULES.md#r26: as acquired; above a row that lost writes, far above what these may have
+        had."""
         row = self.acquired(advertise)
         skipped = EPOCHS_SKIPPED if self.regressed else 0
         return replace(row, epoch=row.epoch + skipped)
 
     def rewritten(self) -> LeaseRow:
-        """R5, R6: our row again, above everything that was read, so that no older one passes."""
+        """RULES.md#r5, RULES.md#r6: our row again, above everything that was read, so that no older
+        one passes."""
         assert self.held is not None
         return replace(
             self.held,
@@ -332,7 +350,7 @@ class Lease:
         )
 
     def released(self, successor: str | None) -> LeaseRow:
-        """Everybody in sync stays so: what is committed is on each of them (R3)."""
+        """Everybody in sync stays so: what is committed is on each of them (RULES.md#r3)."""
         assert self.row is not None
         return replace(
             self.row,

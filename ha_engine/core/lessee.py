@@ -30,18 +30,18 @@ class Heard(Enum):
 
 
 class Lessee:
-    """``group_id`` is None until the first epoch of a new journal (R6)."""
+    """``group_id`` is None until the first epoch of a new journal (RULES.md#r6)."""
 
     def __init__(
         self, lease: Lease, group_id: str | None, new_group_id: str, advertise: str | None
     ) -> None:
         self.lease, self.group_id = lease, group_id
         self._new_group_id, self._advertise = new_group_id, advertise
-        # I2: from the moment a release is sent, this node counts as no holder.
+        # RULES.md#i2: from the moment a release is sent, this node counts as no holder.
         self.releasing = False
 
     def bind(self, group_id: str) -> Iterator[do.Action]:
-        """R6: the journal belongs to the group with whose holder it first agrees."""
+        """RULES.md#r6: the journal belongs to the group with whose holder it first agrees."""
         if self.group_id is None:
             self.group_id = group_id
             yield do.BindGroup(group_id)
@@ -71,7 +71,7 @@ class Lessee:
                 self.lease.wrote(now, row, identity)
                 return Heard.WRITTEN
             case on.LeaseWritten() | on.DatabaseUnreachable():
-                # R5: a write around which the database failed over may be lost by now.
+                # RULES.md#r5: a write around which the database failed over may be lost by now.
                 self.lease.unknown()
             case on.LeaseDenied():
                 self.lease.denied()
@@ -84,7 +84,7 @@ class Lessee:
         return self._write(now, self.lease.row, self.lease.released(successor), why)
 
     def force(self, now: float, by: str) -> tuple[do.Action, int]:
-        """R26: acquires against what was read last; the epoch that this would begin."""
+        """RULES.md#r26: acquires against what was read last; the epoch that this would begin."""
         row, why = self.lease.row, f"failover forced by {by}"
         if row is None:
             group_id = self.group_id or self._new_group_id
@@ -96,12 +96,13 @@ class Lessee:
     def read_as_holder(
         self, now: float, epoch: int, authority_ends: float, *, stopping: bool
     ) -> Outcome | None:
-        """Proof of another holder or epoch demotes; a lost or older row does not (R5, R15)."""
+        """Proof of another holder or epoch demotes; a lost or older row does not (RULES.md#r5,
+        RULES.md#r15)."""
         row, lease = self.lease.row, self.lease
         if self.is_foreign(row):
             return Foreign(self._foreign())
         if row is not None and row.epoch > epoch:
-            return _lost(row)  # R14: on whatever timeline it stands
+            return _lost(row)  # RULES.md#r14: on whatever timeline it stands
         if lease.may_rewrite(authority_ends, now) and not stopping:
             return self._rewrite(now)
         if row is None or lease.regressed or lease.is_doubtful(now, authority_ends):
@@ -115,14 +116,14 @@ class Lessee:
         return None
 
     def read_as_other(self, now: float, *, new: bool) -> Outcome | None:
-        """``new``: the journal is empty, and this node knows of no epoch (R6)."""
+        """``new``: the journal is empty, and this node knows of no epoch (RULES.md#r6)."""
         row, lease = self.lease.row, self.lease
         if self.is_foreign(row):
             return Foreign(self._foreign())
         if row is None:
             return self._create(now, new and self.group_id is None)
         if lease.mine and not lease.regressed:
-            # An acquire of ours whose reply was lost (R1): only a write gives authority.
+            # An acquire of ours whose reply was lost (RULES.md#r1): only a write gives authority.
             lease.again_at_once(now)
             return None
         if lease.may_acquire(now):
@@ -139,7 +140,7 @@ class Lessee:
         return do.CreateLease(row, why)
 
     def _create(self, now: float, new: bool) -> Outcome:
-        """R6: only a node that knows of no earlier epoch makes the group's first row."""
+        """RULES.md#r6: only a node that knows of no earlier epoch makes the group's first row."""
         if not new or self.lease.high_water.epoch > 0:
             return Waits(
                 "the database has no lease row but this node's journal belongs to a group; either "
@@ -148,7 +149,8 @@ class Lessee:
         return self._make(now, self.lease.first_row(self._new_group_id, self._advertise))
 
     def _rewrite(self, now: float) -> do.Action:
-        """R5, R6: what the database lost is put back one epoch higher, and that epoch promoted."""
+        """RULES.md#r5, RULES.md#r6: what the database lost is put back one epoch higher, and that
+        epoch promoted."""
         before, wanted = self.lease.row, self.lease.rewritten()
         if before is not None:
             return self._write(now, before, wanted, "the database had lost writes")

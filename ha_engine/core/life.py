@@ -60,7 +60,9 @@ class Life:
     @property
     def authority_ends(self) -> float:
         """Until when this node may act as the holder."""
-        if self.lessee.releasing:  # R3: whom a release names, if it took effect, waits for no ttl
+        if (
+            self.lessee.releasing
+        ):  # RULES.md#r3: whom a release names, if it took effect, waits for no ttl
             return -math.inf
         return self.lease.carries_until if self.tenure is None else self.tenure.authority_ends()
 
@@ -93,7 +95,7 @@ class Life:
             self._become(Role.JOINING, "the journal is read")
 
     def become_promoting(self, epoch: int, group_id: str, *, forced: bool = False) -> None:
-        """The lease is ours; the epoch record commits the whole journal first (R3)."""
+        """The lease is ours; the epoch record commits the whole journal first (RULES.md#r3)."""
         self.epoch, self.lessee.releasing = epoch, False
         self.following.end()
         if forced:

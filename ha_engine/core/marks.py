@@ -32,7 +32,8 @@ class MarkLimits:
 
 
 class QueryMarks:
-    """The marks of one query. Batch n is mark n (I6); marks are contiguous from ``initial``."""
+    """The marks of one query. Batch n is mark n (RULES.md#i6); marks are contiguous from
+    ``initial``."""
 
     def __init__(
         self, query: str, streams: frozenset[str], sinks: tuple[str, ...], limits: MarkLimits
@@ -61,8 +62,8 @@ class QueryMarks:
         # The highest batch that Spark has committed, by the word of the same.
         self.finished: int | None = None
         self._pace = Pace(limits.min_batch_interval, limits.tick_after)
-        # R26: whose ledger has yet to tell how far the history went that was given up, and how far
-        # each did. Empty batches lead up to there.
+        # RULES.md#r26: whose ledger has yet to tell how far the history went that was given up, and
+        # how far each did. Empty batches lead up to there.
         self.unheard: set[str] = set()
         self._given_up: dict[str, int] = {}
 
@@ -112,7 +113,9 @@ class QueryMarks:
             self.unwritten = [one for one in self.unwritten if one != mark]
             return
         if mark.number != self.last.number + 1 or mark.through < self.last.through:
-            raise InvariantBroken(f"mark {mark} does not follow {self.last} (I5, I6)")
+            raise InvariantBroken(
+                f"mark {mark} does not follow {self.last} (RULES.md#i5, RULES.md#i6)"
+            )
         self._throughs.append(mark.through)
         self._sequences.append(sequence)
         self.last = mark
@@ -127,7 +130,7 @@ class QueryMarks:
             self._published_uncommitted.append((sequence, published))
 
     def published_committed(self, committed: int) -> int:
-        """The batch that every sink has, as far as committed records tell (R25).
+        """The batch that every sink has, as far as committed records tell (RULES.md#r25).
 
         Nothing records that a query without sinks came on but its next mark, which it asks for
         after the batch before.
@@ -147,7 +150,7 @@ class QueryMarks:
         return min(self.published.values(), default=before_last)
 
     def history_was_given_up(self) -> None:
-        """R26: a sink may have batches with numbers that this journal has yet to reach."""
+        """RULES.md#r26: a sink may have batches with numbers that this journal has yet to reach."""
         self.unheard = set(self.sinks)
 
     def ledger_says(self, sink: str, batch: int) -> None:
@@ -170,7 +173,7 @@ class QueryMarks:
 
     @property
     def ledger_end_max(self) -> float:
-        """The highest batch that a ledger can have; infinite while nobody knows (R26)."""
+        """The highest batch that a ledger can have; infinite while nobody knows (RULES.md#r26)."""
         return math.inf if self.unheard else max(self.last.number, self._given_up_through)
 
     # -- records that are no longer there ---------------------------------------------------------
@@ -237,7 +240,8 @@ class QueryMarks:
 
     @property
     def waits_for_outbox(self) -> bool:
-        """Until that goes on without them (R19); not on the way to a given up history (R26)."""
+        """Until that goes on without them (RULES.md#r19); not on the way to a given up history
+        (RULES.md#r26)."""
         return self._lacks_numbers and not self.unheard and not self._given_up
 
     def pass_numbers(self) -> int | None:
@@ -269,7 +273,7 @@ class QueryMarks:
             return
         if number != self.admitted + 1 or number > self.last.number:
             raise InvariantBroken(
-                f"{self.query} admitted batch {number} after {self.admitted} (I6)"
+                f"{self.query} admitted batch {number} after {self.admitted} (RULES.md#i6)"
             )
         self._enter_outbox(number, rows, size)
 
@@ -302,7 +306,7 @@ class QueryMarks:
     # -- planning ----------------------------------------------------------------------------------
 
     def answer(self, committed: int) -> Mark | None:
-        """The mark that the waiting query gets, if its record is committed (I5)."""
+        """The mark that the waiting query gets, if its record is committed (RULES.md#i5)."""
         if self.wanted is None:
             return None
         index = self.wanted - self.before.number

@@ -1,9 +1,9 @@
 """What the cores of two nodes say to each other; the sync stage carries it in order or not at all.
 
 Every message names the epoch of the holder that it came from or goes to; one of an older epoch is
-not heard (I14), one of a higher epoch demotes (R14). The holder asks each member where it stands
-(Probe, Standing), tells it where to go on (Follow), sends records, and hears how far they are
-durable (Ack).
+not heard (RULES.md#i14), one of a higher epoch demotes (RULES.md#r14). The holder asks each member
+where it stands (Probe, Standing), tells it where to go on (Follow), sends records, and hears how
+far they are durable (Ack).
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Follow:
     """From the holder: ``match`` is where our journals part; what you have behind it is to go.
 
     ``stood`` is the end of the journal in the Standing that this answers. ``forced``: an operator
-    gave up, behind ``match``, whatever the others had committed there (R26). Where ``match`` is not
-    as far as ``begins``, the holder has no longer all that you lack: begin from a snapshot that
-    stands there or later, in the history of ``epochs`` (R28).
+    gave up, behind ``match``, whatever the others had committed there (RULES.md#r26). Where
+    ``match`` is not as far as ``begins``, the holder has no longer all that you lack: begin from a
+    snapshot that stands there or later, in the history of ``epochs`` (RULES.md#r28).
     """
 
     epoch: int
@@ -56,7 +56,8 @@ class Follow:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The records behind ``previous``; ``committed`` is the highest committed sequence (R12)."""
+    """The records behind ``previous``; ``committed`` is the highest committed sequence
+    (RULES.md#r12)."""
 
     epoch: int
     previous: Position
@@ -76,8 +77,9 @@ class Committed:
 class Heartbeat:
     """From the holder, several within ``sync_timeout``.
 
-    ``request`` is not 0 when the holder cannot reach the database and asks for a promise (R16).
-    ``kept`` is the position of the oldest revision that is kept, 0 without one (R29).
+    ``request`` is not 0 when the holder cannot reach the database and asks for a promise
+    (RULES.md#r16). ``kept`` is the position of the oldest revision that is kept, 0 without one
+    (RULES.md#r29).
     """
 
     epoch: int
@@ -90,8 +92,8 @@ class Heartbeat:
 class Ack:
     """From a follower, after each fdatasync and to each Heartbeat.
 
-    ``room`` is False while its disk is nearly full (R30); ``warm`` tells of its queries (R10), and
-    ``batches`` how far each one that runs has come, as (query, batch number).
+    ``room`` is False while its disk is nearly full (RULES.md#r30); ``warm`` tells of its queries
+    (RULES.md#r10), and ``batches`` how far each one that runs has come, as (query, batch number).
     """
 
     epoch: int
@@ -104,7 +106,8 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """From a follower: it acquires nothing for a ttl, except on release of ``epoch`` (R16).
+    """From a follower: it acquires nothing for a ttl, except on release of ``epoch``
+    (RULES.md#r16).
 
     It binds who has that journal: another node of the name knows nothing of it.
     """
@@ -123,7 +126,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class BatchDigest:
-    """From the holder: what its batch ``number`` of ``query`` came to (I6)."""
+    """From the holder: what its batch ``number`` of ``query`` came to (RULES.md#i6)."""
 
     epoch: int
     query: str

@@ -9,16 +9,19 @@ from ha_engine.types import ORIGIN, Base, Body, EpochStart, History, Position, R
 
 
 class OwnJournal:
-    """I5, I8: committed <= durable <= last, and none of them ever falls within a process."""
+    """RULES.md#i5, RULES.md#i8: committed <= durable <= last, and none of them ever falls within a
+    process."""
 
     def __init__(self, deployment: Deployment, node: str = "") -> None:
         """``node``: whose it is."""
         self._deployment, self._node = deployment, node
         # Who wrote the records since the last epoch began.
         self._writer: str | None = None
-        # Where each epoch in the journal begins; tells how much of it another one shares (I8).
+        # Where each epoch in the journal begins; tells how much of it another one shares
+        # (RULES.md#i8).
         self.epochs: tuple[Position, ...] = ()
-        # Where an operator forced a failover: what others had committed there is given up (R26).
+        # Where an operator forced a failover: what others had committed there is given up
+        # (RULES.md#r26).
         self._forced: tuple[Position, ...] = ()
         # Up to there records are no longer kept.
         self.base: Position = ORIGIN

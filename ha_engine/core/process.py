@@ -8,7 +8,8 @@ from ha_engine.core.queries import RestartPolicy
 
 
 class QueryProcess:
-    """At most one incarnation at a time; a new one only after the old is certainly gone (R20)."""
+    """At most one incarnation at a time; a new one only after the old is certainly gone
+    (RULES.md#r20)."""
 
     def __init__(self, owner: str, restarts: RestartPolicy) -> None:
         self._owner, self._restarts = owner, restarts
@@ -36,7 +37,7 @@ class QueryProcess:
         self.incarnation = incarnation
 
     def attend(self, incarnation: str) -> bool:
-        """False for a caller that is not the process this node knows (R19)."""
+        """False for a caller that is not the process this node knows (RULES.md#r19)."""
         self.attended = self.attended or incarnation == self.incarnation
         return incarnation == self.incarnation
 

@@ -41,7 +41,8 @@ class Peer:
         self.heard_at = self.advanced_at = now
         self.stage = Stage.PROBE
         self.journal_id: str | None = None
-        # What each journal has acked, also one that is gone and still listed as in sync (I3).
+        # What each journal has acked, also one that is gone and still listed as in sync
+        # (RULES.md#i3).
         self._matches: dict[str, int] = {}
         self.room, self.warm = True, False
         self.batches: dict[str, int] = {}
@@ -50,9 +51,10 @@ class Peer:
         self._linked_at = now
         # From when it has fallen far behind until it is warm again.
         self.catches_up = False
-        # R16: by journal, when the request was sent that it answered last.
+        # RULES.md#r16: by journal, when the request was sent that it answered last.
         self._promised_at: dict[str, float] = {}
-        # R29: what it stood on last, where it begins from a snapshot, and since when no further.
+        # RULES.md#r29: what it stood on last, where it begins from a snapshot, and since when no
+        # further.
         self._stood: tuple[str, Position] | None = None
         self._begins_from: int | None = None
         self._gets_on_at = -math.inf

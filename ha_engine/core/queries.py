@@ -1,4 +1,5 @@
-"""Whether each query may run, when it runs again after a failure, and when it is given up (I15)."""
+"""Whether each query may run, when it runs again after a failure, and when it is given up
+(RULES.md#i15)."""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ class QueryLife:
         self.failure: Failure | None = None
         self.restart_at = -math.inf
         self.restarts = 0
-        # Batches at which the query became FAILED (I15), for people.
+        # Batches at which the query became FAILED (RULES.md#i15), for people.
         self.poisoned = 0
         self._failed_batch: int | None = None
         self._failures = 0
@@ -99,7 +100,8 @@ class QueryLife:
         self._wait_or_give_up(now, number, reason, self._failures >= self.policy.attempts_per_batch)
 
     def hindered(self, now: float, number: int, reason: str) -> None:
-        """The query ended for want of what it runs on: no batch is given up for that (I15)."""
+        """The query ended for want of what it runs on: no batch is given up for that
+        (RULES.md#i15)."""
         if self.state is QueryState.FAILED:
             return
         self._hindrances += 1

@@ -147,7 +147,7 @@ class Querying:
         return say.SnapshotTaken(epoch, request, event.draft, wish.came_to)
 
     def warm(self, committed: int) -> bool:
-        """R10: the queries run, are as far as what is published, and no batch differed."""
+        """RULES.md#r10: the queries run, are as far as what is published, and no batch differed."""
         caught_up = self.deployment.caught_up(committed)
         return self.process.attended and not self.digests.differing and caught_up
 

@@ -1,5 +1,5 @@
-"""Which records the journal may let go of (R29): those that no query here needs, and nobody who
-begins from the oldest revision."""
+"""Which records the journal may let go of (RULES.md#r29): those that no query here needs, and
+nobody who begins from the oldest revision."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ class Retention:
         self._trims = False
 
     def begin_epoch(self) -> None:
-        """R29: what an earlier epoch knew of revisions, the database may have lost since."""
+        """RULES.md#r29: what an earlier epoch knew of revisions, the database may have lost
+        since."""
         self.kept = self._newest = 0
 
     def revisions_are(self, places: tuple[tuple[Position, Position], ...]) -> None:
-        """One that stands on another history is of no use to anybody (R28)."""
+        """One that stands on another history is of no use to anybody (RULES.md#r28)."""
         has = self._journal.has
         ours = [position.sequence for position, written in places if has(position) and has(written)]
         self.kept, self._newest = min(ours, default=0), max(ours, default=0)

@@ -2,7 +2,7 @@
 
 A snapshot stands at a *barrier*: a committed sequence at which every query ends a batch. A query is
 not held up by it, and none waits for another; each cuts there once, on its way. So the state of
-each is as of exactly there, and no query needs an earlier record (R28).
+each is as of exactly there, and no query needs an earlier record (RULES.md#r28).
 """
 
 from __future__ import annotations
@@ -160,7 +160,8 @@ class Snapshots:
             self._end(f"{asked.by} is no longer connected")
 
     def _is_ours(self, taken: say.SnapshotTaken) -> bool:
-        """R28: what it stands on came out here as it did there; may have to be waited for."""
+        """RULES.md#r28: what it stands on came out here as it did there; may have to be waited
+        for."""
         came_to = self._came_to
         return all(came_to.get((query, n)) == digest for query, n, digest in taken.batches)
 
@@ -192,7 +193,7 @@ class Snapshots:
             self._end(f"{name} was no longer connected")
 
     def broke(self, why: str) -> None:
-        """What a batch came to here may never be told, and is waited for (R28)."""
+        """What a batch came to here may never be told, and is waited for (RULES.md#r28)."""
         if self._asked is not None and len(self._came_to) < len(self._asked.cut.batches):
             self._end(why)
 

@@ -47,7 +47,7 @@ HANDOVER_SECONDS_MAX = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """The holder is on its way to release the lease to ``to`` (R3)."""
+    """The holder is on its way to release the lease to ``to`` (RULES.md#r3)."""
 
     to: str
     since: float
@@ -63,7 +63,8 @@ class Breakdown:
 
 
 class Tenure:
-    """Not ``active`` until the epoch's first record is committed, and the journal with it (R3)."""
+    """Not ``active`` until the epoch's first record is committed, and the journal with it
+    (RULES.md#r3)."""
 
     def __init__(
         self,
@@ -88,7 +89,8 @@ class Tenure:
     # -- authority ---------------------------------------------------------------------------------
 
     def authority_ends(self) -> float:
-        """Until when this holder may act; infinite when nobody else can acquire (R15, R16)."""
+        """Until when this holder may act; infinite when nobody else can acquire (RULES.md#r15,
+        RULES.md#r16)."""
         lease, timing = self._lease, self._lease.timing
         promised = self.leading.promised_until(lease.possible, timing.ttl, timing.margin)
         return max(lease.carries_until, promised)
@@ -121,8 +123,8 @@ class Tenure:
         yield do.StartPublishing(self.epoch)
 
     def suspend_or_resume(self, now: float) -> Iterator[Outcome]:
-        """R15: past safe_until, events that nobody may ack are refused, not kept waiting; after a
-        renewal the same process goes on under the same epoch."""
+        """RULES.md#r15: past safe_until, events that nobody may ack are refused, not kept waiting;
+        after a renewal the same process goes on under the same epoch."""
         if not self.active or self.handover is not None or self._parting_since is not None:
             return
         if self.receiving == self.may_act(now):
@@ -170,9 +172,9 @@ class Tenure:
             yield self.append(body)
 
     def commit(self, now: float) -> Iterator[do.Action]:
-        """I3: durable on every member that any outcome of a write has in sync.
+        """RULES.md#i3: durable on every member that any outcome of a write has in sync.
 
-        Records of earlier epochs are committed by this epoch's own first record (R3).
+        Records of earlier epochs are committed by this epoch's own first record (RULES.md#r3).
         """
         journal = self._journal
         limit = self.leading.commit_limit(journal.durable, self._lease.possible)
@@ -202,7 +204,7 @@ class Tenure:
         return () if row is None else row.in_sync
 
     def full_member(self) -> str | None:
-        """R30: who is in sync and has no room for events."""
+        """RULES.md#r30: who is in sync and has no room for events."""
         row = self._lease.row
         return None if row is None else self.leading.full(row.in_sync)
 
@@ -249,11 +251,12 @@ class Tenure:
         if now < self._lease.safe_until:
             return wanted
         # Who is alone may act past safe_until; from the moment a second member may be listed, not
-        # (R15). So it renews first.
+        # (RULES.md#r15). So it renews first.
         return tuple(member for member in wanted if member in row.in_sync)
 
     def wants_another_row(self, now: float) -> bool:
-        """R9: who is late leaves the row before a commit goes on without it; see Leading.wanted."""
+        """RULES.md#r9: who is late leaves the row before a commit goes on without it; see
+        Leading.wanted."""
         lease, row = self._lease, self._lease.row
         free = lease.idle and not lease.failing
         holds = self.active and lease.mine and not lease.regressed
@@ -327,8 +330,9 @@ class Tenure:
         self._breakdown = Breakdown(why, in_flight)
 
     def give_way(self, now: float) -> Iterator[do.Action]:
-        """R22: a member takes over as soon as its queries are past the batches that were in flight
-        at the breakdown, unless they are through here first. One that fails there too never is."""
+        """RULES.md#r22: a member takes over as soon as its queries are past the batches that were
+        in flight at the breakdown, unless they are through here first. One that fails there too
+        never is."""
         breakdown, row = self._breakdown, self._lease.row
         if breakdown is None or not self.may_act(now) or row is None or row.paused:
             return
@@ -345,13 +349,15 @@ class Tenure:
         yield do.StopPublishing()
 
     def hand_over(self, now: float) -> Iterator[Outcome]:
-        """R3: released with equal durable ends, or not at all."""
+        """RULES.md#r3: released with equal durable ends, or not at all."""
         handover = self.handover
         if handover is None or self._lessee.releasing:
             return
         lease, row = self._lease, self._lease.row
         heir = next((m for m in row.in_sync if m.node == handover.to), None) if row else None
-        paused = row is not None and row.paused  # R7: nobody could acquire what is released
+        paused = (
+            row is not None and row.paused
+        )  # RULES.md#r7: nobody could acquire what is released
         doubtful = lease.is_doubtful(now, self.authority_ends())
         holds = lease.mine and not lease.regressed and not doubtful
         late = now >= handover.since + HANDOVER_SECONDS_MAX

@@ -1,4 +1,5 @@
-"""Which definition of each query the journal says is in force, and where its state began (R23)."""
+"""Which definition of each query the journal says is in force, and where its state began
+(RULES.md#r23)."""
 
 from __future__ import annotations
 

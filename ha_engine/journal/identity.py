@@ -1,7 +1,7 @@
 """Who a journal is: one small JSON file beside its segments, replaced as a whole.
 
-It holds what the segments cannot say: the group, the journal_id (R8), and the epochs whose records
-were trimmed away.
+It holds what the segments cannot say: the group, the journal_id (RULES.md#r8), and the epochs whose
+records were trimmed away.
 """
 
 from __future__ import annotations

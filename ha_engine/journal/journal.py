@@ -94,7 +94,7 @@ class Journal:
 
     @property
     def journal_id(self) -> str:
-        """UUID of this journal on this disk (R8)."""
+        """UUID of this journal on this disk (RULES.md#r8)."""
         return self._identity.journal_id
 
     @property
@@ -103,7 +103,7 @@ class Journal:
 
     @property
     def group_id(self) -> str | None:
-        """UUID of the group as its lease row has it (R6); None until ``bind_group``."""
+        """UUID of the group as its lease row has it (RULES.md#r6); None until ``bind_group``."""
         return self._identity.group_id
 
     @property
@@ -123,7 +123,8 @@ class Journal:
             self._store(replace(self._identity, group_id=group_id))
 
     def retire(self) -> str:
-        """Take a new journal_id, durably: the lease row's word on the old one is void (R8)."""
+        """Take a new journal_id, durably: the lease row's word on the old one is void
+        (RULES.md#r8)."""
         former = tuple(dict.fromkeys(segment.journal_id for segment in self._segments))
         self._store(replace(self._identity, journal_id=str(uuid4()), former=former))
         return self.journal_id
@@ -216,10 +217,10 @@ class Journal:
         self._last = Position(self._epochs[-1].epoch if self._epochs else 0, sequence)
 
     def give_up_after(self, sequence: int) -> Path:
-        """As truncate_after, for committed records that an operator gave up (R26).
+        """As truncate_after, for committed records that an operator gave up (RULES.md#r26).
 
         Answers the file that keeps them. The journal takes a new id first, since no word on the old
-        one holds any more (R8). Raises DiskFailed.
+        one holds any more (RULES.md#r8). Raises DiskFailed.
         """
         path = self.set_aside_after(sequence, self._directory)
         self.retire()

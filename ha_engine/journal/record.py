@@ -89,7 +89,8 @@ class BadFrame(Exception):
 
 
 class NewerVersion(BadFrame):
-    """The frame is intact, but of a format version that this engine does not read (R32)."""
+    """The frame is intact, but of a format version that this engine does not read
+    (RULES.md#r32)."""
 
 
 # -- frames ----------------------------------------------------------------------------------------

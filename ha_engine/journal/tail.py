@@ -1,4 +1,4 @@
-"""Tell a torn tail from damage (R31); changes nothing.
+"""Tell a torn tail from damage (RULES.md#r31); changes nothing.
 
 A torn tail is what a crash leaves of a write that nobody was told is durable: nothing but zeros, or
 a cut record. Anything else is damage, at which the node ends instead of guessing; reinit helps. The

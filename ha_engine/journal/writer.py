@@ -77,8 +77,8 @@ class JournalWriter:
         """Queue ``records``; returns at once.
 
         Raises Backpressure, having taken nothing, when events do not fit into
-        ``pending_bytes_max``; other records always fit (R30). Raises DiskFailed after a failure,
-        AssertionError when the records do not continue the journal.
+        ``pending_bytes_max``; other records always fit (RULES.md#r30). Raises DiskFailed after a
+        failure, AssertionError when the records do not continue the journal.
         """
         self._refuse_when_done()
         if self._last is not None:

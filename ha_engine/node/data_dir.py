@@ -1,4 +1,5 @@
-"""A node's directory: one process at a time (R2), and the highest lease it ever read (R5)."""
+"""A node's directory: one process at a time (RULES.md#r2), and the highest lease it ever read
+(RULES.md#r5)."""
 
 from __future__ import annotations
 

@@ -233,7 +233,7 @@ class Driver:
                 raise TypeError(f"no port for {action!r}")
 
     def _append(self, ports: Ports, records: tuple[Record, ...]) -> None:
-        """What came from the active, the gate learns of here (R27); its own it knows."""
+        """What came from the active, the gate learns of here (RULES.md#r27); its own it knows."""
         ports.appender.append(records)
         ports.peers.appended(records)
         self.arrivals.saw(self._clock(), records)
@@ -265,7 +265,7 @@ class Driver:
     async def _call_lease(self, action: do.Action) -> None:
         """A reply later than its deadline counts as lost; its thread is left to end by itself."""
         if self._kept is not None and _begins_an_epoch(action):
-            await self._kept  # R16: what is tried is on disk before it can take effect
+            await self._kept  # RULES.md#r16: what is tried is on disk before it can take effect
         loop, began = asyncio.get_running_loop(), time.monotonic()
         try:
             call = loop.run_in_executor(self._threads, self._ask, action)
@@ -302,7 +302,7 @@ class Driver:
                 raise TypeError(f"not a lease call: {action!r}")
         if written is None:
             return on.LeaseDenied()
-        # The statement writes a row that names a database only into that one (R5).
+        # The statement writes a row that names a database only into that one (RULES.md#r5).
         return on.LeaseWritten(written, written.identity or store.identity())
 
     def _on_disk(self, change: Callable[..., None], *arguments: Any) -> asyncio.Future[None]:

@@ -1,4 +1,4 @@
-"""The highest lease that a node ever read (R5): one small file in its data directory."""
+"""The highest lease that a node ever read (RULES.md#r5): one small file in its data directory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def keep_high_water(path: Path, high_water: HighWater) -> None:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(target)
-        # Else a loss of power may bring back the file before: R5 would forget an epoch.
+        # Else a loss of power may bring back the file before: RULES.md#r5 would forget an epoch.
         fsync_directory(path)
     except OSError as error:
         raise DiskFailed(f"{target} cannot be written: {error.strerror}") from error

@@ -70,7 +70,7 @@ log = structlog.get_logger(__name__)
 
 
 def boottime() -> float:
-    """The node's one clock for leases: runs on while the host sleeps, never jumps (I2)."""
+    """The node's one clock for leases: runs on while the host sleeps, never jumps (RULES.md#i2)."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -190,7 +190,8 @@ class Node:
             self._watch(self.web.serve(sockets=[web_socket]), "http"),
             self._watch(self.supervisor.attend(self.driver, self.observer.stepped), "supervisor"),
             self._watch(self.archive.watch(self._revisions_seen), "revisions"),
-            # R30: the peer hears with the next ack that there is no room, and that there is again.
+            # RULES.md#r30: the peer hears with the next ack that there is no room, and that there
+            # is again.
             self._watch(self.disk.watch(self._room_changed), "disk"),
             self._watch(self.service.attend(self._condition), "service manager"),
             self._watch(self._release(earlier), "release"),
@@ -321,7 +322,7 @@ class Node:
         return Condition(core.role, core.why, core.epoch, lease.protected, not lease.failing)
 
     def remaining_seconds(self) -> float:
-        """The publisher's authority (R17)."""
+        """The publisher's authority (RULES.md#r17)."""
         return self.core.authority_seconds(boottime())
 
     def _ingest_of(self, url: str) -> str:

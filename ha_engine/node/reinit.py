@@ -3,9 +3,9 @@
 Checkpoints go first, then the outbox, then the journal, whose identity goes before its segments,
 and last a snapshot that waits for its place: what a crash in between leaves is a state that a start
 either mends or refuses, never output whose journal is gone. The highest lease that was ever read
-stays (R5), and so does the configuration. The lease row is left alone: a new journal has a new id,
-so the row's word on the old one is void, and the holder writes that one out as it does with any
-member that is silent (R8, R9).
+stays (RULES.md#r5), and so does the configuration. The lease row is left alone: a new journal has a
+new id, so the row's word on the old one is void, and the holder writes that one out as it does with
+any member that is silent (RULES.md#r8, RULES.md#r9).
 """
 
 from __future__ import annotations

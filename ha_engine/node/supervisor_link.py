@@ -78,7 +78,7 @@ class SupervisorLink:
 
     def await_living(self) -> None:
         """Blocks until the supervisor has made sure that no other query process is left than
-        ``living`` (R20). Raises SupervisorGone."""
+        ``living`` (RULES.md#r20). Raises SupervisorGone."""
         line = b""
         while not line.endswith(b"\n"):
             # One byte at a time: what follows the line is for ``attend``.

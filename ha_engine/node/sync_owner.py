@@ -13,7 +13,8 @@ from ha_engine.stats.counters import Transfer
 from ha_engine.sync import Hello, Report
 
 PENDING_BYTES_MAX = 32 << 20
-"""Beyond what the disk has still to write, a link is not read on: the peer's window fills (R30)."""
+"""Beyond what the disk has still to write, a link is not read on: the peer's window fills
+(RULES.md#r30)."""
 
 
 class SyncOwner:

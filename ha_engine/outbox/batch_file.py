@@ -1,4 +1,4 @@
-"""The file of one output batch, and the digest by which nodes compare batches (I6).
+"""The file of one output batch, and the digest by which nodes compare batches (RULES.md#i6).
 
 The file is an Arrow IPC file. The digest does not depend on the order of rows nor on how they are
 chunked, since Spark promises neither; it depends on column names, types and values. Where files
@@ -72,7 +72,8 @@ def digest_of_file(path: Path) -> str:
 
 
 def digest_of_table(table: pa.Table) -> str:
-    """Hex digest of the rows as a multiset: BLAKE2b over the sorted rows in Arrow IPC (I6)."""
+    """Hex digest of the rows as a multiset: BLAKE2b over the sorted rows in Arrow IPC
+    (RULES.md#i6)."""
     rows = _sorted(canonical_columns(table))
     hasher = hashlib.blake2b(digest_size=DIGEST_BYTES)
     hasher.update(_heading(table))

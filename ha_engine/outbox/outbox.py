@@ -1,12 +1,12 @@
-"""Which batches of which query are admitted: contiguous, never replaced (R19).
+"""Which batches of which query are admitted: contiguous, never replaced (RULES.md#r19).
 
     <directory>/<query>/pending/<n>.<incarnation>.arrow   written by the query process, not admitted
     <directory>/<query>/<n>.arrow                         admitted: renamed, directory fsynced
     <directory>/<query>/<n>.digest                        digest of an admitted batch
 
 Not for writing or reading rows: that is ``batch_file``. Nor for deciding what is published: the
-sinks' ledgers do that, and the node trims here what all of them have (R25). Changes block on small
-file operations and are meant for a thread; questions are answered from memory.
+sinks' ledgers do that, and the node trims here what all of them have (RULES.md#r25). Changes block
+on small file operations and are meant for a thread; questions are answered from memory.
 """
 
 from __future__ import annotations

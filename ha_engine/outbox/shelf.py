@@ -32,7 +32,8 @@ class OutboxBatch:
 
 
 class Shelf:
-    """Invariant: ``batches`` are exactly the numbers from ``floor`` + 1 to ``last`` (R19)."""
+    """Invariant: ``batches`` are exactly the numbers from ``floor`` + 1 to ``last``
+    (RULES.md#r19)."""
 
     def __init__(self, place: Path) -> None:
         self._place = place

@@ -70,8 +70,8 @@ def _parsed(url: str) -> URL:
 
 def _settings(statement_timeout_ms: int) -> str:
     settings = {
-        # R5: a server that forgets what it has confirmed comes back on the same timeline, so nobody
-        # who has not read the lost writes could tell. Whatever its own default is.
+        # RULES.md#r5: a server that forgets what it has confirmed comes back on the same timeline,
+        # so nobody who has not read the lost writes could tell. Whatever its own default is.
         "synchronous_commit": "on",
         "statement_timeout": statement_timeout_ms,
         "lock_timeout": statement_timeout_ms,
@@ -116,7 +116,7 @@ def database_error(engine: Engine, error: BaseException) -> Exception:
     """DatabaseNotReady, InvariantBroken, or DatabaseUnreachable.
 
     Everything that is not known to be something else is unreachable: it costs a retry, never a
-    wrong conclusion about the outcome (R1).
+    wrong conclusion about the outcome (RULES.md#r1).
     """
     where, state, words = place(engine), sqlstate(error), first_line(error)
     match state:

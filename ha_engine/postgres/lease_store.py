@@ -1,4 +1,4 @@
-"""The group's lease row: read it, create it, change it by compare-and-set (R1).
+"""The group's lease row: read it, create it, change it by compare-and-set (RULES.md#r1).
 
 Decides nothing: who may acquire, and when, is the core's matter. Every call is one statement in
 autocommit on one connection, blocks for at most ``db_timeout`` seconds on this machine's clock, and
@@ -96,8 +96,8 @@ class PostgresLeaseStore:
         return self._one_row(select(*_ROW).where(lease.c.group_name == self._group))
 
     def create(self, row: LeaseRow, *, why: str | None = None) -> LeaseRow | None:
-        """Write the row of a group that has none, as given (R6); None: somebody was faster, or
-        this is another database than ``row`` names (R5)."""
+        """Write the row of a group that has none, as given (RULES.md#r6); None: somebody was
+        faster, or this is another database than ``row`` names (RULES.md#r5)."""
         plain = {"group_name": self._group, **_columns(row)}
         typed = {name: literal(value, lease.c[name].type) for name, value in plain.items()}
         values = typed | self._times()
@@ -121,7 +121,7 @@ class PostgresLeaseStore:
         or this is another database than ``wanted`` names.
 
         1. A node reads the row and sleeps. 2. Another one acquires, and the database fails over
-        without that. 3. The first one wakes up and finds the row as it has read it (R5).
+        without that. 3. The first one wakes up and finds the row as it has read it (RULES.md#r5).
 
         A change of holder or epoch is written to the history by the same statement, and whoever
         listens hears of anything that is more than a renewal.
@@ -141,7 +141,7 @@ class PostgresLeaseStore:
         return self._one_row(statement, writes=True)
 
     def set_paused(self, paused: bool) -> LeaseRow:
-        """While ``paused``, nobody acquires (R7); answers the row as it then stands.
+        """While ``paused``, nobody acquires (RULES.md#r7); answers the row as it then stands.
 
         Also raises GroupUnknown without a row, and LeaseNotChanged when others wrote in between
         each time or when the row may be older than what the nodes have seen.
@@ -177,8 +177,8 @@ class PostgresLeaseStore:
     def _require_same_database(self, row: LeaseRow) -> None:
         # 1. The holder removes P from in_sync with version 7 and acks alone. 2. The database fails
         # over to a replica that stands at version 6, with P. 3. A pause makes it version 7: nobody
-        # sees any more that the row is regressed (R5), and P may acquire without what was acked.
-        # Read after the row, so that a failover between the two reads is seen too.
+        # sees any more that the row is regressed (RULES.md#r5), and P may acquire without what was
+        # acked. Read after the row, so that a failover between the two reads is seen too.
         if row.identity not in (None, self.identity()):
             raise LeaseNotChanged(
                 f"the database {self._place} is not the one that the holder wrote its lease to, so "
@@ -186,7 +186,7 @@ class PostgresLeaseStore:
             )
 
     def identity(self) -> DatabaseIdentity:
-        """Which PostgreSQL answers; works for an unprivileged role (R5)."""
+        """Which PostgreSQL answers; works for an unprivileged role (RULES.md#r5)."""
         statement = select(_SYSTEM, _TIMELINE)
         row = self._call(lambda connection: connection.execute(statement).one())
         return DatabaseIdentity(row[0], row[1])
@@ -242,7 +242,8 @@ class PostgresLeaseStore:
     def _doubtful(self, notice: str) -> DatabaseUnreachable:
         # 1. The commit waits for a synchronous standby that is gone. 2. Somebody cancels the wait.
         # 3. The server reports success with a warning of SQLSTATE class 01, though a failover to
-        # that standby would lose the write. So a write that warns has an unknown outcome (R1).
+        # that standby would lose the write. So a write that warns has an unknown outcome
+        # (RULES.md#r1).
         return DatabaseUnreachable(
             f"the database {self._place} warned about a write to the lease, "
             f"so its outcome is unknown: {' '.join(notice.split())}"

@@ -1,4 +1,5 @@
-"""The ledger beside a sink's table: which batch is the last one there, and whose turn it is (R24).
+"""The ledger beside a sink's table: which batch is the last one there, and whose turn it is
+(RULES.md#r24).
 
 One row per (group, query, sink), in the schema of the sink's table, moved in the transaction of the
 rows. The functions run inside a transaction of the caller.
@@ -44,8 +45,8 @@ class Ledger:
     def __init__(self, key: LedgerKey, schema: str | None) -> None:
         self._key = key
         self._group_id = ""
-        # I7: one row for each sink, so that the rows of a batch and the batch's number move
-        # together or not at all; a batch and an epoch never become negative.
+        # RULES.md#i7: one row for each sink, so that the rows of a batch and the batch's number
+        # move together or not at all; a batch and an epoch never become negative.
         self.table = Table(
             TABLE,
             MetaData(),

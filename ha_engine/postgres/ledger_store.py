@@ -1,5 +1,6 @@
 """A sink's ledger row, behind deadlines: each call is one transaction on a connection that stays
-open between batches, and ends, one way or the other, when ``remaining()`` seconds are over (R17).
+open between batches, and ends, one way or the other, when ``remaining()`` seconds are over
+(RULES.md#r17).
 """
 
 from __future__ import annotations

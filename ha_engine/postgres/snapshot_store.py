@@ -1,4 +1,4 @@
-"""The revisions of a group's snapshots, and the chunks that they share (I9, R29).
+"""The revisions of a group's snapshots, and the chunks that they share (RULES.md#i9, RULES.md#r29).
 
 A writer begins a *draft*, which nobody else looks at, refers it to the chunks that are there, adds
 those that are missing, and completes it; the holder of the lease then makes it visible. A draft
@@ -141,7 +141,7 @@ class SnapshotStore:
     ) -> None:
         """Says what the draft is; it stays invisible. Raises DraftLost, also when it does not refer
         to so many sound ``chunks``: a failover of the database may have lost the last of them, and
-        one that it found there may be distrusted since (I9)."""
+        one that it found there may be distrusted since (RULES.md#i9)."""
         values = {
             "epoch": position.epoch,
             "sequence": position.sequence,
@@ -210,7 +210,7 @@ class SnapshotStore:
         return self._call(lambda connection: connection.execute(pinned).rowcount) == 1
 
     def distrust(self, damaged: Chunk) -> None:
-        """Says that a chunk is damaged: whoever has what it names stores it anew (I10).
+        """Says that a chunk is damaged: whoever has what it names stores it anew (RULES.md#i10).
 
         Without effect where somebody has: what lies there is not what was read.
         """

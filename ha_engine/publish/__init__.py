@@ -1,6 +1,6 @@
 """Delivery of admitted batches to sinks, in order and under an epoch.
 
-publisher   one watched task per (query, sink), from the ledger's batch on (R24)
+publisher   one watched task per (query, sink), from the ledger's batch on (RULES.md#r24)
 delivery    what one such task does
 sink        what a sink is, and what a call of it may take
 sinks       one module a kind of sink

@@ -1,7 +1,7 @@
 """One query's batches on their way to one sink: claim, then batch after batch, until stopped.
 
 Not for deciding what may be published: the sink's ledger says what is there, the outbox what is
-admitted, and the authority how long this node may act (R17, R24).
+admitted, and the authority how long this node may act (RULES.md#r17, RULES.md#r24).
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class Timing:
 
 
 class Delivery:
-    """Invariant (I7): batch n + 1 is sent only after the ledger was seen at n under this epoch."""
+    """Invariant (RULES.md#i7): batch n + 1 is sent only after the ledger was seen at n under this
+    epoch."""
 
     def __init__(
         self,
@@ -125,7 +126,8 @@ class Delivery:
 
         Raises Fenced, and OutboxDamaged when an admitted batch cannot be read.
         """
-        # What was told before is told again: who acts under a forced epoch waits for it (R26).
+        # What was told before is told again: who acts under a forced epoch waits for it
+        # (RULES.md#r26).
         self._claimed, self._through = False, None
         try:
             while True:
@@ -170,7 +172,8 @@ class Delivery:
             self._reached(through, published)
 
     def _require_ours(self, through: int) -> None:
-        """I7: what is published was planned in this journal, or the ledger tells another story.
+        """RULES.md#i7: what is published was planned in this journal, or the ledger tells another
+        story.
 
         The active before may have published a batch that has yet to come out here.
         """

@@ -66,7 +66,7 @@ class Publisher:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def start(self, epoch: int) -> None:
-        """Claim every ledger under ``epoch`` and publish from where it stands (R24)."""
+        """Claim every ledger under ``epoch`` and publish from where it stands (RULES.md#r24)."""
         for key, delivery in self._deliveries.items():
             before = self._latest.get(key)
             if before is not None:

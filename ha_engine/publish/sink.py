@@ -1,4 +1,5 @@
-"""What a sink is, what lets this node publish to it, and how long a call of it may take (R17)."""
+"""What a sink is, what lets this node publish to it, and how long a call of it may take
+(RULES.md#r17)."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ class Authority(Protocol):
         """The highest batch that a ledger of this journal's history can have.
 
         The newest that is planned, though it may not have come out here; more, while nobody knows
-        how far a history went that an operator gave up (R26).
+        how far a history went that an operator gave up (RULES.md#r26).
         """
         ...
 
@@ -38,7 +39,7 @@ class Deadline:
         self._cancelled = False
 
     def remaining_seconds(self) -> float:
-        """Asked again and again: a renewal during the call gives it more time (R17)."""
+        """Asked again and again: a renewal during the call gives it more time (RULES.md#r17)."""
         if self._cancelled:
             return 0.0
         return min(self._until - time.monotonic(), self._authority.remaining_seconds())
@@ -52,7 +53,7 @@ class Sink(Protocol):
     """A place that takes batches once each. Methods block, in one thread but for ``prepare``.
 
     They raise SinkUnavailable (come again, or outcome unknown), SinkRefused (an operator must act)
-    and Fenced (a higher epoch owns the ledger), and end when the deadline does (R17).
+    and Fenced (a higher epoch owns the ledger), and end when the deadline does (RULES.md#r17).
     """
 
     name: str

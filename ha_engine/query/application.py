@@ -1,7 +1,7 @@
 """A stream application as frozen values: its streams, queries and sinks.
 
 Reading and checking the file is in ``application_file``. The node imports this module, so it
-imports no Spark. Digests tell whether two nodes run the same thing (R23).
+imports no Spark. Digests tell whether two nodes run the same thing (RULES.md#r23).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The application file as this process loaded it, held against what the node runs (R23).
+"""The application file as this process loaded it, held against what the node runs (RULES.md#r23).
 
 The node and this process read the file each for itself and at different times. A file that was
 edited in between must not change what a query computes under a version that the journal names.

@@ -1,4 +1,5 @@
-"""Which files of a checkpoint hold the state behind one batch, and the one way to copy them (R21).
+"""Which files of a checkpoint hold the state behind one batch, and the one way to copy them
+(RULES.md#r21).
 
 Spark writes each file once, under a name that tells its version; state behind its batch n has
 version n + 1. So what a batch left can be copied while later ones run, without a pause. Deleting

@@ -1,9 +1,9 @@
 """The checkpoint directory of a query: taken as it is when it is known to be whole, else set aside.
 
-The stamp says for which journal and version of the query Spark wrote the checkpoint (R8), and since
-which boot of the host; the node knows the former, this module only compares it. Spark does not
-fsync what it writes, so a checkpoint outlives the boot in which it was written only if it was
-marked clean: a loss of power leaves files of no bytes behind.
+The stamp says for which journal and version of the query Spark wrote the checkpoint (RULES.md#r8),
+and since which boot of the host; the node knows the former, this module only compares it. Spark
+does not fsync what it writes, so a checkpoint outlives the boot in which it was written only if it
+was marked clean: a loss of power leaves files of no bytes behind.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finds what would make a query answer differently on another node, before it runs (I6).
+"""Finds what would make a query answer differently on another node, before it runs (RULES.md#i6).
 
 Three kinds: expressions that Spark itself calls not deterministic; those that it calls
 deterministic though they read a clock, the user or the session; and plan nodes. What happens

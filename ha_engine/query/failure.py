@@ -72,7 +72,7 @@ def disk_failure(error: BaseException) -> DiskFailed | None:
 
 
 def is_of_the_host(error: BaseException) -> bool:
-    """Whether the host caused the failure, so that no batch is to blame (I15)."""
+    """Whether the host caused the failure, so that no batch is to blame (RULES.md#i15)."""
     return any(
         _SOCKET_TIMEOUT.match(_python_error(text) if _TRACEBACK in text else text)
         or _OF_THE_HOST.match(text)

@@ -1,7 +1,7 @@
 """Calls over the node's local socket, retried while the node is away.
 
 A node process that restarts must find its query process warm, so a missing node is waited for;
-a node that answers "you are not my query process" is believed at once (R19).
+a node that answers "you are not my query process" is believed at once (RULES.md#r19).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One batch of a query to the outbox: write, fsync, ask the node to admit it (R19).
+"""One batch of a query to the outbox: write, fsync, ask the node to admit it (RULES.md#r19).
 
 Called by Spark for each batch. It neither renames nor deletes what was admitted: the node does.
 """
@@ -26,7 +26,7 @@ _Verdict = pb.AdmitBatchReply
 
 
 class BatchDiffers(QueryProcessFailed):
-    """The node admitted this batch before with other rows (I6)."""
+    """The node admitted this batch before with other rows (RULES.md#i6)."""
 
 
 @dataclass(frozen=True, slots=True)

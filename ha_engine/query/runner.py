@@ -1,7 +1,7 @@
 """Starts, watches and stops the streaming queries, and reports each one's fate to the node.
 
-A query that fails is reported and left: the node decides whether it runs again (R22). The others
-go on.
+A query that fails is reported and left: the node decides whether it runs again (RULES.md#r22). The
+others go on.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class QueryRunner:
     """``ended`` is called with the error after which this process must end.
 
     ``read_parallelism`` must not depend on the host: how rows are dealt to tasks decides what sums
-    of floating-point numbers come out as (I6).
+    of floating-point numbers come out as (RULES.md#i6).
     """
 
     def __init__(

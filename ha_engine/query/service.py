@@ -1,7 +1,7 @@
 """The node's side of the local socket: marks out, batches in.
 
 It translates between local.proto and the core's inputs and actions, and refuses every caller that
-is not the query process the node knows (R19). It decides nothing.
+is not the query process the node knows (RULES.md#r19). It decides nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 SLICE_SECONDS = 4.0
-"""A poll for a mark is answered `pending` after so long, so that a dead caller is noticed (R18)."""
+"""A poll for a mark is answered `pending` after so long, so that a dead caller is noticed
+(RULES.md#r18)."""
 
 VERDICTS = {
     Verdict.ADMITTED: pb.AdmitBatchReply.ADMITTED,
@@ -157,7 +158,7 @@ class LocalService(rpc.LocalServicer):
         """A task of its own: a caller that is killed meanwhile cancels only its own waiting.
 
         1. The outbox admits batch n in a thread. 2. The caller dies. 3. If that cancelled this,
-        the core would never hear of n, and batch n+1 would break I6.
+        the core would never hear of n, and batch n+1 would break RULES.md#i6.
         """
         name = f"admit {request.query} {request.number}"
         task = asyncio.get_running_loop().create_task(self._admit(request), name=name)
@@ -174,7 +175,8 @@ class LocalService(rpc.LocalServicer):
             self._steps.fail(error)
             raise
         # 1. A batch is admitted. 2. The query process ends before it has told the digest. 3. The
-        # next one makes the batch again: this is the time to hear what it came to (I6, R28).
+        # next one makes the batch again: this is the time to hear what it came to (RULES.md#i6,
+        # RULES.md#r28).
         told = r.digest if verdict is Verdict.DONE else ""
         if verdict is Verdict.MISMATCH and self._answers.was_made_by_other_code(r.query, r.number):
             verdict = Verdict.DONE

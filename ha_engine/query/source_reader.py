@@ -1,5 +1,5 @@
 """Reads for the ``ha_journal`` source: committed records of one stream, cut at the query's marks
-(R18).
+(RULES.md#r18).
 
 Spark imports this module in several workers, so it stays light: no database, HTTP or CLI. It
 decides nothing: the node says where a batch ends, whether it is skipped and where its bytes lie.
@@ -128,7 +128,7 @@ class JournalReader(_SimpleStreamReaderWrapper):  # type: ignore[misc]
 
         1. Source a gives up waiting at mark n and answers n. 2. Mark n+1 is committed. 3. Spark
         asks source b, which answers n+1. 4. The batch reads a to n and b to n+1, and no other node
-        ever cuts it so (R18).
+        ever cuts it so (RULES.md#r18).
         """
         mark = self._marks.after(start["mark"])
         if mark.number <= start["mark"]:
@@ -180,8 +180,9 @@ class JournalReader(_SimpleStreamReaderWrapper):  # type: ignore[misc]
 def split(first: int, last: int, pieces: int) -> list[tuple[int, int]]:
     """Cut [first, last] into ``pieces`` runs.
 
-    By sequence and not by bytes of a file: both nodes must give the same rows to the same task,
-    or sums of floating-point numbers differ (I6), and their segment files may be cut differently.
+    By sequence and not by bytes of a file: both nodes must give the same rows to the same task, or
+    sums of floating-point numbers differ (RULES.md#i6), and their segment files may be cut
+    differently.
     """
     count = last - first + 1
     edges = [first + count * piece // pieces for piece in range(pieces + 1)]

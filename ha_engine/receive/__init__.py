@@ -10,9 +10,9 @@ decode, arrow, columns, diagnose
                         a body as one record batch of the stream's schema, or which row is wrong
 joining                 small JSON bodies that arrive together are parsed together
 gate, group             a request is taken whole or not at all, joins others in one record, and is
-                        answered when that record is committed (I3)
+                        answered when that record is committed (RULES.md#i3)
 room, backlog           limits: bytes that wait here, and slow queries or a full disk behind
 producers, offsets      what is stored for which producer and source, so that a retry is answered
-                        and not stored twice (I11, R27)
+                        and not stored twice (RULES.md#i11, RULES.md#r27)
 pull                    sources that the active reads
 """

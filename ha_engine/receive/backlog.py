@@ -25,8 +25,8 @@ DISK_RETRY_SECONDS = 5.0
 @dataclass
 class Disk:
     """The disk below ``directory``, of which the last ``min_free`` bytes are for marks, batches and
-    what follows from events that are accepted already (R30). So is all that the journal takes
-    beyond ``journal_max`` bytes; 0: it may take what there is."""
+    what follows from events that are accepted already (RULES.md#r30). So is all that the journal
+    takes beyond ``journal_max`` bytes; 0: it may take what there is."""
 
     directory: Path
     min_free: int

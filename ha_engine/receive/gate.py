@@ -1,4 +1,5 @@
-"""The gate: a request is taken whole or not at all, and answered when it is committed (I3, I11).
+"""The gate: a request is taken whole or not at all, and answered when it is committed (RULES.md#i3,
+RULES.md#i11).
 
 Group commit: with nothing in flight a request becomes a record at the end of the loop's turn; while
 a record is being written, what arrives is gathered, one record a stream, and goes out when

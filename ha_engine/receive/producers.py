@@ -1,4 +1,5 @@
-"""What was stored for which producer: the memory that makes a retry harmless (I11, R27).
+"""What was stored for which producer: the memory that makes a retry harmless (RULES.md#i11,
+RULES.md#r27).
 
 A pure function of the journal's prefix: the same records in the same order give the same table on
 every node, evictions included. No clock, no order of dicts that anything but the records decides.

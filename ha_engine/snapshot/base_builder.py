@@ -32,7 +32,7 @@ class Folding:
         return base_file.encode(self._fold(sequence))
 
     def at(self, cut: Cut) -> bytes:
-        """The same, with the marks that end there though they are written later (R28)."""
+        """The same, with the marks that end there though they are written later (RULES.md#r28)."""
         standing = self._fold(cut.position.sequence)
         base = _with_marks(standing.base, cut, self._marks_behind(cut))
         return base_file.encode(standing._replace(base=base))

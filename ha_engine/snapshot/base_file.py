@@ -53,7 +53,7 @@ def encode(standing: Standing) -> bytes:
 
 
 def decode(encoded: bytes) -> Standing:
-    """Raises ValueError when it is none, or of another version (R32)."""
+    """Raises ValueError when it is none, or of another version (RULES.md#r32)."""
     content = encoded[DIGEST_BYTES:]
     if encoded[:DIGEST_BYTES] != _digest(content):
         raise ValueError("it is not what its digest says")

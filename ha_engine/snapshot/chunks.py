@@ -36,7 +36,7 @@ def pack(content: bytes) -> Chunk:
 
 
 def unpack(chunk: Chunk) -> bytes:
-    """The content. Raises ChunkDamaged when it is not what the digest names (I10)."""
+    """The content. Raises ChunkDamaged when it is not what the digest names (RULES.md#i10)."""
     if not 0 < chunk.size <= CHUNK_BYTES:  # the codec takes so much memory before it looks
         raise ChunkDamaged(chunk.digest, f"no chunk has {chunk.size} bytes")
     try:

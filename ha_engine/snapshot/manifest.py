@@ -1,7 +1,7 @@
 """What a revision is a snapshot of, and which files it has.
 
 Encoded as compressed JSON, with a BLAKE2b beside it: whoever restores trusts neither the one nor
-the other before they agree (I10).
+the other before they agree (RULES.md#i10).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class CapturedQuery:
-    """The state of a query behind its batch ``number``, which came to ``digest`` (I6).
+    """The state of a query behind its batch ``number``, which came to ``digest`` (RULES.md#i6).
 
     ``lineage`` is that of the state, as QueryBase has it; ``digest`` is empty where the
     query had run no batch, or is not compared.
@@ -45,7 +45,7 @@ class CapturedQuery:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """As of ``position``, the lowest that a query still needs records behind (R28).
+    """As of ``position``, the lowest that a query still needs records behind (RULES.md#r28).
 
     ``application`` is the digest of the application, ``runtime`` names versions by component.
     """
@@ -85,7 +85,7 @@ def encode(manifest: Manifest) -> tuple[bytes, bytes]:
 
 
 def decode(encoded: bytes, digest: bytes) -> Manifest:
-    """Raises SnapshotDamaged, also when another version of the engine wrote it (R32)."""
+    """Raises SnapshotDamaged, also when another version of the engine wrote it (RULES.md#r32)."""
     if digest_of(encoded) != digest:
         raise SnapshotDamaged("its manifest is not what its digest says")
     try:

@@ -183,7 +183,7 @@ class Restoring:
     def _bring_state(
         self, manifest: Manifest, query: str, stamp: str, admitted: int, progress: Progress
     ) -> None:
-        """R23: under a lineage that began elsewhere, it is the state of something else."""
+        """RULES.md#r23: under a lineage that began elsewhere, it is the state of something else."""
         captured = {one.query: one for one in manifest.queries}.get(query)
         if captured is None or str(captured.lineage) != stamp.rpartition(":")[2]:
             raise SnapshotDamaged(f"it has no state of query {query} as the journal knows it")
@@ -211,7 +211,8 @@ class Restoring:
         download(self.store, rest, self.places.coming, progress)
 
     def _make_journal(self, manifest: Manifest) -> None:
-        """Of a new id, since no word on the old one holds (R8); it begins behind the base."""
+        """Of a new id, since no word on the old one holds (RULES.md#r8); it begins behind the
+        base."""
         coming = self.places.coming
         try:
             base = base_file.decode((coming / base_file.NAME).read_bytes()).base
@@ -261,7 +262,7 @@ def finish(places: Places) -> bool:
 
 
 def _keep_what_was_given_up(places: Places) -> None:
-    """R26: set aside, not deleted; also what earlier failovers gave up."""
+    """RULES.md#r26: set aside, not deleted; also what earlier failovers gave up."""
     for file in (places.home / JOURNAL).glob(f"*{GIVEN_UP_SUFFIX}"):
         if (places.whole / JOURNAL).is_dir():
             file.rename(places.whole / JOURNAL / file.name)

@@ -1,4 +1,5 @@
-"""Whether a revision could be restored: every chunk that it names is there, and sound (I10)."""
+"""Whether a revision could be restored: every chunk that it names is there, and sound
+(RULES.md#i10)."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ def distrust_damaged(
 ) -> dict[bytes, str]:
     """The chunks that are not there or not sound, each with what is wrong.
 
-    All count as missing from now on, so that the next snapshot stores them anew (I10).
+    All count as missing from now on, so that the next snapshot stores them anew (RULES.md#i10).
     """
     wrong = dict[bytes, str]()
     for portion, found in in_portions(manifest.digests, store.chunks, progress):

@@ -3,8 +3,8 @@
 It decides little and imports next to nothing, since it lives as long as the node does. The node
 process reads and checks the config, and says over a pipe of its own what the supervisor needs of
 it, and which query process it wants. What the supervisor adds is certainty about death: a query
-process counts as gone only when no process of its session is left (R20), and the lease is released
-the moment the node process has been reaped. It holds no state that a restart would miss.
+process counts as gone only when no process of its session is left (RULES.md#r20), and the lease is
+released the moment the node process has been reaped. It holds no state that a restart would miss.
 """
 
 from __future__ import annotations

@@ -259,7 +259,7 @@ def _decoded(frames: bytes) -> Iterator[Record]:
 
 
 def _check_same(record: Record, head: bytes) -> None:
-    """This node's journal must end up with the very bytes that the peer's has (I8)."""
+    """This node's journal must end up with the very bytes that the peer's has (RULES.md#i8)."""
     try:
         same = written_frame(record).head == head
     except (TypeError, ValueError, UnicodeError, struct.error):

@@ -13,7 +13,7 @@ from ha_engine.sync.codec import MalformedFrame
 from ha_engine.v1 import sync_pb2 as pb
 
 PROTOCOL_MIN, PROTOCOL_MAX = 1, 1
-"""Versions of sync.proto that this engine speaks (R32)."""
+"""Versions of sync.proto that this engine speaks (RULES.md#r32)."""
 
 _SHORT = 8
 _TEXT_MAX = 300

@@ -1,4 +1,4 @@
-"""Who works in a node's directory: one process at a time, and which one it was (R2)."""
+"""Who works in a node's directory: one process at a time, and which one it was (RULES.md#r2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which processes belong to a query process, and how to be sure that none is left (R20).
+"""Which processes belong to a query process, and how to be sure that none is left (RULES.md#r20).
 
 PySpark's daemon makes process groups of its own and its source runner outlives the driver, so
 neither the process group nor the pid says enough: a process belongs if it is in the session, or if

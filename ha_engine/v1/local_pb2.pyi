@@ -100,7 +100,7 @@ class RunQuery(_message.Message):
     must_resume: _builtins.bool
     """The state began under other code: a missing checkpoint cannot be replaced by a replay."""
     digest: _builtins.str
-    """Of the query's definition: the query process runs no other one under this version (R23)."""
+    """Of the query's definition: the query process runs no other one under this version (docs/RULES.md#r23)."""
     def __init__(
         self,
         *,

@@ -27,7 +27,7 @@ if _version_not_supported:
 
 class LocalStub:
     """Every call of the query process names its incarnation: the node refuses a caller that is not
-    the query process it knows (R19).
+    the query process it knows (docs/RULES.md#r19).
     """
 
     def __init__(self, channel):
@@ -70,7 +70,7 @@ class LocalStub:
 
 class LocalServicer:
     """Every call of the query process names its incarnation: the node refuses a caller that is not
-    the query process it knows (R19).
+    the query process it knows (docs/RULES.md#r19).
     """
 
     def Attend(self, request, context):
@@ -155,7 +155,7 @@ def add_LocalServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class Local:
     """Every call of the query process names its incarnation: the node refuses a caller that is not
-    the query process it knows (R19).
+    the query process it knows (docs/RULES.md#r19).
     """
 
     @staticmethod

@@ -30,7 +30,7 @@ GRPC_VERSION: str
 
 class LocalStub:
     """Every call of the query process names its incarnation: the node refuses a caller that is not
-    the query process it knows (R19).
+    the query process it knows (docs/RULES.md#r19).
     """
 
     @_typing.overload
@@ -50,7 +50,7 @@ class LocalStub:
 @_typing.type_check_only
 class LocalAsyncStub(LocalStub):
     """Every call of the query process names its incarnation: the node refuses a caller that is not
-    the query process it knows (R19).
+    the query process it knows (docs/RULES.md#r19).
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -66,7 +66,7 @@ class LocalAsyncStub(LocalStub):
 
 class LocalServicer(metaclass=_abc_1.ABCMeta):
     """Every call of the query process names its incarnation: the node refuses a caller that is not
-    the query process it knows (R19).
+    the query process it knows (docs/RULES.md#r19).
     """
 
     @_abc_1.abstractmethod

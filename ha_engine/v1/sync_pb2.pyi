@@ -149,7 +149,7 @@ class Hello(_message.Message):
     RUNTIME_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
     protocol_min: _builtins.int
-    """Versions of this protocol that the sender speaks; the highest that both speak is used (R32)."""
+    """Versions of this protocol that the sender speaks; the highest that both speak is used (docs/RULES.md#r32)."""
     protocol_max: _builtins.int
     engine: _builtins.str
     group: _builtins.str

@@ -139,7 +139,7 @@ async def test_a_batch_that_comes_out_differently_is_a_mismatch(local: Local) ->
 
 
 async def test_a_batch_that_is_made_again_tells_what_it_came_to(local: Local) -> None:
-    """I6: the process that made it first may have ended before it told that."""
+    """RULES.md#i6: the process that made it first may have ended before it told that."""
     await local.stub.AdmitBatch(local.pending(1))
     admitted, again = local.outbox.batch("q", 1), local.pending(1)
     assert admitted is not None

@@ -51,7 +51,7 @@ def test_that_of_the_next_process_is_left_alone(store: PostgresLeaseStore, tmp_p
 
 def test_a_row_of_the_past_is_left_alone(store: PostgresLeaseStore, tmp_path: Path) -> None:
     """The database was restored from its backup. The member that the row lists still may have been
-    written out since, and a write of ours would make the row look new to it (R5)."""
+    written out since, and a write of ours would make the row look new to it (RULES.md#r5)."""
     before = held(store)
     data = DataDirectory(tmp_path, "the-next-one")
     data.keep(HighWater(before.epoch, before.version + 1, store.identity()))

@@ -1,4 +1,4 @@
-"""A difference between the nodes outlives the process that found it (R10)."""
+"""A difference between the nodes outlives the process that found it (RULES.md#r10)."""
 
 from __future__ import annotations
 

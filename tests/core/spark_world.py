@@ -224,7 +224,8 @@ class SparkWorld:
         return True
 
     def _is_fenced(self, key: QuerySink) -> bool:
-        """R24: a ledger above the publisher's epoch ends its delivery, and tells the core."""
+        """RULES.md#r24: a ledger above the publisher's epoch ends its delivery, and tells the
+        core."""
         ledger = self.ledgers[key]
         if self.publishing is None or ledger.epoch <= self.publishing:
             return False

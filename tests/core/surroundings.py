@@ -33,7 +33,7 @@ QuerySink = tuple[str, str]
 
 @dataclass
 class LeaseTable:
-    """The group's one row, changed by compare-and-set on (holder, epoch, version) (R1).
+    """The group's one row, changed by compare-and-set on (holder, epoch, version) (RULES.md#r1).
 
     It refuses what the real table's constraints and trigger refuse. ``history`` holds every row
     that was written, ``lines`` the changes of holder or epoch among them.
@@ -188,7 +188,8 @@ class Checkpoint:
 
 @dataclass
 class RunningQuery:
-    """A query of the living query process; its sources are asked one after the other (R18)."""
+    """A query of the living query process; its sources are asked one after the other
+    (RULES.md#r18)."""
 
     lineage: str
     checkpoint: Checkpoint
@@ -211,7 +212,7 @@ class Spark:
 
 @dataclass
 class Ledger:
-    """A sink's row for one query: epoch and batch move together with the rows (R24)."""
+    """A sink's row for one query: epoch and batch move together with the rows (RULES.md#r24)."""
 
     epoch: int = 0
     batch: int = 0
@@ -225,7 +226,7 @@ class Ledger:
 class Surroundings:
     """What the nodes of one group share: the lease row, the sinks, and what each batch came to.
 
-    ``batches[query][n]`` is the content of batch n on whichever node ran it first (I6).
+    ``batches[query][n]`` is the content of batch n on whichever node ran it first (RULES.md#i6).
     """
 
     table: LeaseTable = field(default_factory=LeaseTable)

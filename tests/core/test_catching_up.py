@@ -184,7 +184,7 @@ def test_the_active_rests_while_a_members_queries_start_and_not_for_ever() -> No
 
 
 def test_records_are_kept_for_who_gets_on_and_not_for_who_comes_back_no_further() -> None:
-    """R29: one that dies at each start would fill the disk of the one that works."""
+    """RULES.md#r29: one that dies at each start would fill the disk of the one that works."""
     leading = Leading(ME, 1, PeerTiming(0.2, 2.0), 0.0, ["b"], 0)
     peer, now = leading.peers["b"], 0.0
     for _ in range(20):

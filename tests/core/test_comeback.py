@@ -1,4 +1,5 @@
-"""A query that begins anew behind batches that this node never ran (R19, R23, R28)."""
+"""A query that begins anew behind batches that this node never ran (RULES.md#r19, RULES.md#r23,
+RULES.md#r28)."""
 
 from __future__ import annotations
 
@@ -90,7 +91,7 @@ def test_who_lacks_nothing_since_a_record_begins_the_query_anew_knows_it_after_a
 
 
 def test_a_skip_of_a_batch_that_the_new_state_has_behind_it_is_forgotten() -> None:
-    """R12. Live and when the records are read again, trimmed or not."""
+    """RULES.md#r12. Live and when the records are read again, trimmed or not."""
     bodies = [FIRST, Mark("q", 1, 1), Mark("q", 2, 2), Skip("q", 2, "operator", "why"), anew(2, 2)]
     one = deployment()
     take(one, bodies)

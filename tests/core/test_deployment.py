@@ -36,8 +36,8 @@ def test_the_state_of_who_wrote_a_change_that_keeps_it_goes_on() -> None:
 
 
 def test_the_state_of_another_does_not_since_it_may_lack_batches_of_the_old_code() -> None:
-    """R23. 1. b stands at batch 8, a at batch 10. 2. a goes on under changed code, behind 10. 3. b
-    would run 9 and 10 with that: its state would be another."""
+    """RULES.md#r23. 1. b stands at batch 8, a at batch 10. 2. a goes on under changed code, behind
+    10. 3. b would run 9 and 10 with that: its state would be another."""
     assert states(deployed(("a", False), ("b", False), mine=False)) == ("journal:2",)
 
 

@@ -1,4 +1,5 @@
-"""A member that joins hears what the batches came to which it has yet to run (I6, R10)."""
+"""A member that joins hears what the batches came to which it has yet to run (RULES.md#i6,
+RULES.md#r10)."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def holds(world: World) -> bool:
 
 
 def peer_joins(world: World) -> None:
-    """It is linked; the holder finds that it has everything, and records it (R9)."""
+    """It is linked; the holder finds that it has everything, and records it (RULES.md#r9)."""
     if world.alive:
         world.ghost.link()
         world.settle()
@@ -96,7 +96,7 @@ def operator_pauses(world: World) -> None:
 
 
 def database_fails_over(world: World) -> None:
-    """To a standby that had not got the latest writes (I13)."""
+    """To a standby that had not got the latest writes (RULES.md#i13)."""
     history = world.table.history
     world.set_row(history[max(0, len(history) - 3)])
 
@@ -325,7 +325,7 @@ class EveryHistory(RuleBasedStateMachine):
         world.settle()
 
     def _repair_row(self) -> None:
-        """Nodes are stopped before anybody writes the row by hand (R26)."""
+        """Nodes are stopped before anybody writes the row by hand (RULES.md#r26)."""
         world, row = self.world, self.world.table.row
         epoch = max([0, *(ledger.epoch for ledger in world.ledgers.values())])
         highest = max(world.table.highest, world.read_max, (epoch, 0))
@@ -369,8 +369,9 @@ DIES = {"query_process_dies": False, "released": True, "tail_kept": 1}
 
 
 def test_a_query_that_lacks_events_does_not_run_before_it_begins_anew() -> None:
-    """R23, R28. It left the application, the events that it has not read were trimmed, and it comes
-    back: until a record says where it begins, its old version is not in force."""
+    """RULES.md#r23, RULES.md#r28. It left the application, the events that it has not read were
+    trimmed, and it comes back: until a record says where it begins, its old version is not in
+    force."""
     machine = EveryHistory()
     machine.the_node_process_is_killed(**DIES)
     machine.start_with_another_application("add")
@@ -383,9 +384,9 @@ def test_a_query_that_lacks_events_does_not_run_before_it_begins_anew() -> None:
 
 
 def test_who_begins_anew_behind_a_batch_that_was_never_run_goes_on() -> None:
-    """R19, R28. 1. A batch of a query is cut, and the query leaves the application before it runs.
-    2. Its events are trimmed. 3. It comes back and begins anew: the next batch that it admits
-    must follow the last one that the outbox has."""
+    """RULES.md#r19, RULES.md#r28. 1. A batch of a query is cut, and the query leaves the
+    application before it runs. 2. Its events are trimmed. 3. It comes back and begins anew: the
+    next batch that it admits must follow the last one that the outbox has."""
     machine = EveryHistory()
     machine.the_node_process_is_killed(**DIES)
     machine.start_with_another_application("add")
@@ -401,8 +402,8 @@ def test_who_begins_anew_behind_a_batch_that_was_never_run_goes_on() -> None:
 
 
 def test_a_skip_of_a_batch_that_is_trimmed_is_forgotten_after_a_restart_too() -> None:
-    """R12. The record of the skip is behind the records that are trimmed, its batch is among
-    them."""
+    """RULES.md#r12. The record of the skip is behind the records that are trimmed, its batch is
+    among them."""
     machine = EveryHistory()
     machine.good_times(finished=False, sizes=[1])
     machine.a_snapshot_is_asked_for()
@@ -413,8 +414,8 @@ def test_a_skip_of_a_batch_that_is_trimmed_is_forgotten_after_a_restart_too() ->
 
 
 def test_a_query_that_ran_no_batch_since_it_was_reset_has_no_state_to_keep() -> None:
-    """R23. 1. A batch is cut. 2. The query is changed and reset, and its node dies before it runs
-    that batch. 3. It is changed again, and is to keep its state."""
+    """RULES.md#r23. 1. A batch is cut. 2. The query is changed and reset, and its node dies before
+    it runs that batch. 3. It is changed again, and is to keep its state."""
     machine = EveryHistory()
     machine.good_times(finished=False, sizes=[1])
     machine.the_node_process_is_killed(**DIES)
@@ -427,8 +428,8 @@ def test_a_query_that_ran_no_batch_since_it_was_reset_has_no_state_to_keep() -> 
 
 
 def test_no_checkpoint_is_of_a_change_that_a_crash_has_undone() -> None:
-    """R23. 1. A query is changed and keeps its state; the record is not on the disk. 2. It runs,
-    and its checkpoint is of that record. 3. The node dies, and the record is gone."""
+    """RULES.md#r23. 1. A query is changed and keeps its state; the record is not on the disk. 2. It
+    runs, and its checkpoint is of that record. 3. The node dies, and the record is gone."""
     machine = EveryHistory()
     machine.start_with_another_application("keep")
     machine.good_times(finished=False, sizes=[1])

@@ -46,8 +46,8 @@ def with_a_wish() -> Core:
 
 
 def test_what_one_holder_called_committed_is_not_committed_under_the_next() -> None:
-    """I5, R26. 1. A follower hears how far its holder is, and lacks some. 2. An operator gives that
-    up. 3. Under a later epoch other records get those numbers."""
+    """RULES.md#i5, RULES.md#r26. 1. A follower hears how far its holder is, and lacks some. 2. An
+    operator gives that up. 3. Under a later epoch other records get those numbers."""
     core = follower()
     follow(core, 1)
     hear(core, say.Heartbeat(1, committed=200))
@@ -63,7 +63,8 @@ def test_what_one_holder_called_committed_is_not_committed_under_the_next() -> N
 
 
 def test_a_snapshot_is_told_of_to_who_wished_for_it() -> None:
-    """R28: requests are counted by epoch, and what came of an earlier one stands elsewhere."""
+    """RULES.md#r28: requests are counted by epoch, and what came of an earlier one stands
+    elsewhere."""
     core = follower()
     follow(core, 1)
     first, second = (Cut(1, Position(1, n), (), Position(1, n)) for n in (1, 2))
@@ -95,8 +96,8 @@ def test_a_wish_ends_with_the_link_and_with_the_epoch_in_which_it_was_told(
 
 
 def test_what_a_late_follow_wants_given_up_is_not_when_records_go_on() -> None:
-    """I14. 1. A Follow that answers an earlier moment says: begin from a snapshot. 2. There is
-    none. 3. Records of the same holder continue this journal."""
+    """RULES.md#i14. 1. A Follow that answers an earlier moment says: begin from a snapshot. 2.
+    There is none. 3. Records of the same holder continue this journal."""
     core = follower()
     core.step(1.0, on.LeaseRead(LeaseRow("group-1", Holder("a", "p1"), 1, 1, ()), None))
     follow(core, 1)

@@ -1,4 +1,4 @@
-"""What a ledger says of batches that this node never made (I7)."""
+"""What a ledger says of batches that this node never made (RULES.md#i7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a member may promise, though it has tried to acquire (R16), and when it may acquire (R4)."""
+"""What a member may promise, though it has tried to acquire (RULES.md#r16), and when it may acquire
+(RULES.md#r4)."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ def test_an_acquire_that_was_denied_binds_nobody_and_what_was_tried_before_still
 
 
 def test_a_row_that_another_made_excludes_the_one_that_this_node_would_have_made() -> None:
-    """R26: whoever knew of a higher version than the other need not wait until that is reached."""
+    """RULES.md#r26: whoever knew of a higher version than the other need not wait until that is
+    reached."""
     lease = Lease(Holder("b", "p2"), B, LeaseTiming(3.0, 0.8, 0.4), HighWater(7, 900, IDENTITY))
     lease.sent(1.0)
     lease.saw(1.1, None, IDENTITY)
@@ -64,8 +66,8 @@ def test_a_row_that_another_made_excludes_the_one_that_this_node_would_have_made
 
 
 def test_a_row_that_takes_the_version_of_a_lost_one_stands_still_from_its_own_time_on() -> None:
-    """R4. 1. A renewal is read, and a failover of the database loses it. 2. The holder renews
-    again, within its authority, and gets the same version."""
+    """RULES.md#r4. 1. A renewal is read, and a failover of the database loses it. 2. The holder
+    renews again, within its authority, and gets the same version."""
     lease = Lease(Holder("b", "p2"), B, LeaseTiming(3.0, 0.8, 0.4), HighWater())
     read(lease, 1.0, ROW)
     later = DatabaseIdentity(IDENTITY.system_identifier, "00000002")
@@ -75,7 +77,8 @@ def test_a_row_that_takes_the_version_of_a_lost_one_stands_still_from_its_own_ti
 
 
 def test_one_counts_for_who_has_the_journal_of_who_gave_it() -> None:
-    """R16, I2: a node that lost its disk knows of no acquisition that it made before."""
+    """RULES.md#r16, RULES.md#i2: a node that lost its disk knows of no acquisition that it made
+    before."""
     leading = Leading(A, 1, PeerTiming(0.2, 2.0), 0.0, ["b"], 0)
     list(leading.tick(1.0, 0, 0, 0, asks=True))
     leading.promised("b", say.Promise(1, 1, "jb-2"))

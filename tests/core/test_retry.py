@@ -1,4 +1,4 @@
-"""A FAILED query that an operator revives without giving its batch up (I15)."""
+"""A FAILED query that an operator revives without giving its batch up (RULES.md#i15)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A member whose disk is nearly full (R30): named to whoever takes events, never written out."""
+"""A member whose disk is nearly full (RULES.md#r30): named to whoever takes events, never written
+out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Merged runs of events against the plain list of all records (I6)."""
+"""Merged runs of events against the plain list of all records (RULES.md#i6)."""
 
 from __future__ import annotations
 

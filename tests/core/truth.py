@@ -96,8 +96,8 @@ class Truth:
             self._acquire(action)
 
     def _puts_back(self, wanted: LeaseRow) -> bool:
-        """R5, R6: the holder of the newest row, alone in sync or sure that nobody can have acquired
-        since, writes it again, an epoch higher."""
+        """RULES.md#r5, RULES.md#r6: the holder of the newest row, alone in sync or sure that nobody
+        can have acquired since, writes it again, an epoch higher."""
         world, history = self.world, self.world.table.history
         newest = max(history, key=lambda row: (row.epoch, row.version), default=None)
         if newest is None or newest.holder != world.me:
@@ -124,7 +124,7 @@ class Truth:
             require(still >= world.timing.ttl - 1e-9, "R4", f"acquired after {still} s")
 
     def _force(self, action: do.WriteLease) -> None:
-        """R26: an operator may, where nobody else can act."""
+        """RULES.md#r26: an operator may, where nobody else can act."""
         expected, wanted, world = action.expected, action.wanted, self.world
         require(wanted.in_sync == (world.member,), "R3", "forced and kept others in sync")
         require(not expected.paused, "R7", "forced while paused")
@@ -250,7 +250,7 @@ class Truth:
 
     def _events_for(self, query: str) -> set[Position]:
         """From where it began, but for those that it lacked when it came back into the application
-        and began anew, since they were trimmed meanwhile (R23)."""
+        and began anew, since they were trimmed meanwhile (RULES.md#r23)."""
         disk, streams, run = self.world.disk, self.world.plans[query].streams, self.world.batches
         by_mark, come_to = dict[int, set[Position]](), None
         for record in disk.records:

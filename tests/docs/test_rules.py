@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -111,6 +113,30 @@ def test_every_citation_within_the_page_names_a_rule() -> None:
     cited = _CITED_WITHIN.findall(RULES.read_text())
     assert cited
     assert sorted(set(cited) - set(anchors())) == []
+
+
+def test_no_comment_or_docstring_cites_a_rule_without_its_anchor() -> None:
+    """Numbers in other strings are data: which rule a mutant breaks, for example."""
+    bare = [
+        f"{shown(file)}:{line}: {found[0]}"
+        for name in ("ha_engine", "tests", "benchmarks")
+        for file in (ROOT / name).rglob("*.py")
+        for line, text in _prose(file)
+        for found in [_NUMBER.search(text)]
+        if found and found[0] in NUMBERS
+    ]
+    assert bare == []
+
+
+def _prose(file: Path) -> Iterator[tuple[int, str]]:
+    """Comments and docstrings of a module, each with its first line."""
+    source = file.read_text()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            yield node.lineno, str(node.value.value)
 
 
 def test_no_page_cites_a_rule_without_a_link() -> None:

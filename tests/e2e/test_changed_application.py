@@ -1,4 +1,4 @@
-"""A query is changed on two nodes, of which one is behind, and keeps its state (R23)."""
+"""A query is changed on two nodes, of which one is behind, and keeps its state (RULES.md#r23)."""
 
 from __future__ import annotations
 

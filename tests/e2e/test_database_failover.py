@@ -1,4 +1,4 @@
-"""PostgreSQL fails over to an asynchronous standby that missed the last writes (R5).
+"""PostgreSQL fails over to an asynchronous standby that missed the last writes (RULES.md#r5).
 
 What it missed is that the passive left in-sync: by the row that comes back, the passive might take
 over, and it lacks what was acked since. Two real nodes, without Spark.

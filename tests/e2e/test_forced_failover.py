@@ -74,7 +74,8 @@ def test_an_operator_gives_up_what_the_lost_node_had_and_it_is_kept(pair: Pair) 
 def test_batches_go_on_above_those_that_the_lost_node_had_published(
     node_database: str, tmp_path: Path
 ) -> None:
-    """R26: with a number that a sink has had, rows of the new history would never get there."""
+    """RULES.md#r26: with a number that a sink has had, rows of the new history would never get
+    there."""
 
     def published(node: NodeUnderTest) -> int:
         return int((node.status() or {})["queries"]["copies"]["published"]["table"])

@@ -1,4 +1,5 @@
-"""A passive whose disk is nearly full stops producers, and nothing else (R30). Without Spark."""
+"""A passive whose disk is nearly full stops producers, and nothing else (RULES.md#r30). Without
+Spark."""
 
 from __future__ import annotations
 

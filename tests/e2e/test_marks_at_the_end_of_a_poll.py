@@ -1,4 +1,5 @@
-"""A join's two sources poll for marks one after the other; marks come as a poll runs out (R18).
+"""A join's two sources poll for marks one after the other; marks come as a poll runs out
+(RULES.md#r18).
 
 In Spark, one source of a batch may answer with a new mark and the other with the old one, if the
 mark comes between the two. Then one node cuts a batch where the other does not, and batches of a

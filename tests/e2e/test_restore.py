@@ -58,7 +58,7 @@ def test_a_node_whose_disk_was_wiped_restores_and_takes_over(
         verified = command("snapshot", "verify", "-c", config)
         assert (verified.code, verified.out) == (0, f"revision {second['id']}: whole\n")
 
-        # R29: both let go of what that revision makes needless.
+        # RULES.md#r29: both let go of what that revision makes needless.
         wait_until(lambda: 0 < base_of(active) <= second["sequence"], within=60, every=0.2)
         wait_until(lambda: 0 < base_of(passive) <= second["sequence"], within=60, every=0.2)
         passive.kill_everything()

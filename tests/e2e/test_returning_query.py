@@ -1,5 +1,5 @@
 """A query leaves the application with a batch that it never ran, and comes back when that batch's
-events are trimmed (R23, R28)."""
+events are trimmed (RULES.md#r23, RULES.md#r28)."""
 
 from __future__ import annotations
 

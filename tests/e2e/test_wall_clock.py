@@ -1,4 +1,5 @@
-"""A host's clock is an hour off, and jumps: no lease, takeover or ack notices (I2, R4).
+"""A host's clock is an hour off, and jumps: no lease, takeover or ack notices (RULES.md#i2,
+RULES.md#r4).
 
 Two real nodes, without Spark. The wall clock of one is ten minutes late when it starts, and an hour
 early two seconds later.

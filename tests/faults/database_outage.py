@@ -1,4 +1,5 @@
-"""The lease's database is away under load, and then takes the active with it (I12, R16).
+"""The lease's database is away under load, and then takes the active with it (RULES.md#i12,
+RULES.md#r16).
 
     python -m tests.faults.database_outage [--seconds 60] [--spark]
 

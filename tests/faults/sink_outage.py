@@ -4,7 +4,7 @@
 
 One real node takes flights as fast as it lets them in, while the server of its sink is stopped for
 the given time. With ``--shared`` the lease is in the same server, so the node must go on without
-it: it is the only in-sync member (R15).
+it: it is the only in-sync member (RULES.md#r15).
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ def test_a_switchover_a_dead_spark_and_a_lost_node_lose_and_double_nothing(
 def test_each_fault_of_the_active_loses_and_doubles_nothing(
     later_release: Path, tmp_path: Path, database_url: str
 ) -> None:
-    """Nodes that come back do so with a later release, which must work with the one before (R32):
-    two of the kinds of faults leave a node to be started again."""
+    """Nodes that come back do so with a later release, which must work with the one before
+    (RULES.md#r32): two of the kinds of faults leave a node to be started again."""
     faults = in_random_order(8, seed=14)
     report = run_failovers(tmp_path, database_url, faults, later=later_release)
     assert report.wrong == []

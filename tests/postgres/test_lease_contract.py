@@ -79,8 +79,8 @@ def test_a_row_is_created_once(store: Store) -> None:
 
 
 def test_a_row_for_another_database_is_not_created(store: Store) -> None:
-    """R5. 1. A node reads that there is no row, and sleeps. 2. Another one creates it, and the
-    database fails over without that. 3. The first one wakes up, and there is none as before."""
+    """RULES.md#r5. 1. A node reads that there is no row, and sleeps. 2. Another one creates it, and
+    the database fails over without that. 3. The first one wakes up, and there is none as before."""
     here = store.identity()
     for strange in (replace(here, timeline="0000000F"), replace(here, system_identifier="7")):
         assert store.create(replace(HELD, identity=strange)) is None
@@ -101,7 +101,8 @@ def test_the_identity_stays_the_same(opening: Opening) -> None:
     assert opening().identity() == opening().identity()
 
 
-# -- compare-and-set (R1) --------------------------------------------------------------------------
+# -- compare-and-set (RULES.md#r1)
+# --------------------------------------------------------------------------
 
 
 def test_of_many_who_acquire_one_wins_each_version(opening: Opening) -> None:
@@ -312,7 +313,8 @@ def test_an_outage_of_an_epoch_that_nobody_held_changes_nothing(store: Store) ->
 
 
 def test_a_write_for_another_database_changes_nothing(store: Store) -> None:
-    """R5. 1. A row is read, and its reader sleeps. 2. The database fails over meanwhile."""
+    """RULES.md#r5. 1. A row is read, and its reader sleeps. 2. The database fails over
+    meanwhile."""
     here = store.identity()
     store.create(replace(HELD, identity=here))
     row = store.read()

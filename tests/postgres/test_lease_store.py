@@ -53,7 +53,7 @@ def store(engine: Engine, opened: Opening) -> PostgresLeaseStore:
 def test_a_write_is_on_the_disk_when_it_is_confirmed_whatever_the_role_is_set_to(
     engine: Engine, database_url: str
 ) -> None:
-    """R5: a crash of the server would lose it without a new timeline."""
+    """RULES.md#r5: a crash of the server would lose it without a new timeline."""
     with engine.begin() as connection:
         connection.execute(text("ALTER ROLE CURRENT_USER SET synchronous_commit = off"))
     try:

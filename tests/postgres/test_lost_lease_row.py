@@ -1,4 +1,5 @@
-"""A row that the database lost is put back by its holder, past the table's own guards (R5, R6)."""
+"""A row that the database lost is put back by its holder, past the table's own guards (RULES.md#r5,
+RULES.md#r6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A pause is one flag of the lease row, set without disturbing anything else of it (R7)."""
+"""A pause is one flag of the lease row, set without disturbing anything else of it
+(RULES.md#r7)."""
 
 from __future__ import annotations
 

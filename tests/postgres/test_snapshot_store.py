@@ -248,7 +248,7 @@ def test_groups_share_chunks_and_see_only_their_own_revisions(
 def test_a_chunk_that_is_about_to_be_collected_is_reported_missing(
     store: SnapshotStore, engine: Engine
 ) -> None:
-    """R29: whichever comes first, a draft never refers to a chunk that goes."""
+    """RULES.md#r29: whichever comes first, a draft never refers to a chunk that goes."""
     shown(store, "a")
     store.forget(keep=0)
     with engine.begin() as connection:

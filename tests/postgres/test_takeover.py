@@ -145,8 +145,8 @@ async def test_the_outage_that_a_new_holder_measured_is_in_the_history(
 async def test_what_is_tried_is_on_disk_before_it_is_sent(
     driver: Driver, store: PostgresLeaseStore
 ) -> None:
-    """R16: the process that comes after this one must know of it. But a renewal waits for no disk,
-    or a slow one would cost the lease."""
+    """RULES.md#r16: the process that comes after this one must know of it. But a renewal waits for
+    no disk, or a slow one would cost the lease."""
     overtaking = Overtaking(driver, store)
     await take_over(driver, overtaking, store, overtaking.edge)
     assert overtaking.by_acquire == [False]

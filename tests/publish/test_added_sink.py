@@ -1,4 +1,5 @@
-"""A sink that the application did not have from the beginning: real outbox, real database (R25)."""
+"""A sink that the application did not have from the beginning: real outbox, real database
+(RULES.md#r25)."""
 
 from __future__ import annotations
 

@@ -128,7 +128,8 @@ async def test_a_second_start_goes_on_from_the_ledger(database_url: str, opened:
 async def test_what_the_ledger_says_is_told_under_each_epoch(
     database_url: str, opened: Opening
 ) -> None:
-    """R26: who acts under a forced epoch cuts no batch before, though its ledger has not moved."""
+    """RULES.md#r26: who acts under a forced epoch cuts no batch before, though its ledger has not
+    moved."""
     node = opened(database_url)
     node.admit(1)
     node.publisher.start(1)

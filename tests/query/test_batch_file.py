@@ -1,4 +1,4 @@
-"""The outbox file, and the digest by which nodes compare batches (I6)."""
+"""The outbox file, and the digest by which nodes compare batches (RULES.md#i6)."""
 
 from __future__ import annotations
 

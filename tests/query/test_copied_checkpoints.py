@@ -1,4 +1,5 @@
-"""R21: a checkpoint that was copied as of a batch, while later ones ran, goes on behind it."""
+"""RULES.md#r21: a checkpoint that was copied as of a batch, while later ones ran, goes on behind
+it."""
 
 from __future__ import annotations
 

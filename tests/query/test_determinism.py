@@ -1,4 +1,4 @@
-"""What would answer differently on another node is refused by name, with advice (I6)."""
+"""What would answer differently on another node is refused by name, with advice (RULES.md#i6)."""
 
 from __future__ import annotations
 

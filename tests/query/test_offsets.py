@@ -1,4 +1,5 @@
-"""A batch's number is the mark that all its sources name, read from Spark's own log (R18)."""
+"""A batch's number is the mark that all its sources name, read from Spark's own log
+(RULES.md#r18)."""
 
 from __future__ import annotations
 

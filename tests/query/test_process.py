@@ -93,7 +93,8 @@ def started(node: LocalNode) -> subprocess.Popen[bytes]:
 
 
 def session_of(leader: int) -> list[psutil.Process]:
-    """Every living process of its session, workers that changed their group included (R20)."""
+    """Every living process of its session, workers that changed their group included
+    (RULES.md#r20)."""
     found = []
     for one in psutil.process_iter():
         try:

@@ -1,4 +1,5 @@
-"""The gate over a real journal: all or nothing, once, and only when committed (I3, I11)."""
+"""The gate over a real journal: all or nothing, once, and only when committed (RULES.md#i3,
+RULES.md#i11)."""
 
 from __future__ import annotations
 

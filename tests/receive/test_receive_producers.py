@@ -1,4 +1,4 @@
-"""The producer table against a model that remembers everything (I11, R27)."""
+"""The producer table against a model that remembers everything (RULES.md#i11, RULES.md#r27)."""
 
 from __future__ import annotations
 

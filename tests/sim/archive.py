@@ -52,8 +52,8 @@ class Archive:
         self._epoch_of_loss = self.group.around.table.highest[0]
 
     def require_kept(self, node: SimNode, through: Position) -> None:
-        """R29: a holder lets go only of what a revision has that is there; one that held the lease
-        when the database lost something has not heard of that yet."""
+        """RULES.md#r29: a holder lets go only of what a revision has that is there; one that held
+        the lease when the database lost something has not heard of that yet."""
         if node.core.tenure is None or node.core.epoch <= self._epoch_of_loss:
             return
         stands = [
@@ -157,7 +157,7 @@ def _up_to(batches: dict[int, Content], number: int) -> dict[int, Content]:
 
 
 def _disk_of(node: SimNode, revision: Revision) -> Disk:
-    """A journal of a new id that begins behind the base (R8)."""
+    """A journal of a new id that begins behind the base (RULES.md#r8)."""
     node.disks += 1
     numbers, through = dict(revision.cut.batches), revision.cut.position.sequence
     journal_id = f"{node.node}-{node.disks}"
@@ -181,7 +181,7 @@ def _disk_of(node: SimNode, revision: Revision) -> Disk:
 
 
 def require_out_of_sync(node: SimNode) -> None:
-    """R8: nobody counts on what is taken away here."""
+    """RULES.md#r8: nobody counts on what is taken away here."""
     newest = node.group.facts.newest
     member = Member(node.node, node.disk.journal_id)
     listed = newest.in_sync if newest is not None else ()

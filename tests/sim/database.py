@@ -108,7 +108,8 @@ class Database:
     # -- faults ------------------------------------------------------------------------------------
 
     def fail_over(self, writes_lost: int) -> None:
-        """To a standby that had not got the newest writes; its timeline is a new one (I13)."""
+        """To a standby that had not got the newest writes; its timeline is a new one
+        (RULES.md#i13)."""
         self.generation += 1
         system, timeline = self.table.identity.system_identifier, self.table.identity.timeline
         self.table.identity = DatabaseIdentity(system, f"{int(timeline, 16) + 1:08X}")
@@ -120,7 +121,7 @@ class Database:
         self.group.facts.failed_over()
 
     def release(self, dead: tuple[str, str]) -> None:
-        """The supervisor of a node process that is certainly dead (R3)."""
+        """The supervisor of a node process that is certainly dead (RULES.md#r3)."""
         kept = self.group.nodes[dead[0]].disk.high_water or HighWater()
         free = kept.freed(self.table.row, Holder(*dead), self.table.identity)
         if free is not None and self.reaches(dead[0]):

@@ -1,6 +1,7 @@
 """The publisher of one node: calls to sinks that take a while, fail, or land after their deadline.
 
-The authority is asked for before a call is sent, and the ledger decides when it lands (R17, R24).
+The authority is asked for before a call is sent, and the ledger decides when it lands
+(RULES.md#r17, RULES.md#r24).
 """
 
 from __future__ import annotations

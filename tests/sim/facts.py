@@ -43,11 +43,11 @@ class Facts:
         self.submitted: dict[tuple[str, int], Position] = {}
         self.marks: dict[tuple[str, int], Position] = {}
         self.trimmed: dict[tuple[str, str], int] = {}
-        # Log matching: what stands at a position, and what stands before it (I8).
+        # Log matching: what stands at a position, and what stands before it (RULES.md#i8).
         self._records: dict[Position, tuple[Record, Position]] = {}
         self._promised: dict[str, tuple[float, int]] = {}
         self._bound_until: dict[str, float] = {}
-        # R26: committed records that an operator gave up, and the requests in them.
+        # RULES.md#r26: committed records that an operator gave up, and the requests in them.
         self.given_up: set[Position] = set()
         self.requests_given_up: set[tuple[str, int]] = set()
         # What the batches of given up marks came to: a later operator may bring them back.
@@ -59,7 +59,7 @@ class Facts:
 
     @property
     def regressed(self) -> bool:
-        """The database lost writes, or failed over and nobody has written since (R5)."""
+        """The database lost writes, or failed over and nobody has written since (RULES.md#r5)."""
         table = self.group.around.table
         if table.row is None or self.newest is None:
             return False
@@ -128,7 +128,7 @@ class Facts:
             self.group.count("switchovers" if successor else "failovers")
 
     def require_not_succeeded(self, node: SimNode, epoch: int, rule: str, said: str) -> None:
-        """I2, in true time: nobody acts once another acquisition took effect."""
+        """RULES.md#i2, in true time: nobody acts once another acquisition took effect."""
         later = {e: h for e, h in self.acquired.items() if e > epoch and h != node.me}
         require(not later, rule, f"{node.node} {said} under epoch {epoch} after {later}")
 
@@ -142,7 +142,7 @@ class Facts:
             self.group.count("promises given")
 
     def require_no_promise(self, node: SimNode, action: do.WriteLease) -> None:
-        """R16: a promise binds every acquire but one on release of its epoch."""
+        """RULES.md#r16: a promise binds every acquire but one on release of its epoch."""
         until, epoch = self._promised.get(node.node + node.me.process, (0.0, 0))
         released = action.expected.holder is None and action.expected.epoch == epoch
         require(released or node.now >= until, "R16", f"{node.node} broke its promise")
@@ -152,14 +152,15 @@ class Facts:
         return all(self._has_promised(member) for member in row.in_sync if member != me)
 
     def _has_promised(self, member: Member) -> bool:
-        """R4: a process that forgot it, since it was started again, waits as long anyway."""
+        """RULES.md#r4: a process that forgot it, since it was started again, waits as long
+        anyway."""
         node = self.group.nodes[member.node]
         return node.now < self._bound_until.get(node.node, 0.0)
 
     # -- records -----------------------------------------------------------------------------------
 
     def appended(self, node: SimNode, record: Record) -> None:
-        """I8: two journals that share a position share it and everything before it."""
+        """RULES.md#i8: two journals that share a position share it and everything before it."""
         records = node.disk.records
         before = records[-2].position if len(records) > 1 else ORIGIN
         require(record.position.sequence == len(records), "R12", "a gap in the journal")
@@ -170,7 +171,7 @@ class Facts:
         require(known[0] == record, "I8", f"two records at {record.position}")
 
     def committed_by(self, node: SimNode, sequence: int) -> None:
-        """I3, and nothing that is committed ever changes (I8, P1)."""
+        """RULES.md#i3, and nothing that is committed ever changes (RULES.md#i8, P1)."""
         records, have = node.disk.records, len(self.committed)
         shared = min(have, sequence)
         if shared:
@@ -240,7 +241,8 @@ class Facts:
                 batches.setdefault(mark.number, content)
 
     def require_everywhere(self, row: LeaseRow) -> None:
-        """I3: every journal that the row lists as in sync has every committed record, durably."""
+        """RULES.md#i3: every journal that the row lists as in sync has every committed record,
+        durably."""
         length = len(self.committed)
         for member in row.in_sync:
             disk = self.group.nodes[member.node].disk
@@ -268,7 +270,7 @@ class Facts:
         require(not lost, "I8", f"{node.node} cuts committed records {sorted(lost)[:3]}")
 
     def require_committed_mark(self, node: SimNode, mark: Mark) -> None:
-        """I5: before its batch starts, a mark is committed, on whichever node runs it."""
+        """RULES.md#i5: before its batch starts, a mark is committed, on whichever node runs it."""
         position = self.marks.get((mark.query, mark.number))
         require(position is not None, "I5", f"{mark} is answered and not committed")
         assert position is not None

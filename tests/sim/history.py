@@ -104,7 +104,8 @@ def _act_as_operator(group: Group, seconds: float) -> None:
 
 
 def _repair_row(group: Group) -> None:
-    """R5: nobody is left who may rewrite it. All stop, then the newest row is written by hand."""
+    """RULES.md#r5: nobody is left who may rewrite it. All stop, then the newest row is written by
+    hand."""
     group.count("operator repairs")
     group.tell("operator", "stops all nodes and writes the newest row again")
     newest, table = group.facts.newest, group.around.table

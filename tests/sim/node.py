@@ -295,7 +295,8 @@ class SimNode(World):
         self._died(dead, released=False)
 
     def _give_up(self) -> None:
-        """R8, R26: the journal is another from here on, and what was made from it goes."""
+        """RULES.md#r8, RULES.md#r26: the journal is another from here on, and what was made from it
+        goes."""
         require(self.spark is None, "R26", "a query process lives on what is given up")
         self.group.count("journals set aside")
         self.disks += 1
@@ -337,7 +338,7 @@ class SimNode(World):
         self.feed(answer)
 
     def _is_doubtful(self, answer: on.Input) -> bool:
-        """The database failed over around the write, which may be lost by now (R5)."""
+        """The database failed over around the write, which may be lost by now (RULES.md#r5)."""
         written = isinstance(answer, on.LeaseWritten)
         return written and answer.row.identity not in (None, answer.identity)
 

@@ -59,7 +59,7 @@ class Producers:
         self.group.agenda.after(again, lambda: self._try(one, sequence))
 
     def _arrive(self, node: SimNode, one: Producer, sequence: int) -> None:
-        """The gate: a duplicate is answered when its original is committed (R27)."""
+        """The gate: a duplicate is answered when its original is committed (RULES.md#r27)."""
         if not node.receiving or one.sequence != sequence:
             return
         request = (one.name, sequence)
@@ -93,7 +93,7 @@ class Producers:
                 self._ack(request)
 
     def _ack(self, request: Request) -> None:
-        """I3: only what is committed is acked; the ack may get lost."""
+        """RULES.md#i3: only what is committed is acked; the ack may get lost."""
         require(request in self.group.facts.submitted, "I3", f"{request} is acked, not committed")
         self.group.count("acks")
         one = next(p for p in self.all if p.name == request[0])

@@ -61,7 +61,7 @@ class Pulling:
         return self._remembered.get(node.node, node.pulled)
 
     def _offer(self, node: SimNode, after: int) -> None:
-        """The gate's word: open, and what was read follows what the journal has (I11)."""
+        """The gate's word: open, and what was read follows what the journal has (RULES.md#i11)."""
         if not node.receiving:
             return
         if self.way.gate_compares and node.pulled != after:
@@ -79,6 +79,7 @@ def pulled_by(record: Record) -> int | None:
 
 
 def require_each_once(records: list[Record]) -> None:
-    """I11 for sources: each row is in the journal once, in its order, with none left out."""
+    """RULES.md#i11 for sources: each row is in the journal once, in its order, with none left
+    out."""
     found = [offset for record in records if (offset := pulled_by(record)) is not None]
     require(found == list(range(1, len(found) + 1)), "I11", f"rows of the source: {found}")

@@ -58,7 +58,7 @@ class Streams:
             return
         at, records = stream.at, node.disk.records
         if at < node.disk.base.position.sequence:
-            del self._streams[stream.peer]  # what it needs next is no longer there (R29)
+            del self._streams[stream.peer]  # what it needs next is no longer there (RULES.md#r29)
             return
         run = tuple(records[at : at + node.random.randint(1, RUN_MAX)])
         previous = records[at - 1].position if at else ORIGIN

@@ -237,7 +237,7 @@ NEW = (
 async def test_a_damaged_revision_is_told_of_and_the_one_before_it_is_used(
     engine: Engine, tmp_path: Path, kind: str
 ) -> None:
-    """I10."""
+    """RULES.md#i10."""
     old, new = node_at(tmp_path / "a", engine), node_at(tmp_path / "b", engine, empty=True)
     await taken(old, 3)
     await taken(old, 4)
@@ -257,7 +257,7 @@ async def test_a_damaged_revision_is_told_of_and_the_one_before_it_is_used(
 async def test_a_manifest_of_another_revision_is_not_restored(
     engine: Engine, tmp_path: Path
 ) -> None:
-    """I10: what would be restored stood elsewhere than what was chosen."""
+    """RULES.md#i10: what would be restored stood elsewhere than what was chosen."""
     old, new = node_at(tmp_path / "a", engine), node_at(tmp_path / "b", engine, empty=True)
     await taken(old, 3)
     await taken(old, 4)
@@ -416,7 +416,7 @@ async def test_a_revision_that_is_forgotten_before_it_is_read_is_not_damaged(
 async def test_a_damaged_chunk_is_stored_anew_with_the_next_snapshot(
     engine: Engine, tmp_path: Path
 ) -> None:
-    """I10: revisions share it, so a new one would be as damaged as those before."""
+    """RULES.md#i10: revisions share it, so a new one would be as damaged as those before."""
     old, new = node_at(tmp_path / "a", engine), node_at(tmp_path / "b", engine, empty=True)
     await taken(old, 3)
     await taken(old, 4)

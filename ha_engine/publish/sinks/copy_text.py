@@ -34,7 +34,7 @@ def copy_text(table: pa.Table, key: tuple[str, ...] = ()) -> CopyText:
     """The rows as CSV; with ``key``, one row of each key.
 
     Of several rows with one key the greatest stays, comparing the other columns from left to right,
-    null lowest: a node that read the rows in another order keeps the same one (I6). Raises
+    null lowest: a node that read the rows in another order keeps the same one (RULES.md#i6). Raises
     SinkRefused for a value without a JSON form.
     """
     plain = pa.table(

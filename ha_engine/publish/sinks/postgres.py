@@ -1,4 +1,4 @@
-"""The ``postgres`` sink: rows and ledger move in one transaction (I7, R24).
+"""The ``postgres`` sink: rows and ledger move in one transaction (RULES.md#i7, RULES.md#r24).
 
 It knows Arrow and files; the database's side is behind ``SinkStore``, which the node hands over.
 """

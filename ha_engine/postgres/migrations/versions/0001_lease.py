@@ -18,7 +18,7 @@ _LEASE_IS_COMPLETE = (
         "(system_identifier IS NULL) = (timeline IS NULL)", name="lease_identity_is_whole"
     ),
     sa.CheckConstraint("jsonb_typeof(in_sync) = 'array'", name="lease_in_sync_is_a_list"),
-    # I4: only an in-sync member is ever the holder.
+    # RULES.md#i4: only an in-sync member is ever the holder.
     sa.CheckConstraint(
         "holder_node IS NULL"
         " OR in_sync @> jsonb_build_array(jsonb_build_object('node', holder_node))",
@@ -26,8 +26,9 @@ _LEASE_IS_COMPLETE = (
     ),
 )
 
-# I1, I13: whatever a client believes, the epoch and the version never fall, and no epoch has two
-# holders. The compare-and-set keeps this already; the trigger is there for the bug that does not.
+# RULES.md#i1, RULES.md#i13: whatever a client believes, the epoch and the version never fall, and
+# no epoch has two holders. The compare-and-set keeps this already; the trigger is there for the bug
+# that does not.
 _BACKSTOP = """
 CREATE FUNCTION {schema}.lease_never_falls() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -65,7 +66,8 @@ def upgrade() -> None:
 
 
 def _create_lease(schema: str) -> None:
-    # I1: one row per group, so one holder; compare-and-set on (holder, epoch, version) changes it.
+    # RULES.md#i1: one row per group, so one holder; compare-and-set on (holder, epoch, version)
+    # changes it.
     op.create_table(
         "lease",
         sa.Column("group_name", sa.Text, primary_key=True),
@@ -88,7 +90,7 @@ def _create_lease(schema: str) -> None:
 
 
 def _create_history(schema: str) -> None:
-    # I1, seen afterwards: every change of holder, written in the statement that made it.
+    # RULES.md#i1, seen afterwards: every change of holder, written in the statement that made it.
     op.create_table(
         "lease_history",
         sa.Column("id", sa.BigInteger, sa.Identity(always=True), primary_key=True),

@@ -17,7 +17,7 @@ def upgrade() -> None:
 
 
 def _create_chunk(schema: str) -> None:
-    # I10: named by its content, so what comes back under a name can be told from damage.
+    # RULES.md#i10: named by its content, so what comes back under a name can be told from damage.
     op.create_table(
         "chunk",
         sa.Column("digest", sa.LargeBinary, primary_key=True),
@@ -31,7 +31,8 @@ def _create_chunk(schema: str) -> None:
 
 
 def _create_revision(schema: str) -> None:
-    # I9: one row, visible when it is complete; until then nobody but its writer looks at it.
+    # RULES.md#i9: one row, visible when it is complete; until then nobody but its writer looks at
+    # it.
     op.create_table(
         "revision",
         sa.Column("id", sa.BigInteger, sa.Identity(always=True), primary_key=True),
@@ -61,7 +62,8 @@ def _create_revision(schema: str) -> None:
 
 
 def _create_revision_chunk(schema: str) -> None:
-    # I9, R29: by foreign key, so that no collector deletes what a writer has just found present.
+    # RULES.md#i9, RULES.md#r29: by foreign key, so that no collector deletes what a writer has just
+    # found present.
     op.create_table(
         "revision_chunk",
         sa.Column(

@@ -114,8 +114,8 @@ BREAKAGES = (
     ),
     Breakage(
         "R16",
-        "core.leading",
-        "Leading._promised_at",
+        "core.replication",
+        "Replication._promised_at",
         "peer.promised_at(member.journal_id)",
         "max((peer.promised_at(name) for name in (*peer._promised_at, '')))",
         "core/test_promises.py",
@@ -130,8 +130,8 @@ BREAKAGES = (
     ),
     Breakage(
         "R9",
-        "core.leading",
-        "Leading.__init__",
+        "core.replication",
+        "Replication.__init__",
         "self._goal = self._next_goal = last",
         "self._goal = self._next_goal = 0",
         "core/test_catching_up.py",

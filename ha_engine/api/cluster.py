@@ -39,9 +39,9 @@ def report_of(core: Core, to_restore: int, ingest: str = "") -> Report:
         committed=core.journal.committed,
         suspended=core.suspended(),
         warm=core.warm,
-        room=core.following.room,
-        follows=core.following.epoch > 0,
-        attended=core.querying.process.attended,
+        room=core.follower.room,
+        follows=core.follower.epoch > 0,
+        attended=core.query_control.process.attended,
         queries=tuple(
             QueryReport(
                 name,
@@ -49,7 +49,7 @@ def report_of(core: Core, to_restore: int, ingest: str = "") -> Report:
                 marks.last.number,
                 marks.admitted,
                 marks.published_through,
-                core.querying.digests.differing.get(name, 0),
+                core.query_control.digests.differing.get(name, 0),
             )
             for name, marks in core.deployment.marks.items()
         ),
@@ -96,7 +96,7 @@ def _said(core: Core, links: Neighbours, to_restore: int) -> dict[str, tuple[flo
 
 def _as_the_holder_knows(core: Core, name: str, report: Report) -> Report:
     """An ack is newer than a report."""
-    peer = core.tenure.leading.peers.get(name) if core.tenure else None
+    peer = core.term.replication.peers.get(name) if core.term else None
     if peer is None or peer.journal_id != report.journal_id:
         return report
     durable = max(report.durable, peer.match)

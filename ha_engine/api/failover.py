@@ -61,7 +61,7 @@ def failover_routes(core: Core, handle: Callable[[on.Input], None]) -> list[Oper
 
 def failover_tree(core: Core, confirmed_off: Sequence[str]) -> Loss:
     """The body of GET /v1/failover."""
-    loss = core.forcing.may_lose()
+    loss = core.forced_failover.may_lose()
     return {
         "node": core.identity.node,
         "refusal": core.why_no_forced_failover(confirmed_off),

@@ -62,7 +62,7 @@ def snapshot_routes(
         return JSONResponse(snapshot_tree(core, archive))
 
     async def ask(request: Request) -> JSONResponse:
-        if core.tenure is None:
+        if core.term is None:
             refusal = {"error": "this node is not the active", "active": core.lease.active_url}
             return JSONResponse(refusal, 409)
         handle(on.SnapshotAsked())
@@ -76,7 +76,7 @@ def snapshot_routes(
 
 def snapshot_tree(core: Core, archive: Archive) -> SnapshotBody:
     """The body of GET /v1/snapshot."""
-    snapshots = core.tenure.snapshots if core.tenure else None
+    snapshots = core.term.snapshots if core.term else None
     age, revisions, counts = archive.age_seconds, archive.revisions, archive.counts
     return {
         "state": snapshots.state if snapshots else None,

@@ -136,7 +136,7 @@ def status_of(
     now: float,
 ) -> Status:
     """The body of GET /v1/status, ``now`` on the core's clock: it may have stood still since."""
-    handover = core.tenure and core.tenure.handover
+    handover = core.term and core.term.handover
     authority, ages = core.authority_seconds(now), _Ages(arrivals, now)
     return {
         "group": group,
@@ -149,7 +149,7 @@ def status_of(
         "protected": core.lease.protected,
         "in_sync": core.lease.row is not None and core.lease.member in core.lease.row.in_sync,
         "warm": core.warm,
-        "room": core.following.room,
+        "room": core.follower.room,
         "active": core.lease.active_url,
         "handover_to": handover.to if handover else None,
         "uptime_seconds": round(time.monotonic() - started_at, 1),
@@ -162,7 +162,7 @@ def status_of(
         "snapshot": snapshot_tree(core, archive),
         "receive": _receive(gate, core, queues),
         "sources": _sources(sources),
-        "query_process": _process(core.querying.process, step, queues, now),
+        "query_process": _process(core.query_control.process, step, queues, now),
         "queries": _queries(core, progress, sinks, ages),
     }
 
@@ -177,7 +177,7 @@ def _queries(
             progress.get(name, Progress()),
             [sink for sink in sinks if sink.query == name],
             ages,
-            core.querying.digests.differing.get(name),
+            core.query_control.digests.differing.get(name),
         )
         for name, marks in core.deployment.marks.items()
     }
@@ -253,11 +253,11 @@ def _ack_ms(acks: RecentLatency) -> AckLatency | None:
 
 def _peer(name: str, core: Core, links: Links, ages: _Ages) -> PeerStatus:
     """Match, lag, warm and room are known on the holder alone."""
-    peer = core.tenure.leading.peers.get(name) if core.tenure else None
+    peer = core.term.replication.peers.get(name) if core.term else None
     traffic = links.traffic()[name]
     known = peer is not None and peer.connected
     return {
-        "connected": name in core.life.connected,
+        "connected": name in core.role_machine.connected,
         "stage": peer.stage.value if peer and known else None,
         "durable_sequence": peer.match if peer and known else None,
         "lag_records": core.journal.last.sequence - peer.match if peer and known else None,

@@ -5,22 +5,24 @@
 ``inputs`` says what can happen, ``actions`` what the node may have to do, ``core`` how one leads to
 the other. Its parts, each of which knows only those after it:
 
-    core, answers              one input at a time; questions that change nothing
-    life                       the role of this node from start to stop
-    tenure                     one epoch as the active: records, commits, in-sync, handover
-      leading, progress        how far the other members are, and for whom a commit waits
+    core                       one input at a time; questions that change nothing
+    role_machine               the role of this node from start to stop
+    term                       one epoch as the active: records, commits, in-sync, handover
+      replication, progress    how far the other members are, and for whom a commit waits
       snapshots, barrier       when the active has a snapshot taken, and where
-    following                  a member that is not the active
-    forcing                    a failover that an operator forces
-    querying                   the queries of this node
+    follower                   a member that is not the active
+    forced_failover            a failover that an operator forces
+    query_control              the queries of this node
       deployment, versions     which queries run, from which definition and which records on
-      marks, pace, uncut       where each query cuts its batches, when, and the events still uncut
-      kept, skips, digests     the outbox, batches that were given up, what batches yielded
+      marks, pace, pending_events
+                               where each query cuts its batches, when, from which events
+      outbox_usage, skips, digests
+                               the outbox, batches that were given up, what batches yielded
       process, queries         the query process and each query: alive, failed, started again
     retention, base            which records the journal may drop, and what they said
-    lessee, lease              what to ask the database, what answers mean, when this node may act
+    lease_client, lease        what to ask the database, what answers mean, when this node may act
     high_water, identity       what the disk and the config say of this node
-    own_journal                how far the journal of this node is
+    journal_state              how far the journal of this node is
     role, verdicts, messages   legal transitions; what an answer may lead to; words between nodes
     invariants, deadlines      what must hold after each step; moments that only time brings
 
@@ -32,9 +34,9 @@ from ha_engine.core.core import Core
 from ha_engine.core.deployment import Deployment
 from ha_engine.core.high_water import HighWater
 from ha_engine.core.identity import Identity
+from ha_engine.core.journal_state import JournalState
 from ha_engine.core.lease import LeaseTiming
 from ha_engine.core.marks import MarkLimits
-from ha_engine.core.own_journal import OwnJournal
 from ha_engine.core.progress import PeerTiming
 from ha_engine.core.queries import QueryPlan, QueryState, RestartPolicy
 
@@ -43,9 +45,9 @@ __all__ = [
     "Deployment",
     "HighWater",
     "Identity",
+    "JournalState",
     "LeaseTiming",
     "MarkLimits",
-    "OwnJournal",
     "PeerTiming",
     "QueryPlan",
     "QueryState",

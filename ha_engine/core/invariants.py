@@ -37,7 +37,7 @@ def _broken_roles(core: Core) -> Iterator[tuple[str, str]]:
         yield "I1", "a node acts without an epoch"
     if core.journal.last.epoch > core.epoch:
         yield "I8", "the journal's epoch is above ours"
-    if core.following.epoch:
+    if core.follower.epoch:
         yield "I8", "a node acts and follows another"
 
 
@@ -48,9 +48,9 @@ def _broken_journal(core: Core) -> Iterator[tuple[str, str]]:
     if durable > last.sequence:
         yield "I8", f"durable {durable} over {last}"
     # RULES.md#r5: a regressed row may list who had left before what was committed since.
-    if core.tenure is None or core.lease.regressed:
+    if core.term is None or core.lease.regressed:
         return
-    if not core.tenure.leading.all_have(committed, core.lease.possible):
+    if not core.term.replication.all_have(committed, core.lease.possible):
         yield "I3", f"{committed} is not on every in-sync member"
 
 

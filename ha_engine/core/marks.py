@@ -13,9 +13,9 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from dataclasses import dataclass
 
-from ha_engine.core.kept import KeptBatches
+from ha_engine.core.outbox_usage import OutboxUsage
 from ha_engine.core.pace import Pace
-from ha_engine.core.uncut import UncutEvents
+from ha_engine.core.pending_events import PendingEvents
 from ha_engine.errors import InvariantBroken
 from ha_engine.types import Events, Mark, Published, QueryBase
 
@@ -48,8 +48,8 @@ class QueryMarks:
         self.unwritten: list[Mark] = []
         self._throughs = array("Q")
         self._sequences = array("Q")
-        self._uncut = UncutEvents(limits.max_events_per_batch)
-        self.kept = KeptBatches()
+        self._uncut = PendingEvents(limits.max_events_per_batch)
+        self.kept = OutboxUsage()
         self.admitted = 0
         self.published: dict[str, int] = dict.fromkeys(sinks, 0)
         # Of every sink that a record names, whether the application still has it or not.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ha_engine.core import actions as do
 from ha_engine.core.deployment import Deployment
-from ha_engine.core.own_journal import OwnJournal
+from ha_engine.core.journal_state import JournalState
 from ha_engine.types import Position
 
 TRIM_EVERY_SECONDS = 10.0
@@ -17,7 +17,7 @@ TRIM_EVERY_SECONDS = 10.0
 class Retention:
     """``kept`` is the sequence that the oldest kept revision stands at, 0 while there is none."""
 
-    def __init__(self, journal: OwnJournal, deployment: Deployment) -> None:
+    def __init__(self, journal: JournalState, deployment: Deployment) -> None:
         self._journal, self._deployment = journal, deployment
         self.kept = self._newest = 0
         self._again_at = -math.inf

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from ha_engine.core import actions as do
 from ha_engine.core import barrier as barriers
 from ha_engine.core import messages as say
-from ha_engine.core.leading import Leading
-from ha_engine.core.own_journal import OwnJournal
-from ha_engine.core.querying import Querying
+from ha_engine.core.journal_state import JournalState
+from ha_engine.core.query_control import QueryControl
+from ha_engine.core.replication import Replication
 from ha_engine.types import Cut, Member
 
 ALIGN_SECONDS_MAX = 60.0
@@ -39,10 +39,15 @@ class Snapshots:
     """Of one epoch. ``interval`` is in seconds; 0: only those that are asked for."""
 
     def __init__(
-        self, journal: OwnJournal, querying: Querying, leading: Leading, interval: float, now: float
+        self,
+        journal: JournalState,
+        query_control: QueryControl,
+        replication: Replication,
+        interval: float,
+        now: float,
     ) -> None:
-        self._journal, self._querying, self._leading = journal, querying, leading
-        self._deployment, self._interval = querying.deployment, interval
+        self._journal, self._query_control, self._replication = journal, query_control, replication
+        self._deployment, self._interval = query_control.deployment, interval
         self._due_at = now + interval if interval else math.inf
         self._requests = 0
         # The sequence at which every query is to end a batch, and since when.
@@ -116,10 +121,10 @@ class Snapshots:
 
     def _is_over(self, asked: _Asked) -> bool:
         """Whether ``_await`` has learned anything."""
-        known = ((batch, self._querying.digests.mine(*batch)) for batch in asked.cut.batches)
+        known = ((batch, self._query_control.digests.mine(*batch)) for batch in asked.cut.batches)
         new = any(digest not in (None, self._came_to.get(batch)) for batch, digest in known)
         shown = asked.taken is not None and self._is_ours(asked.taken)
-        gone = asked.by is not None and not self._leading.peers[asked.by].connected
+        gone = asked.by is not None and not self._replication.peers[asked.by].connected
         return new or shown or gone
 
     def _begin(self, now: float, kept: int) -> None:
@@ -139,12 +144,12 @@ class Snapshots:
             )
             cut = Cut(self._requests, place, batches, written)
             # It spares this node the work, and has what it takes to go on with it.
-            by = self._leading.heir(in_sync, {})
+            by = self._replication.heir(in_sync, {})
             self.barrier, self._asked, self._came_to = None, _Asked(cut, by, now), {}
             if by is None:
-                self._querying.capture(self._leading.epoch, cut)
+                self._query_control.capture(self._replication.epoch, cut)
             else:
-                yield do.Tell(by, say.TakeSnapshot(self._leading.epoch, cut))
+                yield do.Tell(by, say.TakeSnapshot(self._replication.epoch, cut))
         elif now >= self._since + ALIGN_SECONDS_MAX:
             self.barrier, self.why_not = None, "a query is too far behind"
 
@@ -153,10 +158,10 @@ class Snapshots:
         if asked.taken is not None and self._is_ours(asked.taken):
             self._asked, self._newest_input = None, asked.cut.position.sequence
             self._showing = True
-            yield do.ShowSnapshot(asked.taken.draft, self._leading.epoch)
+            yield do.ShowSnapshot(asked.taken.draft, self._replication.epoch)
         elif now >= asked.since + TAKE_SECONDS_MAX:
             self._end("it took too long")
-        elif asked.by is not None and not self._leading.peers[asked.by].connected:
+        elif asked.by is not None and not self._replication.peers[asked.by].connected:
             self._end(f"{asked.by} is no longer connected")
 
     def _is_ours(self, taken: say.SnapshotTaken) -> bool:
@@ -167,7 +172,7 @@ class Snapshots:
 
     def _note_digests(self, cut: Cut) -> None:
         for batch in cut.batches:
-            digest = self._querying.digests.mine(*batch)
+            digest = self._query_control.digests.mine(*batch)
             if digest is not None:
                 self._came_to[batch] = digest
 
@@ -183,7 +188,7 @@ class Snapshots:
 
     def _answered(self, by: str | None, message: say.SnapshotAnswer) -> _Asked | None:
         asked, who = self._asked, (message.epoch, by, message.request)
-        if asked is None or who != (self._leading.epoch, asked.by, asked.cut.request):
+        if asked is None or who != (self._replication.epoch, asked.by, asked.cut.request):
             return None
         return asked
 

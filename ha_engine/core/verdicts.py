@@ -8,25 +8,25 @@ from ha_engine.core import actions as do
 
 
 @dataclass(frozen=True, slots=True)
-class Foreign:
+class Stop:
     """The database or a holder's journal is of another history than this node's journal."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class StepDown:
     """This epoch is over: another node holds the lease, may acquire it, or was given it."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class Wait:
     """Nothing to do now; ``why`` is for status."""
 
     why: str
 
 
-Verdict = Foreign | Lost | Waits
+Verdict = Stop | StepDown | Wait
 Outcome = do.Action | Verdict

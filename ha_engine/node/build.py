@@ -38,7 +38,7 @@ from ha_engine.query.runtime import checkpoint_versions, runtime_versions, why_n
 from ha_engine.receive.backlog import Disk, NodeBacklog
 from ha_engine.receive.gate import Backlog, Counters, Gate, Log
 from ha_engine.receive.producers import ProducerTable
-from ha_engine.snapshot.base_builder import Folding
+from ha_engine.snapshot.base_builder import BaseBuilder
 from ha_engine.snapshot.capture import Capture
 from ha_engine.snapshot.manifest import CapturedQuery
 from ha_engine.snapshot.restore import Places, Restoring
@@ -128,7 +128,7 @@ def archive_of(
 ) -> Archive:
     """The node's snapshots; connects when the first one is taken."""
     home, receive, store = config.node.data_dir, config.receive, snapshot_store_of(config)
-    folding = Folding(
+    folding = BaseBuilder(
         base_path,
         journal,
         lambda: _deployment(config, application),
@@ -163,7 +163,7 @@ def places_of(config: Config) -> Places:
 
 
 def _facts(core: Core, application: StreamApplication, cut: Cut) -> Facts:
-    lineages, mine = core.deployment.versions.lineages, core.querying.digests.mine
+    lineages, mine = core.deployment.versions.lineages, core.query_control.digests.mine
     queries = tuple(
         CapturedQuery(query, number, lineages[query], mine(query, number) or "")
         for query, number in cut.batches
@@ -183,7 +183,7 @@ def backlog_of(config: Config, core: Core, disk: Disk) -> NodeBacklog:
         core.deployment.backlog_events,
         config.receive.max_backlog_events,
         disk,
-        lambda: core.tenure.full_member() if core.tenure else None,
+        lambda: core.term.full_member() if core.term else None,
     )
 
 

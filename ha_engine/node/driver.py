@@ -29,7 +29,7 @@ from ha_engine.errors import (
 from ha_engine.node.alarm import Alarm
 from ha_engine.node.ports import Outages, Ports
 from ha_engine.node.reachability import Reachability
-from ha_engine.node.snapshot_actions import Archivist
+from ha_engine.node.snapshot_actions import SnapshotActions
 from ha_engine.stats.counters import Tally
 from ha_engine.stats.lag import Arrivals
 from ha_engine.types import Events, Position, Record, Role
@@ -250,8 +250,8 @@ class Driver:
         if await self._archivist(ports).bring_state(run, history, marks.admitted):
             ports.process_link.run_query(run)
 
-    def _archivist(self, ports: Ports) -> Archivist:
-        return Archivist(ports.archive, self.handle)
+    def _archivist(self, ports: Ports) -> SnapshotActions:
+        return SnapshotActions(ports.archive, self.handle)
 
     async def _note_outage(self, outages: Outages, epoch: int, seconds: float) -> None:
         """For people who read the history; not worth a second try."""

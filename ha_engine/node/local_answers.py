@@ -17,7 +17,7 @@ class LocalAnswers:
     journal: Journal
 
     def incarnation(self) -> str | None:
-        return self.core.querying.process.incarnation
+        return self.core.query_control.process.incarnation
 
     def skipped(self, query: str, number: int) -> bool:
         return (query, number) in self.core.deployment.skips.known

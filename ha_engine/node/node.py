@@ -48,7 +48,7 @@ from ha_engine.node.ports import Ports
 from ha_engine.node.routes import web_application
 from ha_engine.node.sinks import sinks_of
 from ha_engine.node.sources import receivers_of
-from ha_engine.node.storage import Keeper, give_up, restore
+from ha_engine.node.storage import NodeStorage, give_up, restore
 from ha_engine.node.supervisor_link import NoSupervisor, SupervisorLink
 from ha_engine.node.sync_owner import SyncOwner
 from ha_engine.outbox import Outbox
@@ -94,7 +94,7 @@ class Node:
             config, self.application, self.journal, process_id, self.data.high_water()
         )
         if living:
-            self.core.querying.process.adopt(living)
+            self.core.query_control.process.adopt(living)
         self.metrics = NodeMetrics(config.group, config.node.id, self.status)
         tally = Tally(database_asked=self.metrics.database.observe)
         self.observer = QueryObserver(self.metrics, tally, boottime)
@@ -171,7 +171,7 @@ class Node:
                 self.publisher,
                 self.supervisor,
                 self.local,
-                Keeper(self.data, self.journal, self.writer, self.outbox),
+                NodeStorage(self.data, self.journal, self.writer, self.outbox),
                 self.peers,
                 self.archive,
                 self._exit,

@@ -79,7 +79,7 @@ class QueryProcessLink(Protocol):
     def answer_mark(self, mark: Mark) -> None: ...
 
 
-class Keeper(Protocol):
+class NodeStorage(Protocol):
     """The node's disk, but for appending. ``keep`` and ``trim_outbox`` block."""
 
     def keep(self, high_water: HighWater) -> None: ...
@@ -124,7 +124,7 @@ class Ports:
     publishing: Publishing
     supervisor: Supervisor
     process_link: QueryProcessLink
-    keeper: Keeper
+    keeper: NodeStorage
     peers: Peers
     archive: Archive
     exit: Callable[[str], None]

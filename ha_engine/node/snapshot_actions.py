@@ -26,7 +26,7 @@ Wish = do.TakeSnapshot | do.ShowSnapshot | do.FindRevisions | do.TrimJournal | d
 
 
 @dataclass(frozen=True, slots=True)
-class Archivist:
+class SnapshotActions:
     """``handle`` feeds the core."""
 
     archive: Archive

@@ -45,7 +45,7 @@ def restore(base: Path, journal: Journal, outbox: Outbox, core: Core, gate: Gate
             if batch is not None:
                 deployment.restore_admitted(name, number, batch.rows, batch.bytes)
         for number, digest in outbox.digests(name):
-            core.querying.digests.note_mine(name, number, digest)
+            core.query_control.digests.note_mine(name, number, digest)
     if journal.torn:
         log.warning("a torn tail was cut from the journal", what=journal.torn)
     seconds = round(time.monotonic() - began, 3)
@@ -59,8 +59,8 @@ def give_up() -> None:
     os._exit(DiskFailed.exit_code)
 
 
-class Keeper:
-    """The driver's ``Keeper``. Each call but ``cut_journal`` blocks; all raise DiskFailed."""
+class NodeStorage:
+    """The driver's ``NodeStorage``. Each call but ``cut_journal`` blocks; all raise DiskFailed."""
 
     def __init__(
         self, data: DataDirectory, journal: Journal, writer: JournalWriter, outbox: Outbox

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ha_engine.errors import InvalidEvents
-from ha_engine.receive.columns import ColumnReader, Misfit, expected, leaves
+from ha_engine.receive.columns import ColumnReader, SchemaMismatch, expected, leaves
 from ha_engine.receive.diagnose import first_bad, of_not_null, shown, unknown
 
 BARE_ELEMENTS_MAX = 1_000_000
@@ -48,7 +48,7 @@ class ArrowReader:
         """The same rows in the stream's own schema. Raises InvalidEvents with the first bad row."""
         try:
             return self._shaped(batch)
-        except Misfit as misfit:
+        except SchemaMismatch as misfit:
             row = first_bad(batch.num_rows, lambda *part: self._accepts(_part(batch, *part)))
             if row is None:
                 raise InvalidEvents(str(misfit)) from None
@@ -101,15 +101,15 @@ class ArrowReader:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _column(self, batch: pa.RecordBatch, reader: ColumnReader, field: pa.Field) -> pa.Array:
-        """Raises Misfit."""
+        """Raises SchemaMismatch."""
         if field.name not in batch.schema.names:
             return pa.nulls(batch.num_rows, field.type)
         try:
             array = _cast(batch.column(field.name), field.type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise Misfit(str(error)) from None
+            raise SchemaMismatch(str(error)) from None
         if array.null_count and not field.nullable:
-            raise Misfit(of_not_null(field.name, "is null"))
+            raise SchemaMismatch(of_not_null(field.name, "is null"))
         reader.check(pa.chunked_array([array]), None)
         for leaf in leaves(array):
             _require_known_years(leaf)
@@ -118,7 +118,7 @@ class ArrowReader:
     def _accepts(self, batch: pa.RecordBatch) -> bool:
         try:
             self._shaped(batch)
-        except Misfit:
+        except SchemaMismatch:
             return False
         return True
 
@@ -127,7 +127,7 @@ class ArrowReader:
         for reader, field in zip(self._readers, self._schema, strict=True):
             try:
                 self._column(row, reader, field)
-            except Misfit as misfit:
+            except SchemaMismatch as misfit:
                 value = row.column(field.name)[0]
                 if not value.is_valid:
                     return str(misfit)
@@ -195,12 +195,12 @@ def _child(array: pa.StructArray, field: pa.Field) -> pa.Array:
 
 
 def _require_known_years(leaf: pa.Array) -> None:
-    """Python and PostgreSQL know no other; a sink would meet them too late. Raises Misfit."""
+    """Python and PostgreSQL know no other, and a sink would fail. Raises SchemaMismatch."""
     if pa.types.is_date(leaf.type) or pa.types.is_timestamp(leaf.type):
         seen = pc.min_max(pc.year(leaf)).as_py()
         years = [year for year in seen.values() if year is not None]
         if any(not _FIRST_YEAR <= year <= _LAST_YEAR for year in years):
-            raise Misfit(f"a year that is not between {_FIRST_YEAR} and {_LAST_YEAR}")
+            raise SchemaMismatch(f"a year that is not between {_FIRST_YEAR} and {_LAST_YEAR}")
 
 
 def _bare_elements(array: pa.Array) -> int:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 
-class Misfit(Exception):
+class SchemaMismatch(Exception):
     """These bytes are no events of the schema; the text is the parser's own."""
 
 
@@ -35,7 +35,8 @@ class ColumnReader:
 
         pyarrow counts the digits of a decimal as written: 123 is let into decimal(3,2). ``source``
         is what the column was parsed from: without certain letters there is no need to look; None
-        if it was not parsed. A float beyond 32 bits becomes Infinity without any. Raises Misfit.
+        if it was not parsed. A float beyond 32 bits becomes Infinity without any.
+        Raises SchemaMismatch.
         """
         if self._has_floats and (self._has_narrow_floats or _may_hold(source, b"NaN", b"Inf")):
             _require(column, pa.types.is_floating, _is_finite, "a number that is not finite")
@@ -45,14 +46,14 @@ class ColumnReader:
             _require(column, pa.types.is_decimal, _fits, "a decimal with too many digits")
 
     def converted(self, column: pa.ChunkedArray) -> pa.Array:
-        """The column in the stream's own type. Raises Misfit."""
+        """The column in the stream's own type. Raises SchemaMismatch."""
         array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
         if array.type == self._target:
             return array
         try:
             return _converted(array, self._target)
         except (pa.ArrowInvalid, binascii.Error) as error:
-            raise Misfit(str(error)) from None
+            raise SchemaMismatch(str(error)) from None
 
 
 def _may_hold(source: bytes | None, *words: bytes) -> bool:
@@ -110,7 +111,7 @@ def _require(column: pa.ChunkedArray, of_kind: Any, holds: Any, otherwise: str) 
     for chunk in column.chunks:
         for leaf in leaves(chunk):
             if of_kind(leaf.type) and not holds(leaf):
-                raise Misfit(otherwise)
+                raise SchemaMismatch(otherwise)
 
 
 def leaves(array: pa.Array) -> list[pa.Array]:
@@ -165,4 +166,4 @@ def _bytes_of(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except ValueError as error:
-        raise Misfit(str(error)) from None
+        raise SchemaMismatch(str(error)) from None

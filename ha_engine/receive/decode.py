@@ -30,7 +30,7 @@ import pyarrow.json as arrow_json
 
 from ha_engine.errors import ApplicationError, InvalidEvents, PayloadTooLarge, UnsupportedFormat
 from ha_engine.receive.arrow import ArrowReader
-from ha_engine.receive.columns import ColumnReader, Misfit
+from ha_engine.receive.columns import ColumnReader, SchemaMismatch
 from ha_engine.receive.diagnose import first_bad, reason_for
 
 _BLANK = b" \t\r\n"
@@ -130,7 +130,7 @@ class Decoder:
         """Raises InvalidEvents with the first bad row."""
         try:
             return self._parse(lines)
-        except Misfit as misfit:
+        except SchemaMismatch as misfit:
             raise self._explain(lines.text.split(b"\n"), misfit) from None
 
     def parse_together(self, several: Sequence[Lines]) -> list[pa.RecordBatch] | None:
@@ -144,7 +144,7 @@ class Decoder:
         texts, rows = [lines.text for lines in several], [lines.rows for lines in several]
         try:
             batch = self._parse(Lines(b"\n".join(texts), sum(rows), sum(rows) - 1))
-        except Misfit:
+        except SchemaMismatch:
             return None
         starts = accumulate(rows, initial=0)
         return [batch.slice(start, length) for start, length in zip(starts, rows, strict=False)]
@@ -152,12 +152,12 @@ class Decoder:
     # -- the judge ---------------------------------------------------------------------------------
 
     def _parse(self, lines: Lines) -> pa.RecordBatch:
-        """Raises Misfit unless every line is one event of the schema."""
+        """Raises SchemaMismatch unless every line is one event of the schema."""
         if not lines.is_one_object_a_line:
-            raise Misfit("every line must be one JSON object")
+            raise SchemaMismatch("every line must be one JSON object")
         table = _read(lines.text, self._strict)
         if table.num_rows != lines.rows:
-            raise Misfit("a line holds more than one JSON value")
+            raise SchemaMismatch("a line holds more than one JSON value")
         for reader in self._checked:
             reader.check(table.column(reader.name), lines.text)
         return self._shaped(table)
@@ -171,7 +171,7 @@ class Decoder:
 
     # -- the search for a reason -------------------------------------------------------------------
 
-    def _explain(self, lines: list[bytes], misfit: Misfit) -> InvalidEvents:
+    def _explain(self, lines: list[bytes], misfit: SchemaMismatch) -> InvalidEvents:
         row = first_bad(len(lines), lambda low, high: self._accepts(lines[low:high]))
         if row is None:
             return InvalidEvents(str(misfit))
@@ -180,18 +180,18 @@ class Decoder:
     def _accepts(self, lines: list[bytes]) -> bool:
         try:
             self._parse(Lines.of(b"\n".join(lines)))
-        except Misfit:
+        except SchemaMismatch:
             return False
         return True
 
-    def _misfit_of_field(self, line: bytes, name: str) -> Misfit | None:
+    def _misfit_of_field(self, line: bytes, name: str) -> SchemaMismatch | None:
         """Why this one field of a JSON object is refused; the other fields are not looked at."""
         reader = next(reader for reader in self._readers if reader.name == name)
         try:
             column = _read(line, self._lenient[name]).column(name)
             reader.check(column, line)
             reader.converted(column)
-        except Misfit as misfit:
+        except SchemaMismatch as misfit:
             return misfit
         return None
 
@@ -242,7 +242,7 @@ class Decoder:
         for field in self.schema:
             try:
                 _read(b"{}", _options([ColumnReader(field.with_nullable(True))], "ignore"))
-            except Misfit as misfit:
+            except SchemaMismatch as misfit:
                 raise ApplicationError(
                     f"column {field.name!r} of type {field.type} cannot be read from JSON; "
                     "declare another type"
@@ -263,7 +263,7 @@ def _read(lines: bytes, options: arrow_json.ParseOptions) -> pa.Table:
             pa.BufferReader(lines), read_options=_ONE_BLOCK, parse_options=options
         )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise Misfit(str(error)) from None
+        raise SchemaMismatch(str(error)) from None
 
 
 def _tidy(body: bytes) -> Lines:

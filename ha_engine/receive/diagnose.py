@@ -11,11 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from ha_engine.receive.columns import Misfit, expected
+from ha_engine.receive.columns import SchemaMismatch, expected
 
 SHOWN_CHARACTERS_MAX = 60
 
-MisfitOfField = Callable[[bytes, str], Misfit | None]
+MisfitOfField = Callable[[bytes, str], SchemaMismatch | None]
 """Asks the parser about one field of a line."""
 
 

@@ -32,7 +32,7 @@ from ha_engine.receive import http_operations as told
 from ha_engine.receive.body import ClientGone, Receive, is_gzip
 from ha_engine.receive.decode import format_of
 from ha_engine.receive.gate import Receipt
-from ha_engine.receive.intake import Identity, Intake, Parcel, identity_of
+from ha_engine.receive.intake import DecodedRequest, Identity, Intake, identity_of
 from ha_engine.web.route import OperationRoute
 
 BODY_WITHIN_SECONDS = 30.0
@@ -78,7 +78,9 @@ class EventsEndpoint:
         else:
             await _acknowledge(send, receipt)
 
-    async def _take(self, stream: str, headers: dict[bytes, bytes], receive: Receive) -> Parcel:
+    async def _take(
+        self, stream: str, headers: dict[bytes, bytes], receive: Receive
+    ) -> DecodedRequest:
         self._intake.require_stream(stream)
         form = format_of(headers.get(b"content-type", b"").decode("latin-1"))
         packed = is_gzip(headers.get(b"content-encoding"))

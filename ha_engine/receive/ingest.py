@@ -31,7 +31,7 @@ from ha_engine.errors import (
 )
 from ha_engine.receive.decode import Format
 from ha_engine.receive.gate import Receipt
-from ha_engine.receive.intake import Identity, Intake, Parcel, identity_of
+from ha_engine.receive.intake import DecodedRequest, Identity, Intake, identity_of
 from ha_engine.v1 import ingest_pb2 as pb
 from ha_engine.v1 import ingest_pb2_grpc as rpc
 from ha_engine.web.tls import readable_pair, renewing
@@ -92,7 +92,7 @@ class IngestService(rpc.IngestServicer):
             await context.abort(grpc.StatusCode.NOT_FOUND, str(unknown))
         return pb.StreamDescription(columns=[pb.StreamColumn(**one._asdict()) for one in columns])
 
-    async def _unpack(self, request: pb.PublishRequest) -> Parcel:
+    async def _unpack(self, request: pb.PublishRequest) -> DecodedRequest:
         self._intake.require_stream(request.stream)
         form, raw = _payload(request)
         identity = _identity(request)
@@ -101,7 +101,7 @@ class IngestService(rpc.IngestServicer):
             body.hold(len(raw))
             return await self._intake.unpack(request.stream, raw, form, identity)
 
-    async def _store(self, request_id: int, parcel: Parcel, talk: _Talk) -> None:
+    async def _store(self, request_id: int, parcel: DecodedRequest, talk: _Talk) -> None:
         try:
             answer = _stored(request_id, await self._intake.store(parcel))
         except Rejected as refusal:

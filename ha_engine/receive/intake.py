@@ -17,7 +17,7 @@ from ha_engine.plugins import SourceBatch
 from ha_engine.receive.body import Body
 from ha_engine.receive.decode import Format
 from ha_engine.receive.gate import Gate, Receipt
-from ha_engine.receive.joining import JoiningDecoder
+from ha_engine.receive.joining import BatchingDecoder
 from ha_engine.receive.offsets import Pull, SourceOffset
 from ha_engine.receive.producers import digest_of
 from ha_engine.receive.pull.sift import Sifted, sift
@@ -31,7 +31,7 @@ Identity = tuple[str, int]
 """A producer's id and the sequence of its request."""
 
 
-class Parcel(NamedTuple):
+class DecodedRequest(NamedTuple):
     """What ``Gate.submit`` is called with."""
 
     stream: str
@@ -56,7 +56,7 @@ class Intake:
         self._gate, self.body_max, self.rows_max = gate, body_max, gate.rows_max
         threads = ThreadPoolExecutor(DECODING_THREADS, thread_name_prefix="decode")
         self._decoders = {
-            stream: JoiningDecoder(gate.decoder(stream), threads) for stream in gate.streams
+            stream: BatchingDecoder(gate.decoder(stream), threads) for stream in gate.streams
         }
 
     def require_stream(self, stream: str) -> None:
@@ -73,10 +73,10 @@ class Intake:
 
     async def unpack(
         self, stream: str, raw: bytes, form: Format, identity: Identity | None
-    ) -> Parcel:
+    ) -> DecodedRequest:
         """Raises InvalidEvents, PayloadTooLarge."""
         batch = await self._decoders[stream].decode(raw, form)
-        return Parcel(stream, batch, _submission(identity, stream, raw, batch.num_rows))
+        return DecodedRequest(stream, batch, _submission(identity, stream, raw, batch.num_rows))
 
     def sift(self, stream: str, batch: SourceBatch) -> Sifted:
         """The rows of a source; from any thread. Raises InvalidEvents, PayloadTooLarge."""
@@ -86,7 +86,7 @@ class Intake:
         """What the journal has of a source."""
         return self._gate.offsets.find(stream, source)
 
-    async def store(self, parcel: Parcel) -> Receipt:
+    async def store(self, parcel: DecodedRequest) -> Receipt:
         """Return when it is committed. Raises what ``Gate.submit`` raises."""
         return await self._gate.submit(*parcel)
 

@@ -22,7 +22,7 @@ TOGETHER_BYTES = 256 << 10
 _Waiting = tuple[Lines, "asyncio.Future[pa.RecordBatch]"]
 
 
-class JoiningDecoder:
+class BatchingDecoder:
     """One a stream, on the event loop; ``threads`` takes what is too big for the loop."""
 
     def __init__(self, decoder: Decoder, threads: Executor) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ha_engine.core import Deployment, OwnJournal
+from ha_engine.core import Deployment, JournalState
 from ha_engine.journal import Journal
 from ha_engine.receive.offsets import OffsetTable
 from ha_engine.receive.producers import ProducerTable
@@ -16,7 +16,7 @@ from ha_engine.types import Base, Cut, Events, Mark, Record
 
 
 @dataclass(frozen=True, slots=True)
-class Folding:
+class BaseBuilder:
     """Every call blocks. ``path`` is that of the base, which need not be there.
 
     ``deployment`` and ``producers`` make empty ones, as this node's config has them.
@@ -51,7 +51,7 @@ class Folding:
         return found
 
     def _fold(self, sequence: int) -> Standing:
-        journal, producers = OwnJournal(self.deployment()), self.producers()
+        journal, producers = JournalState(self.deployment()), self.producers()
         offsets = OffsetTable()
         if found := base_file.load(self.path):
             journal.stand_on(found.base)

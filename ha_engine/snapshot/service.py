@@ -30,7 +30,7 @@ from ha_engine.journal.writer import JournalWriter
 from ha_engine.postgres.snapshot_store import SnapshotStore
 from ha_engine.query.checkpoints import carry_on, is_whole
 from ha_engine.snapshot import base_file, restored
-from ha_engine.snapshot.base_builder import Folding
+from ha_engine.snapshot.base_builder import BaseBuilder
 from ha_engine.snapshot.capture import Capture
 from ha_engine.snapshot.files import Names, upload
 from ha_engine.snapshot.manifest import CapturedQuery, Manifest, encode
@@ -64,7 +64,7 @@ class Archive:
         self,
         store: SnapshotStore,
         capture: Capture,
-        folding: Folding,
+        folding: BaseBuilder,
         writer: JournalWriter,
         me: Holder,
         facts: Callable[[Cut], Facts],

@@ -22,7 +22,7 @@ async def test_what_the_holder_tells_again_is_compared_with_what_is_on_disk(tmp_
     journal, solo = Journal.open(tmp_path / "journal", group="test"), Solo(tmp_path)
     core = member_b(plans=[plan(QUERY, "flights", "table")])
     restore(tmp_path / "base.arrow", journal, outbox, core, solo.gate)
-    digests = core.querying.digests
+    digests = core.query_control.digests
     assert not digests.note_theirs(QUERY, 1, "theirs")
     assert digests.differing == {QUERY: 1}
     journal.close()

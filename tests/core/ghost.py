@@ -64,7 +64,7 @@ class Ghost:
 
     def _take(self, epoch: int, cut: Cut) -> None:
         """Its batches came to the same as the holder's, or to ``digest_of_snapshots``."""
-        mine = self.world.core.querying.digests.mine
+        mine = self.world.core.query_control.digests.mine
         batches = tuple((*one, self.digest_of_snapshots or mine(*one)) for one in cut.batches)
         draft = self.world.archive.take(cut)
         self._taken.append(say.SnapshotTaken(epoch, cut.request, draft, batches))

@@ -157,8 +157,8 @@ MUTANTS = (
     ),
     Mutant(
         "R1",
-        "lessee",
-        "Lessee.read_as_other",
+        "lease_client",
+        "LeaseClient.read_as_other",
         "lease.again_at_once(now)\nreturn None",
         "return self._write(now, row, lease.acquired(None), '')",
     ),
@@ -186,14 +186,20 @@ MUTANTS = (
     ),
     Mutant(
         "I2",
-        "tenure",
-        "Tenure.may_act",
+        "term",
+        "Term.may_act",
         "self.authority_seconds(now) > 0",
         "self.active",
     ),
-    Mutant("I2", "tenure", "Tenure.keeps_the_lease", "not self._lessee.releasing", ""),
-    Mutant("I2", "life", "Life.leave", "self.journal.durable < self.journal.last.sequence", ""),
-    Mutant("I2", "core", "Core._advance", "None if self.stopping else self.tenure", "self.tenure"),
+    Mutant("I2", "term", "Term.keeps_the_lease", "not self._lease_client.releasing", ""),
+    Mutant(
+        "I2",
+        "role_machine",
+        "RoleMachine.leave",
+        "self.journal.durable < self.journal.last.sequence",
+        "",
+    ),
+    Mutant("I2", "core", "Core._advance", "None if self.stopping else self.term", "self.term"),
     Mutant(
         "R2",
         "lease",
@@ -204,8 +210,8 @@ MUTANTS = (
     ),
     Mutant(
         "R17",
-        "tenure",
-        "Tenure.authority_seconds",
+        "term",
+        "Term.authority_seconds",
         "max(0.0, self.authority_ends() - now)",
         "self._lease.timing.ttl",
     ),
@@ -219,8 +225,8 @@ MUTANTS = (
         "self.row.in_sync",
     ),
     Mutant("R3", "lease", "Lease.takeover_at", "row.successor in (None, self.me.node)", "True"),
-    Mutant("R3", "tenure", "Tenure.commit", "limit >= self._first", ""),
-    Mutant("R3", "tenure", "Tenure.signed", "self._journal.committed >= self._first", "True"),
+    Mutant("R3", "term", "Term.commit", "limit >= self._first", ""),
+    Mutant("R3", "term", "Term.signed", "self._journal.committed >= self._first", "True"),
     Mutant(
         "R4",
         "lease",
@@ -239,15 +245,25 @@ MUTANTS = (
     ),
     Mutant("R5", "lease", "Lease.must_read", "self.regressed", ""),
     Mutant("R5", "core", "Core._keep_high_water", "mark != before", "False"),
-    Mutant("R5", "lessee", "Lessee.read_as_holder", "lease.regressed", ""),
-    Mutant("R6", "lessee", "Lessee._create", "not new or self.lease.high_water.epoch > 0", "False"),
-    Mutant("R6", "lessee", "Lessee.is_foreign", "row.group_id != self.group_id", "False"),
-    Mutant("R6", "lessee", "Lessee.bind", "yield do.BindGroup(group_id)", "yield from ()"),
+    Mutant("R5", "lease_client", "LeaseClient.read_as_holder", "lease.regressed", ""),
+    Mutant(
+        "R6",
+        "lease_client",
+        "LeaseClient._create",
+        "not new or self.lease.high_water.epoch > 0",
+        "False",
+    ),
+    Mutant(
+        "R6", "lease_client", "LeaseClient.is_foreign", "row.group_id != self.group_id", "False"
+    ),
+    Mutant(
+        "R6", "lease_client", "LeaseClient.bind", "yield do.BindGroup(group_id)", "yield from ()"
+    ),
     Mutant("R7", "lease", "Lease.takeover_at", "row.paused", ""),
     Mutant("R14", "core", "Core._hear_of", "epoch > self.epoch", "False"),
     Mutant("R14", "core", "Core._hear_of", "self.lease.heard_of(epoch)", "pass"),
     Mutant("I14", "core", "Core._hear_of", "epoch > self.epoch", ""),
-    Mutant("R15", "lessee", "Lessee.read_as_holder", "not lease.mine", "False"),
+    Mutant("R15", "lease_client", "LeaseClient.read_as_holder", "not lease.mine", "False"),
     Mutant(
         "I12",
         "lease",
@@ -262,63 +278,95 @@ MUTANTS = (
         "confirmed and self.held is not None and (self.possible == {self.member})",
         "confirmed and True",
     ),
-    Mutant("history", "following", "Following.silent_since", "self._heard[0] != epoch", ""),
+    Mutant("history", "follower", "Follower.silent_since", "self._heard[0] != epoch", ""),
     Mutant(
         "history",
-        "following",
-        "Following.hear",
+        "follower",
+        "Follower.hear",
         "self.leader, self._heard = (peer, (message.epoch, now))",
         "self.leader, _ = (peer, 0)",
     ),
     # -- an operator forces a failover -------------------------------------------------------------
-    Mutant("R26", "forcing", "Forcing._why_not_by_row", "row.paused", "False"),
-    Mutant("R26", "forcing", "Forcing._why_not_by_row", "not self._lease.regressed", ""),
-    Mutant("R26", "forcing", "Forcing.why_not", "self._who_lives(now, connected)", ""),
-    Mutant("R26", "forcing", "Forcing.why_not", "self._who_may_live(connected, confirmed_off)", ""),
+    Mutant("R26", "forced_failover", "ForcedFailover._why_not_by_row", "row.paused", "False"),
     Mutant(
-        "R26", "forcing", "Forcing._who_lives", "self._following.heard_within(now, ttl)", "False"
+        "R26", "forced_failover", "ForcedFailover._why_not_by_row", "not self._lease.regressed", ""
+    ),
+    Mutant(
+        "R26", "forced_failover", "ForcedFailover.why_not", "self._who_lives(now, connected)", ""
     ),
     Mutant(
         "R26",
-        "forcing",
-        "Forcing._who_lives",
+        "forced_failover",
+        "ForcedFailover.why_not",
+        "self._who_may_live(connected, confirmed_off)",
+        "",
+    ),
+    Mutant(
+        "R26",
+        "forced_failover",
+        "ForcedFailover._who_lives",
+        "self._follower.heard_within(now, ttl)",
+        "False",
+    ),
+    Mutant(
+        "R26",
+        "forced_failover",
+        "ForcedFailover._who_lives",
         "lease.row is not None and lease.row.holder is not None and (still > 0)",
         "lease.row is not None and lease.row.holder is None",
     ),
-    Mutant("R26", "forcing", "Forcing._who_lives", "if answering: ...", "if False: ..."),
-    Mutant("R26", "forcing", "Forcing._who_may_live", "if wrong: ...", "if False: ..."),
+    Mutant(
+        "R26", "forced_failover", "ForcedFailover._who_lives", "if answering: ...", "if False: ..."
+    ),
+    Mutant(
+        "R26", "forced_failover", "ForcedFailover._who_may_live", "if wrong: ...", "if False: ..."
+    ),
     Mutant(
         "R26",
-        "forcing",
-        "Forcing.after_read",
+        "forced_failover",
+        "ForcedFailover.after_read",
         "self.why_not(now, connected, frozenset(asked.confirmed_off))",
         "False and (now, connected, frozenset(asked.confirmed_off))",
     ),
-    Mutant("R26", "core", "Core._on_lease", "self.forcing.forget()", "pass"),
-    Mutant("R26", "forcing", "Forcing._begin_anew", "row.epoch != tried", "row.epoch == tried"),
-    Mutant("R26", "forcing", "Forcing._begin_anew", "self._journal.is_forced(tried)", ""),
-    Mutant("R26", "forcing", "Forcing.acquired", "return epoch == self._epoch", "return False"),
-    Mutant("R26", "forcing", "Forcing._begin_anew", "not self._lease.mine", ""),
+    Mutant("R26", "core", "Core._on_lease", "self.forced_failover.forget()", "pass"),
+    Mutant(
+        "R26",
+        "forced_failover",
+        "ForcedFailover._begin_anew",
+        "row.epoch != tried",
+        "row.epoch == tried",
+    ),
+    Mutant(
+        "R26", "forced_failover", "ForcedFailover._begin_anew", "self._journal.is_forced(tried)", ""
+    ),
+    Mutant(
+        "R26",
+        "forced_failover",
+        "ForcedFailover.acquired",
+        "return epoch == self._epoch",
+        "return False",
+    ),
+    Mutant("R26", "forced_failover", "ForcedFailover._begin_anew", "not self._lease.mine", ""),
     Mutant("R26", "lease", "Lease.forced", "EPOCHS_SKIPPED if self.regressed else 0", "0"),
-    Mutant("R26", "following", "Following._cut", "not message.forced", ""),
+    Mutant("R26", "follower", "Follower._cut", "not message.forced", ""),
     Mutant(
         "I8",
-        "following",
-        "Following._cut",
+        "follower",
+        "Follower._cut",
         "match.sequence < self._journal.committed and (not message.forced)",
         "match.sequence < 0",
     ),
     Mutant(
         "R26",
-        "following",
-        "Following._cut",
+        "follower",
+        "Follower._cut",
         "self.giving_up = message.forced",
         "self.giving_up = False",
     ),
     Mutant(
         "R26",
-        "following",
-        "Following._alone",
+        "follower",
+        "Follower._alone",
         "self.giving_up and incarnation is not None",
         "False",
     ),
@@ -335,13 +383,13 @@ MUTANTS = (
     # -- records -----------------------------------------------------------------------------------
     Mutant(
         "I3",
-        "tenure",
-        "Tenure.commit",
+        "term",
+        "Term.commit",
         "journal.committed = limit",
         "journal.committed = journal.last.sequence",
     ),
     Mutant("I3", "core", "Core._dispatch", "event.sequence", "event.sequence + 1"),
-    Mutant("R12", "own_journal", "OwnJournal.append", "1", "2"),
+    Mutant("R12", "journal_state", "JournalState.append", "1", "2"),
     # -- a lost row, suspension --------------------------------------------------------------------
     Mutant("R5", "lease", "Lease.may_rewrite", "alone or now < authority_ends", "True"),
     Mutant(
@@ -351,15 +399,15 @@ MUTANTS = (
         "max(self.held.epoch, self.high_water.epoch) + 1",
         "self.high_water.epoch",
     ),
-    Mutant("R6", "lessee", "Lessee.read_as_holder", "not stopping", ""),
+    Mutant("R6", "lease_client", "LeaseClient.read_as_holder", "not stopping", ""),
     Mutant(
         "R15",
-        "tenure",
-        "Tenure.suspend_or_resume",
+        "term",
+        "Term.suspend_or_resume",
         "self.receiving == self.may_act(now)",
         "self.receiving",
     ),
-    Mutant("R15", "tenure", "Tenure.suspend_or_resume", "yield do.OpenReceivers()", ""),
+    Mutant("R15", "term", "Term.suspend_or_resume", "yield do.OpenReceivers()", ""),
     # -- sinks that come and go --------------------------------------------------------------------
     Mutant("R25", "marks", "QueryMarks.restore_floor", "first_kept - 1", "self.published_through"),
     Mutant(
@@ -378,20 +426,20 @@ MUTANTS = (
     ),
     Mutant("R25", "marks", "QueryMarks.start_after", "self.recorded.get(sink, begins)", "0"),
     # -- marks -------------------------------------------------------------------------------------
-    Mutant("I5", "uncut", "UncutEvents.cut", "sequence > limit", "False"),
+    Mutant("I5", "pending_events", "PendingEvents.cut", "sequence > limit", "False"),
     Mutant("I5", "marks", "QueryMarks.answer", "self._sequences[index] > committed", ""),
     Mutant("I5", "skips", "Skips.committed", "self._uncommitted[0][0] <= committed", "True"),
     Mutant(
         "I6",
-        "uncut",
-        "UncutEvents.cut",
+        "pending_events",
+        "PendingEvents.cut",
         "total + events > self._batch_events_max",
         "total > self._batch_events_max",
     ),
     Mutant(
         "I6",
-        "uncut",
-        "UncutEvents.drop_through",
+        "pending_events",
+        "PendingEvents.drop_through",
         "self._runs[0][0] <= sequence",
         "self._runs[0][0] < sequence",
     ),
@@ -400,8 +448,8 @@ MUTANTS = (
     ),
     Mutant(
         "I6",
-        "uncut",
-        "UncutEvents.cut",
+        "pending_events",
+        "PendingEvents.cut",
         "(sequence, total + events)",
         "(sequence + 1, total + events)",
     ),
@@ -434,7 +482,7 @@ MUTANTS = (
         "wake",
         "core",
         "Core.wake_at",
-        "moments.append(self.querying.wake_at(self.journal.committed))",
+        "moments.append(self.query_control.wake_at(self.journal.committed))",
         "pass",
     ),
     Mutant(
@@ -446,8 +494,8 @@ MUTANTS = (
     ),
     Mutant(
         "wake",
-        "tenure",
-        "Tenure.wake_at",
+        "term",
+        "Term.wake_at",
         "self.snapshots.wake_at(now) if acts else math.inf",
         "math.inf",
     ),
@@ -489,8 +537,8 @@ MUTANTS = (
         "",
     ),
     # -- members -----------------------------------------------------------------------------------
-    Mutant("R30", "leading", "Leading._near", "peer.room", ""),
-    Mutant("R10", "querying", "Querying.warm", "not self.digests.differing", ""),
+    Mutant("R30", "replication", "Replication._near", "peer.room", ""),
+    Mutant("R10", "query_control", "QueryControl.warm", "not self.digests.differing", ""),
     Mutant("I6", "digests", "Digests._note", "other.get(batch, digest) == digest", "True"),
     Mutant("R26", "digests", "Digests.history_was_given_up", "self._theirs.clear()", "pass"),
     Mutant("I6", "digests", "Digests._note", "to.get(batch) == digest", "False"),
@@ -502,7 +550,9 @@ MUTANTS = (
         "self._start_at if self.incarnation is None else math.inf",
         "self._start_at",
     ),
-    Mutant("R20", "querying", "Querying.hear", "self.process.adopt(event.incarnation)", "pass"),
+    Mutant(
+        "R20", "query_control", "QueryControl.hear", "self.process.adopt(event.incarnation)", "pass"
+    ),
     Mutant(
         "R22",
         "process",
@@ -553,8 +603,8 @@ MUTANTS = (
     Mutant("I15", "skips", "Skips.take", "self.known.add((query, number))", "pass"),
     Mutant(
         "I15",
-        "querying",
-        "Querying.is_about_a_gone_query",
+        "query_control",
+        "QueryControl.is_about_a_gone_query",
         "query not in self.deployment.marks",
         "False",
     ),

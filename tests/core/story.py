@@ -218,7 +218,7 @@ class Story:
         if refusal is not None:
             self._say(f"refuses: {refusal}")
             return
-        self._say(f"warns: {core.forcing.may_lose()}")
+        self._say(f"warns: {core.forced_failover.may_lose()}")
         self.world.feed(on.FailoverForced("alice", confirmed_off))
         self.world.wait(0.25)
 

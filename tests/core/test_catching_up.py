@@ -7,11 +7,11 @@ from itertools import pairwise
 
 import pytest
 
-from ha_engine.core.leading import HOLD_SECONDS, Leading
 from ha_engine.core.marks import MarkLimits, QueryMarks
 from ha_engine.core.messages import Ack
 from ha_engine.core.pace import BATCHES_OF_REST, CATCH_UP_SECONDS, CATCH_UP_SECONDS_MAX
 from ha_engine.core.progress import STUCK_AFTER_SECONDS, PeerTiming
+from ha_engine.core.replication import HOLD_SECONDS, Replication
 from ha_engine.types import ORIGIN, Events, Mark, Member, Position
 
 ME, OTHER = Member("a", "a-1"), Member("b", "b-1")
@@ -26,8 +26,8 @@ class Pair:
         self.now, self.sequence, self.come_to = 0.0, 0, 0.0
         self.batch_seconds, self.warm = batch_seconds, False
         self.marks = QueryMarks("q", frozenset({"s"}), ("sink",), LIMITS)
-        self.leading = Leading(ME, 1, PeerTiming(0.2, 2.0), 0.0, ["b"], 0)
-        self.leading.peers["b"].journal_id = "b-1"
+        self.replication = Replication(ME, 1, PeerTiming(0.2, 2.0), 0.0, ["b"], 0)
+        self.replication.peers["b"].journal_id = "b-1"
         self.at: list[float] = []
         while self.marks.last.number < backlog:
             self.step(None)
@@ -56,12 +56,12 @@ class Pair:
         batches = (("q", int(self.come_to)),)
         self.warm = self.lag <= 1
         ack = Ack(1, "b-1", self.sequence, True, self.warm, batches)
-        self.leading.acked(self.now, "b", ack)
-        self.leading.note_behind(self.now, (ME, OTHER), {"q": last})
-        self.step(self.leading.slowest(self.now, (ME, OTHER), "q", last), rows)
+        self.replication.acked(self.now, "b", ack)
+        self.replication.note_behind(self.now, (ME, OTHER), {"q": last})
+        self.step(self.replication.slowest(self.now, (ME, OTHER), "q", last), rows)
 
     def step_beside_a_start(self) -> None:
-        self.step(None, starting=self.leading.starting(self.now, (ME, OTHER), "q"))
+        self.step(None, starting=self.replication.starting(self.now, (ME, OTHER), "q"))
 
     @property
     def lag(self) -> int:
@@ -132,34 +132,34 @@ def test_output_does_not_wait_for_a_member_whose_queries_do_not_get_on() -> None
 
 
 def test_a_query_that_does_not_get_on_there_is_not_waited_for_though_another_does() -> None:
-    leading = Leading(ME, 1, PeerTiming(0.2, 2.0), 0.0, ["b"], 0)
-    leading.peers["b"].journal_id = "b-1"
+    replication = Replication(ME, 1, PeerTiming(0.2, 2.0), 0.0, ["b"], 0)
+    replication.peers["b"].journal_id = "b-1"
     in_sync = (ME, OTHER)
     for second in range(int(STUCK_AFTER_SECONDS) + 2):
-        leading.acked(second, "b", Ack(1, "b-1", 1, True, False, (("p", second), ("r", 1))))
-    leading.note_behind(second, in_sync, {"p": second + 9, "r": second + 9})
-    assert leading.slowest(second, in_sync, "p", second + 9) == second
-    assert leading.slowest(second, in_sync, "r", second + 9) is None
-    assert not leading.starting(second, in_sync, "q")
+        replication.acked(second, "b", Ack(1, "b-1", 1, True, False, (("p", second), ("r", 1))))
+    replication.note_behind(second, in_sync, {"p": second + 9, "r": second + 9})
+    assert replication.slowest(second, in_sync, "p", second + 9) == second
+    assert replication.slowest(second, in_sync, "r", second + 9) is None
+    assert not replication.starting(second, in_sync, "q")
 
 
 def test_a_query_whose_process_died_there_is_starting_again() -> None:
-    leading = Leading(ME, 1, PeerTiming(0.2, 2.0), 0.0, ["b"], 0)
-    leading.peers["b"].journal_id = "b-1"
-    leading.acked(1.0, "b", Ack(1, "b-1", 1, True, False, (("q", 1),)))
-    leading.acked(999.0, "b", Ack(1, "b-1", 1, True, False, ()))
-    assert leading.starting(1000.0, (ME, OTHER), "q")
+    replication = Replication(ME, 1, PeerTiming(0.2, 2.0), 0.0, ["b"], 0)
+    replication.peers["b"].journal_id = "b-1"
+    replication.acked(1.0, "b", Ack(1, "b-1", 1, True, False, (("q", 1),)))
+    replication.acked(999.0, "b", Ack(1, "b-1", 1, True, False, ()))
+    assert replication.starting(1000.0, (ME, OTHER), "q")
 
 
 def test_a_commit_does_not_wait_for_who_was_far_behind_when_the_epoch_began() -> None:
-    leading = Leading(ME, 2, PeerTiming(0.2, 2.0), 0.0, ["b"], 1000)
-    leading.peers["b"].follows(0.0, "b-1")
-    leading.acked(0.1, "b", Ack(2, "b-1", 10, True, False))
-    leading.admit(0.1)
-    assert not leading.joining
-    leading.acked(0.2, "b", Ack(2, "b-1", 1000, True, False))
-    leading.admit(0.2)
-    assert leading.joining == {OTHER}
+    replication = Replication(ME, 2, PeerTiming(0.2, 2.0), 0.0, ["b"], 1000)
+    replication.peers["b"].follows(0.0, "b-1")
+    replication.acked(0.1, "b", Ack(2, "b-1", 10, True, False))
+    replication.admit(0.1)
+    assert not replication.joining
+    replication.acked(0.2, "b", Ack(2, "b-1", 1000, True, False))
+    replication.admit(0.2)
+    assert replication.joining == {OTHER}
 
 
 def test_a_full_batch_waits_for_nobody() -> None:
@@ -173,7 +173,7 @@ def test_a_full_batch_waits_for_nobody() -> None:
 def test_the_active_rests_while_a_members_queries_start_and_not_for_ever() -> None:
     pair = Pair(backlog=10, batch_seconds=0.5)
     began = pair.now
-    pair.leading.peers["b"].linked(began)
+    pair.replication.peers["b"].linked(began)
     while pair.now < began + STUCK_AFTER_SECONDS + 10:
         pair.step_beside_a_start()
     early = [gap for gap in pair.gaps(began + 1) if gap > 1][:-1]
@@ -185,16 +185,16 @@ def test_the_active_rests_while_a_members_queries_start_and_not_for_ever() -> No
 
 def test_records_are_kept_for_who_gets_on_and_not_for_who_comes_back_no_further() -> None:
     """RULES.md#r29: one that dies at each start would fill the disk of the one that works."""
-    leading = Leading(ME, 1, PeerTiming(0.2, 2.0), 0.0, ["b"], 0)
-    peer, now = leading.peers["b"], 0.0
+    replication = Replication(ME, 1, PeerTiming(0.2, 2.0), 0.0, ["b"], 0)
+    peer, now = replication.peers["b"], 0.0
     for _ in range(20):
         peer.stands(now, "b-1", Position(1, 7))
         peer.begins(40)
         now += HOLD_SECONDS / 10
-    assert leading.hold(now, (ME,)) == math.inf
+    assert replication.hold(now, (ME,)) == math.inf
     peer.stands(now, "b-2", ORIGIN)
     peer.follows(now, "b-2")
-    leading.acked(now, "b", Ack(1, "b-2", 50, True, False, ()))
-    assert leading.hold(now + HOLD_SECONDS - 1, (ME,)) == 50
-    leading.restart_timers(now + HOLD_SECONDS)
-    assert leading.hold(now + HOLD_SECONDS, (ME,)) == math.inf
+    replication.acked(now, "b", Ack(1, "b-2", 50, True, False, ()))
+    assert replication.hold(now + HOLD_SECONDS - 1, (ME,)) == 50
+    replication.restart_timers(now + HOLD_SECONDS)
+    assert replication.hold(now + HOLD_SECONDS, (ME,)) == math.inf

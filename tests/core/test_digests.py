@@ -35,7 +35,7 @@ def test_who_joins_hears_the_newest_digests_after_it_was_told_where_to_go_on() -
 def test_a_difference_that_a_new_active_finds_is_told_too() -> None:
     world = World(plans=(plan("delays", "flights", "board"),))
     world.start()
-    world.core.querying.digests.note_theirs("delays", 5, "what the active before said")
+    world.core.query_control.digests.note_theirs("delays", 5, "what the active before said")
     told: list[do.Action] = []
     world.heard = told.append
     world.feed(on.BatchDigested("delays", 5, "another"))

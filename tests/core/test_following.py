@@ -59,7 +59,7 @@ def test_what_one_holder_called_committed_is_not_committed_under_the_next() -> N
     assert core.journal.committed == 0
     hear(core, say.Committed(3, 1))
     assert core.journal.committed == 1
-    assert core.following.told_committed == 200
+    assert core.follower.told_committed == 200
 
 
 def test_a_snapshot_is_told_of_to_who_wished_for_it() -> None:
@@ -103,9 +103,9 @@ def test_what_a_late_follow_wants_given_up_is_not_when_records_go_on() -> None:
     follow(core, 1)
     hear(core, go_on(1, begins=Position(1, 50)))
     core.step(core.now, on.RestoreFailed("none is sound"))
-    assert core.following.giving_up
+    assert core.follower.giving_up
     hear(core, say.Records(1, ORIGIN, (Record(Position(1, 1), 0, EpochStart("a", "p1")),), 0))
-    assert not core.following.giving_up
+    assert not core.follower.giving_up
 
 
 def told(core: Core, event: on.Input) -> list[say.Word]:
@@ -116,7 +116,7 @@ def told(core: Core, event: on.Input) -> list[say.Word]:
 def test_who_wished_for_a_snapshot_hears_that_spark_died_before_it_was_begun() -> None:
     """What a batch came to that is committed may never be told."""
     core = with_a_wish()
-    incarnation = core.querying.process.incarnation
+    incarnation = core.query_control.process.incarnation
     assert incarnation is not None
     gone = on.QueryProcessGone(incarnation, "killed")
     failed = say.SnapshotFailed(1, 1, "the query process died: killed")

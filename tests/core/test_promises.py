@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from ha_engine.core import messages as say
 from ha_engine.core.high_water import HighWater
-from ha_engine.core.leading import Leading
 from ha_engine.core.lease import Lease, LeaseTiming
 from ha_engine.core.progress import PeerTiming
+from ha_engine.core.replication import Replication
 from ha_engine.types import DatabaseIdentity, Holder, LeaseRow, Member
 from tests.core.surroundings import IDENTITY
 
@@ -79,9 +79,9 @@ def test_a_row_that_takes_the_version_of_a_lost_one_stands_still_from_its_own_ti
 def test_one_counts_for_who_has_the_journal_of_who_gave_it() -> None:
     """RULES.md#r16, RULES.md#i2: a node that lost its disk knows of no acquisition that it made
     before."""
-    leading = Leading(A, 1, PeerTiming(0.2, 2.0), 0.0, ["b"], 0)
-    list(leading.tick(1.0, 0, 0, 0, asks=True))
-    leading.promised("b", say.Promise(1, 1, "jb-2"))
-    assert leading.promised_until(frozenset((A, B)), 3.0, 0.4) == -math.inf
-    leading.promised("b", say.Promise(1, 1, "jb"))
-    assert leading.promised_until(frozenset((A, B)), 3.0, 0.4) == 1.0 + 3.0 - 0.4
+    replication = Replication(A, 1, PeerTiming(0.2, 2.0), 0.0, ["b"], 0)
+    list(replication.tick(1.0, 0, 0, 0, asks=True))
+    replication.promised("b", say.Promise(1, 1, "jb-2"))
+    assert replication.promised_until(frozenset((A, B)), 3.0, 0.4) == -math.inf
+    replication.promised("b", say.Promise(1, 1, "jb"))
+    assert replication.promised_until(frozenset((A, B)), 3.0, 0.4) == 1.0 + 3.0 - 0.4

@@ -133,4 +133,4 @@ def test_a_node_wakes_when_a_query_that_waits_may_run_again() -> None:
     restart_at = world.core.deployment.lives["delays"].restart_at
     assert restart_at > world.now
     committed = world.core.journal.committed
-    assert world.core.querying.wake_at(committed) == restart_at
+    assert world.core.query_control.wake_at(committed) == restart_at

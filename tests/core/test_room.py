@@ -7,7 +7,7 @@ from tests.core.world import World
 
 
 def full(world: World) -> str | None:
-    found: str | None = world.core.tenure.full_member()
+    found: str | None = world.core.term.full_member()
     return found
 
 

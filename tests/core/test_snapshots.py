@@ -11,7 +11,7 @@ import ha_engine.core
 from ha_engine.core import inputs as on
 from ha_engine.core.digests import DIGESTS_KEPT
 from ha_engine.core.snapshots import ALIGN_SECONDS_MAX
-from ha_engine.core.tenure import LAST_SNAPSHOT_SECONDS_MAX
+from ha_engine.core.term import LAST_SNAPSHOT_SECONDS_MAX
 from ha_engine.errors import InvariantBroken
 from ha_engine.types import Cut, DatabaseIdentity
 from tests.core.mutants import Mutant, load
@@ -97,7 +97,7 @@ def test_no_query_waits_for_another_at_the_barrier(world: World) -> None:
         world.offer("flights", BATCH)
     world.feed(on.SnapshotAsked())
     world.wait(0.5)
-    barrier = world.core.tenure.snapshots.barrier
+    barrier = world.core.term.snapshots.barrier
     for _ in range(8):
         world.offer("flights", BATCH)
         world.finish("delays")
@@ -119,7 +119,7 @@ def test_a_failed_query_is_named_and_no_snapshot_is_taken(world: World) -> None:
         world.settle()
     ask(world)
     assert world.archive.cuts == {}
-    assert world.core.tenure.snapshots.why_not == "query storms is failed"
+    assert world.core.term.snapshots.why_not == "query storms is failed"
 
 
 def test_a_query_that_does_not_come_to_the_barrier_is_given_up(world: World) -> None:
@@ -128,10 +128,10 @@ def test_a_query_that_does_not_come_to_the_barrier_is_given_up(world: World) -> 
     world.wait(1)
     world.offer("flights", 10)
     ask(world)
-    assert world.core.tenure.snapshots.state == "aligning"
+    assert world.core.term.snapshots.state == "aligning"
     world.wait(ALIGN_SECONDS_MAX + 1)
-    assert world.core.tenure.snapshots.state == "waiting"
-    assert world.core.tenure.snapshots.why_not == "a query is too far behind"
+    assert world.core.term.snapshots.state == "waiting"
+    assert world.core.term.snapshots.why_not == "a query is too far behind"
 
 
 def test_one_is_taken_at_each_interval_while_input_comes() -> None:
@@ -332,7 +332,7 @@ def test_one_is_given_up_when_the_holders_own_spark_dies_so(world: World) -> Non
     world.ghost.warm = False  # or it would take over
     world.wait(1)
     world.kill_spark()
-    assert world.core.tenure.snapshots.state == "waiting"
+    assert world.core.term.snapshots.state == "waiting"
 
 
 def test_a_wish_is_not_waited_for_when_its_link_is_another_one(world: World) -> None:
@@ -342,7 +342,7 @@ def test_a_wish_is_not_waited_for_when_its_link_is_another_one(world: World) -> 
     ask(world)
     world.ghost.unlink()
     world.ghost.link()
-    assert world.core.tenure.snapshots.state == "waiting"
+    assert world.core.term.snapshots.state == "waiting"
     world.ghost.has_taken()
     world.wait(1)
     assert world.archive.visible == []
@@ -360,16 +360,20 @@ def lose_the_row(world: World) -> None:
 BROKEN: tuple[tuple[Callable[[World], None], Mutant], ...] = (
     (
         test_one_is_given_up_when_the_holders_own_spark_dies_so,
-        Mutant("R28", "core", "Core._on_broke", "self.tenure.snapshots.broke(broke.why)", "pass"),
+        Mutant("R28", "core", "Core._on_broke", "self.term.snapshots.broke(broke.why)", "pass"),
     ),
     (
         test_a_wish_is_not_waited_for_when_its_link_is_another_one,
-        Mutant("R28", "core", "Core._on_peer", "self.tenure.snapshots.linked(peer)", "pass"),
+        Mutant("R28", "core", "Core._on_peer", "self.term.snapshots.linked(peer)", "pass"),
     ),
     (
         test_every_query_ends_a_batch_where_the_snapshot_stands,
         Mutant(
-            "R28", "uncut", "UncutEvents.cut", "through if barrier is None else barrier", "through"
+            "R28",
+            "pending_events",
+            "PendingEvents.cut",
+            "through if barrier is None else barrier",
+            "through",
         ),
     ),
     (
@@ -406,7 +410,9 @@ BROKEN: tuple[tuple[Callable[[World], None], Mutant], ...] = (
     ),
     (
         test_an_epoch_that_the_database_lost_writes_before_trims_by_what_is_there_now,
-        Mutant("R29", "life", "Life.become_promoting", "retention.begin_epoch()", ""),
+        Mutant(
+            "R29", "role_machine", "RoleMachine.become_promoting", "retention.begin_epoch()", ""
+        ),
     ),
     (
         test_a_snapshot_is_taken_at_once_when_there_is_none_that_the_journal_goes_on_from,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ha_engine.core.uncut import RUNS_IN_A_BATCH, RUNS_MAX, UncutEvents
+from ha_engine.core.pending_events import RUNS_IN_A_BATCH, RUNS_MAX, PendingEvents
 
 LIMIT = 80
 RUN_EVENTS_MAX = LIMIT // RUNS_IN_A_BATCH
@@ -17,7 +17,7 @@ STEPS = st.lists(st.one_of(APPENDS, APPENDS, APPENDS, CUTS, SKIPPED), max_size=2
 
 
 class Everything:
-    """What UncutEvents stands for: every record by itself."""
+    """What PendingEvents stands for: every record by itself."""
 
     def __init__(self) -> None:
         self.records: list[tuple[int, int]] = []
@@ -33,7 +33,7 @@ class Everything:
         self.records = [record for record in self.records if record[0] > sequence]
 
 
-def check_cut(uncut: UncutEvents, plain: Everything, committed: int, through: int | None) -> None:
+def check_cut(uncut: PendingEvents, plain: Everything, committed: int, through: int | None) -> None:
     taken = plain.rows_through(through or 0)
     assert through is None or through <= committed
     assert len(taken) <= 1 or sum(taken) <= LIMIT
@@ -51,7 +51,7 @@ def check_cut(uncut: UncutEvents, plain: Everything, committed: int, through: in
 def test_merged_runs_count_and_cut_as_the_whole_list_does(
     steps: list[tuple[str, float]], runs_max: int
 ) -> None:
-    uncut, plain = UncutEvents(LIMIT, runs_max), Everything()
+    uncut, plain = PendingEvents(LIMIT, runs_max), Everything()
     for sequence, (step, size) in enumerate(steps, 1):
         match step:
             case "append":
@@ -74,7 +74,7 @@ def test_who_reads_the_journal_again_counts_the_same(
     steps: list[tuple[str, float]], runs_max: int
 ) -> None:
     """Marks are cut when they can be, and read back where they stand among the records."""
-    live, journal = UncutEvents(LIMIT, runs_max), []
+    live, journal = PendingEvents(LIMIT, runs_max), []
     for sequence, (step, size) in enumerate(steps, 1):
         if step == "append":
             live.append(sequence, int(size))
@@ -82,7 +82,7 @@ def test_who_reads_the_journal_again_counts_the_same(
         elif (through := live.cut(round(sequence * size))) is not None:
             live.drop_through(through)
             journal.append((step, through, 0))
-    again = UncutEvents(LIMIT, runs_max)
+    again = PendingEvents(LIMIT, runs_max)
     for step, sequence, rows in journal:
         if step == "append":
             again.append(sequence, rows)
@@ -95,7 +95,7 @@ def test_who_reads_the_journal_again_counts_the_same(
 
 
 def test_a_million_small_records_that_nobody_cuts_stay_few_runs() -> None:
-    uncut = UncutEvents(200_000)
+    uncut = PendingEvents(200_000)
     for sequence in range(1, 1_000_001):
         uncut.append(sequence, 2)
     assert uncut.events == 2_000_000
@@ -103,7 +103,7 @@ def test_a_million_small_records_that_nobody_cuts_stay_few_runs() -> None:
 
 
 def test_a_mark_that_an_older_limit_cut_within_a_run_keeps_the_run_until_a_mark_ends_it() -> None:
-    uncut = UncutEvents(LIMIT, runs_max=2)
+    uncut = PendingEvents(LIMIT, runs_max=2)
     for sequence in range(1, 5):
         uncut.append(sequence, 3)
     assert (uncut.cut(1), uncut.cut(2)) == (None, 2), "the first two are one run"

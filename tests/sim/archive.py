@@ -54,7 +54,7 @@ class Archive:
     def require_kept(self, node: SimNode, through: Position) -> None:
         """RULES.md#r29: a holder lets go only of what a revision has that is there; one that held
         the lease when the database lost something has not heard of that yet."""
-        if node.core.tenure is None or node.core.epoch <= self._epoch_of_loss:
+        if node.core.term is None or node.core.epoch <= self._epoch_of_loss:
             return
         stands = [
             one.cut.position for one in self.visible if node.core.journal.has(one.cut.position)

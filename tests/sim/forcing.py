@@ -63,5 +63,5 @@ def _ask(group: Group, node: SimNode, until: float) -> None:
 
 def _switch_off_who_is_out_of_sight(group: Group, node: SimNode) -> None:
     for other in group.nodes.values():
-        if other is not node and other.node not in node.core.life.connected:
+        if other is not node and other.node not in node.core.role_machine.connected:
             _switch_off(group, other)

@@ -125,8 +125,8 @@ def a_member_comes_back_with_another_journal_at_once(stage: Stage) -> None:
     stage.b.new_disk()
     stage.group.database.unreachable.add("a")
     stage.b.start()
-    leading = stage.a.core.tenure.leading
-    stage.until(lambda: leading.peers["b"].journal_id == stage.b.disk.journal_id)
+    replication = stage.a.core.term.replication
+    stage.until(lambda: replication.peers["b"].journal_id == stage.b.disk.journal_id)
     stage.group.database.unreachable.clear()
     stage.until(lambda: stage.b.disk.journal_id in {m.journal_id for m in stage.in_sync})
     require(stage.a.processes == 1, "schedule", "a had to be started again")
@@ -327,9 +327,9 @@ def a_handover_meets_a_row_that_lost_writes(stage: Stage) -> None:
     stage.until(lambda: a.core.lease.failing)
     a.feed(on.SwitchoverAsked(None, "operator"))
     stage.isolate(a)
-    tenure = a.core.tenure
-    require(tenure is not None and tenure.handover is not None, "schedule", "no handover began")
-    stage.until(lambda: tenure is not None and a.now > tenure.authority_ends())
+    term = a.core.term
+    require(term is not None and term.handover is not None, "schedule", "no handover began")
+    stage.until(lambda: term is not None and a.now > term.authority_ends())
     group.database.fail_over(2)
     group.database.unreachable.discard("a")
     stage.until(lambda: a.core.lease.regressed)
@@ -541,7 +541,7 @@ def the_query_process_dies_before_the_member_has_its_batch(stage: Stage) -> None
 
     stage.until(only_begun)
     a.kill_spark()
-    waits = a.core.tenure is not None and a.core.tenure.handover is None
+    waits = a.core.term is not None and a.core.term.handover is None
     require(waits, "R22", "a hands over to who lacks the batch")
     stage.until(stage.is_active(stage.b), within=5.0)
     stage.wait(15)

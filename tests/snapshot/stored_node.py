@@ -22,7 +22,7 @@ from ha_engine.postgres.lease_store import PostgresLeaseStore
 from ha_engine.postgres.snapshot_store import SnapshotStore
 from ha_engine.postgres.upgrade import upgrade
 from ha_engine.receive.producers import ProducerTable
-from ha_engine.snapshot.base_builder import Folding
+from ha_engine.snapshot.base_builder import BaseBuilder
 from ha_engine.snapshot.capture import Capture
 from ha_engine.snapshot.manifest import CapturedQuery
 from ha_engine.snapshot.restore import Places, Restoring
@@ -153,7 +153,7 @@ def node_at(home: Path, engine: Engine, *, empty: bool = False, application: str
         write_checkpoint(home / "checkpoints")
         outbox = write_outbox(home)
     store = SnapshotStore(engine, "test")
-    folding = Folding(
+    folding = BaseBuilder(
         home / "journal" / "base.arrow", journal, deployment, lambda: ProducerTable(10, 8)
     )
     refuses: list[str] = []

@@ -26,7 +26,7 @@ from ha_engine.errors import (
     SourceUnavailable,
 )
 from ha_engine.plugins import DeadLetter, SourceBatch, SourcePlugin
-from ha_engine.receive.intake import Intake, Parcel
+from ha_engine.receive.intake import DecodedRequest, Intake
 from ha_engine.receive.offsets import Pull, SourceOffset
 from ha_engine.receive.pull.calls import LATE_SECONDS, Calls
 from ha_engine.receive.pull.dead_letters import DeadLetters
@@ -215,7 +215,7 @@ class Puller:
             await self._put_aside(self._known.batches + 1, letters)
         pull = Pull(self.source, self._after, batch.offset, len(letters))
         try:
-            await self._submit(Parcel(self.stream, sifted.events, None, pull))
+            await self._submit(DecodedRequest(self.stream, sifted.events, None, pull))
             self._after = batch.offset
         except PayloadTooLarge as error:
             await self._store_less(batch, error)
@@ -237,7 +237,7 @@ class Puller:
     async def _put_aside(self, number: int, letters: list[DeadLetter]) -> None:
         await asyncio.to_thread(self._dead_letters.put_aside, number, letters)
 
-    async def _submit(self, parcel: Parcel) -> None:
+    async def _submit(self, parcel: DecodedRequest) -> None:
         while True:
             try:
                 await self._intake.store(parcel)

@@ -1,6 +1,6 @@
 """The queries' side of a node: one process, what runs in it, and what its batches come to.
 
-The same on every node, whoever holds the lease. Which marks there are, ``tenure`` decides.
+The same on every node, whoever holds the lease. Which marks there are, ``term`` decides.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Wish:
     came_to: tuple[tuple[str, int, str], ...] = ()
 
 
-class Querying:
+class QueryControl:
     """``owner`` names this node process in the incarnations that it starts."""
 
     def __init__(self, owner: str, deployment: Deployment) -> None:

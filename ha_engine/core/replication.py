@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from ha_engine.core import actions as do
 from ha_engine.core import messages as say
 from ha_engine.core.deadlines import ahead
-from ha_engine.core.own_journal import OwnJournal
+from ha_engine.core.journal_state import JournalState
 from ha_engine.core.progress import Peer, PeerTiming, Stage, common_prefix
 from ha_engine.types import ORIGIN, Member, Position
 
@@ -22,7 +22,7 @@ HOLD_SECONDS = 300.0
 """So long a member that begins from a snapshot or catches up may stand still and is waited for."""
 
 
-class Leading:
+class Replication:
     """The members other than ``me`` under ``epoch``."""
 
     def __init__(
@@ -66,7 +66,7 @@ class Leading:
         now: float,
         name: str,
         standing: say.Standing,
-        journal: OwnJournal,
+        journal: JournalState,
         digests: Iterable[say.BatchDigest],
         begins: Position,
     ) -> Iterator[do.Action]:

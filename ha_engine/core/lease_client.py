@@ -12,7 +12,7 @@ from enum import Enum
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.core.lease import Lease
-from ha_engine.core.verdicts import Foreign, Lost, Outcome, Waits
+from ha_engine.core.verdicts import Outcome, StepDown, Stop, Wait
 from ha_engine.types import LeaseRow, Member
 
 HOW_TO_CHOOSE = (
@@ -29,7 +29,7 @@ class Heard(Enum):
     NOTHING = "nothing"
 
 
-class Lessee:
+class LeaseClient:
     """``group_id`` is None until the first epoch of a new journal (RULES.md#r6)."""
 
     def __init__(
@@ -100,13 +100,13 @@ class Lessee:
         RULES.md#r15)."""
         row, lease = self.lease.row, self.lease
         if self.is_foreign(row):
-            return Foreign(self._foreign())
+            return Stop(self._foreign())
         if row is not None and row.epoch > epoch:
             return _lost(row)  # RULES.md#r14: on whatever timeline it stands
         if lease.may_rewrite(authority_ends, now) and not stopping:
             return self._rewrite(now)
         if row is None or lease.regressed or lease.is_doubtful(now, authority_ends):
-            return Waits(
+            return Wait(
                 "the database lost writes to the lease row, and another node may have read it; "
                 "stop all nodes, compare their epochs, and write the row of the highest by hand"
             )
@@ -119,7 +119,7 @@ class Lessee:
         """``new``: the journal is empty, and this node knows of no epoch (RULES.md#r6)."""
         row, lease = self.lease.row, self.lease
         if self.is_foreign(row):
-            return Foreign(self._foreign())
+            return Stop(self._foreign())
         if row is None:
             return self._create(now, new and self.group_id is None)
         if lease.mine and not lease.regressed:
@@ -129,7 +129,7 @@ class Lessee:
         if lease.may_acquire(now):
             why = "released" if row.holder is None else "not renewed for a ttl"
             return self._write(now, row, lease.acquired(self._advertise), why)
-        return Waits(_why_not(lease, now))
+        return Wait(_why_not(lease, now))
 
     def _write(self, now: float, expected: LeaseRow, wanted: LeaseRow, why: str) -> do.Action:
         self.lease.sent(now, wanted, expected)
@@ -142,7 +142,7 @@ class Lessee:
     def _create(self, now: float, new: bool) -> Outcome:
         """RULES.md#r6: only a node that knows of no earlier epoch makes the group's first row."""
         if not new or self.lease.high_water.epoch > 0:
-            return Waits(
+            return Wait(
                 "the database has no lease row but this node's journal belongs to a group; either "
                 f"the url names another database, or it lost the row: {HOW_TO_CHOOSE}"
             )
@@ -168,8 +168,8 @@ class Lessee:
         )
 
 
-def _lost(row: LeaseRow) -> Lost:
-    return Lost(f"epoch {row.epoch} is held by {row.holder.node if row.holder else 'nobody'}")
+def _lost(row: LeaseRow) -> StepDown:
+    return StepDown(f"epoch {row.epoch} is held by {row.holder.node if row.holder else 'nobody'}")
 
 
 def _changed(before: tuple[Member, ...], after: tuple[Member, ...]) -> str:

@@ -9,38 +9,38 @@ import math
 from collections.abc import Iterable
 
 from ha_engine.core import actions as do
-from ha_engine.core.following import Following
+from ha_engine.core.follower import Follower
 from ha_engine.core.identity import Identity
-from ha_engine.core.leading import Leading
-from ha_engine.core.lessee import Lessee
-from ha_engine.core.own_journal import OwnJournal
+from ha_engine.core.journal_state import JournalState
+from ha_engine.core.lease_client import LeaseClient
 from ha_engine.core.progress import PeerTiming
-from ha_engine.core.querying import Querying
+from ha_engine.core.query_control import QueryControl
+from ha_engine.core.replication import Replication
 from ha_engine.core.role import check_transition
 from ha_engine.core.snapshots import Snapshots
-from ha_engine.core.tenure import Tenure
-from ha_engine.core.verdicts import Foreign, Lost, Outcome, Waits
+from ha_engine.core.term import Term
+from ha_engine.core.verdicts import Outcome, StepDown, Stop, Wait
 from ha_engine.types import EpochStart, Role
 
 
-class Life:
-    """``tenure`` is there while this node holds an epoch. ``out`` is what the step has led to."""
+class RoleMachine:
+    """``term`` is there while this node holds an epoch. ``out`` is what the step has led to."""
 
     def __init__(
         self,
         identity: Identity,
-        lessee: Lessee,
-        journal: OwnJournal,
-        querying: Querying,
-        following: Following,
+        lease_client: LeaseClient,
+        journal: JournalState,
+        query_control: QueryControl,
+        follower: Follower,
         peers: PeerTiming,
         snapshot_interval: float,
     ) -> None:
         self.identity, self.peer_timing = identity, peers
         self._snapshot_interval = snapshot_interval
-        self.lease, self.lessee = lessee.lease, lessee
-        self.journal, self.querying, self.following = journal, querying, following
-        self.tenure: Tenure | None = None
+        self.lease, self.lease_client = lease_client.lease, lease_client
+        self.journal, self.query_control, self.follower = journal, query_control, follower
+        self.term: Term | None = None
         self.role, self.why = Role.STARTING, "the process has just started"
         self.epoch = 0
         self.asked_to_stop = self.stopping = False
@@ -61,20 +61,20 @@ class Life:
     def authority_ends(self) -> float:
         """Until when this node may act as the holder."""
         if (
-            self.lessee.releasing
+            self.lease_client.releasing
         ):  # RULES.md#r3: whom a release names, if it took effect, waits for no ttl
             return -math.inf
-        return self.lease.carries_until if self.tenure is None else self.tenure.authority_ends()
+        return self.lease.carries_until if self.term is None else self.term.authority_ends()
 
     # -- carrying out ------------------------------------------------------------------------------
 
     def do(self, outcome: Outcome) -> None:
         match outcome:
-            case Foreign(why):
+            case Stop(why):
                 self.become_stopped(why)
-            case Lost(why):
+            case StepDown(why):
                 self.become_demoting(why)
-            case Waits(why):
+            case Wait(why):
                 self.why = why
             case action:
                 self.out.append(action)
@@ -96,40 +96,46 @@ class Life:
 
     def become_promoting(self, epoch: int, group_id: str, *, forced: bool = False) -> None:
         """The lease is ours; the epoch record commits the whole journal first (RULES.md#r3)."""
-        self.epoch, self.lessee.releasing = epoch, False
-        self.following.end()
+        self.epoch, self.lease_client.releasing = epoch, False
+        self.follower.end()
         if forced:
-            self.querying.digests.history_was_given_up()
+            self.query_control.digests.history_was_given_up()
         self._become(Role.PROMOTING, f"acquired epoch {epoch}")
-        self.do_all(self.lessee.bind(group_id))
+        self.do_all(self.lease_client.bind(group_id))
         me, timing = self.lease.member, self.peer_timing
-        journal, querying = self.journal, self.querying
-        leading = Leading(me, epoch, timing, self.now, self.connected, journal.last.sequence)
-        snapshots = Snapshots(journal, querying, leading, self._snapshot_interval, self.now)
-        retention = self.following.retention
+        journal, query_control = self.journal, self.query_control
+        replication = Replication(
+            me, epoch, timing, self.now, self.connected, journal.last.sequence
+        )
+        snapshots = Snapshots(
+            journal, query_control, replication, self._snapshot_interval, self.now
+        )
+        retention = self.follower.retention
         retention.begin_epoch()
-        self.tenure = Tenure(self.lessee, journal, querying, leading, snapshots, retention)
+        self.term = Term(
+            self.lease_client, journal, query_control, replication, snapshots, retention
+        )
         start = EpochStart(self.identity.node, self.identity.process, forced)
-        self.do(self.tenure.append(start))
+        self.do(self.term.append(start))
 
     def take_snapshots_every(self, interval: float) -> None:
         """In seconds, from now on and under later epochs; 0: only those that are asked for."""
         self._snapshot_interval = interval
-        if self.tenure is not None:
-            self.tenure.snapshots.every(self.now, interval)
+        if self.term is not None:
+            self.term.snapshots.every(self.now, interval)
 
-    def become_active(self, tenure: Tenure) -> None:
+    def become_active(self, term: Term) -> None:
         self._become(Role.ACTIVE, f"the journal is committed through {self.journal.last}")
-        self.do_all(tenure.begin())
+        self.do_all(term.begin())
         self.do(do.FindRevisions())
-        silent_since = self.following.silent_since(self.epoch - 1)
+        silent_since = self.follower.silent_since(self.epoch - 1)
         if silent_since is not None:
             self.do(do.NoteOutage(self.epoch, self.now - silent_since))
 
     def become_demoting(self, why: str) -> None:
         self._become(Role.DEMOTING, why)
         self._close(why)
-        self.tenure, self.lessee.releasing = None, False
+        self.term, self.lease_client.releasing = None, False
         self.lease.ended = self.epoch
         self.do(do.StopStreams())
         self._become(Role.JOINING, why)
@@ -139,13 +145,13 @@ class Life:
             self._become(Role.DEMOTING, why)
             if not self.stopping:
                 self._close(why)
-        self.tenure = None
+        self.term = None
         self._become(Role.STOPPED, why)
         self.do(do.Exit(why))
 
     def _close(self, why: str) -> None:
-        if self.tenure is not None:
-            self.tenure.receiving = False
+        if self.term is not None:
+            self.term.receiving = False
         self._named = self.lease.active_url
         self.do(do.CloseReceivers(why, self._named))
         self.do(do.StopPublishing())
@@ -168,7 +174,7 @@ class Life:
             return
         self.stopping = True
         self._close("the node is stopping")
-        incarnation = self.querying.process.incarnation
+        incarnation = self.query_control.process.incarnation
         if incarnation is not None:
             self.do(do.StopQueryProcess(incarnation, "the node is stopping"))
 
@@ -177,12 +183,12 @@ class Life:
 
         One try: where the database does not answer, the others wait instead.
         """
-        lease, lessee = self.lease, self.lessee
+        lease, lease_client = self.lease, self.lease_client
         waits = lease.sent_at is not None or self.journal.durable < self.journal.last.sequence
         if not self.stopping or self.role is Role.STOPPED or waits:
             return
         holds = lease.row is not None and lease.mine and not lease.regressed
-        if not holds or lessee.releasing or lease.is_doubtful(self.now, self.authority_ends):
+        if not holds or lease_client.releasing or lease.is_doubtful(self.now, self.authority_ends):
             self.become_stopped("the node was asked to stop")
             return
-        self.do(lessee.release(self.now, None, "stopped"))
+        self.do(lease_client.release(self.now, None, "stopped"))

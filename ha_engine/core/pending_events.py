@@ -16,7 +16,7 @@ RUNS_IN_A_BATCH = 8
 """A batch under load is at least so nearly full: 7/8 of its limit, unless records are larger."""
 
 
-class UncutEvents:
+class PendingEvents:
     """Runs of (last sequence, events), oldest first. ``events`` is their sum."""
 
     def __init__(self, batch_events_max: int, runs_max: int = RUNS_MAX) -> None:

@@ -8,7 +8,7 @@ from ha_engine.core.deployment import Deployment
 from ha_engine.types import ORIGIN, Base, Body, EpochStart, History, Position, Record
 
 
-class OwnJournal:
+class JournalState:
     """RULES.md#i5, RULES.md#i8: committed <= durable <= last, and none of them ever falls within a
     process."""
 

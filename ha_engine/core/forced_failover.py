@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
-from ha_engine.core.following import Following
-from ha_engine.core.lessee import HOW_TO_CHOOSE, Lessee
-from ha_engine.core.own_journal import OwnJournal
+from ha_engine.core.follower import Follower
+from ha_engine.core.journal_state import JournalState
+from ha_engine.core.lease_client import HOW_TO_CHOOSE, LeaseClient
 from ha_engine.types import Position
 
 
@@ -51,14 +51,18 @@ class Loss:
         return f"all that was committed in epoch {self.epoch} is on {' and '.join(self.in_sync)}"
 
 
-class Forcing:
+class ForcedFailover:
     """``peers`` are the other nodes of the group, as the config names them."""
 
     def __init__(
-        self, lessee: Lessee, journal: OwnJournal, following: Following, peers: tuple[str, ...]
+        self,
+        lease_client: LeaseClient,
+        journal: JournalState,
+        follower: Follower,
+        peers: tuple[str, ...],
     ) -> None:
-        self._lessee, self._lease = lessee, lessee.lease
-        self._journal, self._following, self._peers = journal, following, peers
+        self._lease_client, self._lease = lease_client, lease_client.lease
+        self._journal, self._follower, self._peers = journal, follower, peers
         self._asked: on.FailoverForced | None = None
         self._epoch = 0
 
@@ -66,7 +70,7 @@ class Forcing:
         row = self._lease.row
         in_sync = row.in_sync if row is not None else ()
         others = tuple(m.node for m in in_sync if m != self._lease.member)
-        committed = max(self._journal.committed, self._following.told_committed)
+        committed = max(self._journal.committed, self._follower.told_committed)
         return Loss(self._journal.last, committed, row.epoch if row else 0, others)
 
     def why_not(self, now: float, connected: Set[str], confirmed_off: Set[str]) -> str | None:
@@ -82,7 +86,7 @@ class Forcing:
         if row is None:
             unread = "this node has not read whether the group has a lease row"
             return None if self._lease.read_once else unread
-        if self._lessee.is_foreign(row):
+        if self._lease_client.is_foreign(row):
             return "the lease row belongs to another group"
         if row.paused:
             return "failover is paused; run: ha-engine resume"
@@ -95,7 +99,7 @@ class Forcing:
         still = ttl - (now - lease.still_since)
         # A promise is no younger than the word that asked for it, and binds no longer
         # (RULES.md#r16).
-        if self._following.heard_within(now, ttl):
+        if self._follower.heard_within(now, ttl):
             return f"an active was heard in the last {ttl:g} s"
         if lease.row is not None and lease.row.holder is not None and still > 0:
             return (
@@ -148,7 +152,7 @@ class Forcing:
         if asked is None or self.why_not(now, connected, frozenset(asked.confirmed_off)):
             self._begin_anew()
             return None
-        action, self._epoch = self._lessee.force(now, asked.by)
+        action, self._epoch = self._lease_client.force(now, asked.by)
         self._lease.forces(self._epoch)
         return action
 

@@ -13,25 +13,29 @@ from collections.abc import Iterator
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.core import messages as say
-from ha_engine.core.lessee import Lessee
-from ha_engine.core.own_journal import OwnJournal
-from ha_engine.core.querying import Querying
+from ha_engine.core.journal_state import JournalState
+from ha_engine.core.lease_client import LeaseClient
+from ha_engine.core.query_control import QueryControl
 from ha_engine.core.retention import Retention
-from ha_engine.core.verdicts import Foreign, Outcome, Waits
+from ha_engine.core.verdicts import Outcome, Stop, Wait
 from ha_engine.types import ORIGIN, EpochStart, History, Position, Record
 
 RESTORE_AGAIN_SECONDS = 5.0
 """From a restore that failed to the next try; a snapshot takes about as long."""
 
 
-class Following:
+class Follower:
     """Whom this journal is a prefix of: the holder of ``epoch``, 0 while of nobody's."""
 
     def __init__(
-        self, lessee: Lessee, journal: OwnJournal, querying: Querying, retention: Retention
+        self,
+        lease_client: LeaseClient,
+        journal: JournalState,
+        query_control: QueryControl,
+        retention: Retention,
     ) -> None:
-        self._lessee, self._lease = lessee, lessee.lease
-        self._journal, self._querying, self.retention = journal, querying, retention
+        self._lease_client, self._lease = lease_client, lease_client.lease
+        self._journal, self._query_control, self.retention = journal, query_control, retention
         self.epoch = 0
         self.leader: str | None = None
         # The epoch of the newest word of a holder, and when it came.
@@ -52,7 +56,7 @@ class Following:
     def end(self) -> None:
         self.epoch, self.leader, self.giving_up = 0, None, False
         self._not_restored = None
-        self._querying.forget_wish()
+        self._query_control.forget_wish()
 
     def silent_since(self, epoch: int) -> float | None:
         """When the holder of ``epoch`` was last heard; None if it never was."""
@@ -87,11 +91,11 @@ class Following:
             case say.Heartbeat():
                 yield from self._beat(now, peer, message)
             case say.TakeSnapshot(epoch, cut) if epoch == self.epoch:
-                self._querying.capture(epoch, cut)
+                self._query_control.capture(epoch, cut)
             case say.Released():
                 self._lease.again_at_once(now)
             case say.BatchDigest(epoch, query, number, digest) if epoch == self.epoch:
-                if not self._querying.digests.note_theirs(query, number, digest):
+                if not self._query_control.digests.note_theirs(query, number, digest):
                     yield do.ReportDifference(query, number)
 
     def _stand(self, peer: str, epoch: int) -> do.Action:
@@ -113,9 +117,9 @@ class Following:
             # What was committed to an earlier one, an operator may have given up since
             # (RULES.md#r26).
             self.epoch, self._committed = message.epoch, self._journal.committed
-            self._querying.forget_wish()
+            self._query_control.forget_wish()
             if self._lease.row is not None:
-                yield from self._lessee.bind(self._lease.row.group_id)
+                yield from self._lease_client.bind(self._lease.row.group_id)
             self._lease.again_at_once(now)
         # 1. A holder has this journal given up, for which the query process must end first. 2. The
         # next holder goes on behind it as it is: nothing is given up, and the queries run again.
@@ -125,13 +129,13 @@ class Following:
     def waits(self) -> Iterator[Outcome]:
         """What this node waits for, beyond what the row says of it."""
         if self._not_restored is not None:
-            yield Waits(self._not_restored)
+            yield Wait(self._not_restored)
 
     def bind(self) -> Iterator[do.Action]:
         """RULES.md#r6: the row names the group of the holder whose journal ours is a prefix of."""
         row = self._lease.row
         if row is not None and self.epoch == row.epoch > 0:
-            yield from self._lessee.bind(row.group_id)
+            yield from self._lease_client.bind(row.group_id)
 
     def _cut(self, now: float, message: say.Follow, leader: str) -> Iterator[Outcome]:
         """RULES.md#i8, RULES.md#r8: only once the row was read without us, and never below what is
@@ -141,7 +145,7 @@ class Following:
         if not out or not lease.read_once or lease.member in (row.in_sync if row else ()):
             lease.again_at_once(now)
         elif match.sequence < self._journal.committed and not message.forced:
-            yield Foreign(
+            yield Stop(
                 f"{leader} does not have what is committed here behind {match}: the two journals "
                 "are of different histories; keep the right one, and reinit the other node"
             )
@@ -161,7 +165,7 @@ class Following:
 
     def _alone(self, change: do.CutJournal | do.Restore, why: str) -> Iterator[do.Action]:
         """``change``, and first an end to what runs on that which it takes away."""
-        incarnation = self._querying.process.incarnation
+        incarnation = self._query_control.process.incarnation
         if self.giving_up and incarnation is not None:
             yield do.StopQueryProcess(incarnation, why)
             return
@@ -185,7 +189,7 @@ class Following:
         for record in records:
             self._journal.take(record)
             if isinstance(record.body, EpochStart) and record.body.forced:
-                self._querying.digests.history_was_given_up()
+                self._query_control.digests.history_was_given_up()
         if records:
             # They continue our journal: a Follow that said otherwise was of an earlier moment.
             self.giving_up, self._not_restored = False, None
@@ -209,7 +213,7 @@ class Following:
 
     def report(self, event: on.SnapshotTaken | on.SnapshotFailed) -> Iterator[do.Action]:
         """A snapshot that a holder asked this member for; an older one's request means nothing."""
-        answer = self._querying.answer_of(event)
+        answer = self._query_control.answer_of(event)
         if self.epoch and self.leader is not None and answer is not None:
             yield do.Tell(self.leader, answer)
 
@@ -233,13 +237,13 @@ class Following:
             self.told_committed = max(self.told_committed, committed)
 
     def _ack(self, peer: str) -> do.Action:
-        journal, querying = self._journal, self._querying
+        journal, query_control = self._journal, self._query_control
         ack = say.Ack(
             self.epoch,
             self._lease.member.journal_id,
             journal.durable,
             self.room,
-            querying.warm(journal.committed),
-            querying.batches(),
+            query_control.warm(journal.committed),
+            query_control.batches(),
         )
         return do.Tell(peer, ack)

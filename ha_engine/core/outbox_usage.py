@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 
-class KeptBatches:
+class OutboxUsage:
     """The outbox began behind ``floor``, when the node started or where it went on without batches
     that never ran; ``last`` is the number that the next batch to admit must follow (RULES.md#r19).
     """

@@ -16,13 +16,13 @@ from ha_engine.core import inputs as on
 from ha_engine.core import messages as say
 from ha_engine.core.base import unwritten
 from ha_engine.core.deadlines import ahead
-from ha_engine.core.leading import Leading
-from ha_engine.core.lessee import Lessee
-from ha_engine.core.own_journal import OwnJournal
-from ha_engine.core.querying import Querying
+from ha_engine.core.journal_state import JournalState
+from ha_engine.core.lease_client import LeaseClient
+from ha_engine.core.query_control import QueryControl
+from ha_engine.core.replication import Replication
 from ha_engine.core.retention import Retention
 from ha_engine.core.snapshots import Snapshots
-from ha_engine.core.verdicts import Lost, Outcome, Waits
+from ha_engine.core.verdicts import Outcome, StepDown, Wait
 from ha_engine.types import Body, Member
 
 Request = (
@@ -62,23 +62,23 @@ class Breakdown:
     in_flight: dict[str, int]
 
 
-class Tenure:
+class Term:
     """Not ``active`` until the epoch's first record is committed, and the journal with it
     (RULES.md#r3)."""
 
     def __init__(
         self,
-        lessee: Lessee,
-        journal: OwnJournal,
-        querying: Querying,
-        leading: Leading,
+        lease_client: LeaseClient,
+        journal: JournalState,
+        query_control: QueryControl,
+        replication: Replication,
         snapshots: Snapshots,
         retention: Retention,
     ) -> None:
-        self._lessee, self._lease = lessee, lessee.lease
-        self._journal, self._deployment = journal, querying.deployment
-        self._querying, self.snapshots, self._retention = querying, snapshots, retention
-        self.leading, self.epoch = leading, leading.epoch
+        self._lease_client, self._lease = lease_client, lease_client.lease
+        self._journal, self._deployment = journal, query_control.deployment
+        self._query_control, self.snapshots, self._retention = query_control, snapshots, retention
+        self.replication, self.epoch = replication, replication.epoch
         self._first = journal.last.sequence + 1
         self.active = self.receiving = False
         self.handover: Handover | None = None
@@ -92,13 +92,13 @@ class Tenure:
         """Until when this holder may act; infinite when nobody else can acquire (RULES.md#r15,
         RULES.md#r16)."""
         lease, timing = self._lease, self._lease.timing
-        promised = self.leading.promised_until(lease.possible, timing.ttl, timing.margin)
+        promised = self.replication.promised_until(lease.possible, timing.ttl, timing.margin)
         return max(lease.carries_until, promised)
 
     @property
     def keeps_the_lease(self) -> bool:
         """Active, and not on its way to give the lease to another."""
-        return self.active and not self._lessee.releasing and self.handover is None
+        return self.active and not self._lease_client.releasing and self.handover is None
 
     def authority_seconds(self, now: float) -> float:
         return max(0.0, self.authority_ends() - now) if self.keeps_the_lease else 0.0
@@ -131,11 +131,11 @@ class Tenure:
             return
         self.receiving = not self.receiving
         if self.receiving:
-            yield Waits("it holds the lease")
+            yield Wait("it holds the lease")
             yield do.OpenReceivers()
         else:
             why = "the lease was not renewed in time; it goes on with the next renewal"
-            yield Waits(why)
+            yield Wait(why)
             yield do.CloseReceivers(why, None)
 
     # -- records -----------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class Tenure:
             case on.SnapshotAsked():
                 self.snapshots.ask(now)
             case on.SnapshotTaken() | on.SnapshotFailed():
-                self._hear_of_snapshot(None, self._querying.answer_of(event))
+                self._hear_of_snapshot(None, self._query_control.answer_of(event))
 
     def _hear_of_snapshot(self, by: str | None, message: say.SnapshotAnswer | None) -> None:
         match message:
@@ -177,25 +177,25 @@ class Tenure:
         Records of earlier epochs are committed by this epoch's own first record (RULES.md#r3).
         """
         journal = self._journal
-        limit = self.leading.commit_limit(journal.durable, self._lease.possible)
+        limit = self.replication.commit_limit(journal.durable, self._lease.possible)
         signed = not self.active and limit >= self._first
         may_ack = self.active and now < self.authority_ends()
-        if limit > journal.committed and (signed or may_ack) and not self._lessee.releasing:
+        if limit > journal.committed and (signed or may_ack) and not self._lease_client.releasing:
             journal.committed = limit
             yield do.Commit(limit)
-            yield from self.leading.tell_all(say.Committed(self.epoch, limit))
+            yield from self.replication.tell_all(say.Committed(self.epoch, limit))
 
     def plan_marks(self, now: float) -> Iterator[do.Action]:
         if self.may_act(now):
-            self.leading.note_behind(now, self._in_sync, self._deployment.running_at())
+            self.replication.note_behind(now, self._in_sync, self._deployment.running_at())
             for mark in list(self._deployment.next_marks(now, *self._planned_on(now))):
                 yield self.append(mark)
             for published in list(self._deployment.numbers_passed()):
                 yield self.append(published)
 
     def _planned_on(self, now: float) -> PlannedOn:
-        slowest = partial(self.leading.slowest, now, self._in_sync)
-        starting = partial(self.leading.starting, now, self._in_sync)
+        slowest = partial(self.replication.slowest, now, self._in_sync)
+        starting = partial(self.replication.starting, now, self._in_sync)
         return self._journal.committed, slowest, starting, self.snapshots.barrier
 
     @property
@@ -206,16 +206,16 @@ class Tenure:
     def full_member(self) -> str | None:
         """RULES.md#r30: who is in sync and has no room for events."""
         row = self._lease.row
-        return None if row is None else self.leading.full(row.in_sync)
+        return None if row is None else self.replication.full(row.in_sync)
 
     # -- the members -------------------------------------------------------------------------------
 
     def tick(self, now: float) -> Iterator[do.Action]:
-        leading, journal, lease = self.leading, self._journal, self._lease
+        replication, journal, lease = self.replication, self._journal, self._lease
         asks = (lease.failing or now >= lease.safe_until) and not lease.alone
         kept = self._retention.kept
-        yield from leading.tick(now, journal.last.sequence, journal.committed, kept, asks)
-        leading.admit(now)
+        yield from replication.tick(now, journal.last.sequence, journal.committed, kept, asks)
+        replication.admit(now)
         if self.may_act(now) and self._lease.row is not None:
             yield from self.snapshots.tick(now, self._lease.row.in_sync, kept)
 
@@ -224,21 +224,21 @@ class Tenure:
             return
         match message:
             case say.Standing():
-                known = self._querying.digests.known_here(self.epoch)
+                known = self._query_control.digests.known_here(self.epoch)
                 begins = self._retention.begins
-                yield from self.leading.stands(now, peer, message, self._journal, known, begins)
+                yield from self.replication.stands(now, peer, message, self._journal, known, begins)
             case say.Ack():
-                self.leading.acked(now, peer, message)
+                self.replication.acked(now, peer, message)
             case say.Promise():
-                self.leading.promised(peer, message)
+                self.replication.promised(peer, message)
             case say.SnapshotTaken() | say.SnapshotFailed():
                 self._hear_of_snapshot(peer, message)
             case say.SnapshotLacking():
                 self.snapshots.ask(now)
 
     def hold(self, now: float) -> float:
-        """Behind which sequence who joins still needs records; see Leading.hold."""
-        return self.leading.hold(now, self._in_sync)
+        """Behind which sequence who joins still needs records; see Replication.hold."""
+        return self.replication.hold(now, self._in_sync)
 
     def wanted_in_sync(self, now: float) -> tuple[Member, ...] | None:
         """Whom the row should list; None while there is no row."""
@@ -247,7 +247,7 @@ class Tenure:
             return None
         if not self.active or self.handover is not None:
             return row.in_sync
-        wanted = self.leading.wanted(now, row.in_sync, self._journal.committed)
+        wanted = self.replication.wanted(now, row.in_sync, self._journal.committed)
         if now < self._lease.safe_until:
             return wanted
         # Who is alone may act past safe_until; from the moment a second member may be listed, not
@@ -256,7 +256,7 @@ class Tenure:
 
     def wants_another_row(self, now: float) -> bool:
         """RULES.md#r9: who is late leaves the row before a commit goes on without it; see
-        Leading.wanted."""
+        Replication.wanted."""
         lease, row = self._lease, self._lease.row
         free = lease.idle and not lease.failing
         holds = self.active and lease.mine and not lease.regressed
@@ -282,14 +282,14 @@ class Tenure:
     def wake_at(self, now: float) -> float:
         """When ``tick`` has something to do, if nothing but time goes on."""
         acts = self.may_act(now) and self._lease.row is not None
-        return min(self.leading.wake_at(now), self.snapshots.wake_at(now) if acts else math.inf)
+        return min(self.replication.wake_at(now), self.snapshots.wake_at(now) if acts else math.inf)
 
     def leads_at(self, now: float) -> float:
         """The same of what a holder does with each step while it is not stopping."""
         if self.wants_another_row(now):
             return now
         moments = [ahead(now, self.authority_ends())]
-        if self.handover is not None and not self._lessee.releasing:
+        if self.handover is not None and not self._lease_client.releasing:
             moments.append(self.handover.since + HANDOVER_SECONDS_MAX)
         if self._parting_since is not None:
             moments.append(self._parting_since + LAST_SNAPSHOT_SECONDS_MAX)
@@ -311,7 +311,7 @@ class Tenure:
         if self.handover is not None:
             return f"a handover to {self.handover.to} is under way"
         members = [m for m in row.in_sync if m != self._lease.member and to in (None, m.node)]
-        reasons = [self.leading.why_no_heir(member, row.in_sync) for member in members]
+        reasons = [self.replication.why_no_heir(member, row.in_sync) for member in members]
         if None in reasons:
             return None
         return next(iter(reasons), f"{to or 'no other node'} is not in sync")
@@ -321,7 +321,7 @@ class Tenure:
             return
         assert self._lease.row is not None
         in_sync = tuple(m for m in self._lease.row.in_sync if to in (None, m.node))
-        heir = self.leading.heir(in_sync, {})
+        heir = self.replication.heir(in_sync, {})
         if heir is not None:
             yield from self._begin_handover(now, heir, f"switchover by {by}")
 
@@ -336,7 +336,7 @@ class Tenure:
         breakdown, row = self._breakdown, self._lease.row
         if breakdown is None or not self.may_act(now) or row is None or row.paused:
             return
-        heir = self.leading.heir(row.in_sync, breakdown.in_flight)
+        heir = self.replication.heir(row.in_sync, breakdown.in_flight)
         if heir is not None or self._deployment.is_past(breakdown.in_flight):
             self._breakdown = None
         if heir is not None:
@@ -351,7 +351,7 @@ class Tenure:
     def hand_over(self, now: float) -> Iterator[Outcome]:
         """RULES.md#r3: released with equal durable ends, or not at all."""
         handover = self.handover
-        if handover is None or self._lessee.releasing:
+        if handover is None or self._lease_client.releasing:
             return
         lease, row = self._lease, self._lease.row
         heir = next((m for m in row.in_sync if m.node == handover.to), None) if row else None
@@ -363,17 +363,17 @@ class Tenure:
         late = now >= handover.since + HANDOVER_SECONDS_MAX
         if heir is None or paused or late or not holds:
             self.handover = None
-            yield Waits(f"{handover.to} could not take over")
+            yield Wait(f"{handover.to} could not take over")
             yield do.StartPublishing(self.epoch)
         elif self._is_level_with(heir) and lease.idle:
-            yield self._lessee.release(now, handover.to, handover.why)
+            yield self._lease_client.release(now, handover.to, handover.why)
 
     def _is_level_with(self, heir: Member) -> bool:
         journal = self._journal
-        return self.leading.match_of(heir) == journal.last.sequence == journal.committed
+        return self.replication.match_of(heir) == journal.last.sequence == journal.committed
 
     def released(self) -> Iterator[Outcome]:
         """The release took effect."""
         assert self.handover is not None
-        yield from self.leading.tell_all(say.Released(self.epoch))
-        yield Lost(self.handover.why)
+        yield from self.replication.tell_all(say.Released(self.epoch))
+        yield StepDown(self.handover.why)

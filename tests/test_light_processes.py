@@ -84,7 +84,5 @@ def test_a_release_of_the_lease_loads_the_store_and_no_more() -> None:
 
 
 def test_the_node_process_never_loads_what_it_does_not_use() -> None:
-    modules = loaded(
-        "import ha_engine.node.__main__, ha_engine.node.node, ha_engine.node.database_start"
-    )
+    modules = loaded("import ha_engine.node.__main__, ha_engine.node.node, ha_engine.node.database")
     assert packages(modules) & {"alembic", "pandas", "pyspark", "typer"} == set()

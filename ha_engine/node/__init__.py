@@ -2,17 +2,16 @@
 
 __main__          from the arguments to the exit code
 startup           what is checked before anything is opened
-database_start    the embedded database, and the version of the schema
+database          the lease store and listener, the embedded database, the schema's version
 node              builds, starts and stops the stages; the one module that sees all of them
 build             from config and application to the parts that a node is made of
-database, sinks, sources  the same for what connects to PostgreSQL, publishes and pulls
+connectors        the same for sinks and sources
 driver            feeds the core and performs its actions
 ports             what the driver asks of each stage
 alarm             the timer that wakes the core
 storage           the node's disk: what it holds at the start, and what the core keeps there
 snapshot_actions  snapshots and restores that the core asks for
-sync_owner, local_answers, observer, operator_requests
-                  the core as sync, the query process, the status and operators see it
+adapters          the core as sync, the query process, the status and operators need it
 routes, listening the HTTP interface, and its socket
 supervisor_link   the pipe to the supervisor
 reachability      what the log says of an unreachable database

@@ -57,7 +57,7 @@ def _with_database(
     """
     with uncollected():
         from ha_engine import logs
-        from ha_engine.node.database_start import require_schema, with_embedded
+        from ha_engine.node.database import require_schema, with_embedded
 
     logs.configure(config.log, node=config.node.id, process="node")
     config = leaving.enter_context(with_embedded(config))

@@ -12,8 +12,7 @@ from pydantic import SecretStr
 
 from ha_engine.config import Config
 from ha_engine.errors import ConfigError, EngineError
-from ha_engine.node.sinks import sinks_of
-from ha_engine.node.sources import source_options
+from ha_engine.node.connectors import sinks_of, source_options
 from ha_engine.query.application import load_application
 from ha_engine.sync import credentials
 from ha_engine.web.tls import server_context

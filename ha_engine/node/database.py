@@ -1,19 +1,24 @@
-"""From the config to what speaks with its database; connects nothing by itself."""
+"""From the config to what speaks with its database, which may be an embedded one."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import structlog
+from pydantic import SecretStr
 from sqlalchemy import Engine
 
 from ha_engine.config import Config
-from ha_engine.errors import EngineError
+from ha_engine.errors import DatabaseNotReady, DatabaseUnreachable, EngineError
 from ha_engine.node.lease_release import release_within
+from ha_engine.node.startup import EMBEDDED
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.lease_listener import LeaseListener
 from ha_engine.postgres.lease_store import PostgresLeaseStore
+from ha_engine.postgres.schema_version import require_current
 from ha_engine.types import Holder
 
 log = structlog.get_logger(__name__)
@@ -62,3 +67,46 @@ async def release_earlier(config: Config, dead: Holder) -> None:
         log.warning("lease not released; it ends by itself", reason=str(error))
     finally:
         store.close()
+
+
+log = structlog.get_logger(__name__)
+
+URL_VARIABLE = "HA_ENGINE_DATABASE_URL"
+
+
+@contextmanager
+def with_embedded(config: Config) -> Iterator[Config]:
+    """The config with the URL of the embedded database, which runs meanwhile, with its schema; as
+    it is where there is another one."""
+    if config.database.url.get_secret_value() != EMBEDDED:
+        yield config
+        return
+    from ha_engine.postgres.embedded import EmbeddedPostgres
+
+    with EmbeddedPostgres(config.database.embedded_dir) as server:
+        # A reload reads the config again; a variable wins over the file.
+        os.environ[URL_VARIABLE] = server.url
+        database = config.database.model_copy(update={"url": SecretStr(server.url)})
+        config = config.model_copy(update={"database": database})
+        _make_schema(config)
+        yield config
+
+
+def _make_schema(config: Config) -> None:
+    engine = database_engine(config, None, config.lease.db_timeout)
+    schema = config.database.schema_name
+    try:
+        require_current(engine, schema)
+    except DatabaseNotReady:
+        from ha_engine.postgres.upgrade import upgrade
+
+        upgrade(engine, schema)
+
+
+def require_schema(config: Config) -> None:
+    """Raises DatabaseNotReady. A database that does not answer may start later."""
+    engine = database_engine(config, None, config.lease.db_timeout)
+    try:
+        require_current(engine, config.database.schema_name)
+    except DatabaseUnreachable as error:
+        log.warning("the database does not answer yet; the node waits for it", reason=str(error))

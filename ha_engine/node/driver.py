@@ -1,7 +1,7 @@
 """Feeds the core and performs what it decides; the only caller of ``Core.step``.
 
-It adds nothing to a decision: no retry, no condition, and one timer, for the moment at which the
-core wants to be woken. Each action has one line here that names the port it goes to.
+It adds nothing to a decision: no retry, and one timer, for the moment at which the core wants to be
+woken. Each action has one line here that names the port it goes to.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class Driver:
             case do.AnswerMark(mark):
                 ports.process_link.answer_mark(mark)
             case do.TakeSnapshot() | do.ShowSnapshot() | do.FindRevisions() | do.TrimJournal():
-                self._spawn(self._archivist(ports).perform(action), type(action).__name__)
+                self._spawn(self._snapshot_actions(ports).perform(action), type(action).__name__)
             case do.TrimOutbox(query, through):
                 self._on_disk(ports.keeper.trim_outbox, query, through)
             case do.ReadLease() | do.CreateLease() | do.WriteLease():
@@ -193,11 +193,6 @@ class Driver:
                 ports.peers.stream(peer, epoch, after)
             case do.StopStreams():
                 ports.peers.stop_streams()
-            case _:
-                self._perform_change(ports, action)
-
-    def _perform_change(self, ports: Ports, action: do.Action) -> None:
-        match action:
             case do.ChangeRole(role, epoch, why):
                 log.info("role changed", role=role.value, epoch=epoch, why=why)
                 if role is Role.DEMOTING:
@@ -222,7 +217,7 @@ class Driver:
             case do.RunQuery():
                 ports.process_link.run_query(action)
             case do.Restore():
-                self._spawn(self._archivist(ports).perform(action), "restore a snapshot")
+                self._spawn(self._snapshot_actions(ports).perform(action), "restore a snapshot")
             case do.CutJournal():
                 self._spawn(self._cut_journal(ports, action), "cut the journal")
             case do.ReportDifference(query, number):
@@ -247,10 +242,10 @@ class Driver:
 
     async def _resume_query(self, ports: Ports, run: do.RunQuery) -> None:
         history, marks = self.core.journal.history, self.core.deployment.marks[run.query]
-        if await self._archivist(ports).bring_state(run, history, marks.admitted):
+        if await self._snapshot_actions(ports).bring_state(run, history, marks.admitted):
             ports.process_link.run_query(run)
 
-    def _archivist(self, ports: Ports) -> SnapshotActions:
+    def _snapshot_actions(self, ports: Ports) -> SnapshotActions:
         return SnapshotActions(ports.archive, self.handle)
 
     async def _note_outage(self, outages: Outages, epoch: int, seconds: float) -> None:

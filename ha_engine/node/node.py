@@ -27,6 +27,7 @@ from ha_engine.core import inputs as on
 from ha_engine.errors import ConfigError
 from ha_engine.journal import Journal
 from ha_engine.journal.writer import JournalWriter
+from ha_engine.node.adapters import LocalAnswers, OperatorRequests, QueryObserver, SyncOwner
 from ha_engine.node.build import (
     access_of,
     archive_of,
@@ -37,20 +38,15 @@ from ha_engine.node.build import (
     places_of,
     publisher_of,
 )
+from ha_engine.node.connectors import receivers_of, sinks_of
 from ha_engine.node.data_dir import DataDirectory
 from ha_engine.node.database import lease_listener_of, lease_store_of, release_earlier
 from ha_engine.node.driver import Driver
 from ha_engine.node.listening import listen
-from ha_engine.node.local_answers import LocalAnswers
-from ha_engine.node.observer import QueryObserver
-from ha_engine.node.operator_requests import OperatorRequests
 from ha_engine.node.ports import Ports
 from ha_engine.node.routes import web_application
-from ha_engine.node.sinks import sinks_of
-from ha_engine.node.sources import receivers_of
 from ha_engine.node.storage import NodeStorage, give_up, restore
 from ha_engine.node.supervisor_link import NoSupervisor, SupervisorLink
-from ha_engine.node.sync_owner import SyncOwner
 from ha_engine.outbox import Outbox
 from ha_engine.publish import Publisher, Sink
 from ha_engine.query.application import load_application

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from ha_engine.errors import ApplicationError, ConfigError, SinkUnavailable
-from ha_engine.node.sinks import plugin_options
+from ha_engine.node.connectors import plugin_options
 from ha_engine.outbox import Outbox
 from ha_engine.plugins import sink_kind
 from ha_engine.publish import Publisher, Sink, SinkState, SinkStatus

@@ -18,7 +18,7 @@ import pytest
 
 from ha_engine.errors import ApplicationError, SinkRefused, SinkUnavailable
 from ha_engine.plugins import SinkPlace, sink_kind
-from ha_engine.publish.sinks.dead_letters import DeadLetters
+from ha_engine.publish.sinks.dead_letters import SinkDeadLetters
 from ha_engine.publish.sinks.files import FilesSink
 from ha_engine.publish.sinks.http import HttpSink
 from ha_engine.publish.sinks.json_lines import json_lines, require_form
@@ -250,7 +250,7 @@ class Letters:
     """One sink's, in a directory of its own."""
 
     def __init__(self, home: Path) -> None:
-        self.home, self.kept = home, DeadLetters(home, "query", "sink")
+        self.home, self.kept = home, SinkDeadLetters(home, "query", "sink")
 
     def lines(self) -> list[dict[str, Any]]:
         files = (self.home / "dead_letters" / "query" / "sink").iterdir()

@@ -14,7 +14,7 @@ from ha_engine.journal import Journal
 from ha_engine.plugins import SourcePlace, SourcePlugin
 from ha_engine.receive.gate import Gate
 from ha_engine.receive.intake import Intake
-from ha_engine.receive.pull.dead_letters import DeadLetters
+from ha_engine.receive.pull.dead_letters import SourceDeadLetters
 from ha_engine.receive.pull.puller import Puller, SourceStatus, Timing
 from ha_engine.receive.pull.receivers import Receivers
 from ha_engine.types import Events
@@ -49,7 +49,7 @@ class Pulling:
 
     def _puller(self, name: str, make: Make) -> Puller:
         place = SourcePlace("solo", "events", name, SCHEMA)
-        letters = DeadLetters(self.directory, "events", name)
+        letters = SourceDeadLetters(self.directory, "events", name)
         return Puller("events", name, "kind", lambda: make(place), self.intake, letters, TIMING)
 
     def status(self, name: str) -> SourceStatus:

@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 DIRECTORY = "dead_letters"
 
 
-class DeadLetters:
+class SinkDeadLetters:
     """Of one sink of one query; ``rows`` counts since the process began."""
 
     def __init__(self, data_dir: Path, query: str, sink: str) -> None:

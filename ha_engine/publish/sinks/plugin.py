@@ -20,7 +20,7 @@ from ha_engine.outbox.outbox import OutboxBatch
 from ha_engine.plugins import OutputBatch, SinkPlace, SinkPlugin
 from ha_engine.plugins.calls import begin, told
 from ha_engine.publish.sink import Deadline, Remaining
-from ha_engine.publish.sinks.dead_letters import DeadLetters
+from ha_engine.publish.sinks.dead_letters import SinkDeadLetters
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ class PluginSink:
         place: SinkPlace,
         open_plugin: Callable[[], SinkPlugin],
         ledger: LedgerCalls,
-        dead_letters: DeadLetters,
+        dead_letters: SinkDeadLetters,
     ) -> None:
         self.name = place.sink
         self._place, self._open, self._ledger = place, open_plugin, ledger

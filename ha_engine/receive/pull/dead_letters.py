@@ -27,7 +27,7 @@ DIRECTORY = "rejected"
 RAW_BYTES_MAX = 4 << 10
 
 
-class DeadLetters:
+class SourceDeadLetters:
     """Of one source of one stream."""
 
     def __init__(self, data_dir: Path, stream: str, source: str) -> None:

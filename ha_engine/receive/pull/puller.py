@@ -29,7 +29,7 @@ from ha_engine.plugins import DeadLetter, SourceBatch, SourcePlugin
 from ha_engine.receive.intake import DecodedRequest, Intake
 from ha_engine.receive.offsets import Pull, SourceOffset
 from ha_engine.receive.pull.calls import LATE_SECONDS, Calls
-from ha_engine.receive.pull.dead_letters import DeadLetters
+from ha_engine.receive.pull.dead_letters import SourceDeadLetters
 from ha_engine.receive.pull.fit import fitting
 
 log = structlog.get_logger(__name__)
@@ -96,7 +96,7 @@ class Puller:
         kind: str,
         make: Callable[[], SourcePlugin],
         intake: Intake,
-        dead_letters: DeadLetters,
+        dead_letters: SourceDeadLetters,
         timing: Timing | None = None,
     ) -> None:
         self.stream, self.source, self._kind = stream, source, kind

@@ -1,0 +1,149 @@
+"""The core and the driver as sync, the query process, the status and operators need them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import structlog
+
+from ha_engine.api.cluster import report_of
+from ha_engine.api.prometheus import NodeMetrics
+from ha_engine.api.status import Progress, StartStep
+from ha_engine.core import Core, QueryState
+from ha_engine.core import inputs as on
+from ha_engine.core.queries import UNDECIDED
+from ha_engine.journal import Journal
+from ha_engine.journal.writer import JournalWriter
+from ha_engine.node.driver import Driver
+from ha_engine.stats.counters import Tally, Transfer
+from ha_engine.sync import Hello, Report
+from ha_engine.types import Extent, Role
+from ha_engine.v1 import local_pb2 as pb
+
+PENDING_BYTES_MAX = 32 << 20
+"""Beyond what the disk has still to write, a link is not read on: the peer's window fills
+(RULES.md#r30)."""
+
+
+class SyncOwner:
+    """Joins the stage to the driver and the journal's writer."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        writer: JournalWriter,
+        transfer: Transfer,
+        hello: Hello,
+        ingest: Callable[[], str],
+    ) -> None:
+        self._driver, self._writer, self._transfer = driver, writer, transfer
+        self._hello, self._ingest = hello, ingest
+
+    def hello(self) -> Hello:
+        return replace(self._hello, group_id=self._driver.core.group_id or "")
+
+    def report(self) -> Report:
+        return report_of(self._driver.core, self._transfer.to_go, self._ingest())
+
+    def committed(self) -> int:
+        return self._driver.core.journal.committed
+
+    def handle(self, event: on.Input) -> None:
+        self._driver.handle(event)
+
+    async def room(self) -> None:
+        await self._writer.room(PENDING_BYTES_MAX)
+
+    def fail(self, error: BaseException) -> None:
+        self._driver.fail(error)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalAnswers:
+    """All of it known to the core or the journal."""
+
+    core: Core
+    journal: Journal
+
+    def incarnation(self) -> str | None:
+        return self.core.query_control.process.incarnation
+
+    def skipped(self, query: str, number: int) -> bool:
+        return (query, number) in self.core.deployment.skips.known
+
+    def was_made_by_other_code(self, query: str, number: int) -> bool:
+        return self.core.deployment.was_made_by_other_code(query, number)
+
+    def locate(self, first: int, last: int) -> list[Extent]:
+        return self.journal.locate(first, last)
+
+
+log = structlog.get_logger(__name__)
+
+
+class QueryObserver:
+    """Spark's word on each query's newest batch, in ``progress``; what it does now, in ``step``."""
+
+    def __init__(self, metrics: NodeMetrics, tally: Tally, clock: Callable[[], float]) -> None:
+        self._metrics, self._tally, self._clock = metrics, tally, clock
+        self.progress: dict[str, Progress] = {}
+        self.step: StartStep | None = None
+
+    def stepped(self, incarnation: str, step: str, seconds_ago: float) -> None:
+        """The query process ``incarnation`` reached a step of its start."""
+        log.info("query process step", step=step, incarnation=incarnation)
+        self.step = StartStep(incarnation, step, self._clock() - seconds_ago)
+
+    def progressed(self, query: str, told: pb.QueryProgress) -> None:
+        before = self.progress.get(query, Progress())
+        self.progress[query] = Progress(
+            told.number,
+            told.input_rows,
+            told.duration_ms,
+            told.watermark,
+            told.dropped_by_watermark,
+            told.state_rows,
+            told.state_bytes,
+            before.dropped_rows + told.dropped_by_watermark,
+        )
+        self._metrics.observe_batch(query, told.duration_ms / 1000)
+
+    def orphaned(self) -> None:
+        self._tally.orphans += 1
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRequests:
+    """Each answers why not; empty when it is on its way."""
+
+    core: Core
+    handle: Callable[[on.Input], None]
+
+    def switch_over(self, to: str | None, by: str) -> str:
+        refusal = self.core.why_no_switchover(to)
+        if refusal is None:
+            self.handle(on.SwitchoverAsked(to, by))
+        return refusal or ""
+
+    def skip(self, query: str, by: str) -> str:
+        refusal = self._why_not(query, "skip", needs_active=True)
+        if not refusal:
+            self.handle(on.SkipAsked(query, by))
+        return refusal
+
+    def retry(self, query: str) -> str:
+        refusal = self._why_not(query, "retry", needs_active=False)
+        if not refusal:
+            self.handle(on.RetryAsked(query))
+        return refusal
+
+    def _why_not(self, query: str, what: str, *, needs_active: bool) -> str:
+        life = self.core.deployment.lives[query]
+        if life.state is not QueryState.FAILED:
+            return f"query {query} has not failed; there is nothing to {what}"
+        if needs_active and self.core.role is not Role.ACTIVE:
+            return "this node is not active; ask the active"
+        if life.failure is not None and life.failure.reason == UNDECIDED:
+            return f"query {query} waits for a decision and not for a {what}: {UNDECIDED}"
+        return ""

@@ -24,12 +24,12 @@ from tests.e2e.pair import Pair, running_pair
 
 ROUND_SECONDS = 300.0
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "lease": {"ttl": "5s", "renew_every": "1s", "db_timeout": "1s"},
+    "lease": {"ttl": "5s", "renew_interval": "1s", "db_timeout": "1s"},
     "query": {"heap": "1GiB", "nice": 15},
 }
 """A node under test is quicker to give up than a user's."""
 
-NO_TICKS = {"tick_after": "1h"}
+NO_TICKS = {"idle_batch_interval": "1h"}
 """For rounds whose end is the end of their last event's batch."""
 
 

@@ -147,7 +147,7 @@ class RestoredBody(TypedDict):
     position: str
     bytes: int
     seconds: float
-    passed_over: list[int]
+    skipped: list[int]
     """Newer revisions that could not be used."""
 
 
@@ -165,7 +165,7 @@ class SnapshotBody(TypedDict):
     taken: int
     """By this node since its process started; so is failed."""
     failed: int
-    passed_over: int
+    skipped: int
     """Tried since then, for a node or for the state of one query, and could not be used."""
     seconds: float
     """What the newest one took that was taken here."""

@@ -125,7 +125,7 @@ def _node(
         "epoch": report.epoch,
         "suspended": report.suspended,
         "warm": report.warm,
-        "room": report.room,
+        "disk_headroom_ok": report.room,
         "in_sync": in_sync,
         "journal": {
             "id": report.journal_id,
@@ -151,7 +151,7 @@ def _silent() -> ClusterNode:
         "epoch": None,
         "suspended": None,
         "warm": None,
-        "room": None,
+        "disk_headroom_ok": None,
         "in_sync": None,
         "journal": None,
         "lag_records": None,

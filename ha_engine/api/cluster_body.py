@@ -83,7 +83,7 @@ class ClusterNode(TypedDict):
     epoch: int | None
     suspended: bool | None
     warm: bool | None
-    room: bool | None
+    disk_headroom_ok: bool | None
     """Its disk takes events."""
     in_sync: bool | None
     """The lease row lists its journal."""

@@ -21,7 +21,7 @@ _TELL = Operation(
     {200: Answer("What may be lost, and whether it may be forced now.", Loss)},
     takes=[
         Parameter(
-            "confirmed_off", "query", "A node that is certainly off; may be repeated.", list[str]
+            "confirmed_fenced", "query", "A node that is certainly off; may be repeated.", list[str]
         )
     ],
     needs=Right.READ,
@@ -40,17 +40,17 @@ _FORCE = Operation(
 
 
 def failover_routes(core: Core, handle: Callable[[on.Input], None]) -> list[OperationRoute]:
-    """``GET /v1/failover?confirmed_off=…`` tells, ``POST /v1/failover`` does, of this very node."""
+    """``GET /v1/failover?confirmed_fenced=…`` shows what ``POST`` would force on this node."""
 
     async def tell(request: Request) -> JSONResponse:
-        return JSONResponse(failover_tree(core, request.query_params.getlist("confirmed_off")))
+        return JSONResponse(failover_tree(core, request.query_params.getlist("confirmed_fenced")))
 
     async def force(request: Request) -> JSONResponse:
         body = await requests.read(request, FailoverBody)
-        tree = failover_tree(core, body.confirmed_off)
+        tree = failover_tree(core, body.confirmed_fenced)
         if tree["refusal"] is not None:
             return JSONResponse({**tree, "error": tree["refusal"]}, 409)
-        handle(on.FailoverForced(body.by, body.confirmed_off))
+        handle(on.FailoverForced(body.by, body.confirmed_fenced))
         return JSONResponse(tree, 202)
 
     return [
@@ -59,12 +59,12 @@ def failover_routes(core: Core, handle: Callable[[on.Input], None]) -> list[Oper
     ]
 
 
-def failover_tree(core: Core, confirmed_off: Sequence[str]) -> Loss:
+def failover_tree(core: Core, confirmed_fenced: Sequence[str]) -> Loss:
     """The body of GET /v1/failover."""
     loss = core.forced_failover.may_lose()
     return {
         "node": core.identity.node,
-        "refusal": core.why_no_forced_failover(confirmed_off),
+        "refusal": core.why_no_forced_failover(confirmed_fenced),
         "journal_ends": str(loss.last),
         "epoch": loss.epoch,
         "in_sync": list(loss.in_sync),

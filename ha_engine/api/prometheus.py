@@ -57,7 +57,9 @@ _FLAGS = {
     "in_sync": "1 while the lease row, as it was read last, lists this node's journal.",
     "warm": "1 while the queries run, are caught up, and no batch has differed.",
     "protected": "1 while a second member is in sync.",
-    "room": "1 while the disk has journal.min_free left and the journal is below its max_size.",
+    "disk_headroom_ok": (
+        "1 while the disk has journal.min_free left and the journal is below its max_size."
+    ),
 }
 _NODE_GAUGES = {
     "journal_last_sequence": ("journal", "last_sequence", "Newest record in the journal."),
@@ -98,7 +100,7 @@ _SNAPSHOT_GAUGES = {
 _SNAPSHOT_COUNTERS = {
     "taken": "Snapshots that this node took.",
     "failed": "Snapshots that this node could not take.",
-    "passed_over": "Snapshots that were tried and could not be used, be it for one query's state.",
+    "skipped": "Snapshots that were tried and could not be used, be it for one query's state.",
 }
 _PEER_GAUGES = {
     "peer_connected": ("connected", "1 while a link to the peer is open."),
@@ -135,7 +137,7 @@ _QUERY_GAUGES = {
         "differs",
         "First batch that came out differently from the active's; 0 while none did.",
     ),
-    "query_dropped_by_watermark": ("dropped_by_watermark", "Rows too late in the newest batch."),
+    "query_late_rows": ("late_rows", "Rows too late in the newest batch."),
     "outbox_batches": ("outbox_batches", "Batches admitted and not yet published everywhere."),
     "outbox_bytes": ("outbox_bytes", "Bytes admitted and not yet published everywhere."),
 }
@@ -240,11 +242,11 @@ class NodeMetrics:
         for name, (key, text) in _SNAPSHOT_GAUGES.items():
             value = told.get(key)
             yield self._gauge(f"snapshot_{name}", text, _number(value))
-        restored = seen["restored"] or {"seconds": math.nan, "passed_over": ()}
+        restored = seen["restored"] or {"seconds": math.nan, "skipped": ()}
         text = "What the restore took that this node's data began with; NaN if it began with none."
         yield self._gauge("snapshot_restore_seconds", text, restored["seconds"])
         text = "Newer snapshots that the same restore could not use."
-        yield self._gauge("snapshot_restore_passed_over", text, len(restored["passed_over"]))
+        yield self._gauge("snapshot_restore_skipped", text, len(restored["skipped"]))
         for key, text in _SNAPSHOT_COUNTERS.items():
             yield self._counter(f"snapshots_{key}", text, seen[key])
 

@@ -45,7 +45,9 @@ class FailoverBody(_Asked):
     """That what this node does not have is given up."""
 
     force: Literal[True] = Field(description="Always true: a failover by itself needs no request.")
-    confirmed_off: tuple[Word, ...] = Field(default=(), description="Nodes that are certainly off.")
+    confirmed_fenced: tuple[Word, ...] = Field(
+        default=(), description="Nodes that are certainly off."
+    )
     by: Word = Field(default="operator", description="Who decides; recorded.")
 
 

@@ -86,7 +86,7 @@ def snapshot_tree(core: Core, archive: Archive) -> SnapshotBody:
         "newest": revision_tree(revisions[0]) if revisions else None,
         "taken": counts.taken,
         "failed": counts.failed,
-        "passed_over": counts.passed_over,
+        "skipped": counts.skipped,
         "seconds": round(counts.seconds, 3),
         "taking": _bytes_of(archive.upload),
         "restoring": _bytes_of(archive.transfer),
@@ -100,7 +100,7 @@ def _restored(restored: Restored) -> RestoredBody:
         "position": restored.position,
         "bytes": restored.bytes,
         "seconds": restored.seconds,
-        "passed_over": list(restored.passed_over),
+        "skipped": list(restored.skipped),
     }
 
 

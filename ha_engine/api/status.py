@@ -71,7 +71,7 @@ class Progress:
     input_rows: int = 0
     duration_ms: int = 0
     watermark: str = ""
-    dropped_by_watermark: int = 0
+    late_rows: int = 0
     state_rows: int = 0
     state_bytes: int = 0
     dropped_rows: int = 0
@@ -149,7 +149,7 @@ def status_of(
         "protected": core.lease.protected,
         "in_sync": core.lease.row is not None and core.lease.member in core.lease.row.in_sync,
         "warm": core.warm,
-        "room": core.follower.room,
+        "disk_headroom_ok": core.follower.room,
         "active": core.lease.active_url,
         "handover_to": handover.to if handover else None,
         "uptime_seconds": round(time.monotonic() - started_at, 1),
@@ -265,7 +265,7 @@ def _peer(name: str, core: Core, links: Links, ages: _Ages) -> PeerStatus:
         "lag_seconds": ages.behind(peer.match) if peer and known else None,
         "in_flight_bytes": links.in_flight().get(name, 0),
         "warm": peer.warm if peer and known else None,
-        "room": peer.room if peer and known else None,
+        "disk_headroom_ok": peer.room if peer and known else None,
         "refused": links.refusals().get(name) or links.unreachable().get(name),
         "bytes_sent": traffic.bytes_sent,
         "bytes_received": traffic.bytes_received,
@@ -317,7 +317,7 @@ def _query(
         "batch_rows": progress.input_rows,
         "batch_duration_ms": progress.duration_ms,
         "watermark": progress.watermark or None,
-        "dropped_by_watermark": progress.dropped_by_watermark,
+        "late_rows": progress.late_rows,
         "dropped_rows": progress.dropped_rows,
         "state_rows": progress.state_rows,
         "state_bytes": progress.state_bytes,

@@ -57,7 +57,7 @@ class PeerStatus(TypedDict):
     in_flight_bytes: int
     """Sent, and not confirmed by its disk."""
     warm: bool | None
-    room: bool | None
+    disk_headroom_ok: bool | None
     refused: str | None
     """Why the two do not work together, or why it cannot be dialled."""
     bytes_sent: int
@@ -220,7 +220,7 @@ class QueryStatus(TypedDict):
     batch_rows: int
     batch_duration_ms: int
     watermark: str | None
-    dropped_by_watermark: int
+    late_rows: int
     """Rows too late, in the newest batch."""
     dropped_rows: int
     """The same, in all batches that Spark told of since the node process started."""
@@ -247,7 +247,7 @@ class Status(TypedDict):
     in_sync: bool
     warm: bool
     """The queries run, are caught up, and no batch has differed."""
-    room: bool
+    disk_headroom_ok: bool
     """The disk takes events."""
     active: str | None
     """URL of the active, where known."""

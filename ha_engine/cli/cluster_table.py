@@ -87,4 +87,4 @@ def _reasons(node: dict[str, Any]) -> list[str]:
         for name, query in node["queries"].items()
         if query["differs"]
     ]
-    return reasons if node["room"] else [*reasons, "its disk has no room for events"]
+    return reasons if node["disk_headroom_ok"] else [*reasons, "its disk has no room for events"]

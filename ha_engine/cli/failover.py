@@ -15,9 +15,11 @@ def failover(
     force: Annotated[
         bool, typer.Option("--force", help="Give up what this node does not have.")
     ] = False,
-    confirmed_off: Annotated[
+    confirmed_fenced: Annotated[
         list[str] | None,
-        typer.Option("--confirm-off", metavar="NODE", help="This node is certainly off; repeat."),
+        typer.Option(
+            "--confirm-fenced", metavar="NODE", help="This node is certainly off; repeat."
+        ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask; for scripts.")] = False,
     url: UrlOption = LOCAL,
@@ -28,10 +30,10 @@ def failover(
     """Make the node at --url the active although it is not in sync: acked events may be lost.
 
     Only for when no in-sync node can be brought back. It is refused while one may be alive; say
-    with --confirm-off that you have made sure that it is not, and keep it off until this is done.
-    When it comes back, it follows, and what it had more is kept beside its journal.
+    with --confirm-fenced that you have made sure that it is not, and keep it off until then. When
+    it comes back, it follows, and what it had more is kept beside its journal.
 
-    Example: ha-engine failover --force --confirm-off node-a --url http://node-b:8080
+    Example: ha-engine failover --force --confirm-fenced node-a --url http://node-b:8080
     """
     from ha_engine.client.admin import fetch_failover
     from ha_engine.client.failover import await_failover
@@ -43,7 +45,7 @@ def failover(
             "nothing lost, or --force to give up what the in-sync node had",
             param_hint="--force",
         )
-    nodes = tuple(confirmed_off or ())
+    nodes = tuple(confirmed_fenced or ())
     told = fetch_failover(url, nodes)
     typer.echo(f"{told['node']}: {told['may_be_lost']}", err=True)
     if told["refusal"] is not None:

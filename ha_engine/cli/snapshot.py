@@ -112,7 +112,7 @@ _AFTERWARDS = (
     "{node} is as of {place} now, {whence}. What was committed behind that is gone, acked events "
     "among it; batches that were published from it stay in the sinks. Start the node. No lease row "
     "lists its new journal, so decide then that it goes on: "
-    "ha-engine failover --force --confirm-off OTHER-NODE"
+    "ha-engine failover --force --confirm-fenced OTHER-NODE"
 )
 
 

@@ -25,9 +25,9 @@ def fetch_cluster(url: str) -> dict[str, Any]:
     return _read(url, "/v1/cluster")
 
 
-def fetch_failover(url: str, confirmed_off: Sequence[str]) -> dict[str, Any]:
+def fetch_failover(url: str, confirmed_fenced: Sequence[str]) -> dict[str, Any]:
     """The body of GET /v1/failover. Raises NodeUnreachable."""
-    query = urlencode([("confirmed_off", name) for name in confirmed_off])
+    query = urlencode([("confirmed_fenced", name) for name in confirmed_fenced])
     return _read(url, f"/v1/failover?{query}")
 
 
@@ -46,9 +46,9 @@ def retry_query(url: str, query: str) -> None:
     _change(url, f"/v1/queries/{query}/retry", None, httpx.codes.OK)
 
 
-def force_failover(url: str, confirmed_off: Sequence[str], by: str) -> None:
+def force_failover(url: str, confirmed_fenced: Sequence[str], by: str) -> None:
     """Ask this very node. Raises EngineError with its reason when it refuses, NodeUnreachable."""
-    body = {"force": True, "confirmed_off": list(confirmed_off), "by": by}
+    body = {"force": True, "confirmed_fenced": list(confirmed_fenced), "by": by}
     _change(url, "/v1/failover", body, httpx.codes.ACCEPTED)
 
 

@@ -26,7 +26,7 @@ from ha_engine.errors import EngineError, InvalidEvents
 from ha_engine.types import Position
 
 IN_FLIGHT_MAX = 32
-"""Half of the sequences that a node keeps by default (``receive.sequences_kept``): with more, a
+"""Half of the sequences that a node keeps by default (``receive.dedup_window``): with more, a
 slow request could fall out of what the node remembers while later ones pass it (RULES.md#r27)."""
 BATCH_ROWS = 1_000
 BATCH_BYTES = 4 << 20

@@ -13,13 +13,13 @@ from ha_engine.errors import EngineError
 WAIT_SECONDS_MAX = 15.0
 
 
-def await_failover(url: str, confirmed_off: Sequence[str], by: str) -> float:
+def await_failover(url: str, confirmed_fenced: Sequence[str], by: str) -> float:
     """Seconds from the call until the node at ``url`` is the active.
 
     Raises EngineError when it refuses, or is not the active after fifteen seconds.
     """
     began = time.monotonic()
-    force_failover(url, confirmed_off, by)
+    force_failover(url, confirmed_fenced, by)
     ask = Retrying(
         retry=retry_if_result(lambda role: role != "active"),
         wait=wait_fixed(0.05),

@@ -66,7 +66,7 @@ class EventSyncConfig(Section):
         description="How long the active waits for a silent or slow peer before it goes on without "
         "it. Group-wide.",
     )
-    heartbeat_every: Duration = Field(
+    heartbeat_interval: Duration = Field(
         default=0.2, description="How often the active tells its peers that it lives. Group-wide."
     )
     max_in_flight: Size = Field(
@@ -89,10 +89,10 @@ class EventSyncConfig(Section):
 
     @model_validator(mode="after")
     def _several_heartbeats_fit_into_the_timeout(self) -> EventSyncConfig:
-        if not 0 < 3 * self.heartbeat_every <= self.sync_timeout:
+        if not 0 < 3 * self.heartbeat_interval <= self.sync_timeout:
             raise ValueError(
-                f"heartbeat_every is {self.heartbeat_every:g}s and sync_timeout "
+                f"heartbeat_interval is {self.heartbeat_interval:g}s and sync_timeout "
                 f"{self.sync_timeout:g}s: three heartbeats must fit into it, or one that is late "
-                "loses the peer; raise sync_timeout or lower heartbeat_every"
+                "loses the peer; raise sync_timeout or lower heartbeat_interval"
             )
         return self

@@ -81,7 +81,7 @@ class LeaseConfig(Section):
         description="How long the lease row must stand still before another node takes over. "
         "Group-wide.",
     )
-    renew_every: Duration = Field(
+    renew_interval: Duration = Field(
         default=1.0, description="How often the active renews its lease. Group-wide."
     )
     db_timeout: Duration = Field(
@@ -94,12 +94,12 @@ class LeaseConfig(Section):
 
     @model_validator(mode="after")
     def _renewals_fit_into_the_ttl(self) -> LeaseConfig:
-        if min(self.ttl, self.renew_every, self.db_timeout, self.margin) <= 0:
-            raise ValueError("ttl, renew_every, db_timeout and margin must be longer than 0s")
-        needed, room = self.renew_every + 2 * self.db_timeout, self.ttl - self.margin
+        if min(self.ttl, self.renew_interval, self.db_timeout, self.margin) <= 0:
+            raise ValueError("ttl, renew_interval, db_timeout and margin must be longer than 0s")
+        needed, room = self.renew_interval + 2 * self.db_timeout, self.ttl - self.margin
         if needed > room:
             raise ValueError(
-                f"renew_every + 2 * db_timeout is {needed:g}s but ttl - margin is only {room:g}s: "
+                f"renew_interval + 2 * db_timeout is {needed:g}s and ttl - margin only {room:g}s: "
                 "one slow answer of the database would suspend the active; raise ttl or lower them"
             )
         return self
@@ -120,12 +120,12 @@ class ReceiveConfig(Section):
     max_record_rows: int = Field(
         default=20_000, ge=1, description="Most events in one journal record, which is one fsync."
     )
-    producers_max: int = Field(
+    max_producers: int = Field(
         default=10_000,
         ge=1,
         description="Most producers whose sequences are remembered. Group-wide.",
     )
-    sequences_kept: int = Field(
+    dedup_window: int = Field(
         default=64,
         ge=1,
         description="Latest sequences remembered of each producer, to answer retries. Group-wide.",
@@ -207,7 +207,7 @@ class QueryConfig(Section):
     min_batch_interval: Duration = Field(
         default=0.0, description="Shortest time from one micro-batch's start to the next one's."
     )
-    tick_after: Duration = Field(
+    idle_batch_interval: Duration = Field(
         default=0.5,
         description="How long input must pause before an empty micro-batch closes what has become "
         "due.",

@@ -30,7 +30,7 @@ from ha_engine.core.term import Request, Term
 from ha_engine.core.verdicts import Outcome
 from ha_engine.types import ORIGIN, Base, Holder, Member, Position, Record, Role
 
-ALONE = PeerTiming(heartbeat_every=0.2, sync_timeout=2.0)
+ALONE = PeerTiming(heartbeat_interval=0.2, sync_timeout=2.0)
 
 
 class Core:
@@ -153,8 +153,8 @@ class Core:
                 self.role_machine.take_snapshots_every(interval)
             case on.RoomChanged():
                 self.follower.room = event.room
-            case on.FailoverForced(_, confirmed_off):
-                if self.why_no_forced_failover(confirmed_off) is None:
+            case on.FailoverForced(_, confirmed_fenced):
+                if self.why_no_forced_failover(confirmed_fenced) is None:
                     self.forced_failover.ask(self.now, event)
             case on.StopAsked():
                 self._on_stop()
@@ -421,7 +421,7 @@ class Core:
             return "this node is not the active"
         return self.term.why_no_switchover(self.now, to)
 
-    def why_no_forced_failover(self, confirmed_off: Iterable[str]) -> str | None:
+    def why_no_forced_failover(self, confirmed_fenced: Iterable[str]) -> str | None:
         """Why an operator must not force a failover to this node now; None when it may be
         (RULES.md#r26)."""
         if self.acting:
@@ -429,7 +429,7 @@ class Core:
         if self.is_bound:
             return "this node is stopping, or cuts its journal"
         return self.forced_failover.why_not(
-            self.now, self.role_machine.connected, frozenset(confirmed_off)
+            self.now, self.role_machine.connected, frozenset(confirmed_fenced)
         )
 
     @property

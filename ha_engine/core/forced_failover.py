@@ -73,12 +73,12 @@ class ForcedFailover:
         committed = max(self._journal.committed, self._follower.told_committed)
         return Loss(self._journal.last, committed, row.epoch if row else 0, others)
 
-    def why_not(self, now: float, connected: Set[str], confirmed_off: Set[str]) -> str | None:
+    def why_not(self, now: float, connected: Set[str], confirmed_fenced: Set[str]) -> str | None:
         """Why it must not be forced here and now; None when it may."""
         return (
             self._why_not_by_row()
             or self._who_lives(now, connected)
-            or self._who_may_live(connected, confirmed_off)
+            or self._who_may_live(connected, confirmed_fenced)
         )
 
     def _why_not_by_row(self) -> str | None:
@@ -117,14 +117,14 @@ class ForcedFailover:
             return f"{answering[0]} has what this node lacks, and answers: let it take over"
         return None
 
-    def _who_may_live(self, connected: Set[str], confirmed_off: Set[str]) -> str | None:
-        wrong = sorted(confirmed_off & connected)
+    def _who_may_live(self, connected: Set[str], confirmed_fenced: Set[str]) -> str | None:
+        wrong = sorted(confirmed_fenced & connected)
         if wrong:
             return f"{wrong[0]} is said to be off, and it answers"
-        silent = sorted((self._listed | set(self._peers)) - connected - confirmed_off)
+        silent = sorted((self._listed | set(self._peers)) - connected - confirmed_fenced)
         if silent:
             names = " and ".join(silent)
-            options = " ".join(f"--confirm-off {name}" for name in silent)
+            options = " ".join(f"--confirm-fenced {name}" for name in silent)
             return f"{names} may be active out of sight; make sure it is off, then say {options}"
         return None
 
@@ -149,7 +149,7 @@ class ForcedFailover:
     def after_read(self, now: float, connected: Set[str]) -> do.Action | None:
         """The acquisition, against the very row that was read; tried once."""
         asked, self._asked = self._asked, None
-        if asked is None or self.why_not(now, connected, frozenset(asked.confirmed_off)):
+        if asked is None or self.why_not(now, connected, frozenset(asked.confirmed_fenced)):
             self._begin_anew()
             return None
         action, self._epoch = self._lease_client.force(now, asked.by)

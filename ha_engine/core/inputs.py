@@ -274,7 +274,7 @@ class FailoverForced:
     (RULES.md#r26)."""
 
     by: str
-    confirmed_off: tuple[str, ...]
+    confirmed_fenced: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

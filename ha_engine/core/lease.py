@@ -17,10 +17,10 @@ EPOCHS_SKIPPED = 1000
 
 @dataclass(frozen=True, slots=True)
 class LeaseTiming:
-    """All in seconds. The config refuses renew_every + 2 * db_timeout > ttl - margin."""
+    """All in seconds. The config refuses renew_interval + 2 * db_timeout > ttl - margin."""
 
     ttl: float
-    renew_every: float
+    renew_interval: float
     margin: float
 
 
@@ -64,7 +64,7 @@ class Lease:
     # -- requests ----------------------------------------------------------------------------------
 
     def due(self, now: float) -> bool:
-        """One request at a time, one each ``renew_every``."""
+        """One request at a time, one each ``renew_interval``."""
         return now >= self.wake_at
 
     @property
@@ -81,7 +81,7 @@ class Lease:
         self, now: float, wanted: LeaseRow | None = None, over: LeaseRow | None = None
     ) -> None:
         """A request goes out; if it writes, then ``wanted`` in place of ``over``."""
-        self.sent_at, self.next_at = now, now + self.timing.renew_every
+        self.sent_at, self.next_at = now, now + self.timing.renew_interval
         self._in_flight, self._tried_before = wanted, self.high_water.tried
         if wanted is not None and self._is_ours(wanted) and wanted.epoch > self.high_water.epoch:
             self.high_water = self.high_water.when_tried(wanted.epoch, over)

@@ -205,7 +205,7 @@ def _who_has_it(lease: Lease, row: LeaseRow, now: float) -> str:
     if row.holder is None:
         return f"the lease was released to {row.successor}; this node may take it in {wait:.1f} s"
     other = row.holder.node != lease.me.node
-    if other and still < 2 * lease.timing.renew_every:
+    if other and still < 2 * lease.timing.renew_interval:
         return f"{row.holder.node} holds the lease"
     who = row.holder.node if other else "an earlier process of this node"
     return (

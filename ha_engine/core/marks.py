@@ -26,7 +26,7 @@ class MarkLimits:
 
     max_events_per_batch: int
     min_batch_interval: float
-    tick_after: float
+    idle_batch_interval: float
     outbox_batches_max: int
     outbox_bytes_max: int
 
@@ -61,7 +61,7 @@ class QueryMarks:
         self.passed: int | None = None
         # The highest batch that Spark has committed, by the word of the same.
         self.finished: int | None = None
-        self._pace = Pace(limits.min_batch_interval, limits.tick_after)
+        self._pace = Pace(limits.min_batch_interval, limits.idle_batch_interval)
         # RULES.md#r26: whose ledger has yet to tell how far the history went that was given up, and
         # how far each did. Empty batches lead up to there.
         self.unheard: set[str] = set()

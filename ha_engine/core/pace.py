@@ -26,8 +26,8 @@ where both nodes share their cores, Spark starts several times as fast."""
 class Pace:
     """Of one query's marks. Times in seconds."""
 
-    def __init__(self, min_interval: float, tick_after: float) -> None:
-        self._min_interval, self._tick_after = min_interval, tick_after
+    def __init__(self, min_interval: float, idle_batch_interval: float) -> None:
+        self._min_interval, self._tick_after = min_interval, idle_batch_interval
         self.cut_at = -math.inf
         # What the newest batch that was timed took, and its number.
         self._took, self._timed = 0.0, 0

@@ -22,7 +22,7 @@ STUCK_AFTER_SECONDS = 60.0
 class PeerTiming:
     """In seconds. A member that is silent or behind for ``sync_timeout`` leaves in-sync."""
 
-    heartbeat_every: float
+    heartbeat_interval: float
     sync_timeout: float
 
 

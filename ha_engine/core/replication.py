@@ -52,7 +52,7 @@ class Replication:
 
     def linked(self, now: float, name: str, last: int) -> Iterator[do.Action]:
         if self._heartbeat_at == math.inf:
-            self._heartbeat_at = now + self.timing.heartbeat_every
+            self._heartbeat_at = now + self.timing.heartbeat_interval
             self._goal = self._next_goal = last
         self.peers.setdefault(name, Peer(name, now, connected=True)).linked(now)
         yield do.Tell(name, say.Probe(self.epoch))
@@ -127,7 +127,9 @@ class Replication:
             self.restart_timers(now)
         self._note(now, last)
         self._probe_again(now)
-        self._heartbeat_at = now + self.timing.heartbeat_every if self._is_heard(now) else math.inf
+        self._heartbeat_at = (
+            now + self.timing.heartbeat_interval if self._is_heard(now) else math.inf
+        )
         self._goal, self._next_goal = self._next_goal, last
         if asks:
             self._ask(now)
@@ -151,7 +153,7 @@ class Replication:
         """A heartbeat that is so late proves that this node stood still: one that sleeps because
         nothing is due has none to send. Half a sync_timeout lies between the two heartbeats then.
         """
-        return self.timing.sync_timeout / 2 - self.timing.heartbeat_every
+        return self.timing.sync_timeout / 2 - self.timing.heartbeat_interval
 
     def _is_heard(self, now: float) -> bool:
         """Whether somebody is connected, or loses in-sync by a silence that lasts."""

@@ -102,10 +102,10 @@ class QueryObserver:
             told.input_rows,
             told.duration_ms,
             told.watermark,
-            told.dropped_by_watermark,
+            told.late_rows,
             told.state_rows,
             told.state_bytes,
-            before.dropped_rows + told.dropped_by_watermark,
+            before.dropped_rows + told.late_rows,
         )
         self._metrics.observe_batch(query, told.duration_ms / 1000)
 

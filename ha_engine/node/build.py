@@ -65,9 +65,9 @@ def core_of(
         config.http.url,
         tuple(sorted(config.event_sync.peers)),
     )
-    timing = LeaseTiming(lease.ttl, lease.renew_every, lease.margin)
+    timing = LeaseTiming(lease.ttl, lease.renew_interval, lease.margin)
     sync = config.event_sync
-    peers = PeerTiming(sync.heartbeat_every, sync.sync_timeout)
+    peers = PeerTiming(sync.heartbeat_interval, sync.sync_timeout)
     deployment = _deployment(config, application)
     return Core(identity, timing, high_water, deployment, peers, config.snapshot.interval)
 
@@ -96,7 +96,7 @@ def _deployment(config: Config, application: StreamApplication) -> Deployment:
     limits = MarkLimits(
         query.max_events_per_batch,
         query.min_batch_interval,
-        query.tick_after,
+        query.idle_batch_interval,
         outbox.max_batches,
         outbox.max_bytes,
     )
@@ -132,7 +132,7 @@ def archive_of(
         base_path,
         journal,
         lambda: _deployment(config, application),
-        lambda: ProducerTable(receive.producers_max, receive.sequences_kept),
+        lambda: ProducerTable(receive.max_producers, receive.dedup_window),
     )
     return Archive(
         store,

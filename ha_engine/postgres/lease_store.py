@@ -41,7 +41,7 @@ from ha_engine.types import DatabaseIdentity, Holder, HolderChange, LeaseRow, Me
 T = TypeVar("T")
 
 PAUSE_ATTEMPTS = 20
-"""The holder writes once each renew_every: that it is in between even twice is rare."""
+"""The holder writes once each renew_interval: that it is in between even twice is rare."""
 
 _SYSTEM = literal_column("(SELECT system_identifier::text FROM pg_control_system())", Text)
 _TIMELINE = func.substr(func.pg_walfile_name(func.pg_current_wal_lsn()), 1, 8)

@@ -47,7 +47,7 @@ def progress_of(spark: StreamingQueryProgress) -> pb.QueryProgress:
         number=max((mark_of(source.endOffset) for source in spark.sources), default=0),
         input_rows=max(spark.numInputRows, 0),
         duration_ms=max(spark.batchDuration, 0),
-        dropped_by_watermark=sum(one.numRowsDroppedByWatermark for one in operators),
+        late_rows=sum(one.numRowsDroppedByWatermark for one in operators),
         state_rows=sum(one.numRowsTotal for one in operators),
         state_bytes=sum(one.memoryUsedBytes for one in operators),
         watermark=spark.eventTime.get("watermark", ""),

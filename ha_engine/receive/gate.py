@@ -104,7 +104,7 @@ class Gate:
         }
         self._log, self._backlog, self._wall_clock_us = log, backlog, wall_clock_us
         self.rows_max = config.max_record_rows
-        self._producers = ProducerTable(config.producers_max, config.sequences_kept)
+        self._producers = ProducerTable(config.max_producers, config.dedup_window)
         self.offsets = OffsetTable()
         self._pulling: set[SourceKey] = set()
         self._closed: NotActive | None = NotActive("this node is starting; try again")

@@ -60,16 +60,16 @@ class _Producer:
 
 
 class ProducerTable:
-    """The last ``sequences_kept`` sequences of the ``producers_max`` most recent producers.
+    """The last ``dedup_window`` sequences of the ``max_producers`` most recent producers.
 
     Of a producer the highest sequences are kept; of producers those whose last request is the most
     recent in the journal. A producer that was evicted is unknown: its old retries are stored
-    again, so ``producers_max`` must exceed the number of producers that are alive.
+    again, so ``max_producers`` must exceed the number of producers that are alive.
     """
 
-    def __init__(self, producers_max: int, sequences_kept: int) -> None:
-        self._producers_max = producers_max
-        self._sequences_kept = sequences_kept
+    def __init__(self, max_producers: int, dedup_window: int) -> None:
+        self._producers_max = max_producers
+        self._sequences_kept = dedup_window
         self._producers: OrderedDict[str, _Producer] = OrderedDict()
 
     def __len__(self) -> int:

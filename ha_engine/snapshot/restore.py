@@ -87,20 +87,20 @@ class Restoring:
         Raises SnapshotDamaged when there is none, SnapshotUnfit when there is one for another
         application, DatabaseUnreachable, DiskFailed.
         """
-        began, passed_over = time.monotonic(), list[int]()
+        began, skipped = time.monotonic(), list[int]()
 
         def bring(revision: Revision, manifest: Manifest, progress: Progress) -> None:
             self._require_same_application(manifest)
             self._bring(manifest, progress)
             seconds = round(time.monotonic() - began, 3)
             place, size = str(revision.position), manifest.size
-            told = Restored(revision.id, place, size, seconds, tuple(passed_over))
+            told = Restored(revision.id, place, size, seconds, tuple(skipped))
             restored.store(self.places.coming / JOURNAL, told)
             keep(self.places.coming / JOURNAL)
             os.sync()
             self.places.coming.rename(self.places.whole)
 
-        return self._newest(history, bring, passed_over)
+        return self._newest(history, bring, skipped)
 
     def restore_state(self, query: str, stamp: str, history: History, admitted: int) -> Revision:
         """Brings the checkpoint of ``query`` alone, as of the same; all else stays as it is.
@@ -113,8 +113,8 @@ class Restoring:
 
         return self._newest(history, bring, [])
 
-    def _newest(self, history: History | None, bring: Bring, passed_over: list[int]) -> Revision:
-        """Adds to ``passed_over`` those that were tried and cannot be used."""
+    def _newest(self, history: History | None, bring: Bring, skipped: list[int]) -> Revision:
+        """Adds to ``skipped`` those that were tried and cannot be used."""
         why, unfit = "there is no snapshot", ""
         for revision in self._candidates():
             if history is not None and not history.has_all(revision.position, revision.written):
@@ -128,8 +128,8 @@ class Restoring:
             except (ChunkDamaged, SnapshotDamaged) as error:
                 why = f"revision {revision.id}: {error}"
                 unfit = unfit or (why if isinstance(error, SnapshotUnfit) else "")
-                passed_over.append(revision.id)
-                self.counts.passed_over += 1
+                skipped.append(revision.id)
+                self.counts.skipped += 1
                 log.error("a revision cannot be restored", revision=revision.id, why=str(error))
             else:
                 return revision

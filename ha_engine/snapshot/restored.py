@@ -20,6 +20,6 @@ def load(directory: Path) -> Restored | None:
     """None where the data began from no snapshot, or nobody can tell; it is for people only."""
     try:
         found = json.loads((directory / FILE_NAME).read_text(encoding="utf-8"))
-        return Restored(**found | {"passed_over": tuple(found["passed_over"])})
+        return Restored(**found | {"skipped": tuple(found["skipped"])})
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -66,11 +66,11 @@ def _reason_to_demote(event: on.Input) -> str:
 @dataclass
 class SnapshotTally:
     """Of this process; ``seconds`` is what the newest snapshot took that was taken here, and
-    ``passed_over`` counts revisions that were tried and could not be used."""
+    ``skipped`` counts revisions that were tried and could not be used."""
 
     taken: int = 0
     failed: int = 0
-    passed_over: int = 0
+    skipped: int = 0
     seconds: float = 0.0
 
 
@@ -97,11 +97,11 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The restore that a node's data began with. ``position`` is text, ``passed_over`` the newer
+    """The restore that a node's data began with. ``position`` is text, ``skipped`` the newer
     revisions that could not be used."""
 
     revision: int
     position: str
     bytes: int
     seconds: float
-    passed_over: tuple[int, ...] = ()
+    skipped: tuple[int, ...] = ()

@@ -470,14 +470,14 @@ class QueryProgress(_message.Message):
     NUMBER_FIELD_NUMBER: _builtins.int
     INPUT_ROWS_FIELD_NUMBER: _builtins.int
     DURATION_MS_FIELD_NUMBER: _builtins.int
-    DROPPED_BY_WATERMARK_FIELD_NUMBER: _builtins.int
+    LATE_ROWS_FIELD_NUMBER: _builtins.int
     STATE_ROWS_FIELD_NUMBER: _builtins.int
     STATE_BYTES_FIELD_NUMBER: _builtins.int
     WATERMARK_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     input_rows: _builtins.int
     duration_ms: _builtins.int
-    dropped_by_watermark: _builtins.int
+    late_rows: _builtins.int
     state_rows: _builtins.int
     state_bytes: _builtins.int
     watermark: _builtins.str
@@ -487,14 +487,14 @@ class QueryProgress(_message.Message):
         number: _builtins.int = ...,
         input_rows: _builtins.int = ...,
         duration_ms: _builtins.int = ...,
-        dropped_by_watermark: _builtins.int = ...,
+        late_rows: _builtins.int = ...,
         state_rows: _builtins.int = ...,
         state_bytes: _builtins.int = ...,
         watermark: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped_by_watermark", b"dropped_by_watermark", "duration_ms", b"duration_ms", "input_rows", b"input_rows", "number", b"number", "state_bytes", b"state_bytes", "state_rows", b"state_rows", "watermark", b"watermark"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duration_ms", b"duration_ms", "input_rows", b"input_rows", "late_rows", b"late_rows", "number", b"number", "state_bytes", b"state_bytes", "state_rows", b"state_rows", "watermark", b"watermark"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -97,7 +97,7 @@ def families() -> dict[str, Any]:
             metrics.gate,
             (sink,),
             (source,),
-            {"delays": Progress(1, 10, 100, dropped_by_watermark=2, dropped_rows=5)},
+            {"delays": Progress(1, 10, 100, late_rows=2, dropped_rows=5)},
             None,
             Links(),
             tally,

@@ -76,7 +76,10 @@ async def test_every_path_parameter_and_reference_of_the_document_is_there(
     assert all(f'"#/components/schemas/{name}"' in text for name in schemas)
     assert text.count('"$ref"') == text.count('"$ref": "#/components/schemas/')
     assert {"Status", "Cluster", "Refusal", "SwitchoverBody"} <= schemas.keys()
-    assert schemas["Status"]["properties"]["room"]["description"] == "The disk takes events."
+    assert (
+        schemas["Status"]["properties"]["disk_headroom_ok"]["description"]
+        == "The disk takes events."
+    )
 
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: type(refusal).__name__)

@@ -42,7 +42,7 @@ class Left:
     """The node b: alive and not in sync. a, which held the lease and was in sync alone, is gone."""
 
     def __init__(self) -> None:
-        timing = LeaseTiming(ttl=TTL, renew_every=1.0, margin=0.5)
+        timing = LeaseTiming(ttl=TTL, renew_interval=1.0, margin=0.5)
         deployment = Deployment("app", (), MarkLimits(100, 0.0, 1.0, 3, 1000), RestartPolicy())
         identity = Identity("b", "p1", "jb", "g", "g", None, ("a",))
         self.core = Core(identity, timing, HighWater(), deployment)
@@ -103,14 +103,14 @@ def test_what_may_be_lost_is_told_before_it_is_refused(url: str, left: Left) -> 
 
 def test_an_active_that_may_live_is_given_its_ttl(url: str, left: Left) -> None:
     left.passes(TTL / 2)
-    forced = ["failover", "--force", "--confirm-off", "a", "--yes", "--url", url]
+    forced = ["failover", "--force", "--confirm-fenced", "a", "--yes", "--url", url]
     refused = RUNNER.invoke(program(), forced)
     assert "a may be active: its lease must stand still for 2.5 s more" in str(refused.exception)
 
 
 def test_nothing_is_given_up_without_an_answer(url: str, left: Left) -> None:
     left.passes(2 * TTL)
-    asked = ["failover", "--force", "--confirm-off", "a", "--url", url]
+    asked = ["failover", "--force", "--confirm-fenced", "a", "--url", url]
     unanswered = RUNNER.invoke(program(), asked)
     assert unanswered.exit_code == 2
     assert "--yes" in unanswered.output
@@ -119,7 +119,17 @@ def test_nothing_is_given_up_without_an_answer(url: str, left: Left) -> None:
 
 def test_a_confirmed_failover_makes_the_node_the_active(url: str, left: Left) -> None:
     left.passes(2 * TTL)
-    forced = ["failover", "--force", "--confirm-off", "a", "--yes", "--by", "alice", "--url", url]
+    forced = [
+        "failover",
+        "--force",
+        "--confirm-fenced",
+        "a",
+        "--yes",
+        "--by",
+        "alice",
+        "--url",
+        url,
+    ]
     done = RUNNER.invoke(program(), forced)
     assert done.exit_code == 0, done.output
     assert "b is the active since" in done.stdout
@@ -130,7 +140,7 @@ def test_a_confirmed_failover_makes_the_node_the_active(url: str, left: Left) ->
 
 def test_a_second_one_is_refused_by_the_active(url: str, left: Left) -> None:
     left.passes(2 * TTL)
-    body = {"force": True, "confirmed_off": ["a"]}
+    body = {"force": True, "confirmed_fenced": ["a"]}
     assert httpx.post(f"{url}/v1/failover", json=body).status_code == 202
     again = httpx.post(f"{url}/v1/failover", json=body)
     assert (again.status_code, again.json()["error"]) == (409, "this node is the active")

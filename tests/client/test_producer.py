@@ -355,7 +355,7 @@ def test_other_data_under_the_same_id_is_a_conflict(node: Node) -> None:
 
 
 def test_a_forgotten_sequence_counts_as_stored_only_for_who_repeats(tmp_path: Path) -> None:
-    node = Node(tmp_path, ReceiveConfig(sequences_kept=2))
+    node = Node(tmp_path, ReceiveConfig(dedup_window=2))
     with Producer([node.url], producer_id="p", batch_rows=1, in_flight=1) as producer:
         producer.send("flights", events(*range(5)))
     with (

@@ -150,7 +150,7 @@ def test_standard_input_is_sent(node: Node) -> None:
 
 
 def test_a_second_run_with_a_producer_id_stores_nothing_twice(tmp_path: Path, ndjson: Path) -> None:
-    node = Node(tmp_path / "few", ReceiveConfig(sequences_kept=8))
+    node = Node(tmp_path / "few", ReceiveConfig(dedup_window=8))
     again = ("flights", str(ndjson), "--producer-id", "p", "--batch-rows", "100")
     assert publish(node, *again).returncode == 0
     done = publish(node, *again)
@@ -177,7 +177,7 @@ def test_another_file_under_the_same_producer_id_fails_loudly(
 def test_a_file_of_which_nothing_could_be_compared_fails_loudly(
     tmp_path: Path, ndjson: Path
 ) -> None:
-    node = Node(tmp_path / "few", ReceiveConfig(sequences_kept=8))
+    node = Node(tmp_path / "few", ReceiveConfig(dedup_window=8))
     publish(node, "flights", str(ndjson), "--producer-id", "p", "--batch-rows", "100")
     second = tmp_path / "second.ndjson"
     second.write_text(_event(-1) + "\n")

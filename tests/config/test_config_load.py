@@ -162,7 +162,7 @@ def test_what_the_loader_chokes_on_is_told_with_its_file(tmp_path: Path, text: s
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("lease: {ttl: 3s, renew_every: 2s}", "one slow answer of the database would suspend"),
+        ("lease: {ttl: 3s, renew_interval: 2s}", "one slow answer of the database would suspend"),
         ("lease: {margin: 0s}", "must be longer than 0s"),
         ("http: {listen: '0.0.0.0:8080'}", "write 'insecure: true'"),
         ("http: {listen: 'somehost:8080'}", "write 'insecure: true'"),
@@ -200,8 +200,8 @@ def test_what_the_loader_chokes_on_is_told_with_its_file(tmp_path: Path, text: s
             "event_sync: {insecure: true, tls: {certificate: c, key: k, ca: a}}",
             "insecure and tls exclude each other",
         ),
-        ("event_sync: {heartbeat_every: 1s}", "three heartbeats must fit into it"),
-        ("event_sync: {heartbeat_every: 0s}", "three heartbeats must fit into it"),
+        ("event_sync: {heartbeat_interval: 1s}", "three heartbeats must fit into it"),
+        ("event_sync: {heartbeat_interval: 0s}", "three heartbeats must fit into it"),
     ],
 )
 def test_relations_and_forms_are_refused_with_the_reason(

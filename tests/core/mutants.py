@@ -298,7 +298,7 @@ MUTANTS = (
         "R26",
         "forced_failover",
         "ForcedFailover.why_not",
-        "self._who_may_live(connected, confirmed_off)",
+        "self._who_may_live(connected, confirmed_fenced)",
         "",
     ),
     Mutant(
@@ -325,8 +325,8 @@ MUTANTS = (
         "R26",
         "forced_failover",
         "ForcedFailover.after_read",
-        "self.why_not(now, connected, frozenset(asked.confirmed_off))",
-        "False and (now, connected, frozenset(asked.confirmed_off))",
+        "self.why_not(now, connected, frozenset(asked.confirmed_fenced))",
+        "False and (now, connected, frozenset(asked.confirmed_fenced))",
     ),
     Mutant("R26", "core", "Core._on_lease", "self.forced_failover.forget()", "pass"),
     Mutant(

@@ -211,15 +211,15 @@ class Story:
     def _ledger(self, query: str, sink: str, what: str, number: int) -> None:
         setattr(self.world.ledgers[(query, sink)], what, number)
 
-    def _force(self, *confirmed_off: str) -> None:
+    def _force(self, *confirmed_fenced: str) -> None:
         """An operator looks first, as the command does."""
         core = self.world.core
-        refusal = core.why_no_forced_failover(confirmed_off)
+        refusal = core.why_no_forced_failover(confirmed_fenced)
         if refusal is not None:
             self._say(f"refuses: {refusal}")
             return
         self._say(f"warns: {core.forced_failover.may_lose()}")
-        self.world.feed(on.FailoverForced("alice", confirmed_off))
+        self.world.feed(on.FailoverForced("alice", confirmed_fenced))
         self.world.wait(0.25)
 
     def _hears_of_epoch(self, epoch: int) -> None:

@@ -27,11 +27,11 @@ from tests.core.surroundings import Disk, Surroundings
 from tests.core.truth import Truth, lineage_of, require
 from tests.core.wakefulness import Wakefulness
 
-TIMING = LeaseTiming(ttl=5.0, renew_every=1.0, margin=0.5)
+TIMING = LeaseTiming(ttl=5.0, renew_interval=1.0, margin=0.5)
 LIMITS = MarkLimits(
     max_events_per_batch=100,
     min_batch_interval=0.0,
-    tick_after=0.5,
+    idle_batch_interval=0.5,
     outbox_batches_max=3,
     outbox_bytes_max=100_000,
 )

@@ -55,7 +55,7 @@ class NodeUnderTest:
             "node": {"id": name, "data_dir": str(self.data_dir)},
             "database": {"url": database_url},
             "http": {"listen": self.url.removeprefix("http://")},
-            "lease": {"ttl": "2s", "renew_every": "300ms", "db_timeout": "500ms"},
+            "lease": {"ttl": "2s", "renew_interval": "300ms", "db_timeout": "500ms"},
             # A node that lives for a minute would only pay for the archive, and other tests, which
             # are not urgent, would leave a Spark that steps back further a thirtieth of a core.
             "query": {"heap": "768MiB", "class_archive": False, "nice": 5},

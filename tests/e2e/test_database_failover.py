@@ -94,7 +94,7 @@ def test_who_lacks_acked_events_waits_for_an_operator_when_the_active_is_lost_to
     ends = [(node.status() or {})["journal"]["last_sequence"] for node in (lost.active, lost.left)]
     assert ends[0] > ends[1]
     lost.left.stop()
-    confirmed = _force(lost.active, "--confirm-off", lost.left.name)
+    confirmed = _force(lost.active, "--confirm-fenced", lost.left.name)
     assert (confirmed.code, lost.active.is_active()) == (0, True), confirmed.err
     lost.left.start()
     wait_until(lost.pair.is_protected, within=PATIENCE, every=0.1)
@@ -122,7 +122,7 @@ def test_an_operator_says_whose_history_goes_on_where_the_database_lost_the_row(
         assert "it lost the row" in (active.status() or {})["why"]
         other.stop()
         assert "make sure it is off" in _force(active).err
-        confirmed = _force(active, "--confirm-off", other.name)
+        confirmed = _force(active, "--confirm-fenced", other.name)
         assert (confirmed.code, active.is_active()) == (0, True), confirmed.err
         other.start()
         wait_until(pair.is_protected, within=PATIENCE, every=0.1)

@@ -53,7 +53,7 @@ def test_an_operator_gives_up_what_the_lost_node_had_and_it_is_kept(pair: Pair) 
     refused = left.command(*words)
     assert refused.code == 1
     assert f"all that was committed in epoch 1 is on {lost.name}" in refused.err
-    confirmed = (*words, "--confirm-off", lost.name)
+    confirmed = (*words, "--confirm-fenced", lost.name)
     wait_until(lambda: left.command(*confirmed).code == 0, within=PATIENCE, every=0.5)
     assert left.is_active()
     assert _send(left, 2)
@@ -94,7 +94,7 @@ def test_batches_go_on_above_those_that_the_lost_node_had_published(
         lost.kill_everything()
         at_the_end, _ = _ledger(node_database)
         left.start()
-        forced = ("failover", "--force", "--yes", "--url", left.url, "--confirm-off", lost.name)
+        forced = ("failover", "--force", "--yes", "--url", left.url, "--confirm-fenced", lost.name)
         wait_until(lambda: left.command(*forced).code == 0, within=PATIENCE, every=0.5)
 
         def goes_on() -> bool:
@@ -137,7 +137,7 @@ def test_an_active_that_lives_is_never_forced_out(pair: Pair) -> None:
     assert active is not None
     passive = pair.other(active)
     for node, reason in ((active, "is the active"), (passive, "takes over by itself")):
-        words = ("failover", "--force", "--yes", "--confirm-off", active.name, "--url", node.url)
+        words = ("failover", "--force", "--yes", "--confirm-fenced", active.name, "--url", node.url)
         refused = node.command(*words)
         assert (refused.code, reason in refused.err) == (1, True)
     assert active.is_active()

@@ -44,7 +44,7 @@ def test_the_active_answers_429_while_its_passive_is_full_and_keeps_it_in_sync(
         assert "the disk of node-b" in refused.json()["error"]
         assert int(refused.headers["Retry-After"]) > 0
         peer = (pair.a.status() or {})["peers"]["node-b"]
-        assert (peer["room"], peer["connected"]) == (False, True)
+        assert (peer["disk_headroom_ok"], peer["connected"]) == (False, True)
         assert _protected(pair.a)
         shown = pair.a.command("status", environ={"COLUMNS": "160"}).out
         assert "node-b: " in shown

@@ -24,7 +24,7 @@ from tests.waiting import wait_until
 pytestmark = [needs(*PROGRAMS), pytest.mark.slow]
 
 PATIENCE = 60
-LEASE = {"ttl": "6s", "renew_every": "500ms", "db_timeout": "1s"}
+LEASE = {"ttl": "6s", "renew_interval": "500ms", "db_timeout": "1s"}
 """Long enough for a page that asks once a second to be seen while nobody is active."""
 HOSTILE = "<script>document.title = 'broken'</script><img src='//evil.example/x'>"
 
@@ -244,7 +244,7 @@ import(module).then(({nodeCards}) => {
   const status = restoring && {
     snapshot: {restoring}, journal: {}, lease: {}, query_process: {}, uptime_seconds: 1};
   const b = {name: 'b', answers: true, role: 'joining', why: '', inSync: false, warm: false,
-    room: true, heard: null, told, status};
+    disk_headroom_ok: true, heard: null, told, status};
   const a = {name: 'a', answers: true, role: 'active', why: '', heard: null,
     told: {journal: {last: 90}}};
   const group = {members: [a, b], active: a, lease: null, teller: {name: 'a'}};

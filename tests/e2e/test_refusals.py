@@ -113,9 +113,9 @@ def _tells(status: dict[str, dict[str, dict[str, str]]] | None, said: tuple[str,
 
 def test_timings_that_break_the_rule_never_come_to_run(node_database: str, tmp_path: Path) -> None:
     node = NodeWithoutSpark(tmp_path, APPLICATION, node_database)
-    node.reconfigure(lease={"ttl": "1s", "renew_every": "500ms", "db_timeout": "500ms"})
+    node.reconfigure(lease={"ttl": "1s", "renew_interval": "500ms", "db_timeout": "500ms"})
     for words in (("config", "check"), ("run",)):
         ended = command(*words, "--config", str(node.config_path))
         assert ended.code == 2
-        assert "renew_every + 2 * db_timeout is 1.5s but ttl - margin is only 0.5s" in ended.err
+        assert "renew_interval + 2 * db_timeout is 1.5s and ttl - margin only 0.5s" in ended.err
         assert "raise ttl or lower them" in ended.err

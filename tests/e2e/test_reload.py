@@ -61,7 +61,7 @@ def test_a_running_node_takes_what_it_can_of_a_changed_config(node: NodeUnderTes
     assert (seen["problems"], seen["needs_restart"]) == ([], ["lease.margin"])
     assert '"keys": ["lease.margin"]' in node.log_text()
     # The disk has no room as of now; and who has logged before does so in the new form.
-    wait_until(lambda: (node.status() or {}).get("room") is False, within=PATIENCE)
+    wait_until(lambda: (node.status() or {}).get("disk_headroom_ok") is False, within=PATIENCE)
     wait_until(lambda: "there is no room for events" in node.log_text(), within=PATIENCE)
     lines = [line for line in node.log_text().splitlines() if "there is no room" in line]
     assert json.loads(lines[-1])["process"] == "node"

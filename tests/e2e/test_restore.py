@@ -121,7 +121,7 @@ def test_when_both_disks_are_lost_an_operator_goes_on_from_the_snapshot(
         assert f"{active.name} is as of {place} now, as {other.name} stored it" in done.out
 
         active.start()
-        off = ("failover", "--force", "--confirm-off", other.name, "--yes")
+        off = ("failover", "--force", "--confirm-fenced", other.name, "--yes")
         wait_until(lambda: active.command(*off).code == 0, within=60, every=1.0)
         other.start()
         assert pair.wait_protected() is active

@@ -55,8 +55,8 @@ FAULTS_A_YEAR = 40
 FADE_SECONDS, FADE_SECONDS_A_FAULT = 900.0, 30.0
 """So that flights are sent until the last fault."""
 LEASES = {
-    "2s": {"ttl": "2s", "renew_every": "300ms", "db_timeout": "500ms"},
-    "5s": {"ttl": "5s", "renew_every": "1s", "db_timeout": "1s"},
+    "2s": {"ttl": "2s", "renew_interval": "300ms", "db_timeout": "500ms"},
+    "5s": {"ttl": "5s", "renew_interval": "1s", "db_timeout": "1s"},
 }
 """By ttl; the second one is the default of the engine."""
 

@@ -28,7 +28,7 @@ from tests.waiting import async_wait_until
 
 A, B = Member("a", "ja"), Member("b", "jb")
 HELD_BY_A = LeaseRow("group-1", Holder("a", "p1"), 1, 1, (A, B))
-TIMING = LeaseTiming(ttl=1.0, renew_every=0.1, margin=0.1)
+TIMING = LeaseTiming(ttl=1.0, renew_interval=0.1, margin=0.1)
 DB_TIMEOUT = 20.0
 
 

@@ -181,7 +181,7 @@ async def test_the_same_sequence_with_another_payload_is_refused(solo: Solo) -> 
 
 
 async def test_a_sequence_too_old_to_be_known_is_refused(tmp_path: Path) -> None:
-    solo = Solo(tmp_path, ReceiveConfig(sequences_kept=2))
+    solo = Solo(tmp_path, ReceiveConfig(dedup_window=2))
     for number in range(4):
         await solo.gate.submit("flights", batch(number), submission(number))
     with pytest.raises(SequenceForgotten):

@@ -36,7 +36,7 @@ class Serving:
     """A gate behind Ingest on a real socket of this loop."""
 
     def __init__(self, directory: Path, **settings: Any) -> None:
-        self.solo = Solo(directory, ReceiveConfig(sequences_kept=2))
+        self.solo = Solo(directory, ReceiveConfig(dedup_window=2))
         self.config = IngestConfig(**({"listen": "127.0.0.1:0"} | settings))
         self.server = IngestServer(
             Intake(self.solo.gate, BODY_MAX), self.config, OPEN, lambda url: ADDRESSES.get(url, "")

@@ -121,7 +121,7 @@ class ProducersAgainstAModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.table = ProducerTable(producers_max=10, sequences_kept=KEPT)
+        self.table = ProducerTable(max_producers=10, dedup_window=KEPT)
         self.model: dict[int, Stored] = {}
         self.number = 0
 

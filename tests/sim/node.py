@@ -28,12 +28,12 @@ from tests.sim.streams import Streams
 if TYPE_CHECKING:
     from tests.sim.group import Group
 
-TIMING = LeaseTiming(ttl=3.0, renew_every=0.8, margin=0.4)
-PEERS = PeerTiming(heartbeat_every=0.5, sync_timeout=1.6)
+TIMING = LeaseTiming(ttl=3.0, renew_interval=0.8, margin=0.4)
+PEERS = PeerTiming(heartbeat_interval=0.5, sync_timeout=1.6)
 LIMITS = MarkLimits(
     max_events_per_batch=60,
     min_batch_interval=0.8,
-    tick_after=2.5,
+    idle_batch_interval=2.5,
     outbox_batches_max=4,
     outbox_bytes_max=100_000,
 )

@@ -250,7 +250,7 @@ async def test_a_damaged_revision_is_told_of_and_the_one_before_it_is_used(
     assert verify(old.store, newest, lambda _: None) != []
     assert verify(old.store, older, lambda _: None) == []
     told = begun_again(new, 3)
-    assert (told.revision, told.passed_over) == (older.id, (newest.id,))
+    assert (told.revision, told.skipped) == (older.id, (newest.id,))
     assert (told.position, told.bytes) == (str(older.position), older.bytes_total)
 
 
@@ -319,7 +319,7 @@ async def test_what_is_passed_over_for_the_state_of_a_query_is_counted(
     stamp = f"{node.journal.journal_id}:2"
     brought = await node.archive.bring_state(run_of(stamp), HISTORY, BATCHES)
     assert brought is not None
-    assert (brought.id, node.archive.counts.passed_over) == (older.id, 1)
+    assert (brought.id, node.archive.counts.skipped) == (older.id, 1)
 
 
 async def test_another_application_takes_the_state_of_a_query_and_not_all_a_node_is(
@@ -410,7 +410,7 @@ async def test_a_revision_that_is_forgotten_before_it_is_read_is_not_damaged(
     monkeypatch.setattr(new.store, "revisions", lambda: next(looks, None) or listed())
     revision = await new.archive.restore(ANYWHERE)
     told = begun_again(new, 5)
-    assert (told.revision, told.passed_over) == (revision.id, ())
+    assert (told.revision, told.skipped) == (revision.id, ())
 
 
 async def test_a_damaged_chunk_is_stored_anew_with_the_next_snapshot(

@@ -90,7 +90,7 @@ async def test_a_peer_that_comes_back_is_found_within_half_a_second(
 
 
 async def test_a_silent_network_loses_the_peer_on_both_sides(make: Make, proxy: Proxy) -> None:
-    quick = {"sync_timeout": "600ms", "heartbeat_every": "100ms"}
+    quick = {"sync_timeout": "600ms", "heartbeat_interval": "100ms"}
     b = await make("node-b", plain({"node-a": 1}, **quick))
     proxy.target = b.sync.port
     a = await make("node-a", plain({"node-b": proxy.port}, **quick))

@@ -54,7 +54,7 @@ function* ofMember(member, group) {
     const text = sentence(trouble ?? 'both answer this browser; the network between them is down');
     yield bad(`${group.teller.name} and ${name} do not hear each other`, text);
   }
-  if (member.room === false) {
+  if (member.disk_headroom_ok === false) {
     yield bad('No room on', 'So producers get 429.', 'HaEngineNoRoom', name);
   }
   if (status) yield* ofStatus(name, status, member.heard);
@@ -70,8 +70,8 @@ function* ofStatus(name, {lease, snapshot, query_process: spark}, heard) {
     const text = `More comes in than ${name} takes, so they get 429 and try again.`;
     yield warn('Producers are held back', text, 'HaEngineProducersHeldBack');
   }
-  if (snapshot.restored?.passed_over.length) {
-    const newer = plural(snapshot.restored.passed_over.length, 'newer one');
+  if (snapshot.restored?.skipped.length) {
+    const newer = plural(snapshot.restored.skipped.length, 'newer one');
     yield warn(`${name} began with an older snapshot`, `${newer} could not be used.`);
   }
   if (!spark.attended && spark.last_death) {

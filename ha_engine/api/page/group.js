@@ -74,7 +74,7 @@ function memberOf(name, told, nodes, now, lit) {
     suspended: answers && said.suspended,
     inSync: answers ? (told.in_sync ?? status.in_sync) : null,
     warm: answers ? said.warm : null,
-    room: answers ? said.room : null,
+    disk_headroom_ok: answers ? said.disk_headroom_ok : null,
   };
 }
 

@@ -64,7 +64,7 @@ function known(member, group) {
     journal: `${count(journal.durable)} durable, ${count(journal.committed)} committed`,
     Spark: status && spark(status.query_process),
     database: status && (status.lease.database_answers === false ? 'does not answer' : 'answers'),
-    room: member.room ? null : 'none for events',
+    room: member.disk_headroom_ok ? null : 'none for events',
     up: status && seconds(status.uptime_seconds),
     'began with': status?.snapshot.restored && restored(status.snapshot.restored),
   });

@@ -46,7 +46,7 @@ function query(name, seen, group, samples, now) {
       outbox: `${plural(seen.outbox_batches, 'batch')}, ${bytes(seen.outbox_bytes)}`,
       state: `${plural(seen.state_rows, 'row')}, ${bytes(seen.state_bytes)}`,
       watermark: seen.watermark && utc(seen.watermark),
-      'too late': seen.dropped_by_watermark ? plural(seen.dropped_by_watermark, 'row') : null,
+      'too late': seen.late_rows ? plural(seen.late_rows, 'row') : null,
       restarts: seen.restarts || null,
     }),
     h(

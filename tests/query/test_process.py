@@ -187,10 +187,11 @@ def started_after(
         assert not node.seen.failed
         node.incarnation = "two"
         put_batches(node, 4, BATCHES)
+        # A JVM that lost its driver may end in order, and delete its own files.
+        (node.checkpoints / ".scratch" / "left").touch()
         left = set(scratch(node))
         process = started(node)
         node.admitted("sums", 5)
-        assert left
         assert not left & set(scratch(node))
         yield node, process
 

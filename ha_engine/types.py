@@ -14,7 +14,7 @@ MICROS = 1_000_000
 
 
 class Role(Enum):
-    """What a node is for its group at this moment. Legal transitions are data in core/role.py."""
+    """The role of a node in its group. Legal transitions are data in core/role.py."""
 
     STARTING = "starting"
     JOINING = "joining"
@@ -37,7 +37,7 @@ class RecordKind(IntEnum):
 
 @dataclass(frozen=True, order=True, slots=True)
 class Position:
-    """A place in the journal: sequence orders its records, epoch tells histories apart."""
+    """A place in the journal: sequence orders its records, epoch distinguishes histories."""
 
     epoch: int
     sequence: int
@@ -54,8 +54,8 @@ ORIGIN = Position(0, 0)
 class Submission:
     """One idempotent request inside an events record (RULES.md#r27).
 
-    ``digest`` is the hex digest of the request's payload; ``rows`` says how many of the record's
-    rows, in order, came from it.
+    ``digest`` is the hex digest of the request's payload. ``rows`` is the number of the record's
+    rows, in order, that came from it.
     """
 
     producer: str
@@ -66,8 +66,11 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """One batch of a source inside an events record: ``offset`` is where the source goes on behind
-    it, in words of its own. ``rows`` are in the record, ``rejected`` were put aside."""
+    """One batch of a source inside an events record.
+
+    ``offset`` is where the source continues behind it, in the source's own format. ``rows`` are in
+    the record; ``rejected`` were put aside.
+    """
 
     source: str
     offset: str
@@ -97,7 +100,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Every batch of ``query`` up to and including ``batch`` has been delivered to ``sink``."""
+    """The sink ``sink`` has every batch of ``query`` up to and including ``batch``."""
 
     query: str
     sink: str
@@ -106,7 +109,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class EpochStart:
-    """First record of an epoch: the holder's signature under everything before it (RULES.md#r3)."""
+    """The first record of an epoch. Its commit commits every record before it (RULES.md#r3)."""
 
     node: str
     process: str
@@ -115,10 +118,10 @@ class EpochStart:
 
 @dataclass(frozen=True, slots=True)
 class QueryVersion:
-    """How one query runs from an application record on.
+    """The version of one query from an application record on.
 
-    ``first`` is the mark after which this version of the query starts; ``reset`` says that it
-    starts with empty state instead of its checkpoint.
+    ``first`` is the mark after which this version starts. With ``reset`` it starts with an empty
+    state instead of its checkpoint.
     """
 
     query: str
@@ -129,7 +132,7 @@ class QueryVersion:
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """Both nodes switch to this application here (RULES.md#r23)."""
+    """Every node switches to this application at this record (RULES.md#r23)."""
 
     digest: str
     queries: tuple[QueryVersion, ...]
@@ -146,7 +149,7 @@ class Skip:
 
 
 Body = Events | Mark | Published | EpochStart | Application | Skip
-"""What a record says. Skip shares RecordKind.APPLICATION: both change what a query does."""
+"""The body of a record. Skip shares RecordKind.APPLICATION: both change what a query does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +168,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """A run of bytes of one segment file that holds whole frames."""
+    """A run of bytes of one segment file, made of whole frames."""
 
     path: str
     offset: int
@@ -174,9 +177,9 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of a snapshot's file as it is stored: compressed, named by its content's BLAKE2b.
+    """A piece of a snapshot's file as the database stores it.
 
-    ``size`` is that of the content.
+    It is compressed and named by its content's BLAKE2b. ``size`` is that of the content.
     """
 
     digest: bytes
@@ -184,17 +187,19 @@ class Chunk:
     stored: bytes
 
 
-# -- records that are no longer there --------------------------------------------------------------
+# -- trimmed records -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class QueryBase:
-    """``lineage`` is the sequence of the record that began the state, or since which it goes on
-    under changed code, ``carried_on`` the last mark before that change; ``initial`` is the mark
-    before its first batch, ``last`` the newest one. ``published`` has (sink, batch), ``unheard``
-    the sinks whose ledgers have yet to tell how far a history went that was given up
-    (RULES.md#r26); the records of the marks ``ahead``, the last of which is ``last``, come
-    later."""
+    """The part of a base about one query.
+
+    ``lineage`` is the sequence of the record that began the state, or that continued it under
+    changed code. ``carried_on`` is the last mark before that change. ``initial`` is the mark before
+    the first batch, ``last`` the newest mark. ``published`` has (sink, batch). ``unheard`` lists
+    the sinks whose ledgers have not answered since a history was given up (RULES.md#r26). The
+    records of the marks ``ahead`` come behind the base; the last of these marks is ``last``.
+    """
 
     version: QueryVersion
     lineage: int
@@ -208,8 +213,11 @@ class QueryBase:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """``epochs`` and ``forced`` are first positions of epochs; ``application`` is the digest that
-    was in force; ``skips`` has (query, batch) of those that may still be run."""
+    """The state that the trimmed records of a journal, up to ``position``, left behind.
+
+    ``epochs`` and ``forced`` are first positions of epochs. ``application`` is the digest that was
+    in force. ``skips`` has (query, batch) for batches that a node may still run.
+    """
 
     position: Position = ORIGIN
     epochs: tuple[Position, ...] = ()
@@ -221,9 +229,10 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """A visible revision. ``bytes_new`` had no chunk before it; both sizes are uncompressed.
+    """A visible revision. ``bytes_new`` counts the bytes in chunks that it added to the database.
 
-    ``age_seconds`` is since it became visible, by the database's clock.
+    Both sizes are uncompressed. ``age_seconds`` counts from the moment when it became visible, by
+    the database's clock.
     """
 
     id: int
@@ -257,9 +266,10 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where a snapshot stands: each of ``batches``, (query, number), ends at ``position``.
+    """The place of a snapshot: each of ``batches``, (query, number), ends at ``position``.
 
-    ``written`` is the newest record of the marks that say so: a history without it has others.
+    ``written`` is the newest record of the marks that end them. A history without that record has
+    other marks.
     """
 
     request: int
@@ -273,7 +283,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds the lease: a node and the one process of it that acquired (RULES.md#r2)."""
+    """The holder of the lease: a node and the one process of it that acquired (RULES.md#r2)."""
 
     node: str
     process: str
@@ -289,7 +299,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseIdentity:
-    """Which PostgreSQL answered: its system identifier and timeline (RULES.md#r5)."""
+    """The PostgreSQL that answered: its system identifier and timeline (RULES.md#r5)."""
 
     system_identifier: str
     timeline: str
@@ -299,8 +309,8 @@ class DatabaseIdentity:
 class LeaseRow:
     """The group's row as one read saw it. Every write adds one to ``version`` (RULES.md#r1).
 
-    ``holder`` is None after a release; ``successor`` then names who may acquire at once, or is None
-    when any in-sync member may. ``advertise`` is the holder's URL for producers.
+    ``holder`` is None after a release. ``successor`` then names the node that may acquire at once;
+    None: any in-sync member may. ``advertise`` is the holder's URL for producers.
     """
 
     group_id: str
@@ -316,9 +326,9 @@ class LeaseRow:
 
 @dataclass(frozen=True, slots=True)
 class HolderChange:
-    """One line of the lease's history: from ``at`` on, ``holder`` instead of ``previous``.
+    """One line of the lease's history: from ``at`` on, ``holder`` replaces ``previous``.
 
-    ``outage_seconds`` is what the new holder measured, once it took events.
+    ``outage_seconds`` is for how long no node acted, as the new holder measured it.
     """
 
     at: datetime

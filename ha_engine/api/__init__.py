@@ -1,4 +1,4 @@
-"""What operators, browsers, load balancers and Prometheus get from a node over HTTP.
+"""The HTTP interface of a node for operators, browsers, load balancers and Prometheus.
 
 The server:
 http         the routes for status, health, metrics and queries
@@ -12,7 +12,7 @@ openapi      GET /openapi.json, built from the routes and the types
 shared       one encoded answer for all requests that arrive at about the same time
 page         the page at ``/``
 
-What they answer:
+The answers:
 status, status_body     the node: the value, and its type
 cluster, cluster_body   the group as this node sees it: the value, and its type
 history      the lease's history, for HTTP and for the command line

@@ -1,7 +1,7 @@
-"""What the routes answer, as types: mypy holds the code to them, and OpenAPI is made from them.
+"""The types of the routes' answers: mypy checks the code against them, and OpenAPI is made of them.
 
-Sequences are those of journal records, epochs those of the lease. Times are ISO 8601 where they
-are text; durations and sizes have their unit in the name.
+Sequences are of journal records, epochs of the lease. Times as text are ISO 8601. Durations and
+sizes have their unit in the name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RoleName = Annotated[str, WithJsonSchema({"type": "string", "enum": [r.value for
 
 @described
 class NotHere(Refusal):
-    """Refused by a node that is not the active, or by the active for now."""
+    """A refusal by a node that is not the active, or by the active for now."""
 
     active: str | None
     """URL of the active, where known."""
@@ -30,7 +30,7 @@ class Check(TypedDict):
     """The answer to a load balancer."""
 
     ok: bool
-    """Whether the node is what was asked for; the status code says the same."""
+    """Whether the check succeeded; the status code says the same."""
     role: RoleName
     epoch: int
     why: str
@@ -39,7 +39,7 @@ class Check(TypedDict):
 
 @described
 class Revived(TypedDict):
-    """A query goes on."""
+    """A query runs again."""
 
     query: str
 
@@ -49,7 +49,7 @@ class Handover(TypedDict):
     """A switchover has begun."""
 
     to: str | None
-    """Node that takes over; null when it has by now."""
+    """Node that takes over; null when it has done so by now."""
 
 
 # -- lease -----------------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ class HistoryLine(TypedDict):
     epoch: int
     version: int
     node: str | None
-    """Holder from then on; null where the lease was released."""
+    """Holder from then on; null if the lease was released."""
     process: str | None
     previous_node: str | None
     previous_process: str | None
@@ -74,7 +74,7 @@ class HistoryLine(TypedDict):
 
 @described
 class History(TypedDict):
-    """Who held the lease, newest first."""
+    """Changes of the lease's holder, newest first."""
 
     group: str
     history: list[HistoryLine]
@@ -93,11 +93,11 @@ class Pause(TypedDict):
 
 @described
 class Loss(TypedDict):
-    """What a forced failover of this node would give up."""
+    """The possible loss of a forced failover to this node."""
 
     node: str
     refusal: str | None
-    """Why it must not be forced now; null when it may."""
+    """Why the failover is refused now; null when it is allowed."""
     journal_ends: str
     epoch: int
     in_sync: list[str]
@@ -109,7 +109,7 @@ class Loss(TypedDict):
 
 @described
 class LossRefused(Loss, Refusal):
-    """What it would give up, and why it must not."""
+    """The possible loss, and why the failover is refused."""
 
 
 # -- snapshots -------------------------------------------------------------------------------------
@@ -122,18 +122,18 @@ class RevisionBody(TypedDict):
     id: int
     epoch: int
     sequence: int
-    """With the epoch, the position from which a node that restores it goes on."""
+    """With the epoch, the position where a node continues after it restores the snapshot."""
     taken_by: str
     begun_at: str
     visible_at: str
     bytes_total: int
     bytes_new: int
-    """What of it was not stored before."""
+    """The part of it that the database did not have before."""
 
 
 @described
 class Moving(TypedDict):
-    """A snapshot on its way."""
+    """A snapshot that is being transferred."""
 
     bytes_total: int
     bytes_done: int
@@ -141,7 +141,7 @@ class Moving(TypedDict):
 
 @described
 class RestoredBody(TypedDict):
-    """The restore that the node's data began with."""
+    """The restore from which the node's data began."""
 
     revision: int
     position: str
@@ -153,22 +153,22 @@ class RestoredBody(TypedDict):
 
 @described
 class SnapshotBody(TypedDict):
-    """How snapshots are going."""
+    """The state of snapshots."""
 
     state: str | None
-    """On the active only, null elsewhere; so is why_not."""
+    """Of the active; null on other nodes, as why_not is."""
     why_not: str | None
     """Why there is no newer one."""
     revisions: int
     age_seconds: float | None
     newest: RevisionBody | None
     taken: int
-    """By this node since its process started; so is failed."""
+    """Number taken by this node since its process started; failed counts the same way."""
     failed: int
     skipped: int
-    """Tried since then, for a node or for the state of one query, and could not be used."""
+    """Number of unusable revisions since then, for a node or for the state of one query."""
     seconds: float
-    """What the newest one took that was taken here."""
+    """Duration of the newest snapshot that this node took."""
     taking: Moving | None
     restoring: Moving | None
     restored: RestoredBody | None
@@ -179,4 +179,4 @@ class SnapshotAsked(TypedDict):
     """A snapshot will be taken."""
 
     at_least: int
-    """Sequence that it will hold."""
+    """Lowest sequence that the snapshot will include."""

@@ -1,4 +1,4 @@
-"""The group as one node sees it: itself, what each peer said of itself last, and the lease row."""
+"""The group as one node sees it: itself, the last report of each peer, and the lease row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ha_engine.sync import QueryReport, Report
 from ha_engine.types import LeaseRow, Member
 
 SILENT_SECONDS = 3.5
-"""A peer reports each second; one that has missed three does not answer, its link or not."""
+"""A peer reports each second. After three missing reports it does not answer, linked or not."""
 _ACTING = ("active", "promoting")
 
 
@@ -26,8 +26,11 @@ class Neighbours(Protocol):
 
 
 def report_of(core: Core, to_restore: int, ingest: str = "") -> Report:
-    """What this node says of itself; ``to_restore`` is what a snapshot has yet to bring, ``ingest``
-    where it listens to producers over gRPC."""
+    """Make this node's report.
+
+    ``to_restore`` is the number of bytes of a snapshot that are not downloaded yet. ``ingest`` is
+    the gRPC address for producers.
+    """
     return Report(
         role=core.role.value,
         why=core.why,
@@ -80,12 +83,12 @@ def cluster_of(core: Core, group: str, links: Neighbours, to_restore: int = 0) -
 
 
 def strangers(links: Neighbours) -> dict[str, str]:
-    """Nodes that are refused and are none of the peers, with the reason."""
+    """Refused nodes that are not peers, with the reason."""
     return {name: why for name, why in links.refusals().items() if name not in links.names()}
 
 
 def _said(core: Core, links: Neighbours, to_restore: int) -> dict[str, tuple[float, Report]]:
-    """The reports that count, with their age; of a peer's disk the holder knows more."""
+    """Fresh reports by node, with their age in seconds; the holder adds what it knows of a peer."""
     fresh = {
         name: (age, _as_the_holder_knows(core, name, report))
         for name, (age, report) in links.reports().items()
@@ -95,7 +98,7 @@ def _said(core: Core, links: Neighbours, to_restore: int) -> dict[str, tuple[flo
 
 
 def _as_the_holder_knows(core: Core, name: str, report: Report) -> Report:
-    """An ack is newer than a report."""
+    """Update a report with the peer's acks, which are newer."""
     peer = core.term.replication.peers.get(name) if core.term else None
     if peer is None or peer.journal_id != report.journal_id:
         return report
@@ -104,7 +107,8 @@ def _as_the_holder_knows(core: Core, name: str, report: Report) -> Report:
 
 
 def _active(said: Mapping[str, tuple[float, Report]]) -> str | None:
-    """Of two, one has not heard yet that it is no longer."""
+    """The active. If two nodes claim the role, the one with the lower epoch does not yet know that
+    its term is over."""
     acting = {name: report.epoch for name, (_, report) in said.items() if report.role in _ACTING}
     return max(acting, key=lambda name: acting[name], default=None)
 

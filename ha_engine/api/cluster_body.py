@@ -36,7 +36,7 @@ class LeaseBody(TypedDict):
 
 @described
 class NodeJournal(TypedDict):
-    """The journal of a node; sequences."""
+    """The journal of a node. The numbers are sequences."""
 
     id: str
     last: int
@@ -46,33 +46,33 @@ class NodeJournal(TypedDict):
 
 @described
 class NodeQuery(TypedDict):
-    """A query of a node; numbers of batches."""
+    """A query of a node. The numbers are of batches."""
 
     state: str
     mark: int
     batch: int
-    """Newest in its outbox."""
+    """Newest batch in its outbox."""
     published: int
-    """Through every sink."""
+    """Newest batch that every sink has."""
     differs: int | None
-    """First batch unlike the active's."""
+    """First batch whose output differs from the active's."""
 
 
 @described
 class Rejoin(TypedDict):
-    """What a node lacks before it may take over."""
+    """The work that a node must still do before it may take over."""
 
     stage: str
     """'comparing', 'snapshot', 'journal', 'starting Spark', 'batches' or 'rebuild'."""
     records: int
     batches: int
     bytes: int
-    """Of a snapshot that is being restored."""
+    """Bytes that are left of a snapshot that it restores."""
 
 
 @described
 class ClusterNode(TypedDict):
-    """A node of the group; while it does not answer, only refused and unreachable may be told."""
+    """A node of the group. While it does not answer, all but refused and unreachable is null."""
 
     answers: bool
     """Whether it has reported within the last seconds."""
@@ -93,9 +93,9 @@ class ClusterNode(TypedDict):
     queries: dict[str, NodeQuery] | None
     rejoin: Rejoin | None
     refused: str | None
-    """Why the two do not work together."""
+    """Why the two nodes do not work together."""
     unreachable: str | None
-    """Why it cannot be dialled."""
+    """Why this node cannot reach it."""
 
 
 @described
@@ -104,11 +104,11 @@ class Cluster(TypedDict):
 
     group: str
     node: str
-    """Who answers."""
+    """The node that answers this request."""
     active: str | None
     protected: bool
     """A second member is in sync."""
     lease: LeaseBody | None
     nodes: dict[str, ClusterNode]
     strangers: dict[str, str]
-    """Nodes that call and are none of the peers, each with why it is refused."""
+    """Nodes that call but are not peers, each with the reason of its refusal."""

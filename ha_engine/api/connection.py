@@ -1,4 +1,4 @@
-"""One connection to the HTTP interface, with the bounds that uvicorn leaves to a proxy."""
+"""One connection to the HTTP interface, with limits that uvicorn leaves to a proxy."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ HEADERS_BYTES_MAX = 64 << 10
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """Closed when the headers of a request are not there ``timeout_keep_alive`` seconds after the
-    connection was made, or after the last answer; and with 431 when they are too large."""
+    """Closes when a request's headers take longer than ``timeout_keep_alive`` seconds, from the
+    start of the connection or from the last answer. Closes with 431 when they are too large."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -46,7 +46,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self.cycle.response_complete:  # else this is the next request's, sent before its turn
+        if self.cycle.response_complete:  # else a pipelined request is running already
             self._await_headers()
 
     def send_400_response(self, msg: str) -> None:

@@ -1,4 +1,4 @@
-"""The HTTP routes of a forced failover: what it would give up, and the operator's word for it."""
+"""The HTTP routes of a forced failover: one shows the possible loss, the other forces it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ _FORCE = Operation(
 
 
 def failover_routes(core: Core, handle: Callable[[on.Input], None]) -> list[OperationRoute]:
-    """``GET /v1/failover?confirmed_fenced=…`` shows what ``POST`` would force on this node."""
+    """``GET /v1/failover?confirmed_fenced=…`` shows the loss, ``POST /v1/failover`` forces it.
+
+    Both are about a failover to this node.
+    """
 
     async def tell(request: Request) -> JSONResponse:
         return JSONResponse(failover_tree(core, request.query_params.getlist("confirmed_fenced")))

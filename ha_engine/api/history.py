@@ -1,4 +1,4 @@
-"""The lease as plain values: one form for the HTTP interface and for the command line."""
+"""The lease's history and pause as plain values, for the HTTP interface and the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The node's own HTTP routes: status, health, metrics, and what an operator may ask of a query."""
+"""The node's own HTTP routes: status, health, metrics, and operators' requests about a query."""
 
 from __future__ import annotations
 
@@ -72,8 +72,11 @@ _SWITCHOVER = Operation(
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """What the routes may ask of a node. Two equal ``version`` say that the node has not changed
-    meanwhile; the default says that of no two moments."""
+    """The node as the routes see it.
+
+    If ``version`` returns equal values, the node has not changed between the calls. The default
+    never returns equal values.
+    """
 
     status: Callable[[], Mapping[str, Any]]
     cluster: Callable[[], Mapping[str, Any]]
@@ -102,7 +105,7 @@ def application(view: NodeView, others: Sequence[OperationRoute], access: Access
 
 
 def http_error(request: Request, error: Exception) -> JSONResponse:
-    """Every refusal is a JSON object with the reason."""
+    """Answer a refusal as a JSON object with the reason."""
     assert isinstance(error, HTTPException)
     body, headers = {"error": error.detail}, dict(error.headers or {})
     if error.status_code in (404, 405):
@@ -113,7 +116,7 @@ def http_error(request: Request, error: Exception) -> JSONResponse:
 
 
 def _allowed(request: Request) -> list[str]:
-    """Of all routes with this path: each by itself names only its own."""
+    """The methods of all routes with this path, because each route knows only its own."""
     routes = [route for route in request.app.routes if isinstance(route, OperationRoute)]
     there = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
     return sorted({method for route in there for method in route.methods or ()})
@@ -215,7 +218,10 @@ def _check(
 
 
 def _lags(view: NodeView, request: Request) -> bool:
-    """Behind the active by more records than the request allows. Raises HTTPException."""
+    """Whether the node lacks more of the active's records than the request allows.
+
+    Raises HTTPException.
+    """
     allowed = request.query_params["lag"]
     if not (allowed.isascii() and allowed.isdigit() and len(allowed) < 20):
         raise HTTPException(400, "lag must be a number of records, such as 1000")
@@ -225,7 +231,7 @@ def _lags(view: NodeView, request: Request) -> bool:
 
 
 def _alive(view: NodeView, status: Mapping[str, Any]) -> bool:
-    """The event loop turns and the core is fed; needs no database."""
+    """Whether the event loop runs and the core gets inputs; needs no database."""
     return view.alive()
 
 
@@ -234,15 +240,15 @@ def _active(view: NodeView, status: Mapping[str, Any]) -> bool:
 
 
 def _passive(view: NodeView, status: Mapping[str, Any]) -> bool:
-    """In sync, and not the active: it takes over when the active is gone."""
+    """Whether the node is in sync and not the active: it takes over when the active is gone."""
     return bool(status["role"] == "passive")
 
 
 def _healthy(view: NodeView, status: Mapping[str, Any]) -> bool:
-    """Alive, and every query runs or waits for its turn."""
+    """Whether the node is alive, and every query runs or waits."""
     return view.alive() and all(q["state"] != "failed" for q in status["queries"].values())
 
 
 def _ready(view: NodeView, status: Mapping[str, Any]) -> bool:
-    """Takes events or stands by to take them."""
+    """Whether the node takes events, or is ready to take over."""
     return _active(view, status) or status["role"] == "passive"

@@ -1,6 +1,6 @@
 """The HTTP routes to the group's lease: its history, and the pause of automatic failover.
 
-They work on any node, active or not, as long as it reaches the database.
+They work on any node, active or not, that reaches the database.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _RESUME = Operation("resume", "End a pause.", _PAUSED)
 
 
 class LeaseAdmin(Protocol):
-    """Blocking calls, of a connection that renewals do not wait for.
+    """Blocking calls on a connection of their own, so that no renewal waits for them.
 
     They raise DatabaseUnreachable and DatabaseNotReady; ``set_paused`` also GroupUnknown and
     LeaseNotChanged.

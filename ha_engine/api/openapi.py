@@ -1,4 +1,4 @@
-"""GET /openapi.json: the HTTP interface of a node as OpenAPI 3.1, made from its routes."""
+"""GET /openapi.json: describe the HTTP interface of a node as OpenAPI 3.1, from its routes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _BEARER = {"bearer": {"type": "http", "scheme": "bearer"}}
 
 
 def openapi_route(routes: Sequence[OperationRoute]) -> OperationRoute:
-    """``GET /openapi.json``, about ``routes`` and itself, and the tokens that they ask for now."""
+    """``GET /openapi.json``, about ``routes`` and itself, with the tokens that they need now."""
 
     async def tell(request: Request) -> JSONResponse:
         return JSONResponse(told(request.app.state.access.guarded))
@@ -49,7 +49,7 @@ def openapi_route(routes: Sequence[OperationRoute]) -> OperationRoute:
 
 
 def document(routes: Sequence[OperationRoute], rights: Collection[Right]) -> dict[str, Any]:
-    """The OpenAPI document of ``routes``, where ``rights`` ask for a token."""
+    """The OpenAPI document of ``routes``; operations that need one of ``rights`` need a token."""
     schemas = _Schemas.of(routes)
     paths: dict[str, Any] = {}
     for route in routes:
@@ -65,7 +65,7 @@ def document(routes: Sequence[OperationRoute], rights: Collection[Right]) -> dic
 
 @dataclass(frozen=True)
 class _Schemas:
-    """JSON schemas of types; those with a name are told once, in ``definitions``."""
+    """JSON schemas of types. A named type is written once, in ``definitions``."""
 
     by_type: list[tuple[Any, dict[str, Any]]]
     definitions: dict[str, Any]

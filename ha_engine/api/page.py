@@ -1,6 +1,6 @@
-"""The page at ``/``: static files of this package, and what lets it hear the other node too.
+"""The page at ``/``: static files of this package, and the rules by which it may read other nodes.
 
-Why browsers may ask a node from a peer's page, and why nobody else's may: docs/adr/0010.
+docs/adr/0010 says why a peer's page may read a node, and why no other page may.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 FILES = Path(__file__).parent / "page"
 READ_BY_PEERS = frozenset({"/v1/status", "/v1/cluster", "/v1/history"})
-"""All that a peer's page may read here. Each is a GET that changes nothing."""
+"""The only paths that a peer's page may read here. Each is a GET that changes nothing."""
 
 Urls = Callable[[], Iterable[str]]
-"""Where the peers' pages are, as each peer reported it."""
+"""Returns the URLs of the peers' pages, as each peer reported its own."""
 
 _URL = re.compile(r"(https?)://(\[[0-9a-f:]+\]|[a-z0-9.-]+)(:\d{1,5})?")
 _USUAL_PORTS = {("http", ":80"), ("https", ":443")}
@@ -37,10 +37,10 @@ _HEADERS = {
 
 
 class WithPage:
-    """``api`` with the page at ``/``, and what browsers may ask of it. An ASGI application.
+    """An ASGI application: ``api`` with the page at ``/``, and limits for requests of browsers.
 
-    A peer's page may read READ_BY_PEERS; a page of anybody else may not change a thing. What is no
-    part of the page the API answers, refusals included.
+    A peer's page may read READ_BY_PEERS. A page of another site may change nothing. The API answers
+    every path that is not part of the page, refusals included.
     """
 
     def __init__(self, api: ASGIApp, peers: Urls) -> None:
@@ -67,8 +67,11 @@ _NOT_FROM_THERE = JSONResponse(
 
 
 def _is_of_another_site(scope: Scope) -> bool:
-    """A browser sends it for whatever page its user visits, who knows nothing of it. It tells the
-    relation of the sites only over https or to loopback, and the origin everywhere."""
+    """Whether a page of another site sent the request.
+
+    A browser sends such requests for any page that its user visits, without the user's knowledge.
+    It sends ``Sec-Fetch-Site`` only over https or to loopback, but ``Origin`` always.
+    """
     headers = Headers(scope=scope)
     relation, origin = headers.get("sec-fetch-site"), headers.get("origin")
     if relation is not None or origin is None:
@@ -85,7 +88,7 @@ def _routes(peers: Urls) -> list[BaseRoute]:
 
 
 class _Files(StaticFiles):
-    """The page's files, asked for again by their ETag whenever the page is loaded."""
+    """The page's files. A browser checks them again by their ETag at each load of the page."""
 
     def file_response(self, *args: object, **kwargs: object) -> Response:
         response = super().file_response(*args, **kwargs)  # type: ignore[arg-type]
@@ -94,7 +97,7 @@ class _Files(StaticFiles):
 
 
 def content_security_policy(urls: Iterable[str]) -> str:
-    """Scripts and styles from this node alone; JSON from it and from ``urls``; nothing else.
+    """Allow scripts and styles from this node only, JSON from it and from ``urls``, nothing else.
 
     Trusted types without a policy make a browser refuse to parse any string as markup.
     """
@@ -107,7 +110,10 @@ def content_security_policy(urls: Iterable[str]) -> str:
 
 
 def origins(urls: Iterable[str]) -> set[str]:
-    """As browsers write them. What is none is left out: a peer says its URL itself."""
+    """The origins of ``urls`` as browsers write them.
+
+    A text that is no URL is left out, because peers report their URLs themselves.
+    """
     found = filter(None, (_URL.fullmatch(url.lower()) for url in urls))
     return {_origin(*match.groups(default="")) for match in found}
 
@@ -117,9 +123,9 @@ def _origin(scheme: str, host: str, port: str) -> str:
 
 
 class ReadByPeers(CORSMiddleware):
-    """Lets the page of a peer read what ``app`` answers, with the token that it was given if any.
+    """Lets a peer's page read the answers of ``app``, also with a token.
 
-    Any other page gets the answer without the header, so that its browser keeps it from the page.
+    Any other page's request gets an answer without the header, so its browser hides the answer.
     """
 
     def __init__(self, app: ASGIApp, peers: Urls) -> None:

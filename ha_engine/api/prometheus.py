@@ -1,4 +1,4 @@
-"""Prometheus metrics of a node: gauges read from its status at each scrape, and two histograms."""
+"""Prometheus metrics of a node: gauges from its status at each scrape, and two histograms."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from ha_engine.receive.gate import Tally
 from ha_engine.stats.latency import RecentLatency
 
 _Told = Mapping[str, tuple[str, str]]
-"""Metric, where the status has it, and what it means."""
+"""By metric: its place in the status, and its meaning."""
 _Seen = Mapping[tuple[str, ...], Mapping[str, Any]]
-"""Values of the labels, and what the status says of that."""
+"""By values of the labels: the part of the status about them."""
 
 ROLE_CODES = {
     "starting": 0,
@@ -36,7 +36,7 @@ ROLE_CODES = {
     "demoting": 5,
     "stopped": 6,
 }
-"""Stable: dashboards and alerts compare with them."""
+"""The numbers never change, because dashboards and alerts compare with them."""
 STATE_CODES = {"waiting": 0, "running": 1, "failed": 2}
 SOURCE_CODES = {
     "stopped": 0,
@@ -161,7 +161,7 @@ _QUERY_COUNTERS = {
 
 
 class GateCounters(Tally):
-    """The gate's counters, with the latency of acks beside them."""
+    """The gate's counters, with the latency of acks."""
 
     def __init__(self, ack_seconds: Histogram) -> None:
         super().__init__()
@@ -211,7 +211,7 @@ class NodeMetrics:
         self._batch.labels(**self._labels, query=query).observe(seconds)
 
     def exposition(self) -> bytes:
-        """The text format of Prometheus."""
+        """The metrics in the text format of Prometheus."""
         return generate_latest(self.registry)
 
     def collect(self) -> Iterator[Metric]:
@@ -280,7 +280,7 @@ class NodeMetrics:
         yield from self._counters(("peer",), _PEER_COUNTERS, seen)
 
     def _gauges(self, by: tuple[str, ...], told: _Told, seen: _Seen) -> Iterator[Metric]:
-        """A gauge for each of ``told``, with a sample for each in ``seen``; None says nothing."""
+        """Yield a gauge for each of ``told``, with a sample for each value in ``seen`` but None."""
         for name, (key, text) in told.items():
             gauge = GaugeMetricFamily(f"ha_engine_{name}", text, labels=[*self._labels, *by])
             for which, values in seen.items():

@@ -1,4 +1,4 @@
-"""The bodies of what operators ask over HTTP, read with a bound and checked."""
+"""Read the bodies of operators' HTTP requests, with a limit, and check them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from starlette.requests import Request
 from ha_engine.web.route import JSON, Answer
 
 BYTES_MAX = 64 << 10
-"""Of a body that says a few words."""
+"""Limit of a body, which needs only a few words."""
 
 Word = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$")]
-"""It is kept in the journal, the log and the database, which takes no NUL."""
+"""A text for the journal, the log and the database, which cannot store NUL."""
 Model = TypeVar("Model", bound=BaseModel)
 
 REFUSED = {
     400: Answer("The body is not as it must be."),
     413: Answer(f"The body has more than {BYTES_MAX} bytes."),
 }
-"""How ``read`` refuses."""
+"""The refusals of ``read``."""
 
 
 class _Asked(BaseModel):
@@ -29,20 +29,20 @@ class _Asked(BaseModel):
 
 
 class SkipBody(_Asked):
-    """Who gives up a batch."""
+    """The operator who gives up a batch."""
 
     by: Word = Field(default="operator", description="Who decides; recorded.")
 
 
 class SwitchoverBody(_Asked):
-    """Who takes over; without ``to`` any node that can."""
+    """The node that takes over; without ``to`` any node that can."""
 
     to: Word | None = Field(default=None, description="Node that takes over.")
     by: Word = Field(default="operator", description="Who decides; recorded.")
 
 
 class FailoverBody(_Asked):
-    """That what this node does not have is given up."""
+    """The operator's consent to give up the records that this node does not have."""
 
     force: Literal[True] = Field(description="Always true: a failover by itself needs no request.")
     confirmed_fenced: tuple[Word, ...] = Field(
@@ -52,7 +52,7 @@ class FailoverBody(_Asked):
 
 
 async def read(request: Request, model: type[Model]) -> Model:
-    """The body of ``request``, an empty one as ``{}``. Raises HTTPException: 400 or 413."""
+    """Read the body of ``request``, an empty one as ``{}``. Raises HTTPException: 400 or 413."""
     raw = bytearray()
     async for part in request.stream():
         raw += part
@@ -65,7 +65,7 @@ async def read(request: Request, model: type[Model]) -> Model:
 
 
 def body_of(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
-    """The content types in which it is read."""
+    """The content types that ``read`` accepts, with the type of the body."""
     return {JSON: model}
 
 

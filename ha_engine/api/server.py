@@ -41,24 +41,27 @@ class WebServer(uvicorn.Server):
         )
 
     def renew_certificate(self) -> None:
-        """Connections that are opened from now on see what the files hold. Raises ConfigError."""
+        """Use the files' present certificate for new connections. Raises ConfigError."""
         self._newest = server_context(self._tls, "http.tls")
 
     def _show_newest(self, connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
-        """Called in each handshake. To load a pair into the context that listens would keep the old
-        one for callers that know another kind of key, and no key at all where it fails midway."""
+        """Switch to the newest certificate; called in each handshake.
+
+        Loading a pair into the listening context instead would keep the old pair for clients that
+        support another kind of key. If the load failed midway, no key would be left.
+        """
         if self._newest is not None:
             connection.context = self._newest
 
     async def main_loop(self) -> None:
-        """uvicorn's looks ten times a second whether it is to stop; one look renews the Date."""
+        """Wait for ``stop`` and renew the Date header; uvicorn itself polls ten times a second."""
         self._loop = asyncio.get_running_loop()
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), DATE_SECONDS)
 
     def stop(self) -> None:
-        """From any thread."""
+        """Stop the server; call it from any thread."""
         self.should_exit = True
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._stopping.set)
@@ -69,7 +72,7 @@ class WebServer(uvicorn.Server):
 
 
 def _encrypting(context: ssl.SSLContext | None, in_handshake: Any) -> dict[str, Any]:
-    """Settings of uvicorn."""
+    """The TLS settings of uvicorn."""
     if context is None:
         return {}
     context.sni_callback = in_handshake

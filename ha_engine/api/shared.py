@@ -1,4 +1,4 @@
-"""One encoded answer for all who ask at about the same time: what is asked often is made seldom."""
+"""Share one encoded answer between requests that arrive at about the same time."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 
 SHARED_SECONDS = 0.2
-"""So old may be what no ``version`` counts: ages, and what other stages say of themselves."""
+"""Maximum age of values that ``version`` does not cover: ages, and values of other stages."""
 
 
 class SharedAnswer:
-    """Calls ``make`` again once ``version`` differs, or the answer is old."""
+    """Calls ``make`` again when ``version`` differs or the answer is too old."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The HTTP routes of snapshots: how they are going, and an operator's wish for one now."""
+"""The HTTP routes of snapshots: one shows their state, the other requests a snapshot now."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _ASK = Operation(
 
 
 class Archive(Protocol):
-    """What is known of revisions, newest first, and what this process did for them."""
+    """The known revisions, newest first, and this process's work on them."""
 
     counts: SnapshotTally
     revisions: list[Revision]
@@ -56,7 +56,7 @@ class Archive(Protocol):
 def snapshot_routes(
     core: Core, archive: Archive, handle: Callable[[on.Input], None]
 ) -> list[OperationRoute]:
-    """``GET /v1/snapshot`` tells, ``POST /v1/snapshot`` asks the active for one."""
+    """``GET /v1/snapshot`` shows the state, ``POST /v1/snapshot`` requests one from the active."""
 
     async def tell(request: Request) -> JSONResponse:
         return JSONResponse(snapshot_tree(core, archive))
@@ -111,7 +111,7 @@ def _bytes_of(transfer: Transfer) -> Moving | None:
 
 
 def revision_tree(revision: Revision) -> RevisionBody:
-    """One revision, for the routes and the command line. Times are ISO 8601, sizes bytes."""
+    """One revision, for the routes and the command line. Times are ISO 8601, sizes are bytes."""
     return {
         "id": revision.id,
         "epoch": revision.position.epoch,

@@ -1,4 +1,4 @@
-"""The status of a node as plain values: the one source of /v1/status, /metrics and the CLI."""
+"""The status of a node as plain values: the only source of /v1/status, /metrics and the CLI."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Traffic(Protocol):
 
 
 class Links(Neighbours, Protocol):
-    """The stage between nodes, with what went over it."""
+    """The sync stage, with its traffic."""
 
     def traffic(self) -> Mapping[str, Traffic]: ...
     def in_flight(self) -> Mapping[str, int]: ...
@@ -65,7 +65,7 @@ class Links(Neighbours, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Spark's word on the newest batch of a query. Times in milliseconds, sizes in bytes."""
+    """Spark's figures of the newest batch of a query. Times in milliseconds, sizes in bytes."""
 
     batch: int = 0
     input_rows: int = 0
@@ -79,7 +79,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class StartStep:
-    """What the query process ``incarnation`` said that it does, and ``at`` which boot time."""
+    """The step that the query process ``incarnation`` reported, and the boot time of the report."""
 
     incarnation: str
     name: str
@@ -88,7 +88,7 @@ class StartStep:
 
 @dataclass(frozen=True, slots=True)
 class Queues:
-    """What waits inside the node at this moment."""
+    """The present lengths of the node's queues."""
 
     receive_bytes: int = 0
     acks: int = 0
@@ -98,7 +98,7 @@ class Queues:
 
 @dataclass(frozen=True, slots=True)
 class _Ages:
-    """What came when, seen from ``now``; in seconds."""
+    """Ages of arrivals and marks at ``now``, in seconds."""
 
     arrivals: Arrivals
     now: float
@@ -111,7 +111,7 @@ class _Ages:
         return None if seconds is None else round(seconds, 2)
 
     def of_query(self, marks: QueryMarks) -> float:
-        """A tick that runs has no events; nor has what came for other queries."""
+        """The lag of a query; a running tick and events of other queries do not add to it."""
         if not marks.events_uncut and marks.in_flight is None:
             return 0.0
         done = min(max(marks.admitted, marks.before.number), marks.last.number)
@@ -135,7 +135,7 @@ def status_of(
     started_at: float,
     now: float,
 ) -> Status:
-    """The body of GET /v1/status, ``now`` on the core's clock: it may have stood still since."""
+    """The body of GET /v1/status. ``now`` is on the core's clock; its last step may be earlier."""
     handover = core.term and core.term.handover
     authority, ages = core.authority_seconds(now), _Ages(arrivals, now)
     return {
@@ -252,7 +252,7 @@ def _ack_ms(acks: RecentLatency) -> AckLatency | None:
 
 
 def _peer(name: str, core: Core, links: Links, ages: _Ages) -> PeerStatus:
-    """Match, lag, warm and room are known on the holder alone."""
+    """The status of a peer. Only the holder knows match, lag, warm and room."""
     peer = core.term.replication.peers.get(name) if core.term else None
     traffic = links.traffic()[name]
     known = peer is not None and peer.connected
@@ -326,7 +326,7 @@ def _query(
 
 
 def _sources(sources: Sequence[SourceStatus]) -> dict[str, dict[str, SourceBody]]:
-    """By stream and name."""
+    """The sources by stream and name."""
     found: dict[str, dict[str, SourceBody]] = {}
     for one in sources:
         found.setdefault(one.stream, {})[one.source] = _source(one)

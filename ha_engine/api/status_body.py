@@ -10,19 +10,19 @@ from ha_engine.web.route import described
 
 @described
 class ConfigStatus(TypedDict):
-    """How the config was last read again."""
+    """The result of the last reload of the config."""
 
     reloaded_at: str | None
     """ISO 8601; null before the first SIGHUP."""
     problems: list[str]
-    """Why nothing of it was taken."""
+    """Why nothing of the new config is used."""
     needs_restart: list[str]
-    """Keys that are otherwise in the files than this process has them."""
+    """Keys whose value in the files differs from the one in this process."""
 
 
 @described
 class LeaseStatus(TypedDict):
-    """The lease row as it was read last, and what this node may do under it."""
+    """The last read lease row, and this node's authority under it."""
 
     holder: str | None
     epoch: int | None
@@ -31,19 +31,18 @@ class LeaseStatus(TypedDict):
     """Nodes whose journal is listed as in sync."""
     paused: bool
     authority_seconds: float | None
-    """Until safe_until; null while nobody else can acquire."""
+    """Seconds until safe_until; null while no other node can acquire."""
     alone: bool
-    """Whether it is confirmed as the only member in sync."""
+    """Whether this node is confirmed as the only member in sync."""
     takeover_seconds: float | None
-    """How long the row must still stand still before this node may acquire; null while it may
-    not."""
+    """How long the row must stay unchanged before this node may acquire; null while it may not."""
     database_answers: bool
-    """False from a call that failed or was late until one is answered."""
+    """False after a failed or late call, until the database answers one."""
 
 
 @described
 class PeerStatus(TypedDict):
-    """Another node; what only the active knows is null elsewhere."""
+    """Another node. Values that only the active knows are null on other nodes."""
 
     connected: bool
     stage: str | None
@@ -51,22 +50,22 @@ class PeerStatus(TypedDict):
     durable_sequence: int | None
     lag_records: int | None
     lag_events: int | None
-    """Events that came and are not on its disk, rounded up; of the last half hour."""
+    """Events of the last half hour that are not on its disk, rounded up."""
     lag_seconds: float | None
-    """How long ago the oldest of them came."""
+    """Age of the oldest of them."""
     in_flight_bytes: int
-    """Sent, and not confirmed by its disk."""
+    """Bytes sent that its disk has not confirmed."""
     warm: bool | None
     disk_headroom_ok: bool | None
     refused: str | None
-    """Why the two do not work together, or why it cannot be dialled."""
+    """Why the two nodes do not work together, or why this node cannot reach it."""
     bytes_sent: int
     bytes_received: int
 
 
 @described
 class RoleChange(TypedDict):
-    """How often a role was taken for one reason; docs/METRICS.md lists both."""
+    """How often the node took a role for one reason; docs/METRICS.md lists roles and reasons."""
 
     role: RoleName
     reason: str
@@ -81,9 +80,9 @@ class Counts(TypedDict):
     digest_mismatches: int
     database_failures: int
     orphaned_query_processes: int
-    """That called and are not the one this node runs."""
+    """Query processes that called but are not the one that this node runs."""
     outage_seconds: float | None
-    """How long nobody was active before this node, when it last became it."""
+    """How long no node was active before this node last became active."""
 
 
 @described
@@ -94,12 +93,12 @@ class JournalStatus(TypedDict):
     last: str
     """Position of the newest record: epoch.sequence."""
     base_sequence: int
-    """Everything through it was trimmed."""
+    """Everything up to this sequence was trimmed."""
     last_sequence: int
     durable_sequence: int
     committed_sequence: int
     pending_bytes: int
-    """Written, and not on disk yet."""
+    """Bytes that wait to become durable."""
 
 
 @described
@@ -113,41 +112,41 @@ class AckLatency(TypedDict):
 
 @described
 class ReceiveStatus(TypedDict):
-    """What producers sent since the node process started."""
+    """Requests of producers since the node process started."""
 
     accepted_events: int
     duplicate_events: int
     rejected_requests: dict[str, int]
-    """By reason."""
+    """Number of rejected requests by reason."""
     backlog_events: int
-    """Events that no batch has taken in yet."""
+    """Events that are in no batch yet."""
     pending_bytes: int
-    """Of bodies that are read, and of events that wait for their commit."""
+    """Bytes of bodies that are being read, and of events that wait for their commit."""
     pending_acks: int
     """Records with events that wait for their commit."""
     ack_ms: AckLatency | None
-    """Null without a request in that time."""
+    """Null if there was no request in that time."""
 
 
 @described
 class SourceBody(TypedDict):
-    """One source of a stream. Rows, rejected and batches are all that the journal ever had."""
+    """One source of a stream. Rows, rejected and batches count all that the journal ever had."""
 
     type: str
     state: str
-    """'stopped' wherever the node is not active; else what it is at."""
+    """'stopped' on a node that is not active; else the present state of reading."""
     offset: str | None
-    """Where it goes on, in the source's own words; null before its first batch."""
+    """Where it continues, in the source's own form; null before its first batch."""
     rows: int
     rejected: int
     batches: int
     backlog_bytes: int | None
-    """What the source knows to wait; null when it does not know."""
+    """Unread bytes that the source knows; null when it does not know."""
     error: str | None
     since: float
     """Unix time of the last change of state."""
     failures: int
-    """Attempts to read it that failed, since the node process started."""
+    """Failed attempts to read it since the node process started."""
     dead_letters: str
     """Where this node keeps the rows that it rejected."""
 
@@ -158,15 +157,15 @@ class QueryProcessStatus(TypedDict):
 
     incarnation: str | None
     attended: bool
-    """Whether it has reported for work."""
+    """Whether it has reported to the node."""
     step: str | None
-    """What it does now, such as "starting Java" or "ready"; null until it says so."""
+    """Its present step, such as "starting Java" or "ready"; null before its first report."""
     step_seconds: float | None
-    """Since when, in seconds before now."""
+    """Seconds since it began that step."""
     starts: int
-    """Query processes that this node process has asked for."""
+    """Query processes that this node process has requested."""
     last_death: str | None
-    """The reason for which the last one ended."""
+    """Why the last one ended."""
     polls_pending: int
     """Queries that wait for a mark."""
 
@@ -177,19 +176,19 @@ class SinkBody(TypedDict):
 
     state: str
     published_through: int | None
-    """Newest batch that it has."""
+    """Newest batch that the sink has."""
     backlog: int
-    """Batches in the outbox that it lacks."""
+    """Batches in the outbox that the sink lacks."""
     error: str | None
     since: float
     """Unix time of the last change of state."""
     dead_letters: int
-    """Rows that it will never take."""
+    """Rows that the sink will never take."""
 
 
 @described
 class QueryStatus(TypedDict):
-    """One query; its batches are numbered."""
+    """One query. Its batches have numbers."""
 
     state: str
     """'waiting', 'running' or 'failed'."""
@@ -198,32 +197,32 @@ class QueryStatus(TypedDict):
     failed_batch: int | None
     restarts: int
     poisoned_batches: int
-    """At which it became failed, since the node process started."""
+    """Batches at which the query failed, since the node process started."""
     mark: int
-    """Newest batch that is cut."""
+    """Newest batch that a mark has ended."""
     mark_age_seconds: float | None
-    """Since then; null while this process has seen none."""
+    """Seconds since that mark; null while this process has seen none."""
     batch: int
     """Newest batch whose output is in the outbox."""
     published: dict[str, int]
-    """Newest batch by sink, as the journal has it."""
+    """Newest published batch by sink, according to the journal."""
     settled: bool
-    """Everything that the events so far yield is in every sink; only new ones bring more. True of
-    the active: a passive does not count the batches that only time brings."""
+    """Every sink has all output of the events so far; only new events yield more. Exact on the
+    active only: a passive does not count batches that only time brings."""
     differs: int | None
-    """The first batch that came out differently from the active's."""
+    """First batch whose output differs from the active's."""
     backlog_events: int
     lag_seconds: float
-    """Since the oldest event came whose output is not in the outbox; half an hour at most."""
+    """Seconds since the oldest event whose output is not in the outbox; half an hour at most."""
     outbox_batches: int
     outbox_bytes: int
     batch_rows: int
     batch_duration_ms: int
     watermark: str | None
     late_rows: int
-    """Rows too late, in the newest batch."""
+    """Late rows that the newest batch dropped."""
     dropped_rows: int
-    """The same, in all batches that Spark told of since the node process started."""
+    """The same over all batches that Spark reported since the node process started."""
     state_rows: int
     state_bytes: int
     sinks: dict[str, SinkBody]
@@ -241,12 +240,12 @@ class Status(TypedDict):
     """Why it has this role, or waits for another."""
     epoch: int
     suspended: bool
-    """Past safe_until: no acks, no output."""
+    """The node is past safe_until: it sends no acks and no output."""
     protected: bool
     """A second member is in sync."""
     in_sync: bool
     warm: bool
-    """The queries run, are caught up, and no batch has differed."""
+    """The queries run and have caught up, and no batch has differed."""
     disk_headroom_ok: bool
     """The disk takes events."""
     active: str | None
@@ -257,12 +256,12 @@ class Status(TypedDict):
     lease: LeaseStatus
     peers: dict[str, PeerStatus]
     strangers: dict[str, str]
-    """Nodes that call and are none of the peers, each with why it is refused."""
+    """Nodes that call but are not peers, each with the reason of its refusal."""
     counts: Counts
     journal: JournalStatus
     snapshot: SnapshotBody
     receive: ReceiveStatus
     sources: dict[str, dict[str, SourceBody]]
-    """By stream and name."""
+    """Sources by stream and name."""
     query_process: QueryProcessStatus
     queries: dict[str, QueryStatus]

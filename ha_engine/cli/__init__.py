@@ -1,4 +1,4 @@
-"""The command line: one module a noun, no logic; ``root`` puts them together.
+"""The command line: one module per noun, without logic; ``root`` combines them.
 
 run            one node in the foreground
 status         ``status``, ``switchover`` and ``query``
@@ -6,14 +6,15 @@ failover       ``failover --force``
 lease          ``pause``, ``resume`` and ``history``
 app, config, db, journal, snapshot   one group of commands each
 publish, reinit, demo                one command each
-cluster_table, status_table, history_table   what commands print for people
-formats        the same as JSON or YAML
-transfers      progress of bytes on a terminal
+cluster_table, status_table, history_table   tables that commands print for people
+formats        prints an answer for people, or as JSON or YAML
+transfers      shows the progress of bytes on a terminal
 database       the database of a config, for commands that need no running node
 
-Importing a module of this package must stay cheap, since ``ha-engine --help`` imports them all.
-What is heavy (pydantic, pyarrow, sqlalchemy, grpc, Spark, rich) is imported inside the commands.
-``ha-engine run`` does without any of them: the process that it becomes lives as long as the node.
+The import of a module of this package must stay cheap, because ``ha-engine --help`` imports all of
+them. So the commands import heavy packages (pydantic, pyarrow, sqlalchemy, grpc, Spark, rich)
+inside their functions. ``ha-engine run`` imports none of these packages, because its process lives
+as long as the node.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        # Who read the output has seen enough. The interpreter must not flush into the pipe again.
+        # The reader of the output closed the pipe. The interpreter must not flush into it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
 

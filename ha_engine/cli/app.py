@@ -43,7 +43,7 @@ def check(
         ),
     ] = None,
 ) -> None:
-    """Plan every query as a node would, and say what each yields and what is wrong.
+    """Plan every query as a node would, and print the output of each query and every problem.
 
     Exit code 0 when all can run, 2 when one cannot. It starts Spark once, which takes some seconds.
 
@@ -80,7 +80,7 @@ def _check(file: Path, steps: _Steps) -> ApplicationReport:
 
 
 class _Steps:
-    """Lines for a person who waits; standard output is for the report."""
+    """Prints progress for a person who waits. Standard output is only for the report."""
 
     def __init__(self, wanted: bool) -> None:
         self._wanted = wanted

@@ -16,7 +16,7 @@ _RIGHT = ("epoch", "lag")
 
 
 def cluster_table(cluster: dict[str, Any]) -> Group:
-    """One row a node, and below one line a node that says why it is what it is."""
+    """One row per node. Below, one line per node gives the reason of its role."""
     table = Table(title=_title(cluster))
     for name in _COLUMNS:
         table.add_column(name, justify="right" if name in _RIGHT else "left", overflow="fold")
@@ -78,7 +78,7 @@ def _to_go(rejoin: dict[str, Any]) -> str:
 
 
 def _reasons(node: dict[str, Any]) -> list[str]:
-    """Why it is what it is, what it still lacks, and what is wrong with it."""
+    """The reason of the node's role, the work it has left to rejoin, and its problems."""
     reasons = [node["why"]]
     if rejoin := node["rejoin"]:
         reasons.append(f"{rejoin['stage']}, {_to_go(rejoin)} to go")

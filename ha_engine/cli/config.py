@@ -1,4 +1,4 @@
-"""``ha-engine config``: check what is configured, show where it comes from, print its schema."""
+"""``ha-engine config``: check the config, show the origin of its values, print its schema."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ ConfigPath = Annotated[
 
 @app.command()
 def check(path: ConfigPath = None) -> None:
-    """Read what a node reads at its start, and print OK with that, or every problem, one a line.
+    """Read what a node reads at its start, and print it with OK, or every problem, one per line.
 
-    Config, application and certificates; nothing is started, and no database is asked.
+    It reads config, application and certificates. It starts nothing and asks no database.
 
     Example: ha-engine config check -c engine.yaml
     """
@@ -48,7 +48,7 @@ def check(path: ConfigPath = None) -> None:
 def show(
     path: ConfigPath = None, output: FormatOption = "pretty", as_json: JsonOption = False
 ) -> None:
-    """Print every setting, its value and where that came from; secrets are redacted.
+    """Print every setting with its value and the origin of that value; secrets are redacted.
 
     Example: ha-engine config show -c engine.yaml -f yaml
     """
@@ -74,9 +74,9 @@ def schema() -> None:
 
 @app.command()
 def token(output: FormatOption = "pretty", as_json: JsonOption = False) -> None:
-    """Make a token: itself, to give away, and its SHA-256, to put into the section 'access'.
+    """Make a token for a client, and print it with its SHA-256, for the section 'access'.
 
-    It is shown once. Clients take it from the environment variable HA_ENGINE_TOKEN.
+    The token is shown once. Clients read it from the environment variable HA_ENGINE_TOKEN.
 
     Example: ha-engine config token
     """

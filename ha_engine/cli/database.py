@@ -15,14 +15,14 @@ from ha_engine.postgres.lease_store import PostgresLeaseStore
 from ha_engine.postgres.snapshot_store import CALL_SECONDS, SnapshotStore
 
 PATIENCE_SECONDS = 10.0
-"""How long a command waits for one answer: an operator waits longer than a lease can."""
+"""How long a command waits for one answer. An operator can wait longer than a lease can."""
 
 
 @contextmanager
 def opened_engine(
     database: DatabaseConfig, url: str | None = None, patience: float = PATIENCE_SECONDS
 ) -> Iterator[Engine]:
-    """An engine for ``url``, by default the config's; an embedded server runs meanwhile.
+    """Open an engine for ``url``, by default the config's; an embedded server runs meanwhile.
 
     A statement ends after ``patience`` seconds.
     """
@@ -36,7 +36,7 @@ def opened_engine(
 
 @contextmanager
 def opened_lease(config: Config) -> Iterator[PostgresLeaseStore]:
-    """The lease row of the config's group."""
+    """Open the lease row of the config's group."""
     with opened_engine(config.database) as engine:
         store = PostgresLeaseStore(
             engine,
@@ -51,7 +51,7 @@ def opened_lease(config: Config) -> Iterator[PostgresLeaseStore]:
 
 @contextmanager
 def opened_snapshots(config: Config) -> Iterator[SnapshotStore]:
-    """The snapshots of the config's group."""
+    """Open the snapshots of the config's group."""
     with opened_engine(config.database, patience=CALL_SECONDS) as engine:
         store = SnapshotStore(engine, config.group, schema=config.database.schema_name)
         with closing(store):

@@ -1,4 +1,4 @@
-"""``ha-engine db``: give a database the engine's schema, and say which one it has."""
+"""``ha-engine db``: create or upgrade the engine's schema in a database, and print its version."""
 
 from __future__ import annotations
 

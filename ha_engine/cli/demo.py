@@ -1,4 +1,4 @@
-"""``ha-engine demo``: the whole product on one machine, with real data."""
+"""``ha-engine demo``: run the whole product on one machine, with real data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def demo(
         Path, typer.Option("--directory", help="Where it works; emptied first.")
     ] = Path("var/demo"),
 ) -> None:
-    r"""Send a year of flights through two nodes, lose one on the way, compare the sink with pandas.
+    r"""Send a year of flights through two nodes, kill one meanwhile, compare the sink with pandas.
 
     Needs the extra: pip install 'ha-engine\[demo]'.
 

@@ -1,4 +1,4 @@
-"""``ha-engine failover --force``: what an operator may decide when no in-sync node is left."""
+"""``ha-engine failover --force``: an operator's decision when no in-sync node is left."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def failover(
 ) -> None:
     """Make the node at --url the active although it is not in sync: acked events may be lost.
 
-    Only for when no in-sync node can be brought back. It is refused while one may be alive; say
-    with --confirm-fenced that you have made sure that it is not, and keep it off until then. When
-    it comes back, it follows, and what it had more is kept beside its journal.
+    Use it only when no in-sync node can be brought back. It is refused while one may be alive. With
+    --confirm-fenced you state that such a node is off; keep it off until this is done. When it
+    returns, it follows, and the records that only it had are kept beside its journal.
 
     Example: ha-engine failover --force --confirm-fenced node-a --url http://node-b:8080
     """

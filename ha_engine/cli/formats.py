@@ -1,4 +1,4 @@
-"""How commands print an answer that people and programs read."""
+"""Print an answer of a command for people or for programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="The same as -f json.")
 def show(
     tree: Mapping[str, Any], output: Format, as_json: bool, to_people: Callable[[], None]
 ) -> None:
-    """Plain values as one JSON line or as YAML, or what ``to_people`` prints."""
+    """Print plain values as one JSON line or as YAML, or call ``to_people``."""
     match "json" if as_json else output:
         case "json":
             typer.echo(json.dumps(tree))

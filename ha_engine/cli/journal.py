@@ -1,4 +1,4 @@
-"""``ha-engine journal``: look at a node's journal and verify it; never changes it."""
+"""``ha-engine journal``: show a node's journal and verify it; never change it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def verify(path: Directory, output: FormatOption = "pretty", as_json: JsonOption
 
 
 def _print_verdict(report: Report) -> None:
-    """Damage is told as an error."""
+    """Print the verdict on a sound journal; the caller raises damage as an error."""
     if report.damage is None:
         _print_torn(report)
         typer.echo(f"OK: {report.records} records, {report.size_bytes} bytes")

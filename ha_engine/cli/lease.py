@@ -20,7 +20,7 @@ def pause(
 ) -> None:
     """Let no node take over the lease until 'resume': for work on a host or on the database.
 
-    The active goes on and renews its lease. If it dies or is stopped meanwhile, no node takes
+    The active continues and renews its lease. If it dies or is stopped meanwhile, no node takes
     events before 'resume', not even the one that was active. Works without a running node.
 
     Example: ha-engine pause -c engine.yaml
@@ -46,7 +46,7 @@ def history(
     output: FormatOption = "pretty",
     as_json: JsonOption = False,
 ) -> None:
-    """Show who held the lease, since when and why, and the outage at each change; newest first.
+    """Show each holder of the lease, its start and reason, and the outage before; newest first.
 
     Example: ha-engine history -n 5 -f json
     """

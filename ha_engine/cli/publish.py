@@ -1,4 +1,4 @@
-"""``ha-engine publish``: send a file of events, with progress; what was acked is always told."""
+"""``ha-engine publish``: send a file of events, with progress, and always report the acked rows."""
 
 from __future__ import annotations
 

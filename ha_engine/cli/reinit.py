@@ -1,4 +1,4 @@
-"""``ha-engine reinit``: empty a stopped node's data directory, so that it joins anew."""
+"""``ha-engine reinit``: empty a stopped node's data directory, so that it joins as a new node."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def reinit(
         bool, typer.Option("--force", help="Go on although the data may be the only copy.")
     ] = False,
 ) -> None:
-    """Delete journal, outbox and checkpoints of this host's stopped node, so that it joins anew.
+    """Delete journal, outbox and checkpoints of this host's stopped node; it then joins as new.
 
-    For a node whose journal is damaged, of another history than the active's, or whose batches
-    differ. Refused while the node runs, and while its journal is the only one in sync.
+    Use it if the node's journal is damaged or has another history than the active's, or if its
+    batches differ. Refused while the node runs, and while its journal is the only one in sync.
 
     Example: ha-engine reinit node-b -c engine.yaml
     """
@@ -65,7 +65,10 @@ def reinit(
 
 
 def _has_another_copy(config: Config, force: bool, yes: bool) -> bool:
-    """False: it may have none, and whoever asked wants it gone. Raises OnlyCopy, Abort."""
+    """Whether another copy exists; False if there may be none and the user confirmed the deletion.
+
+    Raises OnlyCopy, Abort.
+    """
     from ha_engine.cli.database import opened_lease
     from ha_engine.errors import DatabaseNotReady, DatabaseUnreachable, OnlyCopy
     from ha_engine.node.reinit import require_another_copy

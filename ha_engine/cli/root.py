@@ -31,12 +31,12 @@ _COMMANDS = {
     "journal": "journal.app",
     "snapshot": "snapshot.app",
 }
-"""Name and place of each command and group, in the order of the help."""
+"""The function or group of each command, as module.attribute, in the order of the help."""
 
 
 @dataclass
 class Invocation:
-    """What the options before the command asked for."""
+    """The options before the command."""
 
     debug: bool = False
 
@@ -62,7 +62,7 @@ def _options(
 
 
 def program(*names: str) -> typer.Typer:
-    """The commands of these names, by default all: importing and reading each takes CPU."""
+    """Build the program with the named commands, by default all. Each import takes CPU."""
     whole = typer.Typer(
         name="ha-engine",
         no_args_is_help=True,
@@ -81,13 +81,13 @@ def program(*names: str) -> typer.Typer:
 
 
 def _named(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The command that ``arguments`` begin with; none where all are to be listed or suggested."""
+    """The first command in ``arguments``; none if the program must list or suggest all commands."""
     rest = [one for one in arguments if one != "--debug"]
     return (rest[0],) if rest and rest[0] in _COMMANDS else ()
 
 
 def invoke(arguments: list[str]) -> int:
-    """Run one command; its exit code."""
+    """Run one command, and return its exit code."""
     invocation = Invocation()
     command = typer.main.get_command(program(*_named(arguments)))
     try:

@@ -21,5 +21,5 @@ def run(context: typer.Context, path: ConfigPath = None) -> None:
     command = [sys.executable, "-m", "ha_engine.supervisor"]
     command += ["--config", str(path)] if path else []
     command += ["--debug"] if context.obj and context.obj.debug else []
-    # This process has imported what the supervisor has no use for.
+    # Replace this process: it has imported modules that the supervisor does not need.
     os.execv(sys.executable, command)

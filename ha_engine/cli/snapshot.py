@@ -1,4 +1,4 @@
-"""``ha-engine snapshot``: take one now, list them, verify them."""
+"""``ha-engine snapshot``: take a snapshot now, list snapshots, verify them, restore one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def now(
     output: FormatOption = "pretty",
     as_json: JsonOption = False,
 ) -> None:
-    """Have the active take a snapshot of everything that is committed now, and wait for it.
+    """Ask the active for a snapshot of everything that is committed now, and wait for it.
 
     Example: ha-engine snapshot now --url http://node-a:8080
     """
@@ -56,7 +56,7 @@ def _sentence(revision: Mapping[str, Any]) -> str:
 def list_revisions(
     path: ConfigPath = None, output: FormatOption = "pretty", as_json: JsonOption = False
 ) -> None:
-    """Show the snapshots that are kept, newest first. Works without a running node.
+    """Show the kept snapshots, newest first. Works without a running node.
 
     Example: ha-engine snapshot list -c engine.yaml -f json
     """
@@ -75,10 +75,10 @@ def list_revisions(
 def verify(
     path: ConfigPath = None, output: FormatOption = "pretty", as_json: JsonOption = False
 ) -> None:
-    """Read every chunk of every kept snapshot, and say whether each could be restored.
+    """Read every chunk of every kept snapshot, and say whether each can be restored.
 
-    Ends with code 1 when one could not. A chunk that is damaged counts as missing from then on, so
-    that the next snapshot stores it anew.
+    Ends with code 1 if one cannot. A damaged chunk counts as missing from then on, so that the next
+    snapshot stores it again.
 
     Example: ha-engine snapshot verify -c engine.yaml
     """
@@ -124,8 +124,8 @@ def restore(
 ) -> None:
     """Fill this host's stopped, empty node from the newest sound snapshot.
 
-    For when the journals of all nodes are lost. While one in-sync node is left, do not use it: an
-    empty node that is started gets its snapshot by itself, and every record behind it.
+    Use it when the journals of all nodes are lost. Do not use it while one in-sync node is left: an
+    empty node that is started gets its snapshot by itself, and every record after it.
 
     Example: ha-engine snapshot restore node-a -c engine.yaml
     """
@@ -164,7 +164,7 @@ def _place_of(places: Places) -> str:
 
 
 def _newest(restoring: Restoring) -> Revision:
-    """Raises SnapshotDamaged with what can be done when there is none."""
+    """The newest sound revision. Raises SnapshotDamaged, with what to do, if there is none."""
     from ha_engine.cli.transfers import shown_transfer
     from ha_engine.errors import SnapshotDamaged, SnapshotUnfit
 

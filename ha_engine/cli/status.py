@@ -1,4 +1,4 @@
-"""``ha-engine status`` and ``ha-engine query``: what a running node says, skip and retry."""
+"""``ha-engine status``, ``ha-engine switchover`` and ``ha-engine query``: requests to a node."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def status(
         typer.Option("--watch", "-w", min=0.1, metavar="SECONDS", help="Again and again."),
     ] = None,
 ) -> None:
-    """Show the nodes of the group, and lease, journal and queries of the one that is asked.
+    """Show the nodes of the group, and lease, journal and queries of the node at --url.
 
-    Any node tells of all. As JSON or YAML it is what GET /v1/status answers, and below 'cluster'
-    what GET /v1/cluster does.
+    Any node knows all nodes. As JSON or YAML it is the answer of GET /v1/status, with the answer of
+    GET /v1/cluster below 'cluster'.
 
     Example: ha-engine status -w 2
     """
@@ -46,7 +46,7 @@ def status(
 
 
 def _show_if_it_answers(url: str, output: Format) -> None:
-    """Who watches wants to see it come back."""
+    """Show the status; if the node does not answer, say so and continue, because it may return."""
     from ha_engine.errors import NodeUnreachable
 
     try:
@@ -88,9 +88,9 @@ def switchover(
     output: FormatOption = "pretty",
     as_json: JsonOption = False,
 ) -> None:
-    """Make another node the active, with nothing lost and hardly a pause.
+    """Make another node the active, without loss and with hardly a pause.
 
-    Asks the active through any node. The other must be in sync and its queries caught up.
+    Asks the active through any node. The other node must be in sync and its queries caught up.
 
     Example: ha-engine switchover --to node-b
     """
@@ -108,9 +108,10 @@ def skip(
     url: UrlOption = LOCAL,
     by: Annotated[str, typer.Option("--by", help="Who decides; recorded.")] = "operator",
 ) -> None:
-    """Give up the batch at which a query failed, and let the query go on behind it.
+    """Give up the batch at which a query failed, and let the query continue after it.
 
-    Its events stay in the journal and are not in the query's result. The decision is recorded.
+    The batch's events stay in the journal but are not in the query's result. The decision is
+    recorded.
 
     Example: ha-engine query skip delays --by alice
     """
@@ -125,7 +126,7 @@ def retry(
     query: Annotated[str, typer.Argument(help="Name of a query that is FAILED.")],
     url: UrlOption = LOCAL,
 ) -> None:
-    """Let a FAILED query try its batch again, once what made it fail is mended.
+    """Let a FAILED query try its batch again, after the cause of the failure is corrected.
 
     Nothing is given up: a batch that fails again makes the query FAILED again.
 

@@ -12,7 +12,7 @@ _STATE_STYLES = {"running": "green", "waiting": "yellow", "failed": "bold red"}
 
 
 def node_table(status: dict[str, Any]) -> Table:
-    """One column of names, one of values."""
+    """A table with one column of names and one of values."""
     table = Table(title=f"{status['node']} of group {status['group']}", show_header=False)
     table.add_column(style="dim")
     table.add_column()
@@ -41,7 +41,7 @@ def node_table(status: dict[str, Any]) -> Table:
 
 
 def snapshot_line(seen: dict[str, Any]) -> str:
-    """The newest, what is under way, and why there is no newer one."""
+    """The newest snapshot, the transfers in progress, and why there is no newer snapshot."""
     newest, moving = seen["newest"], seen["taking"] or seen["restoring"]
     told = ["none yet"]
     if newest is not None:
@@ -57,7 +57,7 @@ def snapshot_line(seen: dict[str, Any]) -> str:
 
 
 def _sources(status: dict[str, Any]) -> dict[str, str]:
-    """A node of an engine without sources tells of none."""
+    """The sources by name. A node of an older engine has no such part in its status."""
     found = {}
     for stream, sources in status.get("sources", {}).items():
         for name, source in sources.items():
@@ -83,7 +83,7 @@ def _pause(lease: dict[str, Any]) -> dict[str, str]:
 
 
 def _config(config: dict[str, Any]) -> dict[str, str]:
-    """Only what a person should know of it."""
+    """The problems of the config, and the keys that need a restart; else empty."""
     told = [f"not taken: {problem}" for problem in config["problems"]]
     if config["needs_restart"]:
         told.append(f"a restart is needed for {', '.join(config['needs_restart'])}")
@@ -100,7 +100,7 @@ def _process(process: dict[str, Any]) -> str:
 
 
 def query_table(status: dict[str, Any]) -> Table:
-    """One row a query."""
+    """One row per query."""
     table = Table(title="queries")
     for name in ("query", "state", "batch", "published", "backlog", "outbox", "ms", "watermark"):
         table.add_column(name, justify="left" if name in ("query", "state") else "right")

@@ -1,4 +1,4 @@
-"""Bytes on their way, shown on a terminal while a command waits for them."""
+"""Show the progress of a transfer on a terminal while a command waits for it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from ha_engine.stats.counters import Transfer
 
 @contextmanager
 def shown_bytes(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """Call what it yields with each number of bytes that are done. Nothing is left on the screen,
-    and nothing is written where standard error is no terminal."""
+    """Yield a function to call with each number of transferred bytes.
+
+    The progress leaves nothing on the screen. Nothing is written if standard error is no terminal.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
@@ -24,7 +26,7 @@ def shown_bytes(what: str, total: int | None = None) -> Iterator[Callable[[int],
 
 @contextmanager
 def shown_transfer(what: str) -> Iterator[Transfer]:
-    """A transfer that shows itself; how long it is, it learns when it begins."""
+    """Yield a transfer that shows its progress. It learns its length when it begins."""
     with shown_bytes(what) as advance:
         yield _Shown(advance)
 

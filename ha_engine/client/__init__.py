@@ -1,19 +1,19 @@
-"""What programs that send events import.
+"""The client: programs that send events import it.
 
-producer        for threads: an event loop of its own, on which it drives
-async_producer  which gathers rows into requests, keeps them in sequence, tells what is committed
-endpoints       which node is asked, and when to ask again
-transport       what a way to a node must be able to do
-over_http       the one way, and what a node's answers mean there
-over_grpc       the other
-answers         what an answer over HTTP says
+producer        the producer for threads; it runs the asynchronous one on its own event loop
+async_producer  gathers rows into requests, keeps their sequence, reports committed rows
+endpoints       chooses the node to send to, and the time of a retry
+transport       the interface of a transport to a node
+over_http       the transport over HTTP
+over_grpc       the transport over gRPC
+answers         reads an answer over HTTP
 payload         the bytes of one request: lines of JSON, or Arrow
-admin           what an operator asks of a running node
+admin           an operator's requests to a running node
 switchover, failover, snapshot
-                the same for what takes a while: request it, and wait for it
+                longer operations: request one, and wait for its end
 token           the token and the certificates of a client
-files           a file, sent with progress
-sources         how NDJSON, CSV and Parquet are read
+files           sends a file, with progress
+sources         reads NDJSON, CSV and Parquet
 """
 
 from __future__ import annotations

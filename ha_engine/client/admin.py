@@ -1,4 +1,4 @@
-"""What the command line asks of a running node, over its HTTP interface."""
+"""The command line's requests to a running node, over its HTTP interface."""
 
 from __future__ import annotations
 
@@ -37,25 +37,29 @@ def fetch_snapshot(url: str) -> dict[str, Any]:
 
 
 def skip_batch(url: str, query: str, by: str) -> None:
-    """Raises EngineError with the node's reason when it refuses."""
+    """Skip the failed batch. Raises EngineError with the node's reason when the node refuses."""
     _change(url, f"/v1/queries/{query}/skip", {"by": by}, httpx.codes.OK)
 
 
 def retry_query(url: str, query: str) -> None:
-    """Raises EngineError with the node's reason when it refuses."""
+    """Retry the failed batch. Raises EngineError with the node's reason when the node refuses."""
     _change(url, f"/v1/queries/{query}/retry", None, httpx.codes.OK)
 
 
 def force_failover(url: str, confirmed_fenced: Sequence[str], by: str) -> None:
-    """Ask this very node. Raises EngineError with its reason when it refuses, NodeUnreachable."""
+    """Force a failover to the node at ``url``.
+
+    Raises EngineError with the node's reason when the node refuses, NodeUnreachable.
+    """
     body = {"force": True, "confirmed_fenced": list(confirmed_fenced), "by": by}
     _change(url, "/v1/failover", body, httpx.codes.ACCEPTED)
 
 
 def begin_switchover(url: str, to: str | None, by: str) -> tuple[str, str]:
-    """Ask the active, wherever it is; returns its URL and who takes over.
+    """Ask the active, through any node, for a switchover; return its URL and the node that takes
+    over.
 
-    Raises NotReady with the node's reason when it refuses, EngineError, NodeUnreachable.
+    Raises NotReady with the active's reason when it refuses, EngineError, NodeUnreachable.
     """
     active, status, said = _ask_active(url, "/v1/switchover", {"to": to, "by": by})
     if status == httpx.codes.CONFLICT:
@@ -64,9 +68,9 @@ def begin_switchover(url: str, to: str | None, by: str) -> tuple[str, str]:
 
 
 def ask_snapshot(url: str) -> tuple[str, int]:
-    """Ask the active, wherever it is; its URL, and the sequence that is committed now.
+    """Ask the active, through any node, for a snapshot; return its URL and the committed sequence.
 
-    Raises EngineError when there is none, NodeUnreachable.
+    Raises EngineError when there is no active, NodeUnreachable.
     """
     active, status, said = _ask_active(url, "/v1/snapshot", None)
     return active, _accepted(status, said)["at_least"]
@@ -82,8 +86,10 @@ def _change(url: str, path: str, body: Any, expected: int) -> None:
 
 
 def _ask_active(url: str, path: str, body: Any) -> tuple[str, int, dict[str, Any]]:
-    """The node that ``url`` names is asked once: it may be reached at another URL from here, and
-    then name itself."""
+    """Ask the node at ``url``; if it refuses and names the active, ask that one, but only once.
+
+    The named node may be the same one under another URL, and would then name itself again.
+    """
     status, said = _call("POST", url, path, body)
     if status == httpx.codes.CONFLICT and said.get("active"):
         url = require_as_safe(url, said["active"])
@@ -100,7 +106,7 @@ def _accepted(
 
 
 def _call(method: str, url: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
-    """The status of the answer and its JSON object, a refusal's with an ``error``."""
+    """Return the status of the answer and its JSON object; a refusal's object has an ``error``."""
     try:
         answer = httpx.request(
             method,

@@ -1,4 +1,4 @@
-"""What a node's answer over HTTP says; loads no more than httpx, since every command reads some."""
+"""Read a node's answer over HTTP. The module imports only httpx, because every command uses it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def said_by(answer: httpx.Response) -> dict[str, Any]:
 
 
 def object_of(answer: httpx.Response) -> dict[str, Any] | None:
-    """Its JSON object; None where something between us and the node sent another."""
+    """Its JSON object; None if a proxy between us and the node sent something else."""
     try:
         said = answer.json()
     except ValueError:

@@ -3,9 +3,9 @@
     async with AsyncProducer(["http://a:8080", "http://b:8080"]) as producer:
         await producer.send("flights", [{"origin": "EWR", "at": "2013-01-01T05:15:00Z"}])
 
-Every request carries the producer's id and the next sequence, so the nodes recognise a retry, also
-after a failover (RULES.md#i11), and by default rows are stored in the order in which they were
-sent. A request is repeated unchanged until it is answered. ``producer`` drives it for threads.
+Every request has the producer's id and the next sequence, so the nodes recognise a retry, also
+after a failover (RULES.md#i11). By default rows are stored in the order in which they were sent. A
+request is repeated unchanged until it is answered. ``producer`` wraps this producer for threads.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ from ha_engine.errors import EngineError, InvalidEvents
 from ha_engine.types import Position
 
 IN_FLIGHT_MAX = 32
-"""Half of the sequences that a node keeps by default (``receive.dedup_window``): with more, a
-slow request could fall out of what the node remembers while later ones pass it (RULES.md#r27)."""
+"""Half of the sequences that a node keeps by default (``receive.dedup_window``). With more, the
+node could forget the sequence of a slow request while later ones overtake it (RULES.md#r27)."""
 BATCH_ROWS = 1_000
 BATCH_BYTES = 4 << 20
-"""A quarter of what a node takes by default (``http.max_body``)."""
+"""A quarter of the largest body that a node accepts by default (``http.max_body``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """``rows`` rows, from ``first_row`` of what this producer sent to ``stream``, are committed.
+    """The news that ``rows`` rows are committed.
 
-    ``position`` is None when the nodes only remember that the sequence was used long ago.
+    ``first_row`` is the number of the first one among all rows that this producer sent to
+    ``stream``. ``position`` is None if the nodes only know that the sequence was used long ago.
     """
 
     stream: str
@@ -69,21 +70,23 @@ class AsyncProducer:
     """One sequence of requests under one producer id; for one event loop.
 
     ``endpoints`` are URLs of nodes: ``http://host:8080``, or ``grpc://host:9894`` for one stream
-    instead of a request each. A batch is sent when it has ``batch_rows`` rows or ``batch_bytes``
-    bytes, at ``flush``, and when its first row has waited for ``linger`` seconds, unless that is
-    None.
+    instead of a request each. The producer sends a batch when it has ``batch_rows`` rows or
+    ``batch_bytes`` bytes, at ``flush``, and when its first row has waited for ``linger`` seconds,
+    unless that is None.
 
-    ``producer_id`` and ``first_sequence`` let a later process go on, or repeat an earlier run: the
-    same requests under the same sequences are stored once, so no ``linger`` may cut them by the
-    clock. With ``repeats`` a sequence that the nodes no longer remember counts as stored then, else
-    it raises SequenceForgotten. ``deadline`` seconds bound the retries of one request. While one is
-    in flight, the next is gathered. With ``in_flight`` above 1, requests that are repeated after a
-    failure may change places, and a row that comes late may lie behind a watermark by then.
-    ``on_ack`` is called in the order of the sequences, and must not raise.
+    With ``producer_id`` and ``first_sequence`` a later process can continue or repeat an earlier
+    run. The nodes store equal requests under equal sequences once. So a run that may be repeated
+    must not use ``linger``, which splits rows into requests by time. With ``repeats`` a sequence
+    that the nodes no longer remember counts as stored; else it raises SequenceForgotten.
+
+    ``deadline`` limits the retries of one request, in seconds. While one request is in flight, the
+    next is gathered. With ``in_flight`` above 1, a retry may be stored after later requests, and a
+    late row may then be below a watermark. ``on_ack`` is called in the order of the sequences, and
+    must not raise.
 
     ``send``, ``flush`` and ``close`` raise DeliveryFailed when no node took a request before the
-    deadline, InvalidEvents when rows do not fit the stream (``row`` counts all rows sent to it),
-    and the other Rejected errors as the node says them. Only what ``on_ack`` has told is surely
+    deadline. They raise InvalidEvents when rows do not fit the stream (``row`` counts all rows sent
+    to it), and the other Rejected errors of the node. Only rows reported by ``on_ack`` are surely
     stored.
     """
 
@@ -112,7 +115,7 @@ class AsyncProducer:
         self._in_flight: deque[tuple[_Request, asyncio.Task[Outcome]]] = deque()
         self._gathered: dict[str, _Gathered] = {}
         self._rows_sent: dict[str, int] = {}
-        # Only the timer's calls and those of the owner meet here, and must not change places.
+        # The calls of the timer and of the owner must not overtake each other.
         self._turn = asyncio.Lock()
         self._timer: asyncio.Task[None] | None = None
         self._failed: EngineError | None = None
@@ -129,16 +132,16 @@ class AsyncProducer:
     # -- sending -----------------------------------------------------------------------------------
 
     async def send(self, stream: str, rows: Iterable[dict[str, Any]] | pa.RecordBatch) -> None:
-        """Gather ``rows`` and send every full batch; returns before they are acknowledged.
+        """Gather ``rows`` and send every full batch; return before they are acknowledged.
 
-        Values are those of JSON; dates and timestamps may also be datetime objects, decimals
-        Decimal, binary bytes.
+        Values are JSON values. Dates and timestamps may also be datetime objects, decimals Decimal,
+        and binary values bytes.
         """
         for lines in lines_of(rows, self.batch_rows):
             await self.gather(stream, lines)
 
     async def gather(self, stream: str, lines: Iterable[bytes]) -> None:
-        """The same for rows that are lines of JSON already."""
+        """Like ``send``, for rows that are lines of JSON already."""
         async with self._turn:
             self._require_well()
             for line in lines:
@@ -149,10 +152,10 @@ class AsyncProducer:
             self._set_timer()
 
     async def send_batch(self, stream: str, batch: pa.RecordBatch) -> None:
-        """Send rows as Arrow, after what was gathered before: a fraction of the work of JSON.
+        """Send rows as Arrow, after all gathered rows. This costs a fraction of the work of JSON.
 
-        Columns go by name; the node takes a type that can stand for the stream's without loss, and
-        says which one cannot.
+        Columns match by name. The node accepts a type that converts to the stream's without loss,
+        and names one that does not.
         """
         rows = max(
             1, min(self.batch_rows, batch.num_rows * self._batch_bytes // (batch.nbytes + 1))
@@ -161,7 +164,7 @@ class AsyncProducer:
             await self.send_payload(stream, of_batch(batch.slice(first, rows)))
 
     async def send_payload(self, stream: str, payload: Payload) -> None:
-        """Send rows that are bytes already as one request, after what was gathered before."""
+        """Send rows that are bytes already as one request, after all gathered rows."""
         async with self._turn:
             self._require_well()
             await self._send_gathered(stream)
@@ -169,7 +172,7 @@ class AsyncProducer:
             self._dispatch(stream, payload)
 
     async def flush(self) -> None:
-        """Send what was gathered, and return when all of it is acknowledged."""
+        """Send all gathered rows, and return when every row is acknowledged."""
         async with self._turn:
             self._require_well()
             await self._send_all_gathered()
@@ -177,14 +180,14 @@ class AsyncProducer:
                 await self._settle_oldest()
 
     async def close(self) -> None:
-        """Flush, then let go of the connections."""
+        """Flush, then close the connections."""
         try:
             await self.flush()
         finally:
             await self.abandon()
 
     async def abandon(self) -> None:
-        """Let go: what is gathered is dropped, what is in flight gets one last chance."""
+        """Drop gathered rows, wait for requests in flight without retries, and close."""
         self._endpoints.stop()
         if self._timer is not None:
             self._timer.cancel()
@@ -200,7 +203,7 @@ class AsyncProducer:
         """The columns of ``stream``. Raises UnknownStream, DeliveryFailed."""
         return await self._endpoints.columns(stream)
 
-    # -- how ---------------------------------------------------------------------------------------
+    # -- internals ---------------------------------------------------------------------------------
 
     async def _send_all_gathered(self) -> None:
         for stream in list(self._gathered):
@@ -228,14 +231,17 @@ class AsyncProducer:
 
     async def _settle_oldest(self) -> None:
         _, answer = self._in_flight[0]
-        await asyncio.wait([answer])  # cancelled here, the request keeps its place
+        await asyncio.wait([answer])  # if cancelled here, the request keeps its place
         self._settle_stored()
         if self._in_flight and self._in_flight[0][1] is answer:
             request, _ = self._in_flight.popleft()
             raise _failure(request, answer.result())
 
     def _settle_stored(self) -> None:
-        """Acks in the order of the sequences; one that failed waits for who can be told."""
+        """Ack requests in the order of the sequences.
+
+        A failed request stays in the queue until a caller waits, who then gets its error.
+        """
         while self._in_flight:
             request, answer = self._in_flight[0]
             if not answer.done() or answer.cancelled():
@@ -249,7 +255,7 @@ class AsyncProducer:
                 case _:
                     return
 
-    # -- the clock ---------------------------------------------------------------------------------
+    # -- linger ------------------------------------------------------------------------------------
 
     def _set_timer(self) -> None:
         if self._linger is not None and self._gathered and self._timer is None:
@@ -265,7 +271,7 @@ class AsyncProducer:
                 self._failed = error
 
     def _require_well(self) -> None:
-        """Raises what went wrong while nobody waited."""
+        """Raise the error that happened while no caller waited."""
         failed, self._failed = self._failed, None
         if failed is not None:
             raise failed
@@ -274,7 +280,10 @@ class AsyncProducer:
 def lines_of(
     rows: Iterable[dict[str, Any]] | pa.RecordBatch, rows_max: int
 ) -> Iterator[list[bytes]]:
-    """``rows`` as lines of JSON, some at a time. Raises InvalidEvents after those before."""
+    """Yield ``rows`` as lines of JSON, some at a time.
+
+    Raises InvalidEvents, after it has yielded the rows before the bad one.
+    """
     lines: list[bytes] = []
     try:
         for row in rows.to_pylist() if isinstance(rows, pa.RecordBatch) else rows:

@@ -1,6 +1,6 @@
-"""The nodes of a group as a producer sees them: which one is asked, and when to ask again.
+"""Choose the node of a group to send a request to, and the time of a retry.
 
-Not for gathering rows; that is in ``async_producer``.
+``async_producer`` gathers the rows.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ from ha_engine.errors import (
 from ha_engine.types import Position
 
 SILENT_SECONDS = 1.0
-"""For so long a node that did not answer is not asked again, though the other may still name it: if
-it is frozen, the other is about to take over."""
+"""How long the producer avoids a node that did not answer, even if the other node names it as the
+active. If the silent node is frozen, the other is about to take over."""
 SILENT_ANSWER_SECONDS = 0.5
-"""A node that did not answer is waited for no longer, until it has: the other may act by then."""
+"""Limit of an answer from a node that did not answer last time: the other may be active by now."""
 SOON_TRIES, SOON_SECONDS = 10, (0.01, 0.05)
 RETRY_WAIT_MAX_SECONDS = 0.5
-"""What a wait is too long adds to the outage that a producer sees: a switchover takes some 0.1 s,
-the loss of a host some seconds."""
+"""Longest random wait. A wait that is too long lengthens the outage that a producer sees. A
+switchover takes some 0.1 s, the loss of a host some seconds."""
 
 Answer = TypeVar("Answer")
 Ask = Callable[[Transport, str, float], Awaitable[Answer]]
-"""Asks the node at a URL over the transport of its scheme, and waits for so many seconds."""
+"""Asks the node at a URL over the transport of its scheme; the number is its limit in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """``position`` None: only known to have been used long ago."""
+    """A stored request. ``position`` None: it is only known that its sequence is used."""
 
     position: Position | None
 
@@ -65,7 +65,10 @@ Outcome = Stored | EngineError
 
 
 class _Again(Exception):
-    """Not now, or not from this node. ``after`` in seconds, as the node asked."""
+    """The request must be retried, later or at another node.
+
+    ``after`` is the wait in seconds that the node asked for.
+    """
 
     def __init__(self, reason: str, after: float = 0.0) -> None:
         self.after = after
@@ -73,10 +76,10 @@ class _Again(Exception):
 
 
 class Endpoints:
-    """The nodes of a group, of which one is asked; for one event loop.
+    """The nodes of a group, for one event loop. It sends to one node at a time.
 
-    The scheme of ``urls`` is http, https, grpc or grpcs. ``deadline`` in seconds is for one request
-    with all its retries, ``width`` how many there are at once.
+    The scheme of ``urls`` is http, https, grpc or grpcs. ``deadline`` limits one request with all
+    its retries, in seconds. ``width`` is the number of requests at once.
     """
 
     def __init__(
@@ -96,7 +99,7 @@ class Endpoints:
         )
 
     async def post(self, stream: str, sequence: int, payload: Payload) -> Outcome:
-        """One request, repeated unchanged until it is answered for good or the deadline passes."""
+        """Send one request; repeat it unchanged until a final answer or the deadline."""
         request = Request(stream, self._producer_id, sequence, payload)
         try:
             position = await self._until_answered(
@@ -109,20 +112,20 @@ class Endpoints:
             return refusal
 
     async def columns(self, stream: str) -> list[RemoteColumn]:
-        """Raises UnknownStream, DeliveryFailed."""
+        """The columns of ``stream``. Raises UnknownStream, DeliveryFailed."""
         return await self._until_answered(
             lambda way, url, patience: way.columns(url, stream, patience)
         )
 
     def stop(self) -> None:
-        """No retries from now on; requests that are under way still get their answer."""
+        """Make no retries from now on. Requests in flight still get their answer."""
         self._stopping.set()
 
     async def close(self) -> None:
         for transport in self._transports.values():
             await transport.close()
 
-    # -- how ---------------------------------------------------------------------------------------
+    # -- internals ---------------------------------------------------------------------------------
 
     async def _until_answered(self, ask: Ask[Answer]) -> Answer:
         retrying = AsyncRetrying(
@@ -186,9 +189,12 @@ class Endpoints:
             self._silent = ""
 
     def _ask_another(self, left: str, active: str | None, *, answered: bool = False) -> None:
-        """``active`` if a node named it, else the next in the list, behind the one that named
-        ``left`` if that is not in it; unless another request moved, or ``left`` answers and that
-        one does not."""
+        """Leave the node ``left`` for ``active`` if a node named it, else for the next in the list.
+
+        The next one is counted from the last listed node, because a node may name an ``active``
+        that is not in the list. The choice stays if another request has changed it already, or if
+        ``left`` answers and the chosen node does not.
+        """
         if self._asked != left:
             return
         following = (self._urls.index(self._listed) + 1) % len(self._urls)
@@ -210,6 +216,6 @@ class Endpoints:
 def _opened(scheme: str, width: int) -> Transport:
     if scheme == "http":
         return OverHttp(width)
-    from ha_engine.client.over_grpc import OverGrpc  # 0.1 s that a command over HTTP need not wait
+    from ha_engine.client.over_grpc import OverGrpc  # saves a command over HTTP 0.1 s
 
     return OverGrpc()

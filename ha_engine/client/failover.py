@@ -1,4 +1,4 @@
-"""A forced failover from the outside: asked of one node, and awaited."""
+"""Request a forced failover from one node, and wait for it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ WAIT_SECONDS_MAX = 15.0
 
 
 def await_failover(url: str, confirmed_fenced: Sequence[str], by: str) -> float:
-    """Seconds from the call until the node at ``url`` is the active.
+    """Force a failover to the node at ``url``; return the seconds until the node is the active.
 
-    Raises EngineError when it refuses, or is not the active after fifteen seconds.
+    Raises EngineError when the node refuses, or is not the active after fifteen seconds.
     """
     began = time.monotonic()
     force_failover(url, confirmed_fenced, by)

@@ -1,7 +1,4 @@
-"""The sending of a file of events, with its progress and what became of it.
-
-Not for reading it; that is in ``sources``.
-"""
+"""Send a file of events, and report progress and result. ``sources`` reads the file."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from ha_engine.errors import EngineError, InvalidEvents, SequenceForgotten
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to send and how. ``path`` None: standard input; ``rate`` in rows/s, 0: no limit."""
+    """The file to send, and how. ``path`` None: standard input; ``rate`` in rows/s, 0: no limit."""
 
     stream: str
     path: Path | None
@@ -39,8 +36,11 @@ class Plan:
 
 @dataclass(slots=True)
 class Sending:
-    """What became of the file so far. ``remembered`` rows were stored by an earlier run; ``unit``
-    is what counts the places of rows in the file."""
+    """The progress and the result of one file.
+
+    An earlier run stored ``remembered`` of the rows. ``unit`` is the unit of places in the file:
+    line or row.
+    """
 
     name: str
     acked: int = 0
@@ -64,7 +64,7 @@ class Sending:
         )
 
     def tree(self) -> dict[str, Any]:
-        """For ``--json``."""
+        """The plain values for ``--json``."""
         return {
             "acked": self.acked,
             "remembered": self.remembered,
@@ -83,14 +83,17 @@ class Sending:
         self._last = ack
 
     def number_of(self, row: int) -> int | None:
-        """Where in the file, in ``unit``s, a row that is not acknowledged stands."""
+        """The place in the file, in ``unit``s, of a row that is not acknowledged."""
         for first, numbers in self._numbers.items():
             if first <= row < first + len(numbers):
                 return numbers[row - first]
         return None
 
     def require_known(self) -> None:
-        """All forgotten and none compared: perhaps another file under the same id. Raises."""
+        """Raise SequenceForgotten if the nodes remember none of the requests.
+
+        Then they compared nothing, and it may be another file under the same producer id.
+        """
         if self._last is not None and self._last.position is None:
             raise SequenceForgotten(
                 "every request is older than what the nodes remember of this producer id, so "
@@ -99,7 +102,7 @@ class Sending:
 
 
 def send_file(plan: Plan, on_progress: Callable[[Sending, int], None] | None = None) -> Sending:
-    """Send all of it; what went wrong is in ``error``, one sentence, and what was acked stays.
+    """Send the whole file. After a failure ``error`` has one sentence, and acked rows stay stored.
 
     ``on_progress(sending, bytes read)`` is called after each request. Raises ConfigError when the
     file cannot be read at all.

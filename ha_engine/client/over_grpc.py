@@ -1,4 +1,4 @@
-"""Requests to nodes over gRPC: one stream to each, on which requests do not wait for each other."""
+"""Send requests over gRPC: one stream per node, on which requests do not wait for each other."""
 
 from __future__ import annotations
 
@@ -35,20 +35,22 @@ if TYPE_CHECKING:
 SCHEME, TLS_SCHEME = "grpc://", "grpcs://"
 _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
-    # A channel that failed is given up, and the next one is not to share its back-off.
+    # The producer replaces a failed channel. The next one must not share its back-off.
     ("grpc.use_local_subchannel_pool", 1),
 )
 
 
 class OverGrpc:
-    """URLs are ``grpc://host:port``, or ``grpcs://`` over TLS, with the authorities of the
-    environment's SSL_CERT_FILE, else of the system."""
+    """The transport over gRPC. URLs are ``grpc://host:port``, or ``grpcs://`` over TLS.
+
+    TLS uses the authorities of the environment's SSL_CERT_FILE, else of the system.
+    """
 
     def __init__(self) -> None:
         self._talks: dict[str, _Talk] = {}
 
     async def post(self, url: str, request: Request, patience: float) -> Position:
-        """Raises NoAnswer, Rejected."""
+        """Store a request. Raises NoAnswer, Rejected."""
         talk = self._talk(url)
         try:
             async with asyncio.timeout(patience):
@@ -61,7 +63,7 @@ class OverGrpc:
         return Position(answer.stored.epoch, answer.stored.sequence)
 
     async def columns(self, url: str, stream: str, patience: float) -> list[RemoteColumn]:
-        """Raises NoAnswer, UnknownStream."""
+        """The columns of ``stream``. Raises NoAnswer, UnknownStream."""
         try:
             said = await self._talk(url).describe(stream, patience)
         except grpc.aio.AioRpcError as error:
@@ -82,7 +84,8 @@ class OverGrpc:
 
 
 class _Talk:
-    """One connection with one stream. Over at the first failure; what waits is told why."""
+    """One connection with one stream. It ends at the first failure, and waiting requests get the
+    reason."""
 
     def __init__(self, url: str) -> None:
         target = url.removeprefix(_scheme(url))
@@ -99,7 +102,7 @@ class _Talk:
         self._writing = asyncio.create_task(self._write(), name=f"requests to {target}")
 
     async def ask(self, request: pb.PublishRequest) -> pb.PublishAnswer:
-        """Raises NoAnswer."""
+        """Send a request and wait for its answer. Raises NoAnswer."""
         request.id = next(self._ids)
         answer: Answer = asyncio.get_running_loop().create_future()
         self._waiting[request.id] = answer
@@ -110,12 +113,12 @@ class _Talk:
             del self._waiting[request.id]
 
     async def describe(self, stream: str, patience: float) -> pb.StreamDescription:
-        """Raises AioRpcError, NoAnswer, NotAllowed."""
+        """Ask for a stream's columns. Raises AioRpcError, NoAnswer, NotAllowed."""
         request, metadata = pb.DescribeRequest(stream=stream), self._metadata
         try:
             return await self._stub.Describe(request, timeout=patience, metadata=metadata)
         except asyncio.CancelledError:
-            # gRPC says so too where the channel was closed, because the stream beside it failed.
+            # gRPC also raises this if the channel was closed because the other stream failed.
             task = asyncio.current_task()
             if self.failure is None or (task is not None and task.cancelling()):
                 raise
@@ -140,8 +143,8 @@ class _Talk:
             await self._channel.close(None)
 
     async def _write(self) -> None:
-        """In a task of its own: a write that cannot be done outlives the end of its call."""
-        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the reader tells it
+        """Write requests, in a task of its own: a blocked write can outlast the end of its call."""
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the reader reports it
             while True:
                 await self._call.write(await self._outgoing.get())
 
@@ -158,7 +161,7 @@ def _scheme(url: str) -> str:
 
 
 def _channel(target: str, *, is_secure: bool) -> grpc.aio.Channel:
-    """Raises ConfigError."""
+    """Open a channel. Raises ConfigError."""
     if not is_secure:
         return grpc.aio.insecure_channel(target, _OPTIONS)
     credentials = grpc.ssl_channel_credentials(trusted_roots())

@@ -1,7 +1,7 @@
-"""Requests to nodes over HTTP, and what their answers mean.
+"""Send requests to nodes over HTTP, and interpret their answers.
 
-In threads: measured, httpx's own asynchronous pool took twice the CPU for each request, and three
-times with 32 connections.
+It uses threads. Measured, httpx's own asynchronous pool took twice the CPU for each request, and
+three times with 32 connections.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ha_engine.types import Position
 
 
 class OverHttp:
-    """At most ``width`` connections."""
+    """The transport over HTTP, with at most ``width`` connections."""
 
     def __init__(self, width: int) -> None:
         self._client = httpx.Client(
@@ -49,7 +49,7 @@ class OverHttp:
         self._threads = ThreadPoolExecutor(width, thread_name_prefix="producer")
 
     async def post(self, url: str, request: Request, patience: float) -> Position:
-        """Raises NoAnswer, Rejected."""
+        """Store a request. Raises NoAnswer, Rejected."""
         headers = {
             "Content-Type": request.payload.form.value,
             "X-Producer-Id": request.producer,
@@ -60,7 +60,7 @@ class OverHttp:
         return Position(said["position"]["epoch"], said["position"]["sequence"])
 
     async def columns(self, url: str, stream: str, patience: float) -> list[RemoteColumn]:
-        """Raises NoAnswer, Rejected."""
+        """The columns of ``stream``. Raises NoAnswer, Rejected."""
         path = f"/v1/streams/{quote(stream, safe='')}"
         said = await self._ask("GET", url + path, patience, {}, b"")
         return [RemoteColumn(**column) for column in said["schema"]]

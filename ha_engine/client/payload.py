@@ -1,6 +1,6 @@
-"""What one request carries: rows as lines of JSON or as a stream of Arrow, in bytes.
+"""Encode the rows of one request as bytes: lines of JSON, or a stream of Arrow.
 
-A request is repeated unchanged, so its bytes are made once.
+A request is repeated unchanged, so its bytes are encoded once.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Payload:
 
 
 def of_lines(lines: Sequence[bytes]) -> Payload:
-    """Each line is one event as JSON without line breaks."""
+    """Make a payload of lines; each is one event as JSON without line breaks."""
     return Payload(Form.NDJSON, b"\n".join(lines), len(lines))
 
 
 def of_batch(batch: pa.RecordBatch) -> Payload:
-    """The rows of ``batch`` in Arrow's stream format, by their columns' names."""
+    """Make a payload of ``batch`` in Arrow's stream format, with its column names."""
     plain = _plain(batch)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, plain.schema) as writer:
@@ -50,7 +50,7 @@ def of_batch(batch: pa.RecordBatch) -> Payload:
 
 
 def as_line(row: dict[str, Any]) -> bytes:
-    """One event as JSON without line breaks. Raises InvalidEvents for what JSON cannot say."""
+    """Write one event as JSON without line breaks. Raises InvalidEvents for what JSON lacks."""
     try:
         return json.dumps(row, default=_as_json, allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError) as error:
@@ -70,7 +70,7 @@ def _as_json(value: object) -> str:
 
 
 def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Without the encodings that save memory here and could cost the node any amount of it."""
+    """Remove encodings that save memory here but could cost the node any amount of it."""
     kinds = [_plain_type(column.type) for column in batch.columns]
     columns = [
         column if column.type == kind else column.cast(kind)

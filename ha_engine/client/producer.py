@@ -3,8 +3,8 @@
     with Producer(["http://a:8080", "http://b:8080"]) as producer:
         producer.send("flights", [{"origin": "EWR", "at": "2013-01-01T05:15:00Z"}])
 
-The same as ``AsyncProducer`` for code that is not asynchronous: that one works on an event loop in
-a thread of its own, and every call here waits for one of it.
+This is ``AsyncProducer`` for code that is not asynchronous. An ``AsyncProducer`` runs on an event
+loop in a thread of its own, and every call here waits for one of its calls.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ Result = TypeVar("Result")
 class Producer:
     """One sequence of requests under one producer id; for one thread.
 
-    The settings, the errors and the methods are those of ``AsyncProducer``, but that ``on_ack`` is
-    called on the caller's thread, while it is in a call.
+    Settings, errors and methods are those of ``AsyncProducer``, with one difference: ``on_ack`` is
+    called on the caller's thread, during a call.
     """
 
     def __init__(
@@ -92,12 +92,12 @@ class Producer:
     # -- sending -----------------------------------------------------------------------------------
 
     def send(self, stream: str, rows: Iterable[dict[str, Any]] | pa.RecordBatch) -> None:
-        """See AsyncProducer; rows are written as JSON here, while others are in flight there."""
+        """See AsyncProducer. This thread encodes rows as JSON while others are in flight."""
         for lines in lines_of(rows, self._core.batch_rows):
             self._run(self._core.gather(stream, lines))
 
     def send_lines(self, stream: str, lines: Sequence[bytes]) -> None:
-        """Send rows that are NDJSON already as one request, after what was gathered before."""
+        """Send rows that are NDJSON already as one request, after all gathered rows."""
         self.send_payload(stream, of_lines(lines))
 
     def send_batch(self, stream: str, batch: pa.RecordBatch) -> None:
@@ -109,18 +109,18 @@ class Producer:
         self._run(self._core.send_payload(stream, payload))
 
     def flush(self) -> None:
-        """Send what was gathered, and return when all of it is acknowledged."""
+        """Send all gathered rows, and return when every row is acknowledged."""
         self._run(self._core.flush())
 
     def close(self) -> None:
-        """Flush, then let go of the connections."""
+        """Flush, then close the connections."""
         try:
             self.flush()
         finally:
             self.abandon()
 
     def abandon(self) -> None:
-        """Let go: what is gathered is dropped, what is in flight gets one last chance."""
+        """Drop gathered rows, wait for requests in flight without retries, and close."""
         if self._loop.is_closed():
             return
         try:
@@ -134,10 +134,10 @@ class Producer:
         """The columns of ``stream``. Raises UnknownStream, DeliveryFailed."""
         return self._run(self._core.columns(stream))
 
-    # -- how ---------------------------------------------------------------------------------------
+    # -- internals ---------------------------------------------------------------------------------
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """To its end on the loop, unless this thread is interrupted."""
+        """Run ``work`` on the loop to its end, unless this thread is interrupted."""
         running = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return running.result()

@@ -1,4 +1,4 @@
-"""A snapshot from the outside: asked of the active, and awaited."""
+"""Request a snapshot from the active, and wait for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ha_engine.errors import SnapshotFailed
 
 
 def await_snapshot(url: str, patience: float) -> dict[str, Any]:
-    """The first visible revision that has everything that was committed at the call.
+    """Return the first visible revision with everything that was committed at the call.
 
     Raises SnapshotFailed with the active's reason, or after ``patience`` seconds; NodeUnreachable,
     EngineError.

@@ -1,10 +1,10 @@
-"""A file of events, read part by part: NDJSON and CSV as lines of JSON, Parquet as Arrow.
+"""Read a file of events part by part: NDJSON and CSV as lines of JSON, Parquet as Arrow.
 
-Rules for CSV: the first line names the columns; an empty field is null, except in a string column;
-NA is null in a number, a date or a timestamp; a quoted field holds no line break. Values are
-judged by the node, those of Parquet too. Line numbers count from 1 and are exact unless a CSV file
-has blank lines; rows of Parquet count from 1. No more than a part and, of Parquet, the pages that
-it comes from are in memory.
+Rules for CSV: the first line names the columns. An empty field is null, except in a string column.
+NA is null in a number, a date or a timestamp. A quoted field contains no line break. The node
+checks the values, also those of Parquet. Line numbers count from 1, and are exact unless a CSV file
+has blank lines. Rows of Parquet count from 1. Memory has only one part and, for Parquet, the pages
+that it comes from.
 """
 
 from __future__ import annotations
@@ -41,31 +41,31 @@ Line = tuple[int, bytes]
 
 
 class Part(NamedTuple):
-    """One request's rows, and where each of them stands in the file."""
+    """One request's rows, and the place of each in the file."""
 
     numbers: Sequence[int]
     payload: Payload
 
 
 class Source(Protocol):
-    """``unit`` is what numbers count: lines or rows."""
+    """A file of events. ``unit`` is what its numbers count: lines or rows."""
 
     unit: str
 
     def parts(self, rows: int, columns: Callable[[], list[RemoteColumn]]) -> Iterator[Part]:
-        """At most ``rows`` rows each; ``columns`` tells those of the stream, if they are needed.
+        """Yield parts of at most ``rows`` rows. ``columns`` returns the stream's, if needed.
 
         Raises InvalidEvents.
         """
 
     def tell(self) -> int:
-        """Bytes of the file that were read, near enough."""
+        """The approximate number of bytes read from the file."""
 
     def close(self) -> None: ...
 
 
 def open_source(path: Path | None, form: str) -> Source:
-    """``path`` None: standard input; ``form``: auto or a format. Raises ConfigError."""
+    """Open a file. No ``path``: standard input; ``form``: auto or a format. Raises ConfigError."""
     match _form(path, form), path:
         case "parquet", None:
             raise ConfigError("Parquet is not read from standard input; name the file")
@@ -93,7 +93,7 @@ def _form(path: Path | None, form: str) -> str:
 
 
 class TextSource:
-    """NDJSON or CSV. Raises ConfigError when the file cannot be opened."""
+    """A file of NDJSON or CSV. Raises ConfigError when the file cannot be opened."""
 
     unit = "line"
 
@@ -122,14 +122,14 @@ def _opened(path: Path | None, form: str) -> IO[bytes]:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     if form != "csv":
         return opened
-    # Arrow reads ahead in a thread of its own. One that still reads a file of Python's when the
-    # interpreter ends aborts the process.
+    # Arrow reads ahead in a thread of its own. If the thread still reads a Python file when the
+    # interpreter ends, it aborts the process.
     opened.close()
     return cast(IO[bytes], pa.OSFile(str(path)))
 
 
 def _ndjson(file: IO[bytes]) -> Iterator[Line]:
-    # readline, since iterating a file forbids tell().
+    # readline, because tell() fails while a file is iterated.
     for number, line in enumerate(iter(file.readline, b""), 1):
         if stripped := line.strip():
             yield number, stripped
@@ -161,7 +161,7 @@ def _csv(file: IO[bytes], columns: list[RemoteColumn]) -> Iterator[Line]:
 
 
 def _csv_reason(said: str) -> str:
-    """pyarrow counts columns from 0, and rows as lines of the file."""
+    """Reword pyarrow's error: it counts columns from 0, and rows as lines of the file."""
     if found := _CSV_CELL.search(said):
         return f"line {found[2]}, column {int(found[1]) + 1}: {found[4]}, expected {found[3]}"
     if found := _CSV_ROW.search(said):
@@ -170,7 +170,7 @@ def _csv_reason(said: str) -> str:
 
 
 def _csv_type(column: RemoteColumn) -> pa.DataType:
-    """Numbers become JSON numbers; all else stays text for the node to judge."""
+    """The type to read. Numbers become JSON numbers; all else stays text for the node to check."""
     match column.type:
         case "int8" | "int16" | "int32" | "int64":
             return pa.int64()
@@ -188,7 +188,7 @@ def _csv_type(column: RemoteColumn) -> pa.DataType:
 
 
 class ParquetSource:
-    """The node takes the columns as they are, or says which one it cannot take and why.
+    """A Parquet file. The node takes its columns as they are, or names one that it cannot take.
 
     Raises ConfigError when the file cannot be opened.
     """

@@ -1,4 +1,4 @@
-"""A switchover from the outside: asked of the active, and awaited."""
+"""Request a switchover from the active, and wait for it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ PATIENCE_SECONDS, WAIT_SECONDS_MAX = 5.0, 10.0
 def await_switchover(
     url: str, to: str | None, by: str, patience: float = PATIENCE_SECONDS
 ) -> tuple[float, str]:
-    """Seconds from the granted call until the lease names the new active, and its name.
+    """Switch over; return the seconds from the granted call until the lease names the new active,
+    and its name.
 
-    A refusal is taken for an answer after ``patience`` seconds: under load the queries of the other
-    node may be a batch behind at one moment and not at the next. Raises NotReady when the active
-    still refuses, EngineError when it is still the active after ten seconds more, NodeUnreachable.
+    A refusal is final only after ``patience`` seconds: under load the queries of the other node may
+    be a batch behind at one moment and not at the next. Raises NotReady when the active still
+    refuses, EngineError when it is still the active after ten seconds more, NodeUnreachable.
     """
     asking = Retrying(
         retry=retry_if_exception_type(NotReady),

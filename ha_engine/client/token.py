@@ -1,6 +1,7 @@
-"""The token with which a client says who it is, and whom it tells it.
+"""The token that identifies a client, and the nodes that may get it.
 
-It is of the environment, never of a command line, which every user of the host can read.
+The token comes from the environment, never from a command line, which every user of the host can
+read.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _TOKEN = re.compile(r"[\x21-\x7e]+")
 
 
 def authorization() -> dict[str, str]:
-    """The header; none without a token. Raises ConfigError."""
+    """The header with the token; empty without a token. Raises ConfigError."""
     token = os.environ.get(TOKEN_VARIABLE, "").strip()
     if not token:
         return {}
@@ -27,8 +28,10 @@ def authorization() -> dict[str, str]:
 
 
 def require_as_safe(asked: str, named: str) -> str:
-    """``named``, the URL that the node at ``asked`` sends us to. Raises NodeUnreachable where that
-    would tell our token in plain text."""
+    """Check ``named``, the URL to which the node at ``asked`` refers us, and return it.
+
+    Raises NodeUnreachable if our token would go there in plain text.
+    """
     if asked.startswith(("https://", "grpcs://")) and named.startswith(("http://", "grpc://")):
         raise NodeUnreachable(
             f"{asked} names {named}, which does not encrypt; nothing is sent there"
@@ -37,13 +40,13 @@ def require_as_safe(asked: str, named: str) -> str:
 
 
 def trusted() -> ssl.SSLContext:
-    """Authorities of the system, or of the file that SSL_CERT_FILE names. Raises ConfigError."""
+    """The authorities of the system, or of the file in SSL_CERT_FILE. Raises ConfigError."""
     _require_authorities()
     return ssl.create_default_context()
 
 
 def trusted_roots() -> bytes | None:
-    """The same for gRPC, as PEM; None where the system has no such file. Raises ConfigError."""
+    """The same for gRPC, as PEM; None if the system has no such file. Raises ConfigError."""
     _require_authorities()
     file = ssl.get_default_verify_paths().cafile
     return None if file is None else Path(file).read_bytes()

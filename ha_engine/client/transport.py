@@ -1,8 +1,8 @@
-"""What a way to the nodes must be able to do, and what it says when a node gave no answer.
+"""The interface of a transport to the nodes, and its error if a node gives no answer.
 
-An answer that will not change is an error of ``ha_engine.errors``; NotActive and Backpressure are
-answers for now. The ways are ``over_http`` and ``over_grpc``; which node is asked, and when again,
-is for ``endpoints``.
+A final refusal is an error of ``ha_engine.errors``. NotActive and Backpressure are temporary
+refusals. The transports are ``over_http`` and ``over_grpc``. ``endpoints`` chooses the node and the
+time of a retry.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from ha_engine.types import Position
 
 CONNECT_TIMEOUT_SECONDS = 2.0
 ANSWER_TIMEOUT_SECONDS = 2.5
-"""A frozen active answers nothing; a request that was only slow is known when it comes again.
-Longer than an active waits for a passive that fell silent (``event_sync.sync_timeout``, 2 s)."""
+"""A frozen active never answers. If a request was only slow, the node recognises the retry. The
+limit exceeds the time that an active waits for a silent passive (``event_sync.sync_timeout``, 2 s).
+"""
 
 
 class NoAnswer(Exception):
-    """Nothing that could be relied upon. ``silent``: the node was waited for in vain."""
+    """There was no reliable answer. ``silent``: the node did not answer in time."""
 
     def __init__(self, reason: str, *, silent: bool = False) -> None:
         self.silent = silent
@@ -28,7 +29,7 @@ class NoAnswer(Exception):
 
 
 class Request(NamedTuple):
-    """Repeated unchanged until it is answered."""
+    """A request; it is repeated unchanged until it is answered."""
 
     stream: str
     producer: str
@@ -38,7 +39,7 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RemoteColumn:
-    """A column of a stream as the node names it; ``type`` is Arrow's name."""
+    """A column of a stream, as the node describes it; ``type`` is Arrow's name."""
 
     name: str
     type: str
@@ -46,12 +47,15 @@ class RemoteColumn:
 
 
 class Transport(Protocol):
-    """For one event loop. Each call waits for ``patience`` seconds, raises NoAnswer, Rejected."""
+    """A transport of one event loop. Each call waits at most ``patience`` seconds.
+
+    Calls raise NoAnswer, Rejected.
+    """
 
     async def post(self, url: str, request: Request, patience: float) -> Position:
-        """Where it is stored."""
+        """Store a request, and return the position of its record."""
 
     async def columns(self, url: str, stream: str, patience: float) -> list[RemoteColumn]:
-        """Those of ``stream``."""
+        """The columns of ``stream``."""
 
     async def close(self) -> None: ...

@@ -1,16 +1,16 @@
-"""The one config tree: models here, frozen and strict.
+"""The one config tree of a node: frozen and strict models.
 
 sections    every key with its type, default and description
 event_sync  the section of the stream between nodes
 http        the section of the HTTP interface
 ingest      the section of the gRPC interface for producers
-server_tls  the certificate of either
-access      the section of who may do what over either
+server_tls  the certificate of the HTTP or gRPC interface
+access      the section of the rights over both interfaces
 tree        the sections together, and the relations between their keys
-load        files, HA_ENGINE_* and secrets; every problem in one go
-reload      the config again while the node runs, after SIGHUP
-group       what must be equal on every node of a group
-show        what holds and where it came from, and the JSON schema
+load        reads files, HA_ENGINE_* and secrets, and reports every problem at once
+reload      reads the config again while the node runs, after SIGHUP
+group       the settings that must be equal on every node of a group
+show        the values in use, with their origin, and the JSON schema
 quantities  durations, sizes and addresses
 """
 

@@ -1,4 +1,4 @@
-"""The section of who may do what, over HTTP and over gRPC."""
+"""The section of the callers' rights, over HTTP and over gRPC."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class AccessConfig(Section):
-    """Who may call: names of yours, each with the SHA-256 of its token (ha-engine config token)."""
+    """The callers and their rights: names that you choose, each with the SHA-256 of its token
+    (ha-engine config token)."""
 
     admin: dict[Name, Digest] = Field(
         default_factory=dict,

@@ -1,4 +1,4 @@
-"""The section of the stream between nodes, with the certificates that they show each other."""
+"""The section of the stream between nodes, with the certificates that they present."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ha_engine.config.sections import Name, Section
 
 
 class TlsConfig(Section):
-    """Files (PEM) with which a node shows who it is and checks its peers."""
+    """Files (PEM) with which a node proves its identity and checks its peers."""
 
     certificate: Path | None = Field(
         default=None,
@@ -24,7 +24,7 @@ class TlsConfig(Section):
 
     @property
     def given(self) -> bool:
-        """Whether all three are there; that it is all or none is checked."""
+        """Whether all three files are set. A check ensures that it is all or none."""
         return self.certificate is not None
 
     @model_validator(mode="after")

@@ -1,8 +1,9 @@
-"""What must be equal on every node of a group, and its digest, which two nodes compare
-(RULES.md#r32).
+"""The settings that must be equal on every node of a group, and their digest, which two nodes
+compare (RULES.md#r32).
 
-A setting belongs here when nodes that differ in it would cut, compute or remember differently, or
-judge each other's silence by another measure. Where a node listens and how much it holds does not.
+A setting belongs here if nodes with different values would cut batches, compute or remember
+differently, or would wait differently for a silent node. Addresses and capacities do not belong
+here.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ GROUP_WIDE = (
     "query.state_store",
     "query.spark",
 )
-"""Keys of the config tree; their descriptions say so too."""
+"""Keys of the config tree. Their descriptions say "Group-wide" too."""
 
 
 def group_digest(config: Config) -> str:
-    """Hex digest of the group-wide settings; it does not depend on where they were written."""
+    """The hex digest of the group-wide settings, whatever file or variable sets them."""
     tree = config.model_dump(mode="json", by_alias=True)
     values = {name: _at(tree, name) for name in GROUP_WIDE}
     text = json.dumps(values, sort_keys=True)

@@ -46,7 +46,7 @@ class HttpConfig(Section):
 
     @property
     def url(self) -> str:
-        """At which this node says that it is reached."""
+        """The URL of this node that it gives to others."""
         return self.advertise or f"{'https' if self.tls.pair else 'http'}://{self.listen}"
 
     @model_validator(mode="after")

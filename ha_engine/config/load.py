@@ -1,7 +1,7 @@
-"""Reads the config: one YAML file or a directory of them, then ``HA_ENGINE_*``, then secrets.
+"""Read the config: one YAML file or a directory of them, then ``HA_ENGINE_*``, then secrets.
 
-Every problem is found in one go and reported one a line, with its key. What the keys mean and how
-they relate is in ``config``; this module only knows where values come from.
+It finds every problem at once and reports one per line, with its key. ``config`` defines the keys
+and their relations; this module only finds their values.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ RESERVED = frozenset(
     PREFIX + name
     for name in ("CONFIG", "URL", "TOKEN", "INCARNATION", "QUERY_OF", "REPORT_FD", "PYTHON")
 )
-"""Variables of the engine that are no keys of the tree."""
+"""Variables of the engine that are not keys of the tree."""
 DEFAULT = "default"
 _NO_YAML = (yaml.YAMLError, ValueError, RecursionError)
-"""The loader says it so too of a date such as 2026-99-99, and of what is nested without end."""
+"""Errors of the loader: also for a date such as 2026-99-99, and for endless nesting."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One key of the tree: its path, its type, what it is for."""
+    """One key of the tree: its path, type, default and description."""
 
     key: Key
     annotation: Any
@@ -57,7 +57,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A config with, for each key that was set, where it was: a file's name or a variable's.
+    """A config, with the origin of each set key: the name of a file or of a variable.
 
     ``references`` are the secrets as they were written: ``env:NAME`` or ``file:/path``.
     """
@@ -69,7 +69,7 @@ class Loaded:
 
 @dataclass
 class _Draft:
-    """Values by key while they are collected, and what is wrong with them."""
+    """Values by key while they are collected, and the problems found."""
 
     values: dict[Key, Any] = field(default_factory=dict)
     origins: dict[Key, str] = field(default_factory=dict)
@@ -82,12 +82,12 @@ class _Draft:
 
 
 def load_config(path: Path | None, environ: Mapping[str, str]) -> Config:
-    """The config of ``path`` (None: defaults only) and ``environ``; see ``load``."""
+    """Load the config of ``path`` (None: defaults only) and ``environ``; see ``load``."""
     return load(path, environ).config
 
 
 def load(path: Path | None, environ: Mapping[str, str]) -> Loaded:
-    """Read, merge and check. Relative paths count from the file's directory.
+    """Read, merge and check the config. Relative paths start at the file's directory.
 
     Raises ConfigError with one line for each problem; no line shows a secret.
     """
@@ -154,7 +154,7 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 def _read_files(draft: _Draft, path: Path | None) -> Path:
-    """Fill the draft; answer the directory from which relative paths count."""
+    """Fill the draft, and return the directory where relative paths start."""
     if path is None:
         return Path.cwd()
     for file in _files_of(path):
@@ -204,7 +204,7 @@ def _leaves(tree: Mapping[Any, Any], prefix: Key, inner: set[Key]) -> Iterator[t
             yield key, value
         elif isinstance(value, dict):
             yield from _leaves(value, key, inner)
-        elif value is not None:  # a section whose keys are all commented out is as good as none
+        elif value is not None:  # a section whose keys are all commented out counts as absent
             yield key, value
 
 
@@ -259,7 +259,10 @@ def _resolve_secrets(draft: _Draft, base: Path, environ: Mapping[str, str]) -> N
 
 
 def dereferenced(written: str, base: Path, environ: Mapping[str, str]) -> str | None:
-    """What ``env:NAME`` or ``file:/path`` refers to, None when it is missing; else ``written``."""
+    """The value that ``env:NAME`` or ``file:/path`` refers to, None when it is missing.
+
+    Any other text is returned unchanged.
+    """
     scheme, _, target = written.partition(":")
     match scheme:
         case "env":
@@ -271,7 +274,7 @@ def dereferenced(written: str, base: Path, environ: Mapping[str, str]) -> str | 
 
 
 def is_reference(written: object) -> bool:
-    """Whether it names where a value is to be found, and is no value itself."""
+    """Whether ``written`` refers to a value elsewhere, and is no value itself."""
     return isinstance(written, str) and written.startswith(("env:", "file:"))
 
 

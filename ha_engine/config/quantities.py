@@ -1,6 +1,7 @@
-"""How settings are written: durations and sizes with units, addresses of hosts and databases.
+"""Parse and format the values of settings: durations and sizes with units, addresses of hosts and
+databases.
 
-For ``config`` and the application file. Not for measuring or counting anything.
+For ``config`` and the application file.
 """
 
 from __future__ import annotations
@@ -52,12 +53,12 @@ def parse_size(value: object) -> int:
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds as a file writes them: ``3s``, or ``500ms`` when they are no whole number."""
+    """Seconds as in a file: ``3s``, or ``500ms`` if they are not a whole number."""
     return f"{seconds:.0f}s" if seconds == int(seconds) else f"{seconds * 1000:.12g}ms"
 
 
 def format_size(size_bytes: int) -> str:
-    """Bytes as a file writes them, in the largest unit that divides them: ``64MiB``."""
+    """Bytes as in a file, in the largest unit that divides them: ``64MiB``."""
     unit = next(u for u in reversed(_UNITS_OF_SIZE) if size_bytes % _UNITS_OF_SIZE[u] == 0)
     return f"{size_bytes // _UNITS_OF_SIZE[unit]}{unit}" if size_bytes else "0B"
 
@@ -81,7 +82,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_unspecified(host: str) -> bool:
-    """Whether it stands for every address of this machine, so that nobody can be sent to it."""
+    """Whether ``host`` means every address of this machine, so that no client can connect to it."""
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:
@@ -89,7 +90,7 @@ def is_unspecified(host: str) -> bool:
 
 
 def as_text(value: object) -> object:
-    """A YAML scalar as Spark's settings want it: an unquoted ``false`` or ``4`` as a string."""
+    """Convert a YAML scalar, such as an unquoted ``false`` or ``4``, to a string for Spark."""
     match value:
         case bool():
             return str(value).lower()
@@ -99,7 +100,7 @@ def as_text(value: object) -> object:
 
 
 def _checked_database(url: SecretStr) -> SecretStr:
-    # The value may hold a password, so no message quotes it.
+    # The value may contain a password, so no message quotes it.
     known = ("postgresql://", "postgresql+psycopg2://")
     if url.get_secret_value() == "embedded" or url.get_secret_value().startswith(known):
         return url
@@ -117,14 +118,14 @@ Duration = Annotated[
     PlainSerializer(format_duration, when_used="json"),
     _schema(_UNITS_OF_TIME, "3s"),
 ]
-"""Seconds; written with a unit."""
+"""A duration in seconds, written with a unit."""
 Size = Annotated[
     int,
     BeforeValidator(parse_size),
     PlainSerializer(format_size, when_used="json"),
     _schema(_UNITS_OF_SIZE, "64MiB"),
 ]
-"""Bytes; written with a unit."""
+"""A size in bytes, written with a unit."""
 Address = Annotated[
     str,
     AfterValidator(_checked_address),
@@ -132,4 +133,4 @@ Address = Annotated[
 ]
 """``host:port``; port 0 lets the system choose."""
 DatabaseUrl = Annotated[SecretStr, AfterValidator(_checked_database)]
-"""``embedded``, or the URL of a PostgreSQL; it may hold a password."""
+"""``embedded``, or the URL of a PostgreSQL, which may contain a password."""

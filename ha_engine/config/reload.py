@@ -1,7 +1,7 @@
-"""Reads the config again while a node runs: takes what it can, and names what needs a restart.
+"""Read the config again while a node runs: use what can change, and name what needs a restart.
 
-The certificates of event sync and of ingest are in no need of it: their files are read for each
-connection. That of HTTP is read at the start and with the config.
+The certificates of event sync and of ingest do not need this, because each connection reads their
+files. The certificate of HTTP is read at the start and at each reload.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ RELOADABLE: Mapping[str, tuple[str, ...]] = {
     "snapshot": ("interval", "revisions_to_keep"),
     "log": ("format", "level"),
 }
-"""By section; the description of each says so too."""
+"""Reloadable keys by section. The description of each key says "Reloadable." too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """How the last reload went; ``at`` is ISO 8601, None before the first.
+    """The result of the last reload; ``at`` is ISO 8601, None before the first.
 
-    ``problems`` say why nothing was taken, ``needs_restart`` names keys that are otherwise in the
-    files than this process has them.
+    ``problems`` say why the new config, or a part of it, is not used. ``needs_restart`` names the
+    keys whose values in the files differ from those in this process.
     """
 
     at: str | None = None
@@ -44,8 +44,11 @@ class Reloaded:
 
 
 class Reloader:
-    """Of one process. ``take`` is called with what holds from then on; a ConfigError from it tells
-    what of that could not be done."""
+    """Reloads the config of one process.
+
+    It calls ``take`` with the config that holds from then on. A ConfigError from ``take`` says
+    which part could not be applied.
+    """
 
     def __init__(
         self, running: Config, read: Callable[[], Config], take: Callable[[Config], None]
@@ -55,7 +58,7 @@ class Reloader:
         self.last = Reloaded()
 
     async def reload(self) -> None:
-        """An invalid config is told of and changes nothing."""
+        """Reload. An invalid config is reported and changes nothing."""
         async with self._one_by_one:
             at = datetime.now(UTC).isoformat(timespec="milliseconds")
             try:
@@ -86,7 +89,7 @@ class Reloader:
 
 
 def merged(running: Config, found: Config) -> Config:
-    """``running`` with what can be reloaded of ``found``. Raises ConfigError."""
+    """``running`` with the reloadable values of ``found``. Raises ConfigError."""
     sections = {}
     for name, keys in RELOADABLE.items():
         new = getattr(found, name)
@@ -104,8 +107,11 @@ def merged(running: Config, found: Config) -> Config:
 
 
 def _require_guards(running: Config, found: Config) -> None:
-    """What lets a right go without tokens may be that the node is to listen elsewhere, which it
-    does after a restart only. Raises ConfigError."""
+    """Refuse to drop tokens while ``found`` also changes an address.
+
+    A right may need no token only because the node is to listen on another address. It does so
+    only after a restart, and until then the old address would be open. Raises ConfigError.
+    """
     opened = [
         f"access.{name}"
         for name in RELOADABLE["access"]
@@ -124,7 +130,7 @@ def _doors(config: Config) -> tuple[object, ...]:
 
 
 def differing(one: Config, other: Config) -> Iterator[str]:
-    """The names of the keys that are not equal."""
+    """Yield the names of the keys whose values differ."""
     trees = [config.model_dump(by_alias=True) for config in (one, other)]
     for setting in settings():
         first, second = (_at(tree, setting.key) for tree in trees)

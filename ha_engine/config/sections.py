@@ -1,7 +1,7 @@
 """The sections of the config tree: every key with its type, default and description.
 
-Durations are seconds and sizes are bytes once loaded; in the file, and when dumped as JSON, both
-carry a unit (``3s``, ``64MiB``). A description is what ``config schema`` and the sample file say.
+Durations are seconds and sizes are bytes once loaded. In the file and in JSON both have a unit
+(``3s``, ``64MiB``). ``config schema`` and the sample file contain the descriptions.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 
 
 class Section(BaseModel):
-    """A section of the tree: frozen, and strict about what it does not know."""
+    """A section of the tree: frozen; it refuses unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class NodeConfig(Section):
-    """Who this node is and where it keeps its files."""
+    """The identity of this node, and the place of its files."""
 
     id: Name = Field(
         default="node-a", description="Name of this node, unique in its group and never reused."
@@ -52,7 +52,7 @@ class NodeConfig(Section):
 
 
 class DatabaseConfig(Section):
-    """The PostgreSQL that holds the lease."""
+    """The PostgreSQL that contains the lease."""
 
     url: DatabaseUrl = Field(
         default=SecretStr("embedded"),
@@ -106,7 +106,7 @@ class LeaseConfig(Section):
 
 
 class ReceiveConfig(Section):
-    """What the node accepts before it pushes back."""
+    """How much the node accepts before it refuses events (back-pressure)."""
 
     max_pending: Size = Field(
         default=64 << 20,
@@ -250,7 +250,7 @@ class QueryConfig(Section):
 
 
 class OutboxConfig(Section):
-    """Finished micro-batches that wait to be published."""
+    """The finished micro-batches that wait to be published."""
 
     max_batches: int = Field(
         default=64,
@@ -279,7 +279,7 @@ class PublishConfig(Section):
 
 
 class SnapshotConfig(Section):
-    """Copies of what a node is, in the database, from which a node that lost its disk restores."""
+    """Copies of a node's state in the database; a node that lost its disk restores from them."""
 
     interval: Duration = Field(
         default=60.0,
@@ -293,7 +293,7 @@ class SnapshotConfig(Section):
 
 
 class LogConfig(Section):
-    """What the node writes to stderr."""
+    """The log that the node writes to stderr."""
 
     format: Literal["human", "json"] = Field(
         default="human",

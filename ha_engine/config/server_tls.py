@@ -1,4 +1,4 @@
-"""The certificate of a server, and who may listen without one."""
+"""The certificate of a server, and the rule for servers without one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ha_engine.config.sections import Section
 
 
 class ServerTls(Section):
-    """Files (PEM) with which this node shows callers who it is; callers trust their authority."""
+    """Files (PEM) with which this node proves its identity; callers trust their authority."""
 
     certificate: Path | None = Field(
         default=None, description="Certificate of this host, with those between it and the root."
@@ -20,7 +20,7 @@ class ServerTls(Section):
 
     @property
     def pair(self) -> tuple[Path, Path] | None:
-        """The certificate and its key; that it is both or none is checked."""
+        """The certificate and its key. A check ensures that it is both or none."""
         return (self.certificate, self.key) if self.certificate and self.key else None
 
     @model_validator(mode="after")
@@ -31,12 +31,12 @@ class ServerTls(Section):
 
 
 def lets_in_strangers(listen: str) -> bool:
-    """Whether other hosts reach the address."""
+    """Whether other hosts can reach the address."""
     return not is_loopback(split_address(listen)[0])
 
 
 def require_on_purpose(listen: str, tls: ServerTls, insecure: bool, what: str) -> None:
-    """Raises ValueError where other hosts would talk in plain text and nobody wrote that it may."""
+    """Raise ValueError if other hosts would talk in plain text without ``insecure``."""
     if lets_in_strangers(listen) and not (tls.pair or insecure):
         raise ValueError(
             f"listen is {listen}, which other hosts reach, and {what} does not encrypt without "
@@ -46,7 +46,7 @@ def require_on_purpose(listen: str, tls: ServerTls, insecure: bool, what: str) -
 
 
 def require_named(listen: str, advertise: str | None) -> None:
-    """Raises ValueError where a node would send producers to an address that is no host's."""
+    """Raise ValueError if a node would send producers to an address of no single host."""
     if advertise is None and is_unspecified(split_address(listen)[0]):
         raise ValueError(
             f"listen is {listen}, every address of this host; set advertise to the one at which "

@@ -1,4 +1,4 @@
-"""The config as people and editors see it: values with their origin, secrets redacted, a schema."""
+"""Show the config to people and editors: values with their origin, secrets redacted, a schema."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REDACTED = "**redacted**"
 
 @dataclass(frozen=True)
 class Shown:
-    """One setting: its dotted name, its value as a file writes it, and who set it."""
+    """One setting: its dotted name, its value as in a file, and its origin."""
 
     name: str
     value: Any
@@ -56,7 +56,7 @@ def _at(tree: dict[str, Any], key: Key) -> Any:
 
 
 def config_schema() -> dict[str, Any]:
-    """JSON schema of a config file; defaults carry their units as the file does."""
+    """The JSON schema of a config file; defaults have units as in the file."""
     schema = Config.model_json_schema(by_alias=True)
     defaults = Config().model_dump(mode="json", by_alias=True)
     for setting in settings():
@@ -66,7 +66,7 @@ def config_schema() -> dict[str, Any]:
         shape["default"] = default.get_secret_value() if secret else _at(defaults, setting.key)
     for section in schema["properties"].values():
         if "$ref" in section:
-            del section["default"]  # its keys carry theirs
+            del section["default"]  # its keys have their own defaults
     return schema
 
 

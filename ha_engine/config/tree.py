@@ -1,4 +1,4 @@
-"""The whole config tree of one node, and how its sections relate."""
+"""The whole config tree of one node, and the relations between its sections."""
 
 from __future__ import annotations
 
@@ -57,18 +57,18 @@ class Config(Section):
 
     @property
     def checkpoint_dir(self) -> Path:
-        """Root of Spark's checkpoints, given or derived."""
+        """The root of Spark's checkpoints, configured or derived."""
         return self.query.checkpoint_dir or self.node.data_dir / "checkpoints"
 
     @property
     def runtime_dir(self) -> Path:
-        """Directory of the node's socket, absolute, given or derived."""
+        """The absolute directory of the node's socket, configured or derived."""
         given = self.node.runtime_dir
         return given.absolute() if given else derived_runtime_dir(self.node.data_dir, os.environ)
 
     @property
     def socket_path(self) -> Path:
-        """Where the node process listens for its query process and its supervisor."""
+        """The socket where the node process listens for its query process and its supervisor."""
         return self.runtime_dir / SOCKET_NAME
 
     @model_validator(mode="after")
@@ -111,7 +111,7 @@ class Config(Section):
         )
 
     def _access_problem(self) -> str | None:
-        """What other hosts reach asks them for a token, unless somebody wrote that it need not."""
+        """Refuse an interface without a token that other hosts reach, unless it is ``insecure``."""
         http = lets_in_strangers(self.http.listen) and not self.http.insecure
         grpc = lets_in_strangers(self.ingest.listen or DEFAULT_LISTEN) and not self.ingest.insecure
         lacking = [

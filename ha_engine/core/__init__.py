@@ -2,14 +2,14 @@
 
     step(now, input) -> list of actions
 
-``inputs`` says what can happen, ``actions`` what the node may have to do, ``core`` how one leads to
-the other. Its parts, each of which knows only those after it:
+``inputs`` lists what can happen, and ``actions`` what the node may have to do. ``core`` decides
+which actions follow from an input. Each of its parts knows only those after it:
 
     core                       one input at a time; questions that change nothing
     role_machine               the role of this node from start to stop
     term                       one epoch as the active: records, commits, in-sync, handover
-      replication, progress    how far the other members are, and for whom a commit waits
-      snapshots, barrier       when the active has a snapshot taken, and where
+      replication, progress    how far the other members are, and which ones a commit waits for
+      snapshots, barrier       when the active has a snapshot taken, and at which sequence
     follower                   a member that is not the active
     forced_failover            a failover that an operator forces
     query_control              the queries of this node
@@ -17,14 +17,14 @@ the other. Its parts, each of which knows only those after it:
       marks, pace, pending_events
                                where each query cuts its batches, when, from which events
       outbox_usage, skips, digests
-                               the outbox, batches that were given up, what batches yielded
+                               the outbox, batches that were given up, digests of batches
       process, queries         the query process and each query: alive, failed, started again
-    retention, base            which records the journal may drop, and what they said
+    retention, base            which records the journal may drop, and the state that they left
     lease_client, lease        what to ask the database, what answers mean, when this node may act
-    high_water, identity       what the disk and the config say of this node
+    high_water, identity       what the disk and the config say about this node
     journal_state              how far the journal of this node is
-    role, verdicts, messages   legal transitions; what an answer may lead to; words between nodes
-    invariants, deadlines      what must hold after each step; moments that only time brings
+    role, verdicts, messages   legal transitions; what an answer may lead to; messages of nodes
+    invariants, deadlines      what must hold after each step; moments at which time alone decides
 
 Nothing here reads a clock, opens a socket or a file, or draws a random number: time and outcomes
 arrive as inputs, so every history can be replayed.

@@ -1,4 +1,4 @@
-"""What the core wants done. The driver performs actions in order; outcomes come back as inputs."""
+"""The actions that the core returns. The driver performs them in order; outcomes are inputs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ class ReadLease:
 
 @dataclass(frozen=True, slots=True)
 class CreateLease:
-    """Write the row of a group that has none (RULES.md#r6). Answered like WriteLease; ``why`` is
-    for people, empty where the row says it."""
+    """Write the row of a group that has none (RULES.md#r6).
+
+    Answered like WriteLease. ``why`` is for people; it is empty where the row itself says why.
+    """
 
     row: LeaseRow
     why: str = ""
@@ -38,7 +40,7 @@ class WriteLease:
 
 @dataclass(frozen=True, slots=True)
 class KeepHighWater:
-    """Keep on disk the highest (epoch, version) read, and what goes with it (RULES.md#r5,
+    """Write to disk the highest (epoch, version) read, and what HighWater has with it (RULES.md#r5,
     RULES.md#r26)."""
 
     high_water: HighWater
@@ -60,7 +62,7 @@ class AppendRecords:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Send ``message`` to ``peer``; it is dropped when there is no link."""
+    """Send ``message`` to ``peer``. Without a link, drop it."""
 
     peer: str
     message: Message
@@ -68,9 +70,9 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class StreamRecords:
-    """Send ``peer`` every record behind ``after``, then each one as it is appended.
+    """Send ``peer`` every record behind ``after``, then each new one as it is appended.
 
-    They go out as Records of ``epoch``; a stream to the same peer that was asked for before ends.
+    They go out as Records of ``epoch``. An earlier stream to the same peer ends.
     """
 
     peer: str
@@ -85,12 +87,11 @@ class StopStreams:
 
 @dataclass(frozen=True, slots=True)
 class CutJournal:
-    """Remove every record behind ``match``, durably, then start the node process anew
-    (RULES.md#i8).
+    """Remove every record behind ``match``, durably, then restart the node process (RULES.md#i8).
 
-    State is built from a prefix in one way only: as after a crash. ``set_aside``: committed records
-    are among them, which a forced failover gave up (RULES.md#r26). They are kept beside the
-    journal, and all that was made from them goes: the journal's id, the outbox.
+    So a node builds its state from a journal in one way only: at its start. ``set_aside``: a forced
+    failover gave up committed records among these (RULES.md#r26). The node then copies them to a
+    file beside the journal, takes a new journal id and empties the outbox.
     """
 
     match: Position
@@ -100,14 +101,14 @@ class CutJournal:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Everything up to ``sequence`` is committed: acks may go out."""
+    """Send the acks of records up to ``sequence``, which are committed."""
 
     sequence: int
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeRole:
-    """The node's role changed; ``why`` is for the log and the status page."""
+    """Log that the node's role changed; ``why`` is for the log and the status page."""
 
     role: Role
     epoch: int
@@ -129,14 +130,14 @@ class CloseReceivers:
 
 @dataclass(frozen=True, slots=True)
 class StartPublishing:
-    """Claim the ledgers under ``epoch`` and publish from where they stand (RULES.md#r24)."""
+    """Claim the ledgers under ``epoch`` and publish from the batch in each (RULES.md#r24)."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class NoteOutage:
-    """Write into the history how long nobody acted before the holder of ``epoch`` did."""
+    """Write into the history for how long no node acted before the holder of ``epoch``."""
 
     epoch: int
     seconds: float
@@ -149,14 +150,15 @@ class StopPublishing:
 
 @dataclass(frozen=True, slots=True)
 class AnswerMark:
-    """A committed mark is there for the query that waits for it."""
+    """Give a committed mark to the query that waits for it."""
 
     mark: Mark
 
 
 @dataclass(frozen=True, slots=True)
 class ReportDifference:
-    """Batch ``number`` of ``query`` came out differently here and on the holder (RULES.md#i6)."""
+    """Report that batch ``number`` of ``query`` has different digests here and on the holder
+    (RULES.md#i6)."""
 
     query: str
     number: int
@@ -164,7 +166,7 @@ class ReportDifference:
 
 @dataclass(frozen=True, slots=True)
 class TrimOutbox:
-    """Batches of ``query`` through ``through`` are published, and that is committed
+    """Remove batches of ``query`` up to ``through``: committed records say that the sinks have them
     (RULES.md#r25)."""
 
     query: str
@@ -173,7 +175,7 @@ class TrimOutbox:
 
 @dataclass(frozen=True, slots=True)
 class TakeSnapshot:
-    """Store a snapshot that stands at ``cut``, as a complete draft that nobody sees yet.
+    """Store a snapshot as of ``cut``, as a complete draft that is not visible yet.
 
     Answered by SnapshotTaken or SnapshotFailed.
     """
@@ -195,16 +197,17 @@ class ShowSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class FindRevisions:
-    """Look which revisions the database has. Answered by RevisionsKept, if it is reached."""
+    """List the database's revisions. Answered by RevisionsKept if the database is reachable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Begin anew from the newest snapshot that stands in ``history``.
+    """Restore the newest snapshot whose position is in ``history``.
 
-    It takes the place of the journal, the outbox and the checkpoints; then the node process starts
-    anew. Answered by RestoreFailed when there is none that can be used. ``given_up``: a forced
-    failover gave up the records behind it, which are kept beside the new journal (RULES.md#r26).
+    The snapshot replaces the journal, the outbox and the checkpoints. Then the node process
+    restarts. Answered by RestoreFailed when no snapshot can be used. ``given_up``: a forced
+    failover gave up the records behind this position. The node keeps them beside the new journal
+    (RULES.md#r26).
     """
 
     history: History
@@ -214,7 +217,7 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class TrimJournal:
-    """Let a base stand for the records up to ``position``, durably, and remove what it can of them.
+    """Replace the records up to ``position`` by a base, durably, and remove those that can go.
 
     Answered by JournalTrimmed.
     """
@@ -224,14 +227,15 @@ class TrimJournal:
 
 @dataclass(frozen=True, slots=True)
 class StartQueryProcess:
-    """Start Spark under this incarnation once nothing of the one before is left (RULES.md#r20)."""
+    """Start Spark as this incarnation, once no process of the one before is left
+    (RULES.md#r20)."""
 
     incarnation: str
 
 
 @dataclass(frozen=True, slots=True)
 class StopQueryProcess:
-    """End the whole session of this incarnation."""
+    """End every process in the session of this incarnation."""
 
     incarnation: str
     reason: str
@@ -241,11 +245,12 @@ class StopQueryProcess:
 class RunQuery:
     """Start one query in the query process.
 
-    ``lineage`` names the state that the checkpoint must hold; another one is set aside. ``initial``
-    is the mark before the query's first batch, the same for all its sources (RULES.md#r18).
-    ``must_resume``: the state began under other code, so that no replay can rebuild it. ``digest``
-    is that of the definition which runs under this version, and no other (RULES.md#r23).
-    ``earlier``: a checkpoint of such a lineage is one of ``lineage`` from now on.
+    ``lineage`` names the state that the checkpoint must have; the query process sets any other
+    checkpoint aside. ``initial`` is the mark before the query's first batch, the same for all its
+    sources (RULES.md#r18). ``must_resume``: no replay can rebuild the state, because other code
+    made a part of it or its records are trimmed. ``digest`` is that of the one definition that may
+    run under this version (RULES.md#r23). ``earlier`` lists lineages whose checkpoint counts as one
+    of ``lineage`` from now on.
     """
 
     query: str
@@ -258,7 +263,7 @@ class RunQuery:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """The node process is to end, its work done."""
+    """End the node process; its work is done."""
 
     reason: str
 

@@ -1,4 +1,4 @@
-"""A place at which every query ends a batch: can there be one, and are the queries past it."""
+"""The barrier, a sequence at which every query ends a batch: is one possible, are they past it?"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Batches = tuple[tuple[str, int], ...]
 
 
 def why_none(deployment: Deployment) -> str | None:
-    """Why not every query can end a batch at one place now; None when each can."""
+    """Why some query cannot end a batch at a barrier now; None when each can."""
     for name, life in deployment.lives.items():
         if life.state is not QueryState.RUNNING:
             return f"query {name} is {life.state.value}"
@@ -18,17 +18,17 @@ def why_none(deployment: Deployment) -> str | None:
 
 
 def batches_at(deployment: Deployment, sequence: int) -> Batches | None:
-    """The batch of each query that ends there; None until every query has one."""
+    """The batch of each query that ends at ``sequence``; None until every query has one."""
     numbers = {name: marks.ending_at(sequence) for name, marks in deployment.marks.items()}
     ended = tuple((name, number) for name, number in numbers.items() if number is not None)
     return ended if len(ended) == len(numbers) else None
 
 
 def written(deployment: Deployment, batches: Batches) -> int:
-    """The newest record of the marks that end ``batches``."""
+    """The sequence of the newest record among the marks that end ``batches``."""
     return max(deployment.marks[name].record_of(number) for name, number in batches)
 
 
 def are_finished(deployment: Deployment, batches: Batches) -> bool:
-    """Whether Spark has committed all of these."""
+    """Whether Spark has committed all of ``batches``."""
     return all((deployment.marks[name].finished or 0) >= number for name, number in batches)

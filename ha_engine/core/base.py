@@ -1,8 +1,8 @@
-"""What the records said that a journal no longer holds: the state that the rest is replayed onto.
+"""The base: the state that the trimmed records of a journal left, onto which the rest is replayed.
 
-It follows from the journal up to ``position`` alone, so it is the same on every node. It is taken
-only where no query needs an earlier record (RULES.md#r28): then no mark up to there is asked for
-again, and every event up to there is in a batch.
+It follows from the journal up to ``position`` alone, so it is the same on every node. A node takes
+it only at a position before which no query needs a record (RULES.md#r28). Then no query asks for a
+mark up to there again, and every event up to there is in a batch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ha_engine.types import Base, Mark, QueryBase, QueryVersion
 
 
 def base_of(deployment: Deployment, journal: Base) -> Base:
-    """``journal`` with what all records so far have said of queries."""
+    """``journal`` with the state of the queries that all records so far have left."""
     versions = deployment.versions
     queries = tuple(_base_of(deployment, version) for version in versions.of.values())
     done = {name: one.last.number for name, one in deployment.marks.items()}
@@ -23,7 +23,7 @@ def base_of(deployment: Deployment, journal: Base) -> Base:
 
 
 def unwritten(deployment: Deployment) -> list[Mark]:
-    """What a node that was restored has to write if the records behind are given up
+    """The marks that a restored node must write again, if a forced failover gave up their records
     (RULES.md#r26)."""
     return [mark for marks in deployment.marks.values() for mark in marks.unwritten]
 
@@ -35,7 +35,7 @@ def _base_of(deployment: Deployment, version: QueryVersion) -> QueryBase:
     if marks is None:
         first = version.first
         last = deployment.marks_of_others.get(name, first)
-        # It began anew behind those, if the events that it lacked were trimmed (RULES.md#r28).
+        # If the events that the query lacked were trimmed, it restarted behind them (RULES.md#r28).
         last = max(last, first, key=lambda mark: mark.through)
         return QueryBase(version, lineage, carried_on, first, last)
     published, unheard = tuple(sorted(marks.recorded.items())), tuple(sorted(marks.unheard))

@@ -1,8 +1,9 @@
-"""``Core.step``: one input in, the actions that follow from it out.
+"""Turn one input into the actions that follow from it: ``Core.step``.
 
-Here it is decided who hears what, and what an answer about the lease means. What a node does from
-role to role is in ``life``, as the holder in ``term``, as anybody else in ``following``, and with
-its queries in ``query_control``. The invariants are checked after every step.
+``Core`` passes each input to the part that decides on it, and acts on what the lease client reads.
+``role_machine`` makes the transitions between roles. ``term`` decides for the holder, ``follower``
+for every other node, and ``query_control`` for the queries. ``Core`` checks the invariants after
+every step.
 """
 
 from __future__ import annotations
@@ -73,19 +74,19 @@ class Core:
         self.now = -math.inf
 
     def stand_on(self, base: Base) -> None:
-        """What the records said that the journal no longer holds; comes before the others."""
+        """Load the base, which replaces the trimmed records. Call it before ``restore``."""
         self.journal.stand_on(base)
         self.lease.heard_of(base.position.epoch)
 
     def restore(self, record: Record) -> None:
-        """Takes in one record of the journal that was there at start, in order."""
+        """Replay one record that the journal has at start. Call it in the order of the records."""
         self.journal.restore(record)
         self.lease.heard_of(record.position.epoch)
 
     # -- the step ----------------------------------------------------------------------------------
 
     def step(self, now: float, event: on.Input) -> list[do.Action]:
-        """Raises InvariantBroken when the node must not go on."""
+        """Decide on one input. Raises InvariantBroken when the node must not continue."""
         now = self.now = max(now, self.now)
         self.role_machine.begin_step(now)
         high_water = self.lease.high_water
@@ -97,10 +98,10 @@ class Core:
         return self.role_machine.out
 
     def wake_at(self) -> float:
-        """The earliest moment at which a Tick could do anything, if nothing but time goes on.
+        """The earliest moment at which a Tick has an effect, if no other input arrives.
 
-        Infinite while none could; in the past while one has work to do at once. An earlier Tick
-        does nothing.
+        It is infinite while no Tick has an effect, and in the past while a Tick has work at once.
+        A Tick before that moment does nothing.
         """
         if self.role is Role.STARTING:
             return -math.inf
@@ -179,7 +180,7 @@ class Core:
             self.term.snapshots.need(self.now)
 
     def _on_stop(self) -> None:
-        """Who is asked again waits for nothing."""
+        """Stop after a last snapshot if one is due; a second request skips that snapshot."""
         if self.term is None or self.role_machine.asked_to_stop:
             self.role_machine.stop()
         else:
@@ -195,7 +196,7 @@ class Core:
             raise ValueError("events were offered to a node that is not active")
 
     def _advance(self) -> None:
-        """What any step may have made possible."""
+        """Do what the input of this step may have made possible, whatever it was."""
         if self.role_machine.asked_to_stop and (self.term is None or self.term.may_leave(self.now)):
             self.role_machine.stop()
         leads = None if self.stopping else self.term
@@ -245,7 +246,10 @@ class Core:
 
     @property
     def _may_trim(self) -> bool:
-        """What a holder knows of revisions, another may have changed once its authority is over."""
+        """Whether this node's list of revisions is valid (RULES.md#r29).
+
+        Once a holder's authority is over, another holder may have changed the revisions.
+        """
         return self.term is None or self.term.may_act(self.now)
 
     @property
@@ -261,7 +265,7 @@ class Core:
         )
 
     def _keep_high_water(self, before: HighWater) -> None:
-        """RULES.md#r16: comes before the write that it knows of."""
+        """Put KeepHighWater before the lease write that the high water records (RULES.md#r16)."""
         mark = self.lease.high_water
         if mark != before:
             self.role_machine.out.insert(0, do.KeepHighWater(mark))
@@ -306,9 +310,9 @@ class Core:
             self.role_machine.do_all(self.term.released())
             return
         if self.lease.mine and not self.stopping:
-            # A renewal that took effect: whatever release was sent before it is void (RULES.md#r3).
+            # A renewal took effect, so a release that was sent before it is void (RULES.md#r3).
             self.lease_client.releasing = False
-        # RULES.md#r15: a renewal that was in flight when this epoch ended does not bring it back.
+        # RULES.md#r15: a renewal that was in flight when this epoch ended does not resume it.
         new = self.lease.mine and not self.lease.regressed and row.epoch > self.epoch
         if not new or self.stopping or self.follower.cutting:
             return
@@ -320,8 +324,11 @@ class Core:
         self.role_machine.become_promoting(row.epoch, row.group_id, forced=forced)
 
     def _hear_of(self, epoch: int, where: str) -> None:
-        """RULES.md#r14: kept on disk, so that no row below it is ever acquired from or renewed
-        (RULES.md#r5)."""
+        """Note an epoch, and demote if it is higher than this node's own (RULES.md#r14).
+
+        The disk keeps the epoch, so this node never acquires from a lower row or renews one
+        (RULES.md#r5).
+        """
         self.lease.heard_of(epoch)
         if epoch > self.epoch and self.acting:
             self.role_machine.become_demoting(f"{where} carries epoch {epoch}")
@@ -347,8 +354,10 @@ class Core:
                 self._on_said(peer, message)
 
     def _on_digested(self, event: on.BatchDigested) -> None:
-        """RULES.md#i6, RULES.md#r10: the journal's protection is not touched by a difference,
-        *warm* is."""
+        """Compare the digest of a batch with the holder's (RULES.md#i6).
+
+        A difference makes the queries not warm; the journal stays in sync (RULES.md#r10).
+        """
         query, number, digest = event.query, event.number, event.digest
         equal = self.query_control.digests.note_mine(query, number, digest)
         if self.term is not None:
@@ -365,7 +374,10 @@ class Core:
             self.role_machine.do_all(self.follower.hear(self.now, peer, message))
 
     def _may_follow(self, epoch: int) -> bool:
-        """RULES.md#i14: of an older epoch, or to a node that holds its own, nothing is heard."""
+        """Whether this node obeys a holder of ``epoch`` (RULES.md#i14).
+
+        It ignores an older epoch, and it ignores every holder while it holds an epoch itself.
+        """
         if epoch < self.lease.high_water.epoch or self.acting or self.stopping:
             return False
         return not self.follower.cutting and self.role is not Role.STOPPED
@@ -378,7 +390,7 @@ class Core:
 
     @property
     def why(self) -> str:
-        """One sentence for status: what this node waits for, or why it is what it is."""
+        """One sentence for status: what this node waits for, or why it has its role."""
         return self.role_machine.why
 
     @property
@@ -400,19 +412,19 @@ class Core:
         return self.role_machine.stopping
 
     def may_act(self) -> bool:
-        """RULES.md#i2: ack, publish and plan marks only while the lease carries it."""
+        """Whether this node has the authority to ack, publish and plan marks (RULES.md#i2)."""
         return self.authority_seconds(self.now) > 0
 
     def suspended(self, now: float | None = None) -> bool:
-        """Past safe_until and not demoted: acts no more until a renewal succeeds (RULES.md#r15).
+        """Whether this active is past safe_until and waits for a renewal (RULES.md#r15).
 
-        ``now``: the process may have stood still since the last step.
+        Pass ``now`` where the process may have been paused since the last step.
         """
         seconds = self.authority_seconds(self.now if now is None else now)
         return self.role is Role.ACTIVE and seconds == 0
 
     def authority_seconds(self, now: float) -> float:
-        """How long the publisher's next call may take; 0 when it must not start (RULES.md#r17)."""
+        """How long the publisher's next call may take; 0 if it must not start (RULES.md#r17)."""
         return 0.0 if self.term is None else self.term.authority_seconds(now)
 
     def why_no_switchover(self, to: str | None) -> str | None:
@@ -422,8 +434,10 @@ class Core:
         return self.term.why_no_switchover(self.now, to)
 
     def why_no_forced_failover(self, confirmed_fenced: Iterable[str]) -> str | None:
-        """Why an operator must not force a failover to this node now; None when it may be
-        (RULES.md#r26)."""
+        """Why an operator must not force a failover to this node now (RULES.md#r26).
+
+        None when the operator may.
+        """
         if self.acting:
             return "this node is the active"
         if self.is_bound:
@@ -446,6 +460,6 @@ class Core:
 
     @property
     def is_bound(self) -> bool:
-        """Whether this process must not take over any more."""
+        """Whether this process may no longer take over: it stops or cuts its journal."""
         gone = self.stopping or self.role is Role.STOPPED
         return gone or self.follower.cutting

@@ -1,7 +1,7 @@
-"""The deployed application as the journal tells it: versions, marks, batches, failures, skips.
+"""The deployed application as the journal records it: versions, marks, batches, failures, skips.
 
-Everything a record can say about queries is taken in here, at start and at run time alike; the
-answers are bodies of new records or actions, and ``core`` decides when they may go out.
+``Deployment`` applies every record about queries, at start and at run time alike. It returns bodies
+of new records, or actions. ``core`` decides when they may go out.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Deployment:
         self.skips = Skips()
         # The newest mark of each query that is not in the application.
         self.marks_of_others: dict[str, Mark] = {}
-        # The newest record that is no consequence of others.
+        # The newest record that is input: neither a mark nor a published record.
         self.newest_input = 0
-        # The record that said last which definitions are in force.
+        # The newest application record, which says which definitions are in force.
         self.changed_at = 0
-        # Up to there no record is in the journal any more.
+        # The records up to this sequence are trimmed.
         self._stands_on = 0
         self._reported: dict[tuple[str, str], int] = {}
         self._trimmed: dict[str, int] = {}
@@ -61,7 +61,7 @@ class Deployment:
     # -- what records and the outbox say -----------------------------------------------------------
 
     def take(self, record: Record, *, mine: bool) -> None:
-        """``mine``: this node wrote it, as the holder."""
+        """Apply one record. ``mine``: this node wrote it, as the holder."""
         sequence = record.position.sequence
         if not isinstance(record.body, Mark | Published):
             self.newest_input = sequence
@@ -101,7 +101,7 @@ class Deployment:
     # -- records that are no longer there ----------------------------------------------------------
 
     def stand_on(self, base: Base) -> None:
-        """Takes in what the records before the first that follow have said."""
+        """Load the base, which replaces the records before the first one that follows."""
         self.versions.application, self.skips = base.application, Skips(base.skips)
         self._stands_on = base.position.sequence
         for one in base.queries:
@@ -113,11 +113,11 @@ class Deployment:
                 self.marks_of_others[name] = one.last
 
     def need(self) -> int:
-        """The lowest sequence behind which some query still needs records (RULES.md#r28)."""
+        """The lowest sequence after which some query still needs records (RULES.md#r28)."""
         return min((marks.need for marks in self.marks.values()), default=self._stands_on)
 
     def forget_through(self, sequence: int) -> None:
-        """The records up to there are trimmed."""
+        """Drop what belongs to the records up to ``sequence``, which are trimmed."""
         self._stands_on = max(self._stands_on, sequence)
         for name, marks in self.marks.items():
             marks.forget_through(sequence)
@@ -130,8 +130,8 @@ class Deployment:
     # -- the application record --------------------------------------------------------------------
 
     def change(self, committed: int) -> Application | None:
-        """RULES.md#r23: the record that switches to this application, None when it is already in
-        force."""
+        """The record that switches to this application; None if it is in force already
+        (RULES.md#r23)."""
         versions = tuple(self._next_version(plan, committed) for plan in self.plans.values())
         in_force = all(self.versions.of.get(v.query) == v for v in versions)
         application = self.versions.application
@@ -151,7 +151,8 @@ class Deployment:
         if now.digest == plan.digest:
             return now
         if not marks.may_have_run(since=self.versions.lineages[plan.name]):
-            # It never ran a batch, since Spark refused it perhaps: there is no state to ask about.
+            # It never ran a batch, for example because Spark refused it. So it has no state that
+            # on_change could be about.
             return QueryVersion(plan.name, plan.digest, now.first, reset=True)
         if plan.on_change == "keep":
             return QueryVersion(plan.name, plan.digest, now.first)
@@ -170,8 +171,12 @@ class Deployment:
         starting: Callable[[str], bool],
         barrier: int | None = None,
     ) -> Iterator[Mark]:
-        """``slowest(query, batch)``: what a member has come to that is far behind that batch;
-        ``starting(query)``: whether a member has not come to say where it is."""
+        """Plan the next mark of each query that can have one.
+
+        ``slowest(query, batch)``: the batch of a member that is far behind ``batch``.
+        ``starting(query)``: whether a member has not reported a batch yet. ``barrier``: see
+        QueryMarks.plan.
+        """
         for name, marks in self._running():
             behind = slowest(name, marks.admitted)
             mark = marks.plan(now, committed, behind, starting=starting(name), barrier=barrier)
@@ -185,7 +190,7 @@ class Deployment:
         starting: Callable[[str], bool],
         barrier: int | None = None,
     ) -> float:
-        """When ``next_marks`` has one, if nothing but time goes on; arguments as there."""
+        """When ``next_marks`` has a mark, if no input arrives before; arguments as there."""
         return min(
             (
                 marks.wake_at(
@@ -209,8 +214,11 @@ class Deployment:
         return {name: marks.admitted for name, marks in self._running()}
 
     def numbers_passed(self) -> Iterator[Published]:
-        """RULES.md#r26: what leaves the outbox unpublished, since its numbers were given away
-        before."""
+        """The published records for batches whose numbers a sink has from a given up history
+        (RULES.md#r26).
+
+        These batches leave the outbox unpublished.
+        """
         for marks in self.marks.values():
             yield from marks.numbers_passed()
 
@@ -225,12 +233,12 @@ class Deployment:
         self.lives[event.query].advanced()
 
     def published(self, event: on.SinkPublished) -> Published | None:
-        """The record to write, None when one at least as high is written already."""
+        """The record to write; None if the journal has one at least as high already."""
         if event.query not in self.marks:
             return None
         self.marks[event.query].ledger_says(event.sink, event.batch)
         if event.batch > self.marks[event.query].last.number:
-            # RULES.md#i7: a ledger that another history wrote says nothing about this one.
+            # RULES.md#i7: another history wrote this ledger, so it proves nothing about this one.
             return None
         key = (event.query, event.sink)
         known = max(self._reported.get(key, 0), self.marks[event.query].published[event.sink])
@@ -240,7 +248,7 @@ class Deployment:
         return Published(event.query, event.sink, event.batch)
 
     def trims(self, committed: int) -> Iterator[do.TrimOutbox]:
-        """RULES.md#r25: only what a committed record says is published leaves the outbox."""
+        """Remove batches from the outbox that committed records call published (RULES.md#r25)."""
         for name, marks in self.marks.items():
             # A follower may run a batch after the active has published it.
             through = min(marks.published_committed(committed), marks.admitted)
@@ -261,14 +269,15 @@ class Deployment:
         return all(self.marks[name].admitted >= number for name, number in batches.items())
 
     def progress(self) -> tuple[tuple[str, int], ...]:
-        """How far each query that runs has come, by Spark's own word."""
+        """The newest finished batch of each query that runs, as its process reported it."""
         told = ((name, marks.passed) for name, marks in self.marks.items())
         return tuple((name, passed) for name, passed in told if passed is not None)
 
     def caught_up(self, committed: int) -> bool:
-        """RULES.md#r10: every query runs, and is at the newest published batch or past it.
+        """Whether every query runs and is one batch behind the newest published one at most
+        (RULES.md#r10).
 
-        Both nodes run a batch at the same time, and the holder may be the first to end it.
+        Both nodes run a batch at the same time, and the holder may finish it first.
         """
         return all(
             self.lives[name].state is QueryState.RUNNING
@@ -278,7 +287,7 @@ class Deployment:
         )
 
     def backlog_events(self) -> int:
-        """Events that the slowest query which is not FAILED has yet to cut into a batch."""
+        """Events that are in no batch yet of the slowest query that is not FAILED."""
         return max(
             (
                 marks.events_uncut
@@ -293,7 +302,8 @@ class Deployment:
     def runs(self, now: float, committed: int, journal_id: str) -> Iterator[do.RunQuery]:
         """The queries to start now: those whose recorded version is the one in the application.
 
-        None while a failover could discard that record: their checkpoints are of its lineages then.
+        No query starts while a failover could discard that record, since a checkpoint would have
+        its lineage.
         """
         for name, life in self._ready(committed):
             if life.runnable(now):
@@ -304,7 +314,7 @@ class Deployment:
                 yield do.RunQuery(name, lineage, initial, lost, digest, tuple(earlier))
 
     def wake_at(self, committed: int) -> float:
-        """When ``runs`` has a query to start, if nothing but time goes on."""
+        """When ``runs`` has a query to start, if no input arrives before."""
         return min((life.wake_at for _, life in self._ready(committed)), default=math.inf)
 
     def _ready(self, committed: int) -> Iterator[tuple[str, QueryLife]]:
@@ -313,7 +323,8 @@ class Deployment:
                 yield name, life
 
     def _can_rebuild(self, name: str) -> bool:
-        """Whether the journal has all that the state of a query was made of, by the same code."""
+        """Whether a replay can rebuild the state: the journal has all its records, and one version
+        of the code made it."""
         began = self.marks[name].initial.through
         return name not in self.versions.carried_on and began >= self._stands_on
 
@@ -327,11 +338,11 @@ class Deployment:
         return version is not None and version.digest == digest and not self._lacks_events(name)
 
     def _lacks_events(self, name: str) -> bool:
-        """They were trimmed while it was not in the application."""
+        """Whether events were trimmed that the query lacks, since it was not in the application."""
         return self.marks[name].last.through < self._stands_on
 
     def attended(self) -> None:
-        """The query process asks what to run: everything that runs is to be named again."""
+        """Let every running query be named again, since the query process asks what to run."""
         for life in self.lives.values():
             if life.state is QueryState.RUNNING:
                 life.state = QueryState.WAITING
@@ -353,9 +364,9 @@ class Deployment:
     def skip(self, event: on.SkipAsked) -> Skip | None:
         """The record that gives up the batch at which a query FAILED (RULES.md#i15).
 
-        The query is revived once that is committed (RULES.md#i5), or now when there is no batch to
-        give up: it failed before any, at one that is skipped already, or at one that the outbox
-        has.
+        The query is revived once that record is committed (RULES.md#i5). It is revived now if there
+        is no batch to give up: it failed before any batch, at one that is skipped already, or at
+        one that the outbox has.
         """
         life, failure = self.lives[event.query], self.lives[event.query].failure
         if failure is None or not self._may_revive(event.query):
@@ -367,7 +378,7 @@ class Deployment:
         return Skip(event.query, failure.number, event.by, failure.reason)
 
     def retry(self, query: str) -> None:
-        """Runs a FAILED query again, its batch included; no record, since nothing changes."""
+        """Run a FAILED query again, its batch included. No record says so: nothing changes."""
         if self._may_revive(query):
             self.lives[query].revive()
 
@@ -376,8 +387,10 @@ class Deployment:
         return failed and self._is_current(query) and not self.skips.pending(query)
 
     def revive_skipped(self, committed: int) -> None:
-        """What Spark reads must not depend on a skip that a failover could still discard
-        (RULES.md#i5)."""
+        """Revive the FAILED queries whose skip is committed.
+
+        What Spark reads must not depend on a skip that a failover could discard (RULES.md#i5).
+        """
         for query in self.skips.committed(committed):
             life = self.lives.get(query)
             if life is not None and life.state is QueryState.FAILED:

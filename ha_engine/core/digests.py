@@ -1,4 +1,4 @@
-"""What batches came to, here and on the holder (RULES.md#i6)."""
+"""The digests of batches, here and on the holder (RULES.md#i6)."""
 
 from __future__ import annotations
 
@@ -11,32 +11,34 @@ DIGESTS_KEPT = 1024
 
 
 class Digests:
-    """A bounded number of batches; either side's digest may come first."""
+    """The digests of the newest DIGESTS_KEPT batches; either side's digest may come first."""
 
     def __init__(self) -> None:
         self._mine: OrderedDict[tuple[str, int], str] = OrderedDict()
         self._theirs: OrderedDict[tuple[str, int], str] = OrderedDict()
-        # RULES.md#r10: stays until the state is built anew.
+        # RULES.md#r10: a difference stays until the node rebuilds its state.
         self.differing: dict[str, int] = {}
 
     def note_mine(self, query: str, number: int, digest: str) -> bool:
-        """False when the holder's batch came out differently."""
+        """Note a digest of this node; False if the holder's differs."""
         return self._note(self._mine, self._theirs, (query, number), digest)
 
     def note_theirs(self, query: str, number: int, digest: str) -> bool:
         return self._note(self._theirs, self._mine, (query, number), digest)
 
     def mine(self, query: str, number: int) -> str | None:
-        """What that batch came to here, if that is still known."""
+        """The digest of that batch on this node; None if it is not known, or no longer."""
         return self._mine.get((query, number))
 
     def history_was_given_up(self) -> None:
-        """RULES.md#r26: what the batches came to that an operator gave up says nothing about those
-        that get their numbers."""
+        """Forget the holder's digests, since an operator gave up those batches (RULES.md#r26).
+
+        Other batches get their numbers.
+        """
         self._theirs.clear()
 
     def known_here(self, epoch: int) -> Iterator[say.BatchDigest]:
-        """All of this node's own, as the words in which the holder of ``epoch`` tells them."""
+        """All digests of this node, as messages of the holder of ``epoch``."""
         for (query, number), digest in self._mine.items():
             yield say.BatchDigest(epoch, query, number, digest)
 
@@ -48,7 +50,7 @@ class Digests:
         digest: str,
     ) -> bool:
         if to.get(batch) == digest:
-            return True  # told again, to a member that joins again
+            return True  # the holder sends them again to a member that rejoins
         to[batch] = digest
         if len(to) > DIGESTS_KEPT:
             to.popitem(last=False)

@@ -1,8 +1,8 @@
-"""The other side of the link: what a member that is not the holder does with what it hears.
+"""The follower's side of replication: how a member that is not the holder handles its messages.
 
-It keeps its journal a prefix of the holder's: says where it stands, takes records in, confirms what
-is durable, and has cut off what the holder does not have. What one message leads to is one run of
-actions, and at worst the verdict that the two journals do not belong together.
+A follower keeps its journal a prefix of the holder's. It reports where its journal ends, appends
+the holder's records, and acks what is durable. It cuts off records that the holder does not have.
+If the two journals are of different histories, the node stops.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ha_engine.core.verdicts import Outcome, Stop, Wait
 from ha_engine.types import ORIGIN, EpochStart, History, Position, Record
 
 RESTORE_AGAIN_SECONDS = 5.0
-"""From a restore that failed to the next try; a snapshot takes about as long."""
+"""The pause after a failed restore; the holder needs about as long for a snapshot."""
 
 
 class Follower:
-    """Whom this journal is a prefix of: the holder of ``epoch``, 0 while of nobody's."""
+    """A follower of the holder of ``epoch``; ``epoch`` is 0 while it follows nobody."""
 
     def __init__(
         self,
@@ -38,19 +38,20 @@ class Follower:
         self._journal, self._query_control, self.retention = journal, query_control, retention
         self.epoch = 0
         self.leader: str | None = None
-        # The epoch of the newest word of a holder, and when it came.
+        # The epoch of the newest message from a holder, and when it arrived.
         self._heard: tuple[int, float] | None = None
-        # A cut was asked for; nothing is heard and nothing acquired until this process ends.
+        # The journal is being cut or restored. The node ignores holders and acquires nothing until
+        # its process ends or the restore fails.
         self.cutting = False
-        # RULES.md#r26: committed records are to be given up, and nothing may run on what came from
-        # them.
+        # RULES.md#r26: committed records are to be given up, or a snapshot replaces the journal. No
+        # query may run on state that was made from these records.
         self.giving_up = False
-        # RULES.md#r30: the edge says when the disk is nearly full.
+        # RULES.md#r30: False while the disk is nearly full; the input RoomChanged sets it.
         self.room = True
         self._restore_again_at = -math.inf
         self._not_restored: str | None = None
-        # The highest sequence that the holder called committed (RULES.md#r12), and that any ever
-        # did.
+        # The highest sequence that this holder called committed (RULES.md#r12), and the highest
+        # that any holder did.
         self._committed = self.told_committed = 0
 
     def end(self) -> None:
@@ -59,13 +60,16 @@ class Follower:
         self._query_control.forget_wish()
 
     def silent_since(self, epoch: int) -> float | None:
-        """When the holder of ``epoch`` was last heard; None if it never was."""
+        """When the last message of the holder of ``epoch`` arrived.
+
+        None if none did, or if a message of another epoch came later.
+        """
         if self._heard is None or self._heard[0] != epoch:
             return None
         return self._heard[1]
 
     def heard_within(self, now: float, seconds: float) -> bool:
-        """Whether somebody spoke as a holder in the last ``seconds``."""
+        """Whether a message from a holder arrived in the last ``seconds``."""
         return self._heard is not None and now - self._heard[1] < seconds
 
     def lost(self, now: float, peer: str) -> None:
@@ -73,10 +77,10 @@ class Follower:
             self.end()
             self._lease.again_at_once(now)
 
-    # -- words -------------------------------------------------------------------------------------
+    # -- messages ----------------------------------------------------------------------------------
 
     def hear(self, now: float, peer: str, message: say.Message) -> Iterator[Outcome]:
-        """``message`` is of an epoch that is not below any that this node knows of
+        """Handle a holder's message. Its epoch is not below any that this node knows
         (RULES.md#i14)."""
         self.leader, self._heard = peer, (message.epoch, now)
         match message:
@@ -108,38 +112,43 @@ class Follower:
             return
         if self.epoch != message.epoch or message.by_snapshot:
             if message.match != self._journal.last or message.by_snapshot:
-                # An answer to where we stood before says nothing about what came since
+                # Otherwise this answers an older Standing and says nothing about later records
                 # (RULES.md#i14).
                 if message.stood == self._journal.last:
                     yield from self._cut(now, message, peer)
                 return
-            # RULES.md#i8: our journal is a prefix of that holder's from here on, and no other's.
-            # What was committed to an earlier one, an operator may have given up since
-            # (RULES.md#r26).
+            # RULES.md#i8: our journal is a prefix of this holder's from now on, and of no other's.
+            # Start from our own commit position. What an earlier holder called committed, an
+            # operator may have given up since (RULES.md#r26).
             self.epoch, self._committed = message.epoch, self._journal.committed
             self._query_control.forget_wish()
             if self._lease.row is not None:
                 yield from self._lease_client.bind(self._lease.row.group_id)
             self._lease.again_at_once(now)
-        # 1. A holder has this journal given up, for which the query process must end first. 2. The
-        # next holder goes on behind it as it is: nothing is given up, and the queries run again.
+        # 1. A holder requires that this node give up records, and the query process must end first.
+        # 2. Before that, the next holder continues this journal as it is. Nothing is given up, and
+        # the queries run again.
         self.giving_up, self._not_restored = False, None
         yield self._ack(peer)
 
     def waits(self) -> Iterator[Outcome]:
-        """What this node waits for, beyond what the row says of it."""
+        """Report a failed restore, so that status shows it in place of the reason from the row."""
         if self._not_restored is not None:
             yield Wait(self._not_restored)
 
     def bind(self) -> Iterator[do.Action]:
-        """RULES.md#r6: the row names the group of the holder whose journal ours is a prefix of."""
+        """Bind the journal to the row's group, if the row's holder is the one that it follows
+        (RULES.md#r6)."""
         row = self._lease.row
         if row is not None and self.epoch == row.epoch > 0:
             yield from self._lease_client.bind(row.group_id)
 
     def _cut(self, now: float, message: say.Follow, leader: str) -> Iterator[Outcome]:
-        """RULES.md#i8, RULES.md#r8: only once the row was read without us, and never below what is
-        committed, unless an operator gave that up (RULES.md#r26)."""
+        """Cut the journal to the holder's, or restore a snapshot (RULES.md#i8, RULES.md#r8).
+
+        Do so only after a read of the row that does not list this node. Never cut committed records
+        unless an operator gave them up (RULES.md#r26).
+        """
         lease, row, match = self._lease, self._lease.row, message.match
         out = row is not None and row.epoch == lease.high_water.epoch
         if not out or not lease.read_once or lease.member in (row.in_sync if row else ()):
@@ -150,7 +159,7 @@ class Follower:
                 "are of different histories; keep the right one, and reinit the other node"
             )
         elif message.by_snapshot or (message.forced and self._journal.base > ORIGIN):
-            # State that began before the base cannot be built from a journal that is cut.
+            # The base covers trimmed records, so no replay of a cut journal rebuilds older state.
             if now >= self._restore_again_at:
                 why = f"the records behind {match} are no longer kept"
                 given_up = match if message.forced else None
@@ -159,12 +168,13 @@ class Follower:
                 yield from self._alone(restore, why)
         elif match < self._journal.last:
             why = f"{leader} became active with a journal up to {match}"
-            # What is committed here a process that was started again does not know for certain.
+            # A restarted process does not know its commit position for certain. So a forced cut
+            # always counts as one of committed records.
             self.giving_up = message.forced
             yield from self._alone(do.CutJournal(match, why, set_aside=self.giving_up), why)
 
     def _alone(self, change: do.CutJournal | do.Restore, why: str) -> Iterator[do.Action]:
-        """``change``, and first an end to what runs on that which it takes away."""
+        """Make ``change``. First end the query process, if its state is made from what goes."""
         incarnation = self._query_control.process.incarnation
         if self.giving_up and incarnation is not None:
             yield do.StopQueryProcess(incarnation, why)
@@ -173,8 +183,11 @@ class Follower:
         yield change
 
     def restore_failed(self, now: float, reason: str) -> Iterator[Outcome]:
-        """Everything is as it was; the holder can take a snapshot that is of more use. Until then
-        Spark stays away from what is to be given up: it would be ended by the next try."""
+        """Note a failed restore, which left everything as it was.
+
+        Ask the holder for a snapshot that this node can use. Until then Spark does not start on the
+        records that are to be given up, since the next try would end it.
+        """
         self.cutting = False
         self._not_restored = f"no snapshot was restored: {reason}"
         yield from self.waits()
@@ -191,7 +204,7 @@ class Follower:
             if isinstance(record.body, EpochStart) and record.body.forced:
                 self._query_control.digests.history_was_given_up()
         if records:
-            # They continue our journal: a Follow that said otherwise was of an earlier moment.
+            # These records continue our journal, so a Follow that asked for a cut is out of date.
             self.giving_up, self._not_restored = False, None
             yield do.AppendRecords(records)
 
@@ -212,7 +225,7 @@ class Follower:
             yield self._ack(peer)
 
     def report(self, event: on.SnapshotTaken | on.SnapshotFailed) -> Iterator[do.Action]:
-        """A snapshot that a holder asked this member for; an older one's request means nothing."""
+        """Answer a holder's request for a snapshot; a request of an earlier holder is void."""
         answer = self._query_control.answer_of(event)
         if self.epoch and self.leader is not None and answer is not None:
             yield do.Tell(self.leader, answer)
@@ -220,12 +233,12 @@ class Follower:
     # -- how far we are ----------------------------------------------------------------------------
 
     def confirm(self) -> Iterator[do.Action]:
-        """More of our journal is on the disk."""
+        """Ack to the holder, since more of the journal is durable."""
         if self.epoch and self.leader is not None:
             yield self._ack(self.leader)
 
     def commit(self) -> None:
-        """A follower takes the holder's word for what is committed, as far as it has it
+        """Take over the holder's commit position, as far as our own journal is durable
         (RULES.md#r12)."""
         if self.epoch:
             heard = min(self._committed, self._journal.durable)

@@ -1,8 +1,9 @@
 """A failover that an operator forces, when no in-sync member is left to take over (RULES.md#r26,
 RULES.md#i4).
 
-What the lease row's members had and this journal has not is given up by it. So it is refused as
-long as anything says that one of them lives, and only a person can say that a silent one is off.
+It gives up the records that the lease row's members have and this journal lacks. So the core
+refuses it while there is a sign that one of them lives. Only a person can say that a silent node is
+off.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from ha_engine.types import Position
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What a forced failover of this node would give up, as far as it can know.
+    """What a forced failover to this node would give up, as far as this node can know.
 
-    ``last`` is the end of this journal, ``committed`` the highest sequence that this node knows to
-    be committed anywhere, ``in_sync`` who had every committed record, as the row of ``epoch`` says.
+    ``last`` is the end of this journal. ``committed`` is the highest sequence that this node knows
+    to be committed on any node. ``in_sync`` names the other nodes that the row of ``epoch`` lists:
+    they have every committed record.
     """
 
     last: Position
@@ -52,7 +54,7 @@ class Loss:
 
 
 class ForcedFailover:
-    """``peers`` are the other nodes of the group, as the config names them."""
+    """Decides on forced failovers to this node. ``peers`` are the other nodes in the config."""
 
     def __init__(
         self,
@@ -74,7 +76,7 @@ class ForcedFailover:
         return Loss(self._journal.last, committed, row.epoch if row else 0, others)
 
     def why_not(self, now: float, connected: Set[str], confirmed_fenced: Set[str]) -> str | None:
-        """Why it must not be forced here and now; None when it may."""
+        """Why an operator must not force a failover to this node now; None when one may."""
         return (
             self._why_not_by_row()
             or self._who_lives(now, connected)
@@ -97,8 +99,8 @@ class ForcedFailover:
     def _who_lives(self, now: float, connected: Set[str]) -> str | None:
         lease, ttl = self._lease, self._lease.timing.ttl
         still = ttl - (now - lease.still_since)
-        # A promise is no younger than the word that asked for it, and binds no longer
-        # (RULES.md#r16).
+        # This covers promises too: a heartbeat asks for each, and a promise binds for one ttl from
+        # then on (RULES.md#r16).
         if self._follower.heard_within(now, ttl):
             return f"an active was heard in the last {ttl:g} s"
         if lease.row is not None and lease.row.holder is not None and still > 0:
@@ -138,8 +140,11 @@ class ForcedFailover:
     # -- doing it ----------------------------------------------------------------------------------
 
     def ask(self, now: float, event: on.FailoverForced) -> None:
-        """Done with the next answer if that is a read, so that it is decided on what stands there,
-        and while what was said of the others is still so."""
+        """Note the request, and read the row at once.
+
+        The next answer decides, if it is a read: on the current row, and while the operator's
+        confirmation is fresh. Any other answer drops the request.
+        """
         self._asked = event
         self._lease.again_at_once(now)
 
@@ -147,7 +152,7 @@ class ForcedFailover:
         self._asked = None
 
     def after_read(self, now: float, connected: Set[str]) -> do.Action | None:
-        """The acquisition, against the very row that was read; tried once."""
+        """The acquisition of the row that was just read. It is tried once."""
         asked, self._asked = self._asked, None
         if asked is None or self.why_not(now, connected, frozenset(asked.confirmed_fenced)):
             self._begin_anew()
@@ -157,8 +162,12 @@ class ForcedFailover:
         return action
 
     def _begin_anew(self) -> None:
-        """1. An epoch is acquired by force. 2. The process ends before it has signed that in its
-        journal. 3. The next one acquires again, and signs what the operator gave up then."""
+        """Count the next acquisition as forced, if an earlier forced one left no epoch record.
+
+        1. A process acquires an epoch by force. 2. It ends before its journal has the epoch record.
+        3. The next process acquires again. Its epoch record must carry ``forced``, since the
+        operator has given up records.
+        """
         row, tried = self._lease.row, self._lease.high_water.forced
         if row is None or row.epoch != tried or self._journal.is_forced(tried):
             return
@@ -166,7 +175,7 @@ class ForcedFailover:
             self._epoch = self._lease.acquired(None).epoch
 
     def acquired(self, epoch: int) -> bool:
-        """Whether ``epoch``, which is ours now, was acquired by force."""
+        """Whether this node acquired ``epoch`` by force."""
         if epoch == self._epoch:
             self._lease.forces(epoch)
         return epoch == self._epoch

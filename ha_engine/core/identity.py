@@ -1,4 +1,4 @@
-"""Who a node is, as its disk, its config and its start say."""
+"""The identity of a node, from its disk, its config and its start."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who this node is. ``new_group_id`` is used only if the group has no row yet (RULES.md#r6);
-    ``peers`` are the other nodes of the group, as the config names them."""
+    """The identity of this node.
+
+    ``new_group_id`` is for a group that has no row yet (RULES.md#r6). ``peers`` are the other nodes
+    of the group in the config.
+    """
 
     node: str
     process: str

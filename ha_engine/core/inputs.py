@@ -1,4 +1,4 @@
-"""What can happen to a node. Each is a fact that the driver observed, in the past tense."""
+"""The inputs of the core. Each one is a fact that the driver observed, in the past tense."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ha_engine.types import Cut, DatabaseIdentity, Events, LeaseRow, Position
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time went by; arrives several times within the shortest timer."""
+    """Time has passed; arrives at the moment that ``Core.wake_at`` named, or later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +23,9 @@ class LeaseRead:
 
 @dataclass(frozen=True, slots=True)
 class LeaseWritten:
-    """A compare-and-set or the creation of the row succeeded; ``row`` is what now stands there.
+    """A compare-and-set or the creation of the row succeeded; ``row`` is the row as written.
 
-    ``identity`` was asked for behind the write: a failover of the database is noticed by it
-    (RULES.md#r5).
+    ``identity`` shows whether the database failed over around the write (RULES.md#r5).
     """
 
     row: LeaseRow
@@ -35,25 +34,24 @@ class LeaseWritten:
 
 @dataclass(frozen=True, slots=True)
 class LeaseDenied:
-    """A compare-and-set found another row than expected, or a creation came second."""
+    """A compare-and-set found another row than expected, or another node created the row first."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseUnreachable:
-    """A lease request failed or was late: if it was a write, its outcome is unknown
-    (RULES.md#r1)."""
+    """A lease request failed or was late. The outcome of a write is then unknown (RULES.md#r1)."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseChanged:
-    """Somebody says that the row has changed: a hint to read it, nothing more."""
+    """A notification says that the row has changed. It is only a hint to read the row."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventsOffered:
-    """The gate has validated events; only offered while receivers are open."""
+    """The gate has validated events. It offers them only while receivers are open."""
 
     events: Events
     payload: bytes
@@ -68,7 +66,8 @@ class RecordsDurable:
 
 @dataclass(frozen=True, slots=True)
 class HigherEpochSeen:
-    """An authenticated message, a ledger or a row carries an epoch above ours (RULES.md#r14)."""
+    """The node read an epoch above ours at ``where``, for example in a sink's ledger
+    (RULES.md#r14)."""
 
     epoch: int
     where: str
@@ -76,14 +75,14 @@ class HigherEpochSeen:
 
 @dataclass(frozen=True, slots=True)
 class PeerConnected:
-    """A link to ``peer`` is open: who it says it is, of our group, with the same application."""
+    """A link to ``peer`` is open. The sync stage has checked its name, group and application."""
 
     peer: str
 
 
 @dataclass(frozen=True, slots=True)
 class PeerLost:
-    """The link to ``peer`` is gone; what was on its way may have arrived or not."""
+    """The link to ``peer`` is gone. Messages in flight may have arrived or not."""
 
     peer: str
     reason: str
@@ -91,7 +90,7 @@ class PeerLost:
 
 @dataclass(frozen=True, slots=True)
 class PeerSaid:
-    """A message came over the link to ``peer``."""
+    """A message arrived over the link to ``peer``."""
 
     peer: str
     message: Message
@@ -101,7 +100,7 @@ class PeerSaid:
 class QueryProcessGone:
     """No process of the incarnation's session is left (RULES.md#r20).
 
-    ``by_host``: the host ended it, for instance for want of memory, and no batch did
+    ``by_host``: the host ended it, for instance because memory ran out, and no batch did
     (RULES.md#i15).
     """
 
@@ -112,21 +111,21 @@ class QueryProcessGone:
 
 @dataclass(frozen=True, slots=True)
 class QueryProcessAdopted:
-    """The supervisor still runs a query process that an earlier node process asked for."""
+    """The supervisor still runs a query process that an earlier node process started."""
 
     incarnation: str
 
 
 @dataclass(frozen=True, slots=True)
 class QueryProcessAttended:
-    """The query process has started Spark and asks what to run."""
+    """The query process has started Spark and asks which queries to run."""
 
     incarnation: str
 
 
 @dataclass(frozen=True, slots=True)
 class MarkWanted:
-    """Spark finished batch ``after`` of the query and waits for the mark that follows."""
+    """Spark finished batch ``after`` of the query and waits for the next mark."""
 
     query: str
     after: int
@@ -153,7 +152,7 @@ class BatchDigested:
 
 @dataclass(frozen=True, slots=True)
 class RoomChanged:
-    """The disk is nearly full, or no longer (RULES.md#r30)."""
+    """The disk has become nearly full (``room`` is False), or has room again (RULES.md#r30)."""
 
     room: bool
 
@@ -169,12 +168,12 @@ class SinkPublished:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotAsked:
-    """An operator wants a snapshot now."""
+    """An operator asked for a snapshot now."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotEvery:
-    """The config was read again: an interval in seconds, 0 for only those that are asked for."""
+    """The config was read again: the snapshot interval in seconds; 0: only on request."""
 
     interval: float
 
@@ -197,28 +196,31 @@ class SnapshotFailed:
 
 @dataclass(frozen=True, slots=True)
 class RestoreFailed:
-    """No snapshot could be restored; everything is as it was."""
+    """No snapshot could be restored. Journal, outbox and checkpoints are unchanged."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class RevisionsKept:
-    """These visible revisions are kept: where each stands, and the newest mark that says so."""
+    """The database keeps these visible revisions.
+
+    Each is a pair: its position, and the position of the newest mark that ends its batches.
+    """
 
     places: tuple[tuple[Position, Position], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotNotShown:
-    """A draft was complete, and did not become visible."""
+    """A complete draft did not become visible."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class JournalTrimmed:
-    """A base stands for the records up to ``position``."""
+    """A base on disk replaces the records up to ``position``."""
 
     position: Position
 
@@ -239,7 +241,7 @@ class QueryFailed:
 
 @dataclass(frozen=True, slots=True)
 class QueryRefused:
-    """A query must not start, and trying again changes nothing."""
+    """A query must not start, and a retry would not change that."""
 
     query: str
     reason: str
@@ -247,7 +249,7 @@ class QueryRefused:
 
 @dataclass(frozen=True, slots=True)
 class SkipAsked:
-    """An operator gives up the batch at which the query failed."""
+    """An operator asked to give up the batch at which the query failed."""
 
     query: str
     by: str
@@ -255,14 +257,14 @@ class SkipAsked:
 
 @dataclass(frozen=True, slots=True)
 class RetryAsked:
-    """An operator has mended what made the query fail; it is to try the same batch again."""
+    """An operator asked to run the same batch of a failed query again, with its cause repaired."""
 
     query: str
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchoverAsked:
-    """An operator wants ``to``, or any member that can, to be the active."""
+    """An operator asked that ``to`` become the active; None: any member that can."""
 
     to: str | None
     by: str
@@ -270,7 +272,7 @@ class SwitchoverAsked:
 
 @dataclass(frozen=True, slots=True)
 class FailoverForced:
-    """An operator gives up what this journal lacks, and says which nodes are surely off
+    """An operator gives up what this journal lacks, and confirms which nodes are off
     (RULES.md#r26)."""
 
     by: str
@@ -279,7 +281,7 @@ class FailoverForced:
 
 @dataclass(frozen=True, slots=True)
 class StopAsked:
-    """The node shall end; the lease is to be given up first."""
+    """The node must end. It releases its lease first."""
 
 
 Input = (

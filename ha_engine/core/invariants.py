@@ -1,4 +1,4 @@
-"""What must be true after every step, in production too. Numbers are those of docs/RULES.md."""
+"""Check the invariants after every step, in production too. Numbers are those of docs/RULES.md."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def check(core: Core) -> None:
-    """Raises InvariantBroken naming the first one that is not true."""
+    """Check all invariants. Raises InvariantBroken, which names the first that does not hold."""
     for number, said in _broken(core):
         raise InvariantBroken(f"{number} of docs/RULES.md does not hold: {said}")
 
@@ -47,7 +47,7 @@ def _broken_journal(core: Core) -> Iterator[tuple[str, str]]:
         yield "I3", f"committed {committed} over {durable}"
     if durable > last.sequence:
         yield "I8", f"durable {durable} over {last}"
-    # RULES.md#r5: a regressed row may list who had left before what was committed since.
+    # RULES.md#r5: a regressed row may still list a member that left before the newest commits.
     if core.term is None or core.lease.regressed:
         return
     if not core.term.replication.all_have(committed, core.lease.possible):

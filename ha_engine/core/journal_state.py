@@ -1,4 +1,4 @@
-"""How far this node's own journal is. It holds positions, never records."""
+"""The state of this node's own journal: its positions, never its records."""
 
 from __future__ import annotations
 
@@ -13,46 +13,47 @@ class JournalState:
     process."""
 
     def __init__(self, deployment: Deployment, node: str = "") -> None:
-        """``node``: whose it is."""
+        """``node``: the node that owns the journal."""
         self._deployment, self._node = deployment, node
-        # Who wrote the records since the last epoch began.
+        # The node that wrote the records of the last epoch.
         self._writer: str | None = None
-        # Where each epoch in the journal begins; tells how much of it another one shares
-        # (RULES.md#i8).
+        # The first position of each epoch in the journal. The common prefix with another journal
+        # follows from these (RULES.md#i8).
         self.epochs: tuple[Position, ...] = ()
-        # Where an operator forced a failover: what others had committed there is given up
-        # (RULES.md#r26).
+        # The epoch records of forced failovers: what others had committed at or behind one is given
+        # up (RULES.md#r26).
         self._forced: tuple[Position, ...] = ()
-        # Up to there records are no longer kept.
+        # The position of the base: the records up to it are trimmed.
         self.base: Position = ORIGIN
         self.last: Position = ORIGIN
         self.durable = 0
         self.committed = 0
 
     def stand_on(self, base: Base) -> None:
-        """What the records said that are no longer there; all of them were committed."""
+        """Load the base, which replaces the trimmed records; all of these were committed."""
         self.base = self.last = base.position
         self.epochs, self._forced = base.epochs, base.forced
         self.durable = self.committed = base.position.sequence
         self._deployment.stand_on(base)
 
     def as_base(self) -> Base:
-        """What all records so far have said; they must be committed, and needed no more."""
+        """A base for all records so far. They must be committed, and no query may need them."""
         return base_of(self._deployment, Base(self.last, self.epochs, self._forced))
 
     def trimmed(self, position: Position) -> None:
-        """The records up to ``position`` are no longer there."""
+        """Note that the records up to ``position`` are trimmed."""
         self.base = max(self.base, position)
         self._deployment.forget_through(position.sequence)
 
     def restore(self, record: Record) -> None:
-        """Takes in one record that was there at start, in order."""
+        """Replay one record that the journal has at start, in order."""
         self.take(record)
         self.durable = record.position.sequence
         self.committed = max(self.committed, record.committed)
 
     def take(self, record: Record) -> None:
-        """The one place where a record changes what the core knows, at start and at run time."""
+        """Apply one record. No other method changes the core's state from a record, at start or at
+        run time."""
         if record.position.epoch > self.last.epoch:
             self.epochs += (record.position,)
         if isinstance(record.body, EpochStart):
@@ -62,17 +63,17 @@ class JournalState:
         self._deployment.take(record, mine=self._writer == self._node)
 
     def position_at(self, sequence: int) -> Position:
-        """The position of the record ``sequence``, which is not before the base."""
+        """The position of the record ``sequence``, which must not be before the base."""
         epoch = max((s.epoch for s in self.epochs if s.sequence <= sequence), default=0)
         return Position(epoch, sequence)
 
     def has(self, position: Position) -> bool:
-        """Whether it is, or was before it was trimmed, a position of this journal."""
+        """Whether this journal has the record at ``position``, or had it before it was trimmed."""
         return position <= self.last and self.position_at(position.sequence) == position
 
     @property
     def history(self) -> History:
-        """What is here, from the base to the end."""
+        """The history of this journal, from the base to the end."""
         return History(self.base, self.epochs, self.last)
 
     def is_forced(self, epoch: int) -> bool:
@@ -88,7 +89,7 @@ class JournalState:
         return do.AppendRecords((record,))
 
     def written(self, sequence: int) -> bool:
-        """Whether more is durable than before."""
+        """Note that records up to ``sequence`` are durable; True if that is more than before."""
         more = sequence > self.durable
         self.durable = max(self.durable, sequence)
         return more

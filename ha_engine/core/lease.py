@@ -1,6 +1,6 @@
-"""The arithmetic of the lease: when to read, when to acquire, when to renew, how long to act.
+"""The arithmetic of the lease: when to read, acquire and renew, and how long this node may act.
 
-Pure, and about this node alone. It never decides what a role change means; ``core`` does.
+It is pure and covers this node alone. ``core`` decides which role follows from it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from ha_engine.core.high_water import HighWater
 from ha_engine.types import DatabaseIdentity, Holder, LeaseRow, Member
 
 EPOCHS_SKIPPED = 1000
-"""More than a database can have lost: two holders of one epoch would write two histories of it."""
+"""More epochs than a database can have lost. If a forced failover took an epoch that existed in the
+lost writes, two holders of one epoch would write two histories."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseTiming:
-    """All in seconds. The config refuses renew_interval + 2 * db_timeout > ttl - margin."""
+    """Times in seconds. The config refuses renew_interval + 2 * db_timeout > ttl - margin."""
 
     ttl: float
     renew_interval: float
@@ -25,62 +26,63 @@ class LeaseTiming:
 
 
 class Lease:
-    """What this node knows of the row, and since when, on its own clock."""
+    """This node's knowledge of the lease row. All times are on its own clock."""
 
     def __init__(
         self, me: Holder, member: Member, timing: LeaseTiming, high_water: HighWater
     ) -> None:
         self.me, self.member, self.timing, self.high_water = me, member, timing, high_water
         self.row: LeaseRow | None = None
-        # RULES.md#r5, RULES.md#r6: the newest row that this node knows of, if it is this process's
-        # own.
+        # RULES.md#r5, RULES.md#r6: the newest row that this node has seen, if it names this process
+        # as the holder.
         self.held: LeaseRow | None = None
-        # RULES.md#r15: the last epoch of this process that is over. A row that lost writes may name
-        # it yet.
+        # RULES.md#r15: the last epoch of this process that is over. A row that lost writes may
+        # still name it.
         self.ended = 0
         self.identity: DatabaseIdentity | None = None
         self.read_once, self.read_at = False, -math.inf
-        # RULES.md#i2, RULES.md#r4: taken on this node's clock before the request was sent, never
-        # after its reply.
+        # RULES.md#i2, RULES.md#r4: this node's clock before it sent the request, never after the
+        # reply.
         self.sent_at: float | None = None
-        # RULES.md#r1: what the write in flight would make of the row, and writes of unknown
-        # outcome.
+        # RULES.md#r1: the row that the write in flight would leave, and those of writes with an
+        # unknown outcome.
         self._in_flight: LeaseRow | None = None
         self._unresolved: tuple[LeaseRow, ...] = ()
         self._tried_before = high_water.tried
-        # What ``possible`` was worked out from, and what it came to: every step asks for it.
+        # A cache of ``possible``, since every step asks for it: its inputs and its result.
         self._known: tuple[LeaseRow | None, ...] = ()
         self._possible: frozenset[Member] = frozenset()
-        # The last call had no answer, or a holder's last write: promises have to do (RULES.md#i12).
+        # The last call had no answer, or the holder's last write had none: it needs promises
+        # (RULES.md#i12).
         self.failing = self._write_failed = False
         self.next_at = -math.inf
         self.safe_until = -math.inf
-        # RULES.md#r4: since when the row has stood still for this process.
+        # RULES.md#r4: since when this process has seen the row unchanged.
         self.still_since = math.inf
-        # RULES.md#r16: until when this node has promised to acquire nothing, but on release of that
-        # epoch.
+        # RULES.md#r16: until when this node has promised not to acquire, except on a release of
+        # that epoch.
         self._promised_until, self._promised_epoch = -math.inf, 0
 
     # -- requests ----------------------------------------------------------------------------------
 
     def due(self, now: float) -> bool:
-        """One request at a time, one each ``renew_interval``."""
+        """Whether to send a request: one at a time, one each ``renew_interval``."""
         return now >= self.wake_at
 
     @property
     def wake_at(self) -> float:
-        """When the next request is due; the answer to the one in flight comes first."""
+        """When the next request is due; infinite while one is in flight."""
         return self.next_at if self.sent_at is None else math.inf
 
     @property
     def idle(self) -> bool:
-        """No request is in flight, and what stands there is known: a write may go out."""
+        """Whether a write may go out: no request is in flight, and the row has been read."""
         return self.sent_at is None and self.read_once
 
     def sent(
         self, now: float, wanted: LeaseRow | None = None, over: LeaseRow | None = None
     ) -> None:
-        """A request goes out; if it writes, then ``wanted`` in place of ``over``."""
+        """Note a request that goes out; a write replaces the row ``over`` by ``wanted``."""
         self.sent_at, self.next_at = now, now + self.timing.renew_interval
         self._in_flight, self._tried_before = wanted, self.high_water.tried
         if wanted is not None and self._is_ours(wanted) and wanted.epoch > self.high_water.epoch:
@@ -92,16 +94,16 @@ class Lease:
     # -- outcomes ----------------------------------------------------------------------------------
 
     def saw(self, now: float, row: LeaseRow | None, identity: DatabaseIdentity) -> None:
-        """A read tells what stands there; it never extends safe_until (RULES.md#r1)."""
+        """Note the row that a read returned; it never extends safe_until (RULES.md#r1)."""
         self.read_once, self.read_at, self.identity = True, self.sent_at or now, identity
         self._remember(now, row)
         if row is not None and not self.moved:
-            # A later version stands there: a write that expected an earlier one fails
-            # (RULES.md#r1). Behind a failover of the database it may be that write, and what
-            # followed from it is lost.
+            # A write that expected an earlier version than the row's can no longer take effect
+            # (RULES.md#r1). After a failover of the database this proves nothing: the row may be
+            # the result of that write, and the later writes are lost.
             self._unresolved = tuple(w for w in self._unresolved if _stamp(w) > _stamp(row))
             self.high_water = self.high_water.resolved_by(row)
-        # Nobody waits for a poll once a silent holder's ttl is over.
+        # Read again exactly when a silent holder's ttl is over, not at the next poll.
         takeover = self.takeover_at
         if takeover is not None and takeover > now:
             self.next_at = min(self.next_at, takeover)
@@ -109,7 +111,7 @@ class Lease:
         self.failing = self.mine and self._write_failed
 
     def wrote(self, now: float, row: LeaseRow, identity: DatabaseIdentity) -> None:
-        """A write of ours succeeded: the one thing that extends safe_until (RULES.md#i2)."""
+        """Note that a write of ours succeeded; nothing else extends safe_until (RULES.md#i2)."""
         assert self.sent_at is not None
         self.identity = identity
         self._remember(now, row)
@@ -121,15 +123,18 @@ class Lease:
         self.failing = self._write_failed = False
 
     def denied(self) -> None:
-        """Another row stands there; it is to be read before the next write (RULES.md#r1). What was
-        tried takes no effect, so it forbids no promise (RULES.md#r16)."""
+        """Note that the database refused a write, since its row is another than expected.
+
+        The next request reads that row (RULES.md#r1). The refused write never takes effect, so this
+        node may promise again (RULES.md#r16).
+        """
         self.read_once = False
         self.high_water = replace(self.high_water, tried=self._tried_before)
         self._answered()
         self.failing = self._write_failed = False
 
     def unknown(self) -> None:
-        """No answer in time: a write may take effect now, later or never (RULES.md#r1)."""
+        """Note a missing answer: a write may take effect now, later or never (RULES.md#r1)."""
         if self._in_flight is not None:
             self._write_failed = True
             if self._in_flight not in self._unresolved:
@@ -142,8 +147,8 @@ class Lease:
         self.sent_at, self._in_flight = None, None
 
     def heard_of(self, epoch: int) -> None:
-        """RULES.md#r14: a record, ledger or message carries ``epoch``; a row below it is a
-        regressed one."""
+        """Note the epoch of a record, ledger or message; a row below it is regressed
+        (RULES.md#r14)."""
         if epoch > self.high_water.epoch:
             self.high_water = replace(self.high_water, epoch=epoch, version=0)
 
@@ -158,8 +163,8 @@ class Lease:
             self.high_water = replace(
                 self.high_water, epoch=row.epoch, version=row.version, identity=self.identity
             )
-            # RULES.md#r5: who changes a row of a lost branch, an operator perhaps, knows less than
-            # we do.
+            # RULES.md#r5: after a failover of the database an operator, for example, may change a
+            # row that lost our last write. The row that this process wrote is newer: keep it.
             same = self.held is not None and self.held.epoch == row.epoch
             if not (same and self.mine and self.moved):
                 self.held = row if self.mine else None
@@ -168,16 +173,20 @@ class Lease:
 
     @property
     def mine(self) -> bool:
-        """This process holds the lease by that row, or will once a write of it succeeds
-        (RULES.md#r1)."""
+        """Whether the row names this process as the holder of an epoch that is not over.
+
+        If the reply to the acquisition was lost, it acts only after a write succeeds (RULES.md#r1).
+        """
         row = self.row
         return row is not None and row.holder == self.me and row.epoch > self.ended
 
     @property
     def regressed(self) -> bool:
-        """The database lost writes (RULES.md#r5): the row is older than one that this node has
-        read, or it was written before a failover of the database that its holder has not written
-        after."""
+        """Whether the database may have lost writes of the row (RULES.md#r5).
+
+        Either the row is older than one that this node has read, or the database has failed over
+        since the holder wrote it.
+        """
         row = self.row
         if row is None:
             return False
@@ -185,8 +194,11 @@ class Lease:
 
     @property
     def _is_as_written(self) -> bool:
-        """The row lists whom this holder listed last. 1. It removes P. 2. The database fails over
-        and loses that. 3. An operator's pause gives the row the version that was lost."""
+        """Whether the row lists the same members as this holder's own last write.
+
+        The version does not prove that. 1. The holder removes P. 2. The database fails over and
+        loses that write. 3. An operator's pause gives the row the version of the lost write.
+        """
         row, held = self.row, self.held
         if row is None or held is None or not self.mine:
             return False
@@ -194,19 +206,25 @@ class Lease:
 
     @property
     def moved(self) -> bool:
-        """The database has failed over, and nobody has written the row since."""
+        """Whether the database has failed over and no holder has written the row since."""
         row = self.row
         return row is not None and row.identity not in (None, self.identity)
 
     def is_doubtful(self, now: float, authority_ends: float) -> bool:
-        """Past this holder's authority another may have acquired, and a failover of the database
-        lost that: the row must not be written as if it were the newest (RULES.md#r5)."""
-        sole = self.possible == {self.member}  # from whose row nobody else acquires
+        """Whether another node may have acquired in writes that the database lost.
+
+        That is possible after a failover of the database, once this holder's authority is over. The
+        holder must not write the row then as if it were the newest (RULES.md#r5).
+        """
+        sole = self.possible == {self.member}  # then no other node can have acquired
         return self.mine and self.moved and now >= authority_ends and not sole
 
     def must_read(self, now: float, authority_ends: float) -> bool:
-        """Whether the holder's next request is a read; a write past its authority might succeed
-        where another's was lost (RULES.md#r5)."""
+        """Whether the next request is a read.
+
+        Past its authority a holder's write might succeed on a row from which the database lost
+        another node's write (RULES.md#r5).
+        """
         if not self.mine or not self.read_once or self.regressed:
             return True
         late = now >= authority_ends and self.read_at < authority_ends
@@ -214,7 +232,7 @@ class Lease:
 
     @property
     def possible(self) -> frozenset[Member]:
-        """RULES.md#r1: whom the row lists as in sync, after any outcome of what is not resolved."""
+        """The members that any outcome of the unresolved writes lists as in sync (RULES.md#r1)."""
         known = (self.held, self.row, self._in_flight, *self._unresolved)
         if known != self._known:
             ours = [row for row in known if row is not None and self._is_ours(row)]
@@ -227,8 +245,10 @@ class Lease:
 
     @property
     def alone(self) -> bool:
-        """The only in-sync member, by its own write: nobody else can acquire (RULES.md#r3,
-        RULES.md#r15)."""
+        """Whether this process is the only in-sync member, by its own confirmed write.
+
+        Then no other node can acquire (RULES.md#r3, RULES.md#r15).
+        """
         confirmed = self.mine and self.safe_until > -math.inf
         return confirmed and self.held is not None and self.possible == {self.member}
 
@@ -238,25 +258,30 @@ class Lease:
         return math.inf if self.alone else self.safe_until
 
     def may_rewrite(self, authority_ends: float, now: float) -> bool:
-        """RULES.md#r5, RULES.md#r6: the row was lost, and nobody can hold a higher epoch than this
-        process does."""
+        """Whether this holder may write a lost or regressed row again (RULES.md#r5, RULES.md#r6).
+
+        It may if no other node can hold a higher epoch than this process does.
+        """
         held, lost = self.held, self.row is None or self.regressed
         if held is None or not lost or self.safe_until == -math.inf:
             return False
-        # A write without an answer may have listed another, who acquired before it was lost
-        # (RULES.md#r1).
+        # A write without an answer may have listed another member, which acquired before the
+        # database lost both writes (RULES.md#r1).
         newest = [held, *(row for row in self._unresolved if self._is_ours(row))]
         alone = all(row.in_sync == (self.member,) for row in newest)
         return alone or now < authority_ends
 
     def may_acquire(self, now: float) -> bool:
-        """RULES.md#r3, RULES.md#r4, RULES.md#r7: in-sync, not paused, and released to us or still
-        for a whole ttl."""
+        """Whether this node may acquire the lease now (RULES.md#r3, RULES.md#r4, RULES.md#r7).
+
+        It is in sync, failover is not paused, and the row was released to it or has been unchanged
+        for a whole ttl.
+        """
         return self.takeover_at is not None and now >= self.takeover_at
 
     @property
     def takeover_at(self) -> float | None:
-        """When the row may be acquired from if it stays as it is; None: never."""
+        """When this node may acquire from the row if the row does not change; None: never."""
         row = self.row
         if row is None or self.regressed or row.paused or self.member not in row.in_sync:
             return None
@@ -266,7 +291,7 @@ class Lease:
 
     @property
     def active_url(self) -> str | None:
-        """The URL at which another node takes events, as the row says."""
+        """The URL at which another node takes events, by the row; None if there is none."""
         row = self.row
         if row is None or row.holder is None or row.holder.node == self.me.node:
             return None
@@ -274,18 +299,20 @@ class Lease:
 
     @property
     def protected(self) -> bool:
-        """Whether a second member is in sync, as far as the row that was read last tells."""
+        """Whether a second member is in sync, by the row as last read or written."""
         row = self.row
         return row is not None and len(row.in_sync) > 1 and row.holder is not None
 
     # -- promises to a holder that cannot reach the database ---------------------------------------
 
     def promise(self, now: float, epoch: int) -> bool:
-        """RULES.md#r16: to acquire nothing for a ttl, except on release of ``epoch``. False: it
-        cannot.
+        """Promise to acquire nothing for a ttl, except on a release of ``epoch`` (RULES.md#r16).
 
-        1. A process acquires, and hears no answer. 2. It ends, and the database goes away. 3. The
-        next process promises the old holder, who goes on under an epoch that is over."""
+        False if this node must not promise, since it may have acquired a higher epoch:
+
+        1. A process tries to acquire and gets no answer. 2. It ends, and the database goes down.
+        3. The next process promises to the old holder, which then acts under an epoch that is over.
+        """
         if self.high_water.epoch != epoch or self.high_water.tried[0] > epoch:
             return False
         self._promised_until, self._promised_epoch = now + self.timing.ttl, epoch
@@ -297,8 +324,8 @@ class Lease:
         return LeaseRow(group_id, self.me, 1, 1, (self.member,), advertise, identity=self.identity)
 
     def acquired(self, advertise: str | None) -> LeaseRow:
-        """RULES.md#r3: the new holder is the only in-sync member until its whole journal is
-        committed."""
+        """The row of an acquisition. It lists the new holder alone, until the new holder has
+        committed its whole journal (RULES.md#r3)."""
         assert self.row is not None
         return replace(
             self.row,
@@ -312,7 +339,10 @@ class Lease:
         )
 
     def forced_anew(self, group_id: str, advertise: str | None) -> LeaseRow:
-        """RULES.md#r26: where the row itself is lost, far above what it may have been."""
+        """The row of a forced failover where the row is lost (RULES.md#r26).
+
+        Its epoch is far above any that the lost row may have had.
+        """
         known = self.high_water
         return replace(
             self.first_row(group_id, advertise),
@@ -321,15 +351,17 @@ class Lease:
         )
 
     def forced(self, advertise: str | None) -> LeaseRow:
-        """RULES.md#r26: as acquired; above a row that lost writes, far above what these may have
-        had."""
+        """The row of a forced failover over an existing row (RULES.md#r26).
+
+        Over a row that lost writes, its epoch is far above any that those writes may have had.
+        """
         row = self.acquired(advertise)
         skipped = EPOCHS_SKIPPED if self.regressed else 0
         return replace(row, epoch=row.epoch + skipped)
 
     def rewritten(self) -> LeaseRow:
-        """RULES.md#r5, RULES.md#r6: our row again, above everything that was read, so that no older
-        one passes."""
+        """This holder's own row again, with an epoch above every one read, so that no older row
+        counts (RULES.md#r5, RULES.md#r6)."""
         assert self.held is not None
         return replace(
             self.held,
@@ -350,7 +382,8 @@ class Lease:
         )
 
     def released(self, successor: str | None) -> LeaseRow:
-        """Everybody in sync stays so: what is committed is on each of them (RULES.md#r3)."""
+        """The row of a release. It keeps the in-sync list, since each of these members has all that
+        is committed (RULES.md#r3)."""
         assert self.row is not None
         return replace(
             self.row,

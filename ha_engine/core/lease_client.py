@@ -1,7 +1,7 @@
-"""The conversation with the group's row: what to ask next, and what an answer means.
+"""Choose the next request to the group's lease row, and interpret the answers.
 
-``Lease`` does the arithmetic; here is what follows from it. A question or an answer leads to one
-action, or to a verdict, which ``core`` carries out.
+``Lease`` does the arithmetic. Each request or answer leads to one action or one verdict, which
+``core`` carries out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HOW_TO_CHOOSE = (
 
 
 class Heard(Enum):
-    """What an answer changed: the row was read, this node has written it, or no more is known."""
+    """The effect of an answer: this node has read the row, has written it, or learned nothing."""
 
     READ = "read"
     WRITTEN = "written"
@@ -30,18 +30,19 @@ class Heard(Enum):
 
 
 class LeaseClient:
-    """``group_id`` is None until the first epoch of a new journal (RULES.md#r6)."""
+    """The requests of one node. ``group_id`` is None until a new journal is bound to a group
+    (RULES.md#r6)."""
 
     def __init__(
         self, lease: Lease, group_id: str | None, new_group_id: str, advertise: str | None
     ) -> None:
         self.lease, self.group_id = lease, group_id
         self._new_group_id, self._advertise = new_group_id, advertise
-        # RULES.md#i2: from the moment a release is sent, this node counts as no holder.
+        # RULES.md#i2: from the moment it sends a release, this node does not count as the holder.
         self.releasing = False
 
     def bind(self, group_id: str) -> Iterator[do.Action]:
-        """RULES.md#r6: the journal belongs to the group with whose holder it first agrees."""
+        """Bind a new journal to the group of the first holder that it matches (RULES.md#r6)."""
         if self.group_id is None:
             self.group_id = group_id
             yield do.BindGroup(group_id)
@@ -49,7 +50,7 @@ class LeaseClient:
     def request(
         self, now: float, in_sync: tuple[Member, ...] | None, authority_ends: float
     ) -> do.Action:
-        """The next call: the holder renews and says who is in sync, the others read."""
+        """The next call: the holder renews and lists the in-sync members, the others read."""
         lease = self.lease
         if in_sync is None or lease.must_read(now, authority_ends):
             lease.sent(now)
@@ -71,7 +72,7 @@ class LeaseClient:
                 self.lease.wrote(now, row, identity)
                 return Heard.WRITTEN
             case on.LeaseWritten() | on.DatabaseUnreachable():
-                # RULES.md#r5: a write around which the database failed over may be lost by now.
+                # RULES.md#r5: the database failed over around this write and may have lost it.
                 self.lease.unknown()
             case on.LeaseDenied():
                 self.lease.denied()
@@ -84,7 +85,8 @@ class LeaseClient:
         return self._write(now, self.lease.row, self.lease.released(successor), why)
 
     def force(self, now: float, by: str) -> tuple[do.Action, int]:
-        """RULES.md#r26: acquires against what was read last; the epoch that this would begin."""
+        """Acquire over the row that was read last, and return the epoch that would begin
+        (RULES.md#r26)."""
         row, why = self.lease.row, f"failover forced by {by}"
         if row is None:
             group_id = self.group_id or self._new_group_id
@@ -96,13 +98,16 @@ class LeaseClient:
     def read_as_holder(
         self, now: float, epoch: int, authority_ends: float, *, stopping: bool
     ) -> Outcome | None:
-        """Proof of another holder or epoch demotes; a lost or older row does not (RULES.md#r5,
-        RULES.md#r15)."""
+        """Decide after a read by the holder.
+
+        Proof of another holder or a higher epoch demotes. A lost or older row does not
+        (RULES.md#r5, RULES.md#r15).
+        """
         row, lease = self.lease.row, self.lease
         if self.is_foreign(row):
             return Stop(self._foreign())
         if row is not None and row.epoch > epoch:
-            return _lost(row)  # RULES.md#r14: on whatever timeline it stands
+            return _lost(row)  # RULES.md#r14: on any timeline of the database
         if lease.may_rewrite(authority_ends, now) and not stopping:
             return self._rewrite(now)
         if row is None or lease.regressed or lease.is_doubtful(now, authority_ends):
@@ -116,14 +121,15 @@ class LeaseClient:
         return None
 
     def read_as_other(self, now: float, *, new: bool) -> Outcome | None:
-        """``new``: the journal is empty, and this node knows of no epoch (RULES.md#r6)."""
+        """Decide after a read by a node that holds no epoch. ``new``: its journal is empty
+        (RULES.md#r6)."""
         row, lease = self.lease.row, self.lease
         if self.is_foreign(row):
             return Stop(self._foreign())
         if row is None:
             return self._create(now, new and self.group_id is None)
         if lease.mine and not lease.regressed:
-            # An acquire of ours whose reply was lost (RULES.md#r1): only a write gives authority.
+            # We acquired and the reply was lost (RULES.md#r1). Only a write gives authority.
             lease.again_at_once(now)
             return None
         if lease.may_acquire(now):
@@ -140,7 +146,7 @@ class LeaseClient:
         return do.CreateLease(row, why)
 
     def _create(self, now: float, new: bool) -> Outcome:
-        """RULES.md#r6: only a node that knows of no earlier epoch makes the group's first row."""
+        """Create the group's first row; only a node that has seen no epoch does (RULES.md#r6)."""
         if not new or self.lease.high_water.epoch > 0:
             return Wait(
                 "the database has no lease row but this node's journal belongs to a group; either "
@@ -149,8 +155,10 @@ class LeaseClient:
         return self._make(now, self.lease.first_row(self._new_group_id, self._advertise))
 
     def _rewrite(self, now: float) -> do.Action:
-        """RULES.md#r5, RULES.md#r6: what the database lost is put back one epoch higher, and that
-        epoch promoted."""
+        """Write the row that the database lost again, one epoch higher (RULES.md#r5, RULES.md#r6).
+
+        This node then promotes under that epoch.
+        """
         before, wanted = self.lease.row, self.lease.rewritten()
         if before is not None:
             return self._write(now, before, wanted, "the database had lost writes")
@@ -179,7 +187,7 @@ def _changed(before: tuple[Member, ...], after: tuple[Member, ...]) -> str:
 
 
 def _why_not(lease: Lease, now: float) -> str:
-    """One sentence for status and log while this node cannot become the holder."""
+    """One sentence for status and log: why this node cannot become the holder now."""
     row = lease.row
     if row is None:
         return "the database has not answered yet"

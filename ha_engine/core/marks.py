@@ -1,8 +1,8 @@
-"""Where each query cuts its micro-batches, and how far each batch has come.
+"""Decide where each query cuts its micro-batches, and track how far each batch is.
 
-A mark is planned when the query asks for one and there is committed input that no mark covers yet;
-or, when input pauses, as a *tick*: an empty batch that lets Spark act on the watermark of the batch
-before. Under load the batch grows up to the limit; it is never held back to fill.
+``QueryMarks`` plans a mark when the query asks for one and there is committed input that no mark
+covers yet. When input pauses it plans a *tick*: an empty batch that lets Spark act on the watermark
+of the batch before. Under load the batch grows up to the limit, but it never waits to fill.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class QueryMarks:
     ) -> None:
         self.query, self.streams, self.sinks, self.limits = query, streams, sinks, limits
         self.initial = Mark(query, 0, 0)
-        # The mark before those that are kept one by one.
+        # The mark before the first of those that this object keeps one by one.
         self.before = self.initial
         # The newest mark in the journal, committed or not.
         self.last = self.initial
-        # Marks that a snapshot brought, and the journal does not have yet.
+        # Marks from a restored snapshot whose records the journal does not have yet.
         self.unwritten: list[Mark] = []
         self._throughs = array("Q")
         self._sequences = array("Q")
@@ -52,30 +52,30 @@ class QueryMarks:
         self.kept = OutboxUsage()
         self.admitted = 0
         self.published: dict[str, int] = dict.fromkeys(sinks, 0)
-        # Of every sink that a record names, whether the application still has it or not.
+        # The published batch of every sink that a record names, also of removed sinks.
         self.recorded: dict[str, int] = {}
         self._published_uncommitted: deque[tuple[int, Published]] = deque()
         self._published_committed: dict[str, int] = dict.fromkeys(sinks, 0)
         self.wanted: int | None = None
-        # The highest batch that Spark has behind it, by the word of the process that runs now.
+        # The highest batch that the current query process has admitted or finished.
         self.passed: int | None = None
-        # The highest batch that Spark has committed, by the word of the same.
+        # The highest batch that Spark has committed, as the current query process reported it.
         self.finished: int | None = None
         self._pace = Pace(limits.min_batch_interval, limits.idle_batch_interval)
-        # RULES.md#r26: whose ledger has yet to tell how far the history went that was given up, and
-        # how far each did. Empty batches lead up to there.
+        # RULES.md#r26: the sinks whose ledger has not answered since a history was given up, and
+        # the batch in each ledger that has. Empty batches lead up to the highest.
         self.unheard: set[str] = set()
         self._given_up: dict[str, int] = {}
 
     # -- what the journal says ---------------------------------------------------------------------
 
     def restart_at(self, initial: Mark) -> None:
-        """An application record starts the query's state anew after ``initial``.
+        """Restart the query's state behind ``initial``, as an application record says.
 
-        Marks that were planned after it stand: the new version runs the same batches.
+        Later marks remain: the new version runs the same batches.
         """
         if initial.number < self.before.number:
-            # Those that the new version would run are trimmed here: its state cannot be made.
+            # Marks that the new version would run are trimmed here, so nothing can make its state.
             self.initial = initial
             return
         kept = initial.number - self.before.number
@@ -86,14 +86,16 @@ class QueryMarks:
         self._uncut.drop_through(initial.through)
 
     def may_have_run(self, since: int) -> bool:
-        """Whether a batch ran on the state that the record ``since`` began: one that was cut later
-        may have run on another node."""
+        """Whether a batch may have run on the state that the record ``since`` began.
+
+        A batch that was cut later may have run on another node.
+        """
         if self.admitted > self.initial.number:
             return True
         return self.last != self.initial and self.record_of(self.last.number) > since
 
     def mark_at(self, number: int) -> Mark:
-        """The mark ``number``, which is the one before those that are kept, or a later one."""
+        """The mark ``number``: ``before``, or one of those that are kept one by one."""
         if number == self.before.number:
             return self.before
         return Mark(self.query, number, self._throughs[number - 1 - self.before.number])
@@ -104,11 +106,14 @@ class QueryMarks:
 
     @property
     def events_uncut(self) -> int:
-        """Events in the journal that no batch of the query has yet."""
+        """The number of events in the journal that no batch of the query has yet."""
         return self._uncut.events
 
     def saw_mark(self, sequence: int, mark: Mark) -> None:
-        """Takes in the mark whose record is ``sequence``; a snapshot may have brought it before."""
+        """Apply the mark whose record is ``sequence``.
+
+        A restored snapshot may have brought it already. Raises InvariantBroken on a gap.
+        """
         if mark.number <= self.before.number and mark.through <= self.before.through:
             self.unwritten = [one for one in self.unwritten if one != mark]
             return
@@ -130,10 +135,10 @@ class QueryMarks:
             self._published_uncommitted.append((sequence, published))
 
     def published_committed(self, committed: int) -> int:
-        """The batch that every sink has, as far as committed records tell (RULES.md#r25).
+        """The newest batch that every sink has, by committed records (RULES.md#r25).
 
-        Nothing records that a query without sinks came on but its next mark, which it asks for
-        after the batch before.
+        A query without sinks has no such records. It asks for its next mark after it has run the
+        batch before, so that batch counts.
         """
         if not self.sinks:
             marks_committed = bisect_right(self._sequences, committed)
@@ -145,22 +150,26 @@ class QueryMarks:
 
     @property
     def published_through(self) -> int:
-        """The batch that every sink has; without sinks, the one before the last mark's."""
+        """The newest batch that every sink has; without sinks, the one before the last mark's."""
         before_last = max(self.initial.number, self.last.number - 1)
         return min(self.published.values(), default=before_last)
 
     def history_was_given_up(self) -> None:
-        """RULES.md#r26: a sink may have batches with numbers that this journal has yet to reach."""
+        """Wait for every ledger: a sink may have batches with numbers above those of this journal
+        (RULES.md#r26)."""
         self.unheard = set(self.sinks)
 
     def ledger_says(self, sink: str, batch: int) -> None:
-        """How far the ledger of ``sink`` has come, planned here or not."""
+        """Note the batch in the ledger of ``sink``, whether this journal has its mark or not."""
         if sink in self.unheard:
             self.unheard.discard(sink)
             self._given_up[sink] = batch
 
     def numbers_passed(self) -> list[Published]:
-        """Once: what the ledgers have of the given up numbers, when these are behind us."""
+        """Published records for the given up numbers, once all batches up to them are admitted.
+
+        They are returned once.
+        """
         if self.unheard or self.admitted < self._given_up_through:
             return []
         ahead, self._given_up = self._given_up, {}
@@ -173,13 +182,14 @@ class QueryMarks:
 
     @property
     def ledger_end_max(self) -> float:
-        """The highest batch that a ledger can have; infinite while nobody knows (RULES.md#r26)."""
+        """The highest batch that a ledger can have; infinite while a ledger has not answered
+        (RULES.md#r26)."""
         return math.inf if self.unheard else max(self.last.number, self._given_up_through)
 
     # -- records that are no longer there ---------------------------------------------------------
 
     def stand_on(self, base: QueryBase) -> None:
-        """What the records said before the first that will be taken in."""
+        """Load from the base what the trimmed records said about the query."""
         self.initial, self.before, self.unwritten = base.initial, base.last, [*base.ahead]
         self.last = base.last
         self.admitted = base.last.number
@@ -189,11 +199,11 @@ class QueryMarks:
             self.published[sink] = self._published_committed[sink] = self.recorded.get(sink, 0)
 
     def record_of(self, number: int) -> int:
-        """The sequence of the record of a mark that is kept one by one."""
+        """The sequence of the record of mark ``number``, one of those that are kept."""
         return self._sequences[number - 1 - self.before.number]
 
     def ending_at(self, through: int) -> int | None:
-        """The batch that ends at ``through``; None while there is none."""
+        """The batch that ends at ``through``; None without one."""
         index = bisect_left(self._throughs, through)
         if index == len(self._throughs) or self._throughs[index] != through:
             return None
@@ -201,14 +211,17 @@ class QueryMarks:
 
     @property
     def need(self) -> int:
-        """The sequence behind which Spark may read again; where it stands is known once it asks."""
+        """The sequence after which Spark may still read.
+
+        Spark's own position is known once it asks for a mark.
+        """
         finished = self.finished
         if finished is None or finished > self.last.number:
             return self.before.through
         return self.mark_at(max(finished, self.before.number)).through
 
     def forget_through(self, sequence: int) -> None:
-        """The marks up to there are asked for no more, since every query is past them."""
+        """Drop the marks up to ``sequence``: every query is past them, so no query asks again."""
         count = bisect_right(self._sequences, sequence)
         if count:
             self.before = self.mark_at(self.before.number + count)
@@ -217,11 +230,11 @@ class QueryMarks:
     # -- batches -----------------------------------------------------------------------------------
 
     def restore_floor(self, first_kept: int | None, left: int) -> int:
-        """The batch behind which the outbox goes on: ``first_kept`` is the lowest that it has, and
-        ``left`` the highest that has left it.
+        """Set and return the floor at start: the outbox has only batches behind it.
 
-        Nothing is concluded from what the journal calls published: a member may have yet to run
-        it. A sink that no record names begins at the floor.
+        ``first_kept`` is the lowest batch that the outbox has, and ``left`` the highest that has
+        left it. Published records do not count here, since this node may not have run those batches
+        yet. A sink that no record names begins at the floor.
         """
         floor = max(left, self.initial.number) if first_kept is None else first_kept - 1
         self.admitted = max(self.admitted, floor)
@@ -235,36 +248,44 @@ class QueryMarks:
 
     @property
     def _lacks_numbers(self) -> bool:
-        """Whether its state begins behind batches that will never come out here."""
+        """Whether its state begins behind batches that this node will never run."""
         return self.kept.last < self.initial.number
 
     @property
     def waits_for_outbox(self) -> bool:
-        """Until that goes on without them (RULES.md#r19); not on the way to a given up history
-        (RULES.md#r26)."""
+        """Whether the query waits until the outbox passes those batches (RULES.md#r19).
+
+        False while empty batches lead up to the numbers of a given up history (RULES.md#r26).
+        """
         return self._lacks_numbers and not self.unheard and not self._given_up
 
     def pass_numbers(self) -> int | None:
-        """Once: the batch behind which the outbox goes on, when all that it has is published."""
+        """The batch behind which the outbox continues, once all that it has is published.
+
+        It is returned once, None otherwise.
+        """
         if not self._lacks_numbers or self.kept.backlog[0]:
             return None
         self._begin_behind(self.initial.number)
         return self.initial.number
 
     def start_after(self, sink: str) -> int:
-        """Where ``sink`` begins when its ledger has no row: at no batch later than it had."""
+        """The batch behind which ``sink`` begins if its ledger has no row.
+
+        It is no later than the batch that records say the sink has.
+        """
         begins = self.initial.number if self._lacks_numbers else self.kept.floor
         return min(begins, self.recorded.get(sink, begins))
 
     def asked(self, now: float, after: int) -> None:
-        """Spark has finished batch ``after`` and waits for the mark that follows."""
+        """Note that Spark has finished batch ``after`` and waits for the next mark."""
         if after == self.last.number:
             self._pace.ended(now, after)
         self.wanted, self.passed = after, max(self.passed or 0, after)
         self.finished = max(self.finished or 0, after)
 
     def ended(self) -> None:
-        """Nobody waits for a mark, and how far the next process is, it will tell."""
+        """Forget the process that ended; the next one reports its own position."""
         self.wanted = self.passed = self.finished = None
 
     def saw_admitted(self, number: int, rows: int, size: int) -> None:
@@ -278,18 +299,19 @@ class QueryMarks:
         self._enter_outbox(number, rows, size)
 
     def restore_admitted(self, number: int, rows: int, size: int) -> None:
-        """A batch that lies in the outbox at start; older than ``initial`` after a reset."""
+        """Note a batch that the outbox has at start; it may be older than ``initial`` after a
+        reset."""
         self._enter_outbox(number, rows, size)
 
     def _enter_outbox(self, number: int, rows: int, size: int) -> None:
-        # Data that yields nothing still moves the watermark; only a tick without rows is the end.
+        # Data without output rows still moves the watermark. Only a tick without rows is the end.
         self._pace.quiet = rows == 0 and self._is_tick(number)
         self.admitted = max(self.admitted, number)
         self.kept.add(number, size)
 
     @property
     def settled(self) -> bool:
-        """Everything that the events so far yield is in every sink: only new ones bring more."""
+        """Whether every sink has all output of the events so far: only new events bring more."""
         number = self.last.number
         return (
             not self.events_uncut
@@ -306,7 +328,7 @@ class QueryMarks:
     # -- planning ----------------------------------------------------------------------------------
 
     def answer(self, committed: int) -> Mark | None:
-        """The mark that the waiting query gets, if its record is committed (RULES.md#i5)."""
+        """The mark for the query that waits, once its record is committed (RULES.md#i5)."""
         if self.wanted is None:
             return None
         index = self.wanted - self.before.number
@@ -324,10 +346,10 @@ class QueryMarks:
         starting: bool = False,
         barrier: int | None = None,
     ) -> Mark | None:
-        """The next mark; None while there is nothing to cut, nobody to run it, or no room.
+        """The next mark; None while there is no input, no query that waits, or no outbox space.
 
-        ``slowest``: the batch that a member has come to which has some to catch up with;
-        ``starting``: a member has not said yet where it is; ``barrier``: one batch ends there.
+        ``slowest``: the newest batch of a member that is catching up. ``starting``: a member has
+        not reported a batch yet. ``barrier``: a sequence at which one batch must end.
         """
         if now < self.wake_at(committed, slowest, starting=starting, barrier=barrier):
             return None
@@ -349,7 +371,7 @@ class QueryMarks:
         starting: bool = False,
         barrier: int | None = None,
     ) -> float:
-        """When ``plan`` has a mark, if nothing but time goes on; arguments as there."""
+        """When ``plan`` has a mark, if no input arrives before; arguments as there."""
         if self.wanted != self.last.number or self.unheard:
             return math.inf
         if self._lacks_given_up:
@@ -364,7 +386,7 @@ class QueryMarks:
         return math.inf
 
     def _ahead(self, barrier: int | None) -> int | None:
-        """The barrier, until a batch has ended there."""
+        """The barrier, until a batch has ended at it; then None."""
         return barrier if barrier is not None and self.last.through < barrier else None
 
     @property

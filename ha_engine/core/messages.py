@@ -1,9 +1,9 @@
-"""What the cores of two nodes say to each other; the sync stage carries it in order or not at all.
+"""The messages between the cores of two nodes. The sync stage delivers them in order or not at all.
 
-Every message names the epoch of the holder that it came from or goes to; one of an older epoch is
-not heard (RULES.md#i14), one of a higher epoch demotes (RULES.md#r14). The holder asks each member
-where it stands (Probe, Standing), tells it where to go on (Follow), sends records, and hears how
-far they are durable (Ack).
+Every message names the epoch of the holder that sent it or receives it. A node ignores a message of
+an older epoch (RULES.md#i14), and one of a higher epoch demotes it (RULES.md#r14). The holder asks
+each member where its journal ends (Probe, answered by Standing). It names the position to follow
+from (Follow) and sends records. The member acks those that are durable (Ack).
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ from ha_engine.types import ORIGIN, Cut, Position, Record
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """From the holder: where do you stand?"""
+    """From the holder: asks where the member's journal ends. Answered by Standing."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The answer to a Probe. ``epochs`` are the first positions of the epochs in the journal."""
+    """From a member: where its journal ends. Answers a Probe.
+
+    ``epochs`` are the first positions of the epochs in the journal.
+    """
 
     epoch: int
     journal_id: str
@@ -33,12 +36,13 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """From the holder: ``match`` is where our journals part; what you have behind it is to go.
+    """From the holder: ``match`` is the last position that both journals share.
 
-    ``stood`` is the end of the journal in the Standing that this answers. ``forced``: an operator
-    gave up, behind ``match``, whatever the others had committed there (RULES.md#r26). Where
-    ``match`` is not as far as ``begins``, the holder has no longer all that you lack: begin from a
-    snapshot that stands there or later, in the history of ``epochs`` (RULES.md#r28).
+    The member must cut the records that it has behind ``match``. ``stood`` is the end of its
+    journal in the Standing that this answers. ``forced``: an operator gave up what others had
+    committed behind ``match`` (RULES.md#r26). If ``match`` is before ``begins``, the holder no
+    longer has all records that the member lacks. The member then restores a snapshot at ``begins``
+    or later, in the history of ``epochs`` (RULES.md#r28).
     """
 
     epoch: int
@@ -56,8 +60,8 @@ class Follow:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The records behind ``previous``; ``committed`` is the highest committed sequence
-    (RULES.md#r12)."""
+    """From the holder: the records behind ``previous``. ``committed`` is the highest committed
+    sequence (RULES.md#r12)."""
 
     epoch: int
     previous: Position
@@ -67,7 +71,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """From the holder, as soon as more is committed: up to that sequence. Nothing answers it."""
+    """From the holder, as soon as more is committed: the new commit position. Not answered."""
 
     epoch: int
     committed: int
@@ -77,8 +81,8 @@ class Committed:
 class Heartbeat:
     """From the holder, several within ``sync_timeout``.
 
-    ``request`` is not 0 when the holder cannot reach the database and asks for a promise
-    (RULES.md#r16). ``kept`` is the position of the oldest revision that is kept, 0 without one
+    ``request`` is not 0 when the holder asks for a promise, since it cannot reach the database
+    (RULES.md#r16). ``kept`` is the sequence of the oldest kept revision, 0 without one
     (RULES.md#r29).
     """
 
@@ -90,10 +94,10 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """From a follower, after each fdatasync and to each Heartbeat.
+    """From a follower, after each fdatasync and as the answer to each Heartbeat.
 
-    ``room`` is False while its disk is nearly full (RULES.md#r30); ``warm`` tells of its queries
-    (RULES.md#r10), and ``batches`` how far each one that runs has come, as (query, batch number).
+    ``room`` is False while its disk is nearly full (RULES.md#r30). ``warm`` says whether its
+    queries are (RULES.md#r10). ``batches`` has (query, newest batch) for each query that runs.
     """
 
     epoch: int
@@ -106,10 +110,11 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """From a follower: it acquires nothing for a ttl, except on release of ``epoch``
+    """From a follower: it acquires nothing for a ttl, except on a release of ``epoch``
     (RULES.md#r16).
 
-    It binds who has that journal: another node of the name knows nothing of it.
+    The promise binds the node with that journal. A node of the same name with another journal does
+    not know of the promise.
     """
 
     epoch: int
@@ -119,14 +124,14 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """From the holder: the lease of ``epoch`` was given up, read the row. Only a hint."""
+    """From the holder: it released the lease of ``epoch``. A hint to read the row."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class BatchDigest:
-    """From the holder: what its batch ``number`` of ``query`` came to (RULES.md#i6)."""
+    """From the holder: the digest of its batch ``number`` of ``query`` (RULES.md#i6)."""
 
     epoch: int
     query: str
@@ -136,7 +141,7 @@ class BatchDigest:
 
 @dataclass(frozen=True, slots=True)
 class TakeSnapshot:
-    """From the holder, to one warm in-sync member: store a snapshot that stands at ``cut``."""
+    """From the holder, to one warm in-sync member: store a snapshot as of ``cut``."""
 
     epoch: int
     cut: Cut
@@ -144,9 +149,9 @@ class TakeSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTaken:
-    """The answer: it is complete as ``draft``.
+    """From the member: the snapshot is complete as ``draft``. Answers TakeSnapshot.
 
-    ``batches`` are those that it stands on, and what they came to: (query, number, digest).
+    ``batches`` are the last ones that it contains, as (query, number, digest).
     """
 
     epoch: int
@@ -157,7 +162,7 @@ class SnapshotTaken:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFailed:
-    """The other answer."""
+    """From the member: it could not take the snapshot. Answers TakeSnapshot."""
 
     epoch: int
     request: int
@@ -165,12 +170,12 @@ class SnapshotFailed:
 
 
 Word = Probe | Follow | Records | Committed | Heartbeat | Released | BatchDigest | TakeSnapshot
-"""What a holder says."""
+"""The messages from a holder."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotLacking:
-    """From a member that is to begin from a snapshot and found none that it can use."""
+    """From a member that has to restore a snapshot and found none that it can use."""
 
     epoch: int
     reason: str
@@ -179,6 +184,6 @@ class SnapshotLacking:
 SnapshotAnswer = SnapshotTaken | SnapshotFailed
 
 Answer = Standing | Ack | Promise | SnapshotAnswer | SnapshotLacking
-"""What the others say."""
+"""The messages from the other members."""
 
 Message = Word | Answer

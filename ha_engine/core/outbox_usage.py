@@ -1,4 +1,4 @@
-"""What a node's outbox has of one query, as far as the core must know to plan, wait and trim."""
+"""The use of a node's outbox by one query, as far as the core needs it to plan, wait and trim."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections import deque
 
 
 class OutboxUsage:
-    """The outbox began behind ``floor``, when the node started or where it went on without batches
-    that never ran; ``last`` is the number that the next batch to admit must follow (RULES.md#r19).
+    """The outbox of one query has no batch up to ``floor``, and admits the one behind ``last`` next
+    (RULES.md#r19).
+
+    ``floor`` is set at the node's start, and where the outbox passes batches that never run here.
     """
 
     def __init__(self) -> None:
@@ -16,7 +18,7 @@ class OutboxUsage:
         self._bytes = 0
 
     def begin_behind(self, floor: int) -> None:
-        """No batch up to ``floor`` is there, or will be."""
+        """Set the floor: the outbox has no batch up to there, and will have none."""
         self.floor, self.last = floor, max(floor, self.last)
 
     def add(self, number: int, size: int) -> None:
@@ -31,5 +33,5 @@ class OutboxUsage:
 
     @property
     def backlog(self) -> tuple[int, int]:
-        """Admitted and not yet published: batches, bytes."""
+        """Batches and bytes that are admitted and not yet published."""
         return len(self._sizes), self._bytes

@@ -1,9 +1,9 @@
 """The events of one query that no mark covers yet, in bounded memory however many there are.
 
-A query that has FAILED, or that nobody decided about, cuts nothing while events go on to arrive. So
-when the list gets long, neighbours become one *run*, which a batch then takes whole or not at all.
-What is merged follows from the records alone and not from time, so that a node that reads the
-journal again has the same runs, and the marks in it end where runs end.
+A query that is FAILED or undecided cuts no batches, while events keep arriving. So when the list
+gets long, neighbouring records merge into one *run*. A batch takes a run whole or not at all. The
+merge depends on the records alone, not on time. So a node that reads the journal again has the same
+runs, and the marks in the journal end where runs end.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections import deque
 
 RUNS_MAX = 4096
-"""Runs before the first merge: 400 kB of them. The newer half is left as it came."""
+"""Runs before the first merge; they take 400 kB. A merge leaves the newer half as it is."""
 RUNS_IN_A_BATCH = 8
-"""A batch under load is at least so nearly full: 7/8 of its limit, unless records are larger."""
+"""A run has at most this part of a batch's limit. So a batch under load is filled to 7/8 of the
+limit at least, unless single records are larger than a run."""
 
 
 class PendingEvents:
@@ -35,18 +36,21 @@ class PendingEvents:
             self._merge()
 
     def drop_through(self, sequence: int) -> None:
-        """What a mark covers goes; a run that it ends within, under other limits, goes later."""
+        """Remove the runs that a mark covers.
+
+        Under other limits a mark may end within a run. That run goes with a later mark.
+        """
         while self._runs and self._runs[0][0] <= sequence:
             self.events -= self._runs.popleft()[1]
 
     def begins_by(self, sequence: int) -> bool:
-        """Whether a batch that ends there has events."""
+        """Whether a batch that ends at ``sequence`` has events."""
         return bool(self._runs) and self._runs[0][0] <= sequence
 
     def cut(self, committed: int, barrier: int | None = None) -> int | None:
-        """Where the next batch ends: full, at the end of what is committed, or at the ``barrier``.
+        """Where the next batch ends: when it is full, at ``committed``, or at the ``barrier``.
 
-        That lies in what is committed; a batch ends there though no event does.
+        The barrier is committed. A batch ends exactly there, even if no event of the query does.
         """
         through, total, limit = None, 0, committed if barrier is None else barrier
         for sequence, events in self._runs:
@@ -66,5 +70,5 @@ class PendingEvents:
                 events += runs.pop()[1]
             runs.append((sequence, events))
         self._runs = runs
-        # Where records are too large to merge, trying at each of them would cost their square.
+        # If records are too large to merge, an attempt at each of them would take quadratic time.
         self._merge_above = max(self._runs_max, 2 * len(runs))

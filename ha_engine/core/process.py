@@ -1,4 +1,4 @@
-"""The one query process of a node: which incarnation is wanted, and when the next may start."""
+"""The query process of a node: its current incarnation, and when the next one may start."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ha_engine.core.queries import RestartPolicy
 
 
 class QueryProcess:
-    """At most one incarnation at a time; a new one only after the old is certainly gone
+    """At most one incarnation at a time. A new one starts once the old is certainly gone
     (RULES.md#r20)."""
 
     def __init__(self, owner: str, restarts: RestartPolicy) -> None:
@@ -21,7 +21,7 @@ class QueryProcess:
         self.last_death: str | None = None
 
     def start(self, now: float) -> str | None:
-        """The incarnation to start now, if one is wanted and the backoff is over."""
+        """The incarnation to start now; None if there is one already or the backoff lasts."""
         if now < self.wake_at:
             return None
         self.starts += 1
@@ -30,14 +30,15 @@ class QueryProcess:
 
     @property
     def wake_at(self) -> float:
-        """When the next incarnation may start; not while there is one."""
+        """When the next incarnation may start; infinite while there is one."""
         return self._start_at if self.incarnation is None else math.inf
 
     def adopt(self, incarnation: str) -> None:
         self.incarnation = incarnation
 
     def attend(self, incarnation: str) -> bool:
-        """False for a caller that is not the process this node knows (RULES.md#r19)."""
+        """Note that a process asks what to run; False if it is not the current incarnation
+        (RULES.md#r19)."""
         self.attended = self.attended or incarnation == self.incarnation
         return incarnation == self.incarnation
 
@@ -50,5 +51,5 @@ class QueryProcess:
         return True
 
     def proved_itself(self) -> None:
-        """A batch came out: the next death starts with no backoff."""
+        """Note that a batch was admitted: the next death has no backoff."""
         self._deaths = 0

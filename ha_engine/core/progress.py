@@ -1,4 +1,4 @@
-"""How far one other member has come, as the holder sees it."""
+"""The progress of one other member, as the holder sees it."""
 
 from __future__ import annotations
 
@@ -11,50 +11,51 @@ from ha_engine.core.messages import Ack
 from ha_engine.types import ORIGIN, Member, Position
 
 BATCHES_BEHIND_MAX = 4
-"""More than a follower is behind in the ordinary course: it starts a batch when it hears that its
-mark is committed, and takes as long for it as the holder."""
+"""A follower further behind than that has to catch up. Ordinarily it is less far behind: it starts
+a batch when it learns that the mark is committed, and needs as long for it as the holder."""
 
 STUCK_AFTER_SECONDS = 60.0
-"""Without a batch for so long, a query does not get on there. Spark's first one is slow."""
+"""A query without a new batch for so long makes no progress there. Spark's first batch is slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerTiming:
-    """In seconds. A member that is silent or behind for ``sync_timeout`` leaves in-sync."""
+    """Times in seconds. The holder removes a member that is silent or behind for
+    ``sync_timeout``."""
 
     heartbeat_interval: float
     sync_timeout: float
 
 
 class Stage(Enum):
-    """PROBE: asked where it stands, again and again. REPLICATE: records flow to it."""
+    """PROBE: the holder keeps asking where its journal ends. REPLICATE: records flow to it."""
 
     PROBE = "probe"
     REPLICATE = "replicate"
 
 
 class Peer:
-    """One member under one epoch; a node that lost its disk comes back with another journal."""
+    """One member under one epoch; a node that lost its disk returns with another journal."""
 
     def __init__(self, name: str, now: float, *, connected: bool) -> None:
         self.name, self.connected = name, connected
         self.heard_at = self.advanced_at = now
         self.stage = Stage.PROBE
         self.journal_id: str | None = None
-        # What each journal has acked, also one that is gone and still listed as in sync
-        # (RULES.md#i3).
+        # The sequence that each journal has acked. A journal that is gone may still be listed as in
+        # sync (RULES.md#i3).
         self._matches: dict[str, int] = {}
         self.room, self.warm = True, False
         self.batches: dict[str, int] = {}
-        # When each query was seen to get on; before that, since the link.
+        # When each query last made progress. A query without an entry counts from the link.
         self._batch_at: dict[str, float] = {}
         self._linked_at = now
-        # From when it has fallen far behind until it is warm again.
+        # True from when the member falls far behind, or connects, until it is warm.
         self.catches_up = False
-        # RULES.md#r16: by journal, when the request was sent that it answered last.
+        # RULES.md#r16: for each journal, when the holder sent the newest request that it answered.
         self._promised_at: dict[str, float] = {}
-        # RULES.md#r29: what it stood on last, where it begins from a snapshot, and since when no
-        # further.
+        # RULES.md#r29: the last Standing, the sequence of the snapshot to restore, and the time of
+        # the last progress.
         self._stood: tuple[str, Position] | None = None
         self._begins_from: int | None = None
         self._gets_on_at = -math.inf
@@ -65,7 +66,7 @@ class Peer:
 
     @property
     def match(self) -> int:
-        """Durable there under this epoch; never falls for one journal."""
+        """The sequence that is durable there under this epoch; it never falls for one journal."""
         return self.match_of(self.journal_id)
 
     def match_of(self, journal_id: str | None) -> int:
@@ -80,22 +81,24 @@ class Peer:
         self.connected, self.stage, self.warm = False, Stage.PROBE, False
 
     def needs(self, now: float, patience: float) -> float:
-        """The sequence behind which it still needs records, while it gets on."""
+        """The sequence after which it still needs records; infinite without progress for
+        ``patience`` seconds."""
         if now >= self._gets_on_at + patience:
             return math.inf
         return self.match if self._begins_from is None else self._begins_from
 
     def stands(self, now: float, journal_id: str, last: Position) -> None:
-        """Who comes back again and again, and no further, does not get on."""
+        """Note where its journal ends. A member that reconnects at the same position makes no
+        progress."""
         if (journal_id, last) != self._stood:
             self._stood, self._gets_on_at = (journal_id, last), now
 
     def begins(self, sequence: int) -> None:
-        """It was told to begin from a snapshot, the oldest of which stands there."""
+        """Note that it must restore a snapshot, the oldest of which is at ``sequence``."""
         self._begins_from = sequence
 
     def follows(self, now: float, journal_id: str) -> None:
-        """Its journal is a prefix of ours from here on; what it acked under this epoch stays."""
+        """Note that its journal is a prefix of ours from now on; its acks of this epoch count."""
         self.journal_id, self._begins_from = journal_id, None
         self.stage, self.heard_at, self.advanced_at = Stage.REPLICATE, now, now
 
@@ -120,21 +123,21 @@ class Peer:
         return self._promised_at.get(journal_id, -math.inf)
 
     def gets_on(self, now: float, query: str) -> bool:
-        """Whether ``query`` ended a batch there lately, or may still be starting."""
+        """Whether ``query`` ended a batch there lately, or may still be starting there."""
         return now < self._batch_at.get(query, self._linked_at) + STUCK_AFTER_SECONDS
 
     def note_behind(self, query: str, batch: int) -> None:
-        """The holder has ``batch`` of ``query``."""
+        """Note whether it is far behind ``batch``, which the holder has of ``query``."""
         far = self.batches.get(query, batch) < batch - BATCHES_BEHIND_MAX
         self.catches_up = self.catches_up or far
 
     def catching_up_at(self, query: str, batch: int) -> int | None:
-        """The batch of ``query`` that it has come to, while it has some to catch up with."""
+        """Its newest batch of ``query`` while it catches up with ``batch``; None otherwise."""
         come_to = self.batches.get(query, batch)
         return come_to if self.catches_up and come_to < batch - 1 else None
 
     def wake_at(self, now: float, patience: float) -> float:
-        """When ``gets_on`` or ``needs`` changes, if nothing but time goes on."""
+        """When ``gets_on`` or ``needs`` changes next by time alone."""
         stuck = (at + STUCK_AFTER_SECONDS for at in (self._linked_at, *self._batch_at.values()))
         return ahead(now, self._gets_on_at + patience, *stuck)
 
@@ -145,7 +148,7 @@ def common_prefix(
     theirs: tuple[Position, ...],
     their_last: Position,
 ) -> Position:
-    """The last position that both journals have, from the first positions of their epochs.
+    """Compute the last position that both journals have, from the first positions of their epochs.
 
     One process writes an epoch, so two journals that share a position share all before it (the log
     matching property of Raft, Ongaro and Ousterhout 2014, section 5.3).

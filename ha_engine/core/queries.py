@@ -1,4 +1,4 @@
-"""Whether each query may run, when it runs again after a failure, and when it is given up
+"""Decide whether each query may run, when it restarts after a failure, and when it is FAILED
 (RULES.md#i15)."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 DOUBLINGS_MAX = 30
-"""Of a wait; a float holds no more than a thousand, and a node may fail for days."""
+"""Doublings of a backoff. A float overflows after about a thousand; a node may fail for days."""
 
 UNDECIDED = (
     "its definition changed since it last ran; set on_change to keep (its state goes on) or reset "
@@ -26,7 +26,7 @@ class QueryState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class QueryPlan:
-    """What the application says of one query; ``on_change`` is keep, reset or undecided (None)."""
+    """One query of the application; ``on_change`` is keep, reset or undecided (None)."""
 
     name: str
     digest: str
@@ -37,22 +37,26 @@ class QueryPlan:
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """``attempts_per_batch`` failures of one batch poison it; deaths of the whole process, whose
-    guilt is unknown, need more of them. Times in seconds."""
+    """How often a batch may fail, and how long to wait before each restart.
+
+    A batch is poisoned after ``attempts_per_batch`` failures of its query, or ``deaths_per_batch``
+    deaths of the whole process. A death may have another cause than the batch, so it takes more of
+    them. Times are in seconds.
+    """
 
     attempts_per_batch: int = 2
     deaths_per_batch: int = 5
     backoff_max: float = 30.0
 
     def backoff(self, failures: int) -> float:
-        """No wait before the first restart, then doubling from one second."""
+        """The wait before a restart: none for the first, then doubling from one second."""
         doublings = min(failures - 2, DOUBLINGS_MAX)
         return 0.0 if failures <= 1 else min(self.backoff_max, 2.0**doublings)
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a query is not running: batch (0: before any), one line of reason, and when."""
+    """Why a query is not running: the batch (0: before any) and one line of reason."""
 
     number: int
     reason: str
@@ -79,19 +83,19 @@ class QueryLife:
 
     @property
     def wake_at(self) -> float:
-        """When the query may run again; not while it runs, and not by itself after FAILED."""
+        """When the query may run again; infinite while it runs or is FAILED."""
         return self.restart_at if self.state is QueryState.WAITING else math.inf
 
     def started(self) -> None:
         self.state = QueryState.RUNNING
 
     def advanced(self) -> None:
-        """A batch was admitted: whatever failed before is over."""
+        """Forget earlier failures, since a batch was admitted."""
         self.failure, self._failed_batch = None, None
         self._failures = self._deaths = self._hindrances = 0
 
     def failed(self, now: float, number: int, reason: str) -> None:
-        """The query itself ended with an error."""
+        """Note that the query itself ended with an error; it may become FAILED."""
         if self.state is QueryState.FAILED:
             return
         if number != self._failed_batch:
@@ -100,8 +104,7 @@ class QueryLife:
         self._wait_or_give_up(now, number, reason, self._failures >= self.policy.attempts_per_batch)
 
     def hindered(self, now: float, number: int, reason: str) -> None:
-        """The query ended for want of what it runs on: no batch is given up for that
-        (RULES.md#i15)."""
+        """Note that the host ended the query; this never makes it FAILED (RULES.md#i15)."""
         if self.state is QueryState.FAILED:
             return
         self._hindrances += 1
@@ -110,10 +113,10 @@ class QueryLife:
     def process_died(
         self, now: float, number: int | None, reason: str, *, by_host: bool = False
     ) -> None:
-        """The process under the query died; only deaths while it ran one and the same batch count.
+        """Note a death of the query process; deaths during one and the same batch count.
 
-        A process that dies before it runs the query says nothing against the batch. Neither does
-        one that the host killed.
+        A process that dies before it runs the query proves nothing against the batch. Nor does one
+        that the host killed.
         """
         if self.state is QueryState.FAILED:
             return
@@ -144,6 +147,6 @@ class QueryLife:
         self.state, self.failure = QueryState.FAILED, Failure(0, reason)
 
     def revive(self) -> None:
-        """An operator has acted."""
+        """Let a FAILED query run again at once, with no failures counted."""
         self.state, self.restart_at = QueryState.WAITING, -math.inf
         self.advanced()

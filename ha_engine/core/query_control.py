@@ -1,6 +1,6 @@
-"""The queries' side of a node: one process, what runs in it, and what its batches come to.
+"""Control the queries of a node: the query process, the queries in it, and their batches.
 
-The same on every node, whoever holds the lease. Which marks there are, ``term`` decides.
+It works the same on every node, active or passive. ``term`` decides which marks there are.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from ha_engine.types import Cut
 
 @dataclass(frozen=True, slots=True)
 class Broke:
-    """A query or its process died while it ran ``in_flight``: batch numbers by query. What a batch
-    came to may never be told, so a snapshot that was wished for, of ``cut``, is given up."""
+    """A query or its process died while it ran ``in_flight``: batch numbers by query.
+
+    The digest of such a batch may never arrive, so this node gives up the snapshot of ``cut`` that
+    was requested.
+    """
 
     why: str
     in_flight: dict[str, int]
@@ -31,7 +34,10 @@ class Broke:
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
-    """Of the holder of ``epoch``, and what the batches came to that the snapshot stands on."""
+    """A snapshot that the holder of ``epoch`` requested.
+
+    ``came_to`` has the digests of the last batches that the snapshot contains.
+    """
 
     epoch: int
     cut: Cut
@@ -39,17 +45,20 @@ class _Wish:
 
 
 class QueryControl:
-    """``owner`` names this node process in the incarnations that it starts."""
+    """The queries of this node. ``owner`` names this node process in its incarnations."""
 
     def __init__(self, owner: str, deployment: Deployment) -> None:
         self.deployment, self.digests = deployment, Digests()
         self.process = QueryProcess(owner, deployment.restarts)
-        # A snapshot that is wanted, and the one that was begun last.
+        # The snapshot that is requested and not begun, and the one that was begun last.
         self._wanted: _Wish | None = None
         self._taking: _Wish | None = None
 
     def is_about_a_gone_query(self, event: on.Input) -> bool:
-        """A query process that outlived a change of the application still speaks of what it ran."""
+        """Whether ``event`` names a query that the application no longer has.
+
+        A query process that outlived a change of the application still reports on such queries.
+        """
         match event:
             case (
                 on.MarkWanted(query)
@@ -107,7 +116,7 @@ class QueryControl:
         return wish.cut
 
     def run(self, now: float, committed: int, journal_id: str) -> Iterator[do.Action]:
-        """Starts the process where none is, and the queries in one that asks for them."""
+        """Start the query process if there is none, and the queries once the process asks."""
         incarnation = self.process.start(now)
         if incarnation is not None:
             yield do.StartQueryProcess(incarnation)
@@ -115,16 +124,16 @@ class QueryControl:
             yield from self.deployment.runs(now, committed, journal_id)
 
     def wake_at(self, committed: int) -> float:
-        """When ``run`` has something to start, if nothing but time goes on."""
+        """When ``run`` has something to start, if no input arrives before."""
         queries = self.deployment.wake_at(committed) if self.process.attended else math.inf
         return min(self.process.wake_at, queries)
 
     def capture(self, epoch: int, cut: Cut) -> None:
-        """A snapshot that stands there is wanted of this node, once its queries are past it."""
+        """Note the request for a snapshot as of ``cut``; take it once the queries are past that."""
         self._wanted = _Wish(epoch, cut)
 
     def forget_wish(self) -> None:
-        """Who had it follows another history, or has lost sight of this node and of it."""
+        """Drop the pending snapshot request: its holder is gone or on another history."""
         self._wanted = None
 
     def captures(self) -> Iterator[do.Action]:
@@ -137,7 +146,7 @@ class QueryControl:
             yield do.TakeSnapshot(wish.cut)
 
     def answer_of(self, event: on.SnapshotTaken | on.SnapshotFailed) -> say.SnapshotAnswer | None:
-        """What to tell the holder that wished for it; None where another was begun meanwhile."""
+        """The answer for the holder that requested it; None if another was begun meanwhile."""
         wish = self._taking
         if wish is None or wish.cut != event.cut:
             return None
@@ -147,10 +156,11 @@ class QueryControl:
         return say.SnapshotTaken(epoch, request, event.draft, wish.came_to)
 
     def warm(self, committed: int) -> bool:
-        """RULES.md#r10: the queries run, are as far as what is published, and no batch differed."""
+        """Whether all queries run and keep up with what is published, and no batch differed
+        (RULES.md#r10)."""
         caught_up = self.deployment.caught_up(committed)
         return self.process.attended and not self.digests.differing and caught_up
 
     def batches(self) -> tuple[tuple[str, int], ...]:
-        """How far each query that runs has come."""
+        """The newest batch of each query that runs."""
         return self.deployment.progress() if self.process.attended else ()

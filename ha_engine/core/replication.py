@@ -1,7 +1,7 @@
-"""The holder's view of the other members: who is asked, who gets records, for whom a commit waits.
+"""The holder's view of the other members: how far each is, and which a commit waits for.
 
-Made anew with each epoch. It changes nothing by itself: it says what to tell whom, up to where the
-journal may count as committed, and whom the lease row should list as in sync.
+Each epoch creates a new ``Replication``. It answers three questions: which messages to send, up to
+where the journal may count as committed, and which members the lease row should list as in sync.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ha_engine.types import ORIGIN, Member, Position
 
 REQUESTS_KEPT = 16
 HOLD_SECONDS = 300.0
-"""So long a member that begins from a snapshot or catches up may stand still and is waited for."""
+"""The journal keeps records for a joining member until it has made no progress for so long."""
 
 
 class Replication:
@@ -36,14 +36,14 @@ class Replication:
     ) -> None:
         self.me, self.epoch, self.timing = me, epoch, timing
         self.peers = {name: Peer(name, now, connected=True) for name in sorted(connected)}
-        # Counted for a commit, and not yet written as in sync (RULES.md#r9: first wait, then
-        # record).
+        # Members that a commit waits for before the row lists them as in sync (RULES.md#r9).
         self.joining: frozenset[Member] = frozenset()
-        # RULES.md#r13: infinite while nobody listens and nobody's silence counts.
+        # RULES.md#r13: infinite while no member is connected and each has been silent for a
+        # sync_timeout.
         self._heartbeat_at = now
-        # Near is who has what was the end of the journal a heartbeat ago.
+        # A member is near if it has what was the end of the journal a heartbeat ago.
         self._goal = self._next_goal = last
-        # (time, last sequence): what has to be durable everywhere a sync_timeout later.
+        # (time, last sequence): what every member must have durably a sync_timeout later.
         self._appended: deque[tuple[float, int]] = deque()
         self._requests: dict[int, float] = {}
         self._request = 0
@@ -70,10 +70,12 @@ class Replication:
         digests: Iterable[say.BatchDigest],
         begins: Position,
     ) -> Iterator[do.Action]:
-        """Tells a member where to go on, and sends it records if it has nothing to cut
-        (RULES.md#i8), with what the newest batches came to: it may still have to run some
-        (RULES.md#i6). One with an empty journal begins from a snapshot that stands at ``begins`` or
-        later, if that is not 0."""
+        """Answer a member's Standing with the position to follow from.
+
+        If the member has nothing to cut (RULES.md#i8), send it records, and the digests of the
+        newest batches, since it may still have to run some of these (RULES.md#i6). A member with an
+        empty journal restores a snapshot that is at ``begins`` or later, unless ``begins`` is 0.
+        """
         peer = self.peers.get(name)
         if peer is None or peer.stage is Stage.REPLICATE:
             return
@@ -107,8 +109,10 @@ class Replication:
             peer.promised(promise.journal_id, sent_at)
 
     def hold(self, now: float, in_sync: Iterable[Member]) -> float:
-        """RULES.md#r29: what a member that is on its way needs stays, for a while; infinite without
-        one."""
+        """The sequence after which joining members still need records (RULES.md#r29).
+
+        A member without progress counts for HOLD_SECONDS. Infinite if there is none.
+        """
         listed = {member.node for member in in_sync}
         needs = (p.needs(now, HOLD_SECONDS) for p in self.peers.values() if p.name not in listed)
         return min(needs, default=math.inf)
@@ -118,7 +122,7 @@ class Replication:
     def tick(
         self, now: float, last: int, committed: int, kept: int, asks: bool
     ) -> Iterator[do.Action]:
-        """Heartbeats; ``asks``: the database does not answer, so promises are asked for
+        """Send heartbeats. ``asks``: also ask for promises, since the database does not answer
         (RULES.md#r16)."""
         if now < self._heartbeat_at:
             self._probe_again(now)
@@ -150,25 +154,29 @@ class Replication:
 
     @property
     def _gap_seconds(self) -> float:
-        """A heartbeat that is so late proves that this node stood still: one that sleeps because
-        nothing is due has none to send. Half a sync_timeout lies between the two heartbeats then.
+        """How late a heartbeat must be to prove that this node was paused.
+
+        A node that sleeps because nothing is due has no heartbeat to send. At that lateness half a
+        sync_timeout lies between two heartbeats.
         """
         return self.timing.sync_timeout / 2 - self.timing.heartbeat_interval
 
     def _is_heard(self, now: float) -> bool:
-        """Whether somebody is connected, or loses in-sync by a silence that lasts."""
+        """Whether a member is connected, or its silence has not lasted a sync_timeout yet."""
         timeout = self.timing.sync_timeout
         return any(p.connected or now < p.heard_at + timeout for p in self.peers.values())
 
     def restart_timers(self, now: float) -> None:
-        """RULES.md#r13: after a gap in our own heartbeats nobody else counts as having been
-        silent."""
+        """Forget the silence of all members, after a gap in our own heartbeats (RULES.md#r13)."""
         self._appended.clear()
         for peer in self.peers.values():
             peer.heard_at = peer.advanced_at = now
 
     def _note(self, now: float, last: int) -> None:
-        """Once a heartbeat, so that there are few; the newest that is overdue says all of them."""
+        """Note the end of the journal, once a heartbeat so that the notes are few.
+
+        Only the newest note that is overdue stays: it covers the older ones.
+        """
         appended, timeout = self._appended, self.timing.sync_timeout
         if not appended or appended[-1][1] < last:
             appended.append((now, last))
@@ -176,12 +184,15 @@ class Replication:
             appended.popleft()
 
     def _overdue_at(self, match: int) -> float:
-        """When who has no more than ``match`` lacks what had to be durable everywhere."""
+        """When a member that has no more than ``match`` is behind for a sync_timeout."""
         noted = (at for at, last in self._appended if match < last)
         return next(noted, math.inf) + self.timing.sync_timeout
 
     def _probe_again(self, now: float) -> None:
-        """Records that got lost on the way are sent again from where it stands."""
+        """Probe a member again that makes no progress, since records may be lost on the way.
+
+        The holder then sends again from where that member's journal ends.
+        """
         for peer in self.peers.values():
             if now >= self._stuck_at(peer):
                 peer.stage = Stage.PROBE
@@ -192,7 +203,7 @@ class Replication:
         return max(peer.advanced_at + self.timing.sync_timeout, self._overdue_at(peer.match))
 
     def wake_at(self, now: float) -> float:
-        """When ``tick``, ``admit`` or what is asked here comes to something else by time alone."""
+        """When ``tick``, ``admit`` or a question of this class has a new result by time alone."""
         if self.joining != self._near(now):
             return now
         peers = self.peers.values()
@@ -212,8 +223,8 @@ class Replication:
     # -- commit and in-sync ------------------------------------------------------------------------
 
     def commit_limit(self, durable: int, in_sync: frozenset[Member]) -> int:
-        """RULES.md#i3: durable on each member that any outcome lists as in sync, and on who
-        joins."""
+        """The sequence that is durable on every member of ``in_sync`` and every joining member
+        (RULES.md#i3)."""
         others = (in_sync | self.joining) - {self.me}
         return min([durable, *(self.match_of(member) for member in others)])
 
@@ -225,10 +236,10 @@ class Replication:
         return 0 if peer is None else peer.match_of(member.journal_id)
 
     def admit(self, now: float) -> None:
-        """Start to wait for who has nearly caught up; stop to wait for who fell behind again.
+        """Choose the joining members that a commit waits for.
 
-        A member without room would stop producers the moment it is in sync (RULES.md#r30): it is
-        not begun to be waited for.
+        A member joins when it has nearly caught up, and leaves when it falls behind again. A member
+        without room does not join: in sync, it would stop the producers at once (RULES.md#r30).
         """
         self.joining = self._near(now)
 
@@ -242,13 +253,17 @@ class Replication:
         return frozenset(member for member in near if member is not None)
 
     def wanted(self, now: float, listed: tuple[Member, ...], committed: int) -> tuple[Member, ...]:
-        """Whom the row should list: late members leave, and who has all that is committed joins."""
+        """The members that the row should list.
+
+        Late members leave, and a joining member enters once it has all that is committed.
+        """
         kept = tuple(m for m in listed if m == self.me or not self._is_lost(m, now))
         new = (m for m in sorted(self.joining, key=lambda m: m.node) if m not in kept)
         return kept + tuple(m for m in new if self.match_of(m) >= committed)
 
     def promised_until(self, in_sync: frozenset[Member], ttl: float, margin: float) -> float:
-        """RULES.md#r16: as far as every possible in-sync member has promised not to acquire."""
+        """Until when every other member of ``in_sync`` has promised not to acquire
+        (RULES.md#r16)."""
         others = in_sync - {self.me}
         if not others:
             return -math.inf
@@ -259,29 +274,32 @@ class Replication:
         return -math.inf if peer is None else peer.promised_at(member.journal_id)
 
     def full(self, in_sync: tuple[Member, ...]) -> str | None:
-        """RULES.md#r30: an in-sync member whose disk takes no more events; it stays in sync."""
+        """An in-sync member whose disk takes no more events; it stays in sync (RULES.md#r30)."""
         others = (self.peers.get(member.node) for member in in_sync if member != self.me)
         return next((peer.name for peer in others if peer is not None and not peer.room), None)
 
     def slowest(
         self, now: float, in_sync: tuple[Member, ...], query: str, batch: int
     ) -> int | None:
-        """The batch that an in-sync member has come to, if it catches up with ``batch``.
+        """The lowest batch of an in-sync member that is catching up with ``batch``; None without.
 
-        Only of members where ``query`` gets on: the output waits for no other.
+        Only members count where ``query`` makes progress: the output waits for no other.
         """
         getting_on = self._getting_on(now, in_sync, query)
         come_to = (peer.catching_up_at(query, batch) for peer in getting_on)
         return min((at for at in come_to if at is not None), default=None)
 
     def note_behind(self, now: float, in_sync: tuple[Member, ...], batches: dict[str, int]) -> None:
-        """The holder has ``batches``, query by query."""
+        """Note the members that are far behind ``batches``, the holder's batch of each query."""
         for query, batch in batches.items():
             for peer in self._getting_on(now, in_sync, query):
                 peer.note_behind(query, batch)
 
     def starting(self, now: float, in_sync: tuple[Member, ...], query: str) -> bool:
-        """Whether an in-sync member has yet to say where ``query`` is there; not for ever."""
+        """Whether an in-sync member has not reported a batch of ``query`` yet.
+
+        A member without progress for STUCK_AFTER_SECONDS does not count.
+        """
         return any(query not in peer.batches for peer in self._getting_on(now, in_sync, query))
 
     def _getting_on(self, now: float, in_sync: tuple[Member, ...], query: str) -> Iterator[Peer]:
@@ -315,5 +333,5 @@ class Replication:
         return peer is None or peer.member != member or now >= self._late_at(peer)
 
     def _late_at(self, peer: Peer) -> float:
-        """When it is silent or behind for a sync_timeout."""
+        """When ``peer`` has been silent or behind for a sync_timeout."""
         return min(peer.heard_at + self.timing.sync_timeout, self._overdue_at(peer.match))

@@ -1,4 +1,4 @@
-"""Which role may follow which. The diagram in the docs is drawn from LEGAL."""
+"""The legal transitions between roles. ``make diagram`` draws LEGAL for the docs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The role of a node from its start to its stop: each transition, and what goes with it.
+"""Make the transitions between the roles of a node, from its start to its stop.
 
-A transition has one home, named for it, and sets everything. When one is due, ``core`` knows.
+Each transition is one method, named for it, which sets everything. ``core`` decides when one is
+due.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ from ha_engine.types import EpochStart, Role
 
 
 class RoleMachine:
-    """``term`` is there while this node holds an epoch. ``out`` is what the step has led to."""
+    """The role of one node. ``term`` is set while the node holds an epoch.
+
+    ``out`` collects the actions of the current step.
+    """
 
     def __init__(
         self,
@@ -60,9 +64,8 @@ class RoleMachine:
     @property
     def authority_ends(self) -> float:
         """Until when this node may act as the holder."""
-        if (
-            self.lease_client.releasing
-        ):  # RULES.md#r3: whom a release names, if it took effect, waits for no ttl
+        # RULES.md#r3: the release may have taken effect, and its successor waits for no ttl.
+        if self.lease_client.releasing:
             return -math.inf
         return self.lease.carries_until if self.term is None else self.term.authority_ends()
 
@@ -95,7 +98,10 @@ class RoleMachine:
             self._become(Role.JOINING, "the journal is read")
 
     def become_promoting(self, epoch: int, group_id: str, *, forced: bool = False) -> None:
-        """The lease is ours; the epoch record commits the whole journal first (RULES.md#r3)."""
+        """Begin ``epoch``, whose lease is ours, with its epoch record.
+
+        That record commits the whole journal before anything else (RULES.md#r3).
+        """
         self.epoch, self.lease_client.releasing = epoch, False
         self.follower.end()
         if forced:
@@ -119,7 +125,7 @@ class RoleMachine:
         self.do(self.term.append(start))
 
     def take_snapshots_every(self, interval: float) -> None:
-        """In seconds, from now on and under later epochs; 0: only those that are asked for."""
+        """Set the interval in seconds, for this epoch and later ones; 0: only on request."""
         self._snapshot_interval = interval
         if self.term is not None:
             self.term.snapshots.every(self.now, interval)
@@ -157,7 +163,10 @@ class RoleMachine:
         self.do(do.StopPublishing())
 
     def note_standing(self) -> None:
-        """What the row says of a node that does not hold it: in sync or not, and who is active."""
+        """Take from the row whether this node is in sync, and the URL of the active.
+
+        For a node that does not hold the lease.
+        """
         row, active = self.lease.row, self.lease.active_url
         if active != self._named:
             self._named = active
@@ -179,9 +188,9 @@ class RoleMachine:
             self.do(do.StopQueryProcess(incarnation, "the node is stopping"))
 
     def leave(self) -> None:
-        """Commits what was taken, then gives the lease up so that nobody need wait for a ttl.
+        """Release the lease once the accepted records are on disk, so that no node waits a ttl.
 
-        One try: where the database does not answer, the others wait instead.
+        It tries once: if the database does not answer, the others wait for the ttl.
         """
         lease, lease_client = self.lease, self.lease_client
         waits = lease.sent_at is not None or self.journal.durable < self.journal.last.sequence

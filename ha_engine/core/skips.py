@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 
 class Skips:
-    """Pairs of query and batch, as records tell them."""
+    """Pairs of query and batch from the journal's skip records."""
 
     def __init__(self, known: Iterable[tuple[str, int]] = ()) -> None:
         self.known = set(known)
@@ -18,14 +18,17 @@ class Skips:
         self._uncommitted.append((sequence, query))
 
     def forget(self, query: str, through: int) -> None:
-        """Nobody runs those batches again. The record of a skip may be read again behind them."""
+        """Forget the skips of batches up to ``through``, which no query runs again.
+
+        A replay may still read the record of a skip behind these batches.
+        """
         self.known = {skip for skip in self.known if skip[0] != query or skip[1] > through}
 
     def pending(self, query: str) -> bool:
-        """Whether a failover could still discard one."""
+        """Whether a skip of ``query`` is not committed, so that a failover could discard it."""
         return any(skipped == query for _, skipped in self._uncommitted)
 
     def committed(self, committed: int) -> Iterator[str]:
-        """Once: the queries of those that no failover discards any more."""
+        """The queries whose skips have become committed; each skip is yielded once."""
         while self._uncommitted and self._uncommitted[0][0] <= committed:
             yield self._uncommitted.popleft()[1]

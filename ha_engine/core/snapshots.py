@@ -1,8 +1,8 @@
-"""When the holder has a snapshot taken, where it stands, and by whom.
+"""Decide when the holder has a snapshot taken, at which position, and by which node.
 
-A snapshot stands at a *barrier*: a committed sequence at which every query ends a batch. A query is
-not held up by it, and none waits for another; each cuts there once, on its way. So the state of
-each is as of exactly there, and no query needs an earlier record (RULES.md#r28).
+A snapshot has the position of a *barrier*: a committed sequence at which every query ends a batch.
+Each query ends one batch there on its way; none stops, and none waits for another. So the state of
+each query is as of exactly that sequence, and no query needs an earlier record (RULES.md#r28).
 """
 
 from __future__ import annotations
@@ -20,14 +20,18 @@ from ha_engine.core.replication import Replication
 from ha_engine.types import Cut, Member
 
 ALIGN_SECONDS_MAX = 60.0
-"""A query that has not come to the barrier by then is too far behind; it is tried again later."""
+"""A query that ends no batch at the barrier within that is too far behind. The holder tries again
+later, with another barrier."""
 TAKE_SECONDS_MAX = 900.0
-"""Who was asked to take a snapshot and has not answered by then never will."""
+"""The holder gives up a snapshot that a node has not finished within that."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """``by`` is a member, None: this node itself. ``taken`` is what it answered."""
+    """A snapshot that was requested of the member ``by``, or of this node itself (None).
+
+    ``taken`` is the answer.
+    """
 
     cut: Cut
     by: str | None
@@ -36,7 +40,7 @@ class _Asked:
 
 
 class Snapshots:
-    """Of one epoch. ``interval`` is in seconds; 0: only those that are asked for."""
+    """The snapshots of one epoch. ``interval`` is in seconds; 0: only on request."""
 
     def __init__(
         self,
@@ -50,53 +54,59 @@ class Snapshots:
         self._deployment, self._interval = query_control.deployment, interval
         self._due_at = now + interval if interval else math.inf
         self._requests = 0
-        # The sequence at which every query is to end a batch, and since when.
+        # The sequence at which every query must end a batch, and when that was decided.
         self.barrier: int | None = None
         self._since = now
         self._asked: _Asked | None = None
-        # What the batches it stands on came to here; they are soon forgotten otherwise.
+        # The digests here of the batches at the barrier. ``Digests`` soon forgets them.
         self._came_to: dict[tuple[str, int], str] = {}
-        # A draft is complete, and whether it became visible is not known yet.
+        # A draft is complete, and this node does not know yet whether it became visible.
         self._showing = False
-        # The newest input that a snapshot of this epoch has.
+        # The sequence up to which a snapshot of this epoch has the input.
         self._newest_input = 0
         self.why_not: str | None = None
 
     @property
     def state(self) -> str:
-        """In one word, for people."""
+        """The state in one word, for people."""
         if self._asked is not None or self._showing:
             return "taking"
         return "waiting" if self.barrier is None else "aligning"
 
     def idle(self, now: float) -> bool:
-        """Whether none is under way, or due."""
+        """Whether no snapshot is under way or due."""
         return self.state == "waiting" and now < self._due_at
 
     def ask(self, now: float) -> None:
-        """An operator wants one, or a member needs a newer one than there is."""
+        """Begin one now: an operator asked, or a member needs a newer one than there is."""
         self._due_at, self._newest_input, self.why_not = now, 0, None
 
     def every(self, now: float, interval: float) -> None:
-        """Another interval; what is due keeps its time, unless the new one is over before."""
+        """Change the interval. A snapshot that is due is still taken.
+
+        A later one keeps its time, unless the new interval ends before that or is 0.
+        """
         changed, self._interval = interval != self._interval, interval
         if changed and self._due_at > now:
             self._due_at = min(self._due_at, now + interval) if interval else math.inf
 
     def hurry(self, now: float) -> bool:
-        """The next one is due now; False where there is nothing new, or no interval."""
+        """Make the next one due now; False if there is no new input or no interval."""
         wanted = self._interval > 0 and self._deployment.newest_input > self._newest_input
         if wanted:
             self._due_at = now
         return wanted
 
     def need(self, now: float) -> None:
-        """There is none that is of use; one that is under way will be."""
+        """Begin one, since no revision is usable, unless one is under way."""
         if self.state == "waiting":
             self.ask(now)
 
     def tick(self, now: float, in_sync: tuple[Member, ...], kept: int) -> Iterator[do.Action]:
-        """``kept`` is where the oldest revision stands."""
+        """Advance the snapshot under way, or begin one that is due.
+
+        ``kept`` is the sequence of the oldest kept revision.
+        """
         if self._asked is not None:
             yield from self._await(now, self._asked)
         elif self._showing:
@@ -107,7 +117,7 @@ class Snapshots:
             self._begin(now, kept)
 
     def wake_at(self, now: float) -> float:
-        """When ``tick`` has something to do, if nothing but time goes on."""
+        """When ``tick`` has work next, if no input arrives before."""
         if self._asked is not None:
             return now if self._is_over(self._asked) else self._asked.since + TAKE_SECONDS_MAX
         if self._showing:
@@ -115,12 +125,13 @@ class Snapshots:
         if self.barrier is not None:
             aligned = barriers.batches_at(self._deployment, self.barrier) is not None
             return now if aligned else self._since + ALIGN_SECONDS_MAX
-        # What stands below a change would be told of as if it stood above.
+        # A barrier before an uncommitted change of the application would be described by the
+        # definitions that the change brings.
         changing = self._deployment.changed_at > self._journal.committed
         return math.inf if changing else self._due_at
 
     def _is_over(self, asked: _Asked) -> bool:
-        """Whether ``_await`` has learned anything."""
+        """Whether ``_await`` has work now."""
         known = ((batch, self._query_control.digests.mine(*batch)) for batch in asked.cut.batches)
         new = any(digest not in (None, self._came_to.get(batch)) for batch, digest in known)
         shown = asked.taken is not None and self._is_ours(asked.taken)
@@ -130,7 +141,8 @@ class Snapshots:
     def _begin(self, now: float, kept: int) -> None:
         self._due_at = now + self._interval if self._interval else math.inf
         self.why_not = barriers.why_none(self._deployment)
-        # What only the newest revision has, the journal keeps for who begins from an older one.
+        # The journal keeps the records behind the oldest revision, since a member may restore that
+        # one. So take snapshots until the oldest revision has the newest input too.
         stored = min(self._newest_input, kept)
         if self.why_not is None and self._deployment.newest_input > stored:
             self.barrier, self._since = self._journal.committed, now
@@ -143,7 +155,7 @@ class Snapshots:
                 self._journal.position_at, (barrier, barriers.written(self._deployment, batches))
             )
             cut = Cut(self._requests, place, batches, written)
-            # It spares this node the work, and has what it takes to go on with it.
+            # A warm in-sync member saves this node the work. None: this node takes it itself.
             by = self._replication.heir(in_sync, {})
             self.barrier, self._asked, self._came_to = None, _Asked(cut, by, now), {}
             if by is None:
@@ -165,8 +177,10 @@ class Snapshots:
             self._end(f"{asked.by} is no longer connected")
 
     def _is_ours(self, taken: say.SnapshotTaken) -> bool:
-        """RULES.md#r28: what it stands on came out here as it did there; may have to be waited
-        for."""
+        """Whether the digests of its batches equal those here (RULES.md#r28).
+
+        False also while a digest here is not known yet.
+        """
         came_to = self._came_to
         return all(came_to.get((query, n)) == digest for query, n, digest in taken.batches)
 
@@ -178,7 +192,7 @@ class Snapshots:
 
     def taken(self, by: str | None, message: say.SnapshotTaken) -> None:
         asked, stands_on = self._answered(by, message), tuple(one[:2] for one in message.batches)
-        # What answers another holder's wish stands elsewhere.
+        # The answer to another holder's request has other batches.
         if asked is not None and stands_on == asked.cut.batches:
             self._asked = replace(asked, taken=message)
 
@@ -193,17 +207,18 @@ class Snapshots:
         return asked
 
     def linked(self, name: str) -> None:
-        """Wish or answer may be lost with the link before."""
+        """Give up what was requested of ``name``: the old link may have lost request or answer."""
         if self._asked is not None and self._asked.by == name:
             self._end(f"{name} was no longer connected")
 
     def broke(self, why: str) -> None:
-        """What a batch came to here may never be told, and is waited for (RULES.md#r28)."""
+        """Give up a snapshot that waits for a digest here, which may never arrive
+        (RULES.md#r28)."""
         if self._asked is not None and len(self._came_to) < len(self._asked.cut.batches):
             self._end(why)
 
     def shown(self) -> None:
-        """The database has told which revisions are visible."""
+        """Note that the database has listed the visible revisions."""
         self._showing = False
 
     def not_shown(self, reason: str) -> None:

@@ -1,7 +1,7 @@
-"""One epoch of this process as the holder: what it may do, and how it gives the lease away.
+"""One epoch of this process as the holder: what it may do, and how it hands the lease over.
 
-Made when the lease is acquired, gone when the epoch ends. ``leading`` is its view of the members;
-the transitions into it and out of it are ``core``'s.
+``role_machine`` creates a ``Term`` when the node acquires the lease, and drops it when the epoch
+ends. ``replication`` has the holder's view of the other members.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ Request = (
     | on.SnapshotTaken
     | on.SnapshotFailed
 )
-"""What only a holder deals with."""
+"""The inputs that only a holder serves."""
 
 PlannedOn = tuple[int, Callable[[str, int], int | None], Callable[[str], bool], int | None]
-"""What is committed, the slowest member and who is starting, query by query, and the barrier."""
+"""The arguments of ``Deployment.next_marks``: committed, slowest, starting and barrier."""
 
 LAST_SNAPSHOT_SECONDS_MAX = 10.0
-"""A node that is asked to stop does so by then; the snapshot before that one has to do."""
+"""A node that is asked to stop waits so long for a last snapshot, then stops without it."""
 HANDOVER_SECONDS_MAX = 2.0
-"""A switchover that is not ready to release the lease by then is given up."""
+"""The holder gives up a switchover that is not ready to release the lease after so long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """The holder is on its way to release the lease to ``to`` (RULES.md#r3)."""
+    """The holder prepares to release the lease to ``to`` (RULES.md#r3)."""
 
     to: str
     since: float
@@ -56,15 +56,17 @@ class Handover:
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """Queries stopped while each ran a batch; a member that has all of these may take over."""
+    """Queries stopped while they ran ``in_flight``; a member with all these may take over."""
 
     why: str
     in_flight: dict[str, int]
 
 
 class Term:
-    """Not ``active`` until the epoch's first record is committed, and the journal with it
-    (RULES.md#r3)."""
+    """One epoch. ``active`` is False until the epoch's first record is committed (RULES.md#r3).
+
+    That record commits the whole journal.
+    """
 
     def __init__(
         self,
@@ -83,21 +85,21 @@ class Term:
         self.active = self.receiving = False
         self.handover: Handover | None = None
         self._breakdown: Breakdown | None = None
-        # Since when this node is about to stop, and waits for a last snapshot.
+        # Since when this node, which is to stop, waits for a last snapshot.
         self._parting_since: float | None = None
 
     # -- authority ---------------------------------------------------------------------------------
 
     def authority_ends(self) -> float:
-        """Until when this holder may act; infinite when nobody else can acquire (RULES.md#r15,
-        RULES.md#r16)."""
+        """Until when this holder may act, by its writes or by promises (RULES.md#r15,
+        RULES.md#r16). Infinite when no other node can acquire."""
         lease, timing = self._lease, self._lease.timing
         promised = self.replication.promised_until(lease.possible, timing.ttl, timing.margin)
         return max(lease.carries_until, promised)
 
     @property
     def keeps_the_lease(self) -> bool:
-        """Active, and not on its way to give the lease to another."""
+        """Whether it is active and is not handing the lease over."""
         return self.active and not self._lease_client.releasing and self.handover is None
 
     def authority_seconds(self, now: float) -> float:
@@ -112,7 +114,7 @@ class Term:
         return self._journal.committed >= self._first
 
     def begin(self) -> Iterator[do.Action]:
-        """The journal is committed: takes events and publishes."""
+        """Take events and publish, once the journal is committed."""
         for mark in unwritten(self._deployment):
             yield self.append(mark)
         change = self._deployment.change(self._journal.committed)
@@ -123,8 +125,12 @@ class Term:
         yield do.StartPublishing(self.epoch)
 
     def suspend_or_resume(self, now: float) -> Iterator[Outcome]:
-        """RULES.md#r15: past safe_until, events that nobody may ack are refused, not kept waiting;
-        after a renewal the same process goes on under the same epoch."""
+        """Close the receivers past safe_until, and open them again after a renewal
+        (RULES.md#r15).
+
+        A suspended holder refuses events, since it may not ack them. The same process resumes under
+        the same epoch.
+        """
         if not self.active or self.handover is not None or self._parting_since is not None:
             return
         if self.receiving == self.may_act(now):
@@ -172,9 +178,10 @@ class Term:
             yield self.append(body)
 
     def commit(self, now: float) -> Iterator[do.Action]:
-        """RULES.md#i3: durable on every member that any outcome of a write has in sync.
+        """Commit what is durable on every possible in-sync member (RULES.md#i3).
 
-        Records of earlier epochs are committed by this epoch's own first record (RULES.md#r3).
+        A member is a possible one if any outcome of a lease write lists it. Records of earlier
+        epochs commit with this epoch's own first record (RULES.md#r3).
         """
         journal = self._journal
         limit = self.replication.commit_limit(journal.durable, self._lease.possible)
@@ -204,7 +211,7 @@ class Term:
         return () if row is None else row.in_sync
 
     def full_member(self) -> str | None:
-        """RULES.md#r30: who is in sync and has no room for events."""
+        """An in-sync member whose disk has no room for events; None if all have (RULES.md#r30)."""
         row = self._lease.row
         return None if row is None else self.replication.full(row.in_sync)
 
@@ -237,11 +244,11 @@ class Term:
                 self.snapshots.ask(now)
 
     def hold(self, now: float) -> float:
-        """Behind which sequence who joins still needs records; see Replication.hold."""
+        """Sequence after which a joining member still needs records; see Replication.hold."""
         return self.replication.hold(now, self._in_sync)
 
     def wanted_in_sync(self, now: float) -> tuple[Member, ...] | None:
-        """Whom the row should list; None while there is no row."""
+        """The members that the row should list; None while there is no row."""
         row = self._lease.row
         if row is None:
             return None
@@ -250,13 +257,15 @@ class Term:
         wanted = self.replication.wanted(now, row.in_sync, self._journal.committed)
         if now < self._lease.safe_until:
             return wanted
-        # Who is alone may act past safe_until; from the moment a second member may be listed, not
-        # (RULES.md#r15). So it renews first.
+        # A holder that is alone may act past safe_until. It loses that right as soon as the row may
+        # list a second member (RULES.md#r15). So it renews before it adds one.
         return tuple(member for member in wanted if member in row.in_sync)
 
     def wants_another_row(self, now: float) -> bool:
-        """RULES.md#r9: who is late leaves the row before a commit goes on without it; see
-        Replication.wanted."""
+        """Whether the in-sync list must change (RULES.md#r9); see Replication.wanted.
+
+        The row drops a late member before the holder commits without that member.
+        """
         lease, row = self._lease, self._lease.row
         free = lease.idle and not lease.failing
         holds = self.active and lease.mine and not lease.regressed
@@ -267,7 +276,7 @@ class Term:
     # -- the end of the node -----------------------------------------------------------------------
 
     def part(self, now: float) -> Iterator[do.Action]:
-        """What only this node has goes into a last snapshot before it stops."""
+        """Begin a last snapshot, if this node is the only one in sync and has new input."""
         if self._lease.alone and self.receiving and self.snapshots.hurry(now):
             self._parting_since, self.receiving = now, False
             yield do.CloseReceivers("the node is stopping", None)
@@ -280,12 +289,12 @@ class Term:
     # -- time --------------------------------------------------------------------------------------
 
     def wake_at(self, now: float) -> float:
-        """When ``tick`` has something to do, if nothing but time goes on."""
+        """When ``tick`` has work next, if no input arrives before."""
         acts = self.may_act(now) and self._lease.row is not None
         return min(self.replication.wake_at(now), self.snapshots.wake_at(now) if acts else math.inf)
 
     def leads_at(self, now: float) -> float:
-        """The same of what a holder does with each step while it is not stopping."""
+        """When a holder that is not stopping has work beyond ``tick``, if no input arrives."""
         if self.wants_another_row(now):
             return now
         moments = [ahead(now, self.authority_ends())]
@@ -326,13 +335,16 @@ class Term:
             yield from self._begin_handover(now, heir, f"switchover by {by}")
 
     def note_breakdown(self, why: str, in_flight: dict[str, int]) -> None:
-        """A query, or all of them, stopped while the batches ``in_flight`` ran."""
+        """Note that a query, or all of them, stopped while the batches ``in_flight`` ran."""
         self._breakdown = Breakdown(why, in_flight)
 
     def give_way(self, now: float) -> Iterator[do.Action]:
-        """RULES.md#r22: a member takes over as soon as its queries are past the batches that were
-        in flight at the breakdown, unless they are through here first. One that fails there too
-        never is."""
+        """Hand over after a breakdown, to a member that is past the batches in flight
+        (RULES.md#r22).
+
+        If this node's own queries pass those batches first, it keeps the lease. No member passes a
+        batch that fails there too, so such a batch moves the lease nowhere.
+        """
         breakdown, row = self._breakdown, self._lease.row
         if breakdown is None or not self.may_act(now) or row is None or row.paused:
             return
@@ -349,15 +361,17 @@ class Term:
         yield do.StopPublishing()
 
     def hand_over(self, now: float) -> Iterator[Outcome]:
-        """RULES.md#r3: released with equal durable ends, or not at all."""
+        """Release the lease once both journals have the same durable end (RULES.md#r3).
+
+        Give the handover up if that is not possible any more, or takes too long.
+        """
         handover = self.handover
         if handover is None or self._lease_client.releasing:
             return
         lease, row = self._lease, self._lease.row
         heir = next((m for m in row.in_sync if m.node == handover.to), None) if row else None
-        paused = (
-            row is not None and row.paused
-        )  # RULES.md#r7: nobody could acquire what is released
+        # RULES.md#r7: during a pause no node may acquire a released lease.
+        paused = row is not None and row.paused
         doubtful = lease.is_doubtful(now, self.authority_ends())
         holds = lease.mine and not lease.regressed and not doubtful
         late = now >= handover.since + HANDOVER_SECONDS_MAX
@@ -373,7 +387,7 @@ class Term:
         return self.replication.match_of(heir) == journal.last.sequence == journal.committed
 
     def released(self) -> Iterator[Outcome]:
-        """The release took effect."""
+        """Notify the members and step down, once the release has taken effect."""
         assert self.handover is not None
         yield from self.replication.tell_all(say.Released(self.epoch))
         yield StepDown(self.handover.why)

@@ -1,4 +1,4 @@
-"""What follows from an answer or a message for the whole node; ``core`` carries it out."""
+"""The verdicts: what an answer or a message means for the whole node. ``core`` carries them out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class StepDown:
-    """This epoch is over: another node holds the lease, may acquire it, or was given it."""
+    """This epoch is over: another node holds the lease, may acquire it, or received it."""
 
     why: str
 

@@ -1,4 +1,4 @@
-"""Which definition of each query the journal says is in force, and where its state began
+"""The definition of each query that is in force by the journal, and where its state began
 (RULES.md#r23)."""
 
 from __future__ import annotations
@@ -10,19 +10,21 @@ from ha_engine.types import Application, QueryVersion
 
 
 class Versions:
-    """Of every query that an application record named, whether the application still has it."""
+    """The versions of every query that an application record named, also of those that the
+    application no longer has."""
 
     def __init__(self) -> None:
         self.application: str | None = None
         self.of: dict[str, QueryVersion] = {}
-        # The sequence of the record that began a query's state, or since which it goes on under
-        # changed code; names the checkpoint that fits it.
+        # The sequence of the record that began a query's state, or that continued the state under
+        # changed code. It names the checkpoint that fits.
         self.lineages: dict[str, int] = {}
-        # Those before, whose checkpoint goes on here: this node wrote the change, so its own stands
-        # where the change does. Another's may lack batches, which only the old code makes.
+        # Earlier lineages whose checkpoint may continue on this node. This node wrote the change,
+        # so its own checkpoint has all batches before it. Another node's may lack some, and only
+        # the old code can make these.
         self.earlier: dict[str, tuple[int, ...]] = {}
-        # Queries whose state goes on under changed code, each with its last mark before the change:
-        # only their checkpoint has that state, and only the old code made those batches.
+        # Queries whose state continues under changed code, each with its last mark before the
+        # change. Only a checkpoint has that state, since the old code made those batches.
         self.carried_on: dict[str, int] = {}
 
     def take(
@@ -33,8 +35,10 @@ class Versions:
         *,
         mine: bool,
     ) -> Iterator[QueryVersion]:
-        """Takes in the record ``sequence``, of this node or another; yields what starts with empty
-        state."""
+        """Apply the record ``sequence``; yield the versions that start with an empty state.
+
+        ``mine``: this node wrote the record.
+        """
         self.application = application.digest
         for version in application.queries:
             name, before = version.query, self.of.get(version.query)
@@ -51,11 +55,11 @@ class Versions:
             self.of[name] = replace(version, reset=False)
 
     def states_of(self, query: str) -> tuple[int, ...]:
-        """The lineage of its state, and those that go on as that here."""
+        """The lineage of the query's state, then earlier ones whose checkpoint continues here."""
         return (self.lineages[query], *self.earlier.get(query, ()))
 
     def stand_on(self, version: QueryVersion, lineage: int, carried_on: int | None) -> None:
-        """What the records said that are no longer there."""
+        """Load from the base what the trimmed records said about a query."""
         self.of[version.query], self.lineages[version.query] = version, lineage
         if carried_on is not None:
             self.carried_on[version.query] = carried_on

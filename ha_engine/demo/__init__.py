@@ -1,16 +1,16 @@
-"""``ha-engine demo``: a real year of flights through two real nodes, compared with a reference.
+"""``ha-engine demo``: send a real year of flights through two real nodes, and check the result.
 
-show        the story that the user sees
-steps       a line for each of its steps, and the table of their times
-scoreboard  what a terminal shows meanwhile
-watch       how it waits
-movement    whether anything moves, and what a node does
+show        the acts of the demo, in order
+steps       prints a line for each step, and the table of their times
+scoreboard  shows nodes and traffic on a terminal meanwhile
+watch       polls the nodes, and waits for conditions
+movement    detects progress, and describes a node's present work
 nodes       the two nodes
-processes   whatever they started, so that nothing is left
-interrupts  signals, obeyed where nothing is half started
+processes   finds and kills every process that the nodes started
+interrupts  notes signals, and ends the demo only where no process is half started
 traffic     the producer
 flights     the data
-reference   what pandas makes of it
-comparison  whether the sink's tables are right
-host        what is free on this machine
+reference   the expected result, computed by pandas
+comparison  compares the sink's tables with it
+host        the free resources of this machine
 """

@@ -1,4 +1,4 @@
-"""Reads the demo's sink tables and compares them with what pandas computes from the same file."""
+"""Compare the demo's sink tables with the result that pandas computes from the same file."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ha_engine.postgres.engine import open_engine
 ALERT_MEAN_ABOVE = 60.0
 ALERT_DEPARTED_MIN = 5
 WATERMARK = timedelta(hours=2)
-"""The three as conf/applications/flights.yaml has them; a test holds them equal."""
+"""These three values equal those of conf/applications/flights.yaml; a test checks that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one query's table compares: rows found, rows expected, rows that differ."""
+    """The comparison of one query's table: rows found, rows expected, rows that differ."""
 
     query: str
     found: int
@@ -35,7 +35,7 @@ class Outcome:
 
 
 def compare(url: str, flights: pa.Table) -> list[Outcome]:
-    """One outcome for each query of the demo. Exact: means are compared bit by bit."""
+    """Return one outcome for each query of the demo. Means are compared bit by bit."""
     references: dict[str, Callable[[], pd.DataFrame]] = {
         "delays": lambda: reference_delays(flights),
         "alerts": lambda: reference_alerts(
@@ -56,7 +56,7 @@ def _rows_of(url: str, table_name: str) -> list[dict[str, Any]]:
 
 
 def _outcome(query: str, found: list[dict[str, Any]], expected: pd.DataFrame) -> Outcome:
-    """A row that is there twice differs: the counts of equal rows must be equal."""
+    """Compare one table. The counts of equal rows must match, so a duplicate row differs."""
     columns = list(expected.columns)
     have = pd.Series([_key(row, columns) for row in found], dtype=object).value_counts()
     records = expected.to_dict("records")

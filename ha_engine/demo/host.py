@@ -1,4 +1,4 @@
-"""How much of this machine is free: it says how long the demo will take."""
+"""Measure the free resources of this machine, on which the duration of the demo depends."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ CONTROL_GROUPS = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Cores that nobody else uses, and bytes of memory."""
+    """The free cores and the free memory in bytes."""
 
     cores: float
     memory: int
 
     @property
     def warning(self) -> str | None:
-        """A sentence when the demo will take longer than usual."""
+        """A sentence if the demo will take longer than usual, else None."""
         lacks = []
         if self.cores < CORES_MIN:
             lacks.append(f"{self.cores:.1f} of {CORES_MIN:.0f} cores")
@@ -35,7 +35,7 @@ class Room:
 
 def room() -> Room:
     groups = Path("/proc/self/cgroup").read_text(encoding="ascii")
-    # A load of 0.4 is what a machine at rest has.
+    # An idle machine has a load of about 0.4.
     idle = (os.cpu_count() or 1) - round(os.getloadavg()[0])
     usable = len(os.sched_getaffinity(0))
     cores = min(usable, max(idle, 0), cpu_quota(groups, CONTROL_GROUPS))
@@ -44,9 +44,9 @@ def room() -> Room:
 
 
 def cpu_quota(groups: str, root: Path) -> float:
-    """Cores that the control groups allow, the narrowest of them; infinite without a limit.
+    """The lowest limit of cores in the control groups; infinite without a limit.
 
-    ``groups`` is the text of /proc/self/cgroup, ``root`` where the hierarchies are mounted.
+    ``groups`` is the text of /proc/self/cgroup. ``root`` is the mount point of the hierarchies.
     """
     quotas = [float("inf")]
     for place in _places(groups, root, "cpu"):
@@ -62,7 +62,7 @@ def cpu_quota(groups: str, root: Path) -> float:
 
 
 def memory_left(groups: str, root: Path) -> float:
-    """Bytes below the narrowest limit of the control groups; infinite without one."""
+    """The bytes left below the lowest limit of the control groups; infinite without a limit."""
     left = [float("inf")]
     for place in _places(groups, root, "memory"):
         for limit, used in (
@@ -85,7 +85,7 @@ def _places(groups: str, root: Path, controller: str) -> list[Path]:
         mounts = [root / controllers, root / controller] if controllers else [root]
         mount = next((mount for mount in mounts if mount.is_dir()), root)
         inner = mount / path.lstrip("/")
-        # In a container the path may be that of the host, which is not mounted here.
+        # In a container the path may be the host's, which is not mounted here.
         while inner != mount and not inner.is_dir():
             inner = inner.parent
         found += [
@@ -96,7 +96,7 @@ def _places(groups: str, root: Path, controller: str) -> list[Path]:
 
 
 def _words(file: Path, count: int = 1) -> list[float | None]:
-    """Numbers of the file; None for "max", for -1 and where there is no file."""
+    """The numbers in the file; None for "max", for -1 and if there is no file."""
     try:
         words = file.read_text(encoding="ascii").split()
     except OSError:

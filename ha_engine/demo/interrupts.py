@@ -1,4 +1,4 @@
-"""Signals that end the demo: noted when they come, obeyed where nothing is half started."""
+"""Signals that end the demo: note them at once, obey them where no process is half started."""
 
 from __future__ import annotations
 
@@ -13,16 +13,22 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts:
-    """An exception out of a handler could come between a process's start and its first note of
-    it; whoever cleans up would then not know the process. So the handler notes the number only."""
+    """Notes the number of a signal, and raises later.
+
+    If the handler raised, the exception could come between the start of a process and the note
+    about it. The cleanup would then not know the process.
+    """
 
     def __init__(self) -> None:
         self.number: int | None = None
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Raises DemoInterrupted in the place of an error that the same signal caused: a terminal
-        sends Ctrl-C to the programs that the demo calls, too."""
+        """Note signals during the block.
+
+        Raises DemoInterrupted in place of an error that the same signal caused: a terminal sends
+        Ctrl-C also to the programs that the demo calls.
+        """
         before = {number: signal.signal(number, self._note) for number in NUMBERS}
         try:
             yield
@@ -38,6 +44,6 @@ class Interrupts:
         self.number = self.number or number
 
     def require_none(self) -> None:
-        """Raises DemoInterrupted."""
+        """Raise DemoInterrupted if a signal was noted."""
         if self.number is not None:
             raise DemoInterrupted(self.number)

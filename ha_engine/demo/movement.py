@@ -1,6 +1,6 @@
-"""Whether the demo makes progress, however slowly: the only thing that it has patience for.
+"""Detect whether the demo makes progress, however slowly.
 
-A slow host needs any time. So nothing here has a deadline; a wait ends with an error only when no
+A slow host may need any time, so no wait has a deadline. A wait ends with an error only when no
 sign of progress has changed for ``PATIENCE_SECONDS``.
 """
 
@@ -12,17 +12,19 @@ from typing import Any
 
 Status = dict[str, Any]
 Usage = Mapping[tuple[int, float], float]
-"""Seconds of CPU by process, named by its pid and its start."""
+"""Seconds of CPU by process, identified by its pid and its start."""
 
 PATIENCE_SECONDS = 300.0
 CPU_SECONDS = 10.0
-"""CPU of all nodes that is a sign of progress. Two nodes at rest need longer than the patience."""
+"""So much CPU of all nodes is a sign of progress. Two idle nodes take longer than the patience to
+use it."""
 CPU_LOOK_SECONDS = 15.0
-"""Looking at every process of the machine costs CPU, so it is done while nothing else moves."""
+"""Interval of looks at the CPU, only while nothing else moves: a look at every process of the
+machine costs CPU itself."""
 
 
 class Movement:
-    """Remembers when a sign of progress changed last. ``usage`` asks the operating system."""
+    """Remembers the last change of a sign of progress. ``usage`` asks the operating system."""
 
     def __init__(
         self, usage: Callable[[], Usage], clock: Callable[[], float] = time.monotonic
@@ -33,7 +35,7 @@ class Movement:
         self._before: Usage = {}
 
     def look(self, signs: object) -> None:
-        """``signs`` is any value that is another one after each step."""
+        """Note whether ``signs``, a value that changes with each step, has changed."""
         now = self._clock()
         if signs != self._signs:
             self._signs, self._moved_at, self._looked_at, self._before = signs, now, now, {}
@@ -58,12 +60,15 @@ class Movement:
 
 
 def used_since(before: Usage, now: Usage) -> float:
-    """Seconds of CPU; what a process used before it was seen first counts, one that ended not."""
+    """The seconds of CPU used between two looks.
+
+    They include all CPU of a process that is new in ``now``, and none of a process that has ended.
+    """
     return sum(max(seconds - before.get(process, 0.0), 0.0) for process, seconds in now.items())
 
 
 def signs_of(status: Status | None) -> object:
-    """What changes in a node's status when it gets further; never how long something took."""
+    """The part of a node's status that changes with its progress; no durations."""
     if status is None:
         return None
     process, lease = status["query_process"], status["lease"]
@@ -82,7 +87,7 @@ def signs_of(status: Status | None) -> object:
 
 
 def waits_for(status: Status | None) -> str:
-    """What a node is doing before it can do its part, in a few words; empty when it does it."""
+    """The work that a node must finish before it is ready, in a few words; empty when ready."""
     if status is None:
         return "does not answer yet"
     process = status["query_process"]

@@ -1,4 +1,4 @@
-"""The demo's two nodes: processes of their own, exactly as a user would run them."""
+"""The demo's two nodes: separate processes, exactly as a user would run them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from ha_engine.demo.processes import kill_all_in, marked_environment
 from ha_engine.errors import EngineError
 
 STOP_SECONDS_MAX = 60.0
-"""What has not stopped by then is killed: its data are of no use any more."""
+"""A process that has not stopped by then is killed, because its data are no longer needed."""
 ANSWER_SECONDS_MAX = 5.0
 NAMES = ("node-a", "node-b")
 
 
 class DemoNode:
-    """One node below ``directory``; may be started, killed and started again."""
+    """One node with its files below ``directory``. It can be started, killed and started again."""
 
     def __init__(self, name: str, directory: Path, config: dict[str, Any]) -> None:
         self.name, self.log = name, directory / "node.log"
@@ -36,7 +36,7 @@ class DemoNode:
         self._directory = directory
         self._config = directory / "ha-engine.yaml"
         self._process: subprocess.Popen[bytes] | None = None
-        # One connection for all questions, and no certificates to load: it is loopback.
+        # One connection for all requests, without certificates, because it is loopback.
         self._http = httpx.Client(verify=False, trust_env=False, timeout=ANSWER_SECONDS_MAX)
         directory.mkdir(parents=True)
         self._config.write_text(yaml.safe_dump(config, sort_keys=False))
@@ -53,7 +53,7 @@ class DemoNode:
             )
 
     def status(self) -> Status | None:
-        """How far it is; None while it does not answer."""
+        """The node's status; None while it does not answer."""
         try:
             answer = self._http.get(f"{self.url}/v1/status")
         except httpx.HTTPError:
@@ -62,18 +62,21 @@ class DemoNode:
         return status if answer.is_success else None
 
     def require_alive(self) -> None:
-        """Raises EngineError when it has ended by itself."""
+        """Raise EngineError if the node has ended by itself."""
         if self._process is not None and self._process.poll() is not None:
             code = self._process.returncode
             raise EngineError(f"{self.name} ended with exit code {code}; see {self.log}")
 
     def lose(self) -> None:
-        """As its host is lost. Looks at every process of this machine, but for one call."""
+        """Kill all its processes, as a loss of its host does.
+
+        The first call looks at every process of this machine; later calls do nothing.
+        """
         if not self.is_stopped:
             self.kill_everything()
 
     def kill_everything(self) -> None:
-        """kill -9 of each of its processes."""
+        """Kill each of its processes with kill -9."""
         kill_all_in(self._directory)
         if self._process is not None:
             self._process.wait()
@@ -89,7 +92,7 @@ class DemoNode:
 
 
 class DemoPair:
-    """Two nodes, each other's peers over loopback. ``interrupts`` cuts a graceful stop short."""
+    """Two nodes that are peers over loopback. ``interrupts`` can end a graceful stop early."""
 
     def __init__(
         self, directory: Path, database_url: str, application: str, interrupts: Interrupts
@@ -105,7 +108,7 @@ class DemoPair:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Both at once; none is left when it ends."""
+        """Start both nodes for a ``with`` block; kill both at its end."""
         try:
             for node in self.nodes:
                 node.start()
@@ -115,7 +118,7 @@ class DemoPair:
                 node.kill_everything()
 
     def stop(self) -> None:
-        """Asks both, and waits; what then is left, the end of ``running`` kills."""
+        """Ask both nodes to stop, and wait. The end of ``running`` kills what remains."""
         for node in self.nodes:
             node.ask_to_stop()
         until = time.monotonic() + STOP_SECONDS_MAX
@@ -149,7 +152,7 @@ def _config(
         "node": {"id": name, "data_dir": str(directory / name / "data")},
         "database": {"url": database_url},
         "http": {"listen": f"127.0.0.1:{_free_port()}"},
-        # Loopback needs no TLS. Two Sparks share this machine, so batches leave each other time.
+        # Loopback needs no TLS. Two Sparks share this machine, so batches have pauses between them.
         "event_sync": {"listen": listens[name], "peers": peers, "insecure": True},
         "query": {"min_batch_interval": "500ms", "heap": "768MiB", "class_archive": False},
     }

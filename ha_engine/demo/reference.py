@@ -1,4 +1,4 @@
-"""What the demo's queries must answer: computed by pandas, with no code of the engine."""
+"""Compute the expected results of the demo's queries with pandas, without code of the engine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 
 
 def reference_delays(flights: pa.Table) -> pd.DataFrame:
-    """What the delay query must answer for ``flights`` (schema ``DEPARTURES``).
+    """The expected result of the delay query for ``flights`` (schema ``DEPARTURES``).
 
     One row per origin, carrier and hour of the scheduled departure, sorted by them: ``origin``,
     ``carrier``, ``hour`` (UTC), ``departed`` and ``cancelled`` (counts), ``delay_sum`` and
@@ -21,11 +21,11 @@ def reference_delays(flights: pa.Table) -> pd.DataFrame:
 def reference_alerts(
     flights: pa.Table, *, delay_mean_above: float, watermark: timedelta, departed_min: int = 1
 ) -> pd.DataFrame:
-    """What the alert query, in append mode, has published once it has read all of ``flights``.
+    """The expected output of the alert query, in append mode, after it has read all of ``flights``.
 
-    One row per origin and hour whose mean delay in minutes is above ``delay_mean_above`` with at
-    least ``departed_min`` departed flights, as far as the watermark (the latest event_time less
-    ``watermark``) has passed the end of the hour. Columns as ``reference_delays``, no carrier.
+    One row per origin and hour with a mean delay in minutes above ``delay_mean_above`` and at least
+    ``departed_min`` departed flights, if the watermark (the latest event_time less ``watermark``)
+    has passed the end of the hour. Columns as in ``reference_delays``, without carrier.
     """
     delays = _delays_by(flights, ["origin", "hour"])
     latest = flights["event_time"].to_pandas().max()

@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: both nodes and the traffic, as they were seen last."""
+"""Show both nodes and the traffic while the demo runs, as the watch saw them last."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DRAWN_PER_SECOND = 2
 
 
 class Scoreboard:
-    """Draws what the watch saw last; it asks no node itself."""
+    """Draws the watch's newest answers; it asks no node itself."""
 
     def __init__(self, watch: Watch, steps: Steps) -> None:
         self._watch, self._steps = watch, steps
@@ -28,7 +28,7 @@ class Scoreboard:
 
     @contextlib.contextmanager
     def shown(self, console: Console) -> Iterator[None]:
-        """On a terminal; elsewhere there are only the lines that the demo prints."""
+        """Show the board on a terminal. Elsewhere the demo only prints its lines."""
         if not console.is_terminal:
             yield
             return

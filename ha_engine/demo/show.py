@@ -1,4 +1,4 @@
-"""The demo as a user sees it: a year of flights through two nodes, of which one is lost."""
+"""Play the demo: a year of flights goes through two nodes, and one node is lost meanwhile."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from ha_engine.demo.comparison import Outcome
 
 FADE_SECONDS = 100.0
-"""So much of what is left of the year is sent each second that there is traffic to the end."""
+"""Each second the traffic sends the remaining year divided by this, so that it lasts to the end."""
 PEACE_SECONDS = 3.0
 """How long traffic flows undisturbed before each fault."""
 
 
 def show(directory: Path, console: Console) -> bool:
-    """Runs the whole demo below ``directory``, which is emptied first. True when all is equal.
+    """Run the whole demo below ``directory``, which it empties first. True if all tables are equal.
 
     Raises DemoInterrupted after a signal, DemoStuck when nothing moves any more.
     """
@@ -91,7 +91,7 @@ def _database(directory: Path, steps: Steps) -> Iterator[str]:
 
 
 def _compare(url: str, year: pa.Table) -> list[Outcome]:
-    # It imports pandas, for which there is time now.
+    # Imported only here, because it imports pandas, which takes time.
     from ha_engine.demo.comparison import compare
 
     return compare(url, year)
@@ -99,7 +99,10 @@ def _compare(url: str, year: pa.Table) -> list[Outcome]:
 
 @contextmanager
 def _alone_in(directory: Path) -> Iterator[None]:
-    """Empties the directory, if a demo made it and none works there now; leaves no process."""
+    """Empty the directory for a ``with`` block, and kill every process in it at the end.
+
+    Raises EngineError unless a demo made the directory and no other demo uses it now.
+    """
     mark = directory / ".ha-engine-demo"
     if directory.exists() and any(directory.iterdir()) and not mark.exists():
         raise EngineError(
@@ -109,7 +112,7 @@ def _alone_in(directory: Path) -> Iterator[None]:
     with mark.open("a") as lock:
         _lock(lock, directory)
         try:
-            # A demo that died of kill -9 may have left some.
+            # A demo that died of kill -9 may have left processes.
             kill_all_in(directory)
             for entry in set(directory.iterdir()) - {mark}:
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
@@ -134,7 +137,7 @@ SELECT query, extract(epoch FROM published_at) FROM ha_engine_ledger WHERE batch
 
 @dataclass
 class _Demo:
-    """The acts, in their order."""
+    """The acts of the demo, in order."""
 
     watch: Watch
     steps: Steps
@@ -173,8 +176,10 @@ class _Demo:
             self._measure(step, lambda: self._ask_for_switchover(active, heir))
 
     def _ask_for_switchover(self, active: DemoNode, heir: DemoNode) -> None:
-        """Asked again while the active refuses: on a slow host the heir may be a batch behind, or
-        the handover may be given up."""
+        """Request the switchover; called again while the active refuses.
+
+        On a slow host the successor may be a batch behind, or the active may give the handover up.
+        """
         status = self.watch.seen[active.name]
         if status and status["role"] == "active" and status["handover_to"] is None:
             try:
@@ -210,17 +215,20 @@ class _Demo:
             self.watch.wait("the last batch", self._settled())
             step.what = "every batch is in PostgreSQL"
 
-    # -- how it is measured ------------------------------------------------------------------------
+    # -- measurements ------------------------------------------------------------------------------
 
     def _roles(self) -> tuple[DemoNode, DemoNode]:
-        """The active and the other, of a whole pair. They may have changed since the last act: on
-        a slow host Spark may fail, and then the other takes over by itself."""
+        """The active and the other node.
+
+        They may have changed since the last act: on a slow host Spark may fail, and the other node
+        then takes over by itself.
+        """
         active = self.watch.active()
         assert active is not None
         return active, self.pair.other(active)
 
     def _send_in_peace(self) -> tuple[DemoNode, DemoNode]:
-        """Both queries publish for a while, and those of the passive keep up."""
+        """Let both queries publish for a while, with the passive's queries caught up."""
         until = time.time() + PEACE_SECONDS
         with self.steps.step("traffic", "events are sent, both nodes run the same batches"):
             self.watch.wait(
@@ -229,10 +237,10 @@ class _Demo:
             return self._roles()
 
     def _measure(self, step: Step, cause: Callable[[], None]) -> None:
-        """An outage: of acks as a producer sees it, of output as the sink does.
+        """Measure an outage: of acks at the producer, of output at the sink.
 
-        ``cause`` is called at each look until the outage has ended. The sink's ledger tells its
-        newest output only, so that figure is a bound.
+        ``cause`` is called at each look until acks resume. The sink's ledger shows only its newest
+        output, so the figure for output is an upper bound.
         """
         epoch, outputs, began = self._epoch(), self._outputs(), time.time()
 
@@ -251,11 +259,11 @@ class _Demo:
         step.what += f": no ack for {acks:.2f} s, no output for at most {output:.1f} s;"
 
     def _epoch(self) -> int:
-        """Of the newest ack."""
+        """The epoch of the newest ack."""
         return self.traffic.acks[-1][1] if self.traffic.acks else 0
 
     def _acked_after(self, epoch: int) -> float | None:
-        """When the first event was acknowledged under a later epoch, in seconds since 1970."""
+        """The time of the first ack under a later epoch, in seconds since 1970."""
         acks = list(self.traffic.acks)
         return next((at for at, found in acks if found > epoch), None)
 
@@ -265,7 +273,7 @@ class _Demo:
         return bool(outputs) and min(outputs) > at
 
     def _outputs(self) -> dict[str, float]:
-        """When each query's newest batch was published, in seconds since 1970."""
+        """The time at which each query's newest batch was published, in seconds since 1970."""
         with self.database.connect() as connection:
             rows = connection.execute(text(_LAST_OUTPUTS)).all()
         return {query: float(at) for query, at in rows}

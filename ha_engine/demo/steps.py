@@ -1,4 +1,4 @@
-"""The steps of the demo: a line when one ends, and a table of all in the end."""
+"""Print the steps of the demo: a line when a step ends, and a table of all at the end."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.table import Table
 
 WAITING_EVERY_SECONDS = 10.0
-"""So often a line says what is waited for, where no board shows it."""
+"""Interval of lines about the present wait, if no board shows it."""
 
 
 @dataclass
 class Step:
-    """``what`` says what it does, and once it has ended, what came of it."""
+    """One step. ``what`` describes its work, and after its end the result."""
 
     name: str
     what: str
@@ -25,7 +25,7 @@ class Step:
 
 
 class Steps:
-    """Prints to ``console``; on a terminal, the board shows what goes on."""
+    """Prints to ``console``. On a terminal the board shows the present step."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -53,7 +53,7 @@ class Steps:
         )
 
     def line(self, waiting: str) -> str:
-        """What goes on now, since when, and what it waits for."""
+        """The present step, its duration so far, and what it waits for."""
         if self.doing is None:
             return ""
         seconds = time.monotonic() - self.doing.began

@@ -1,4 +1,4 @@
-"""Producers' traffic for as long as it takes, and how long nothing came through."""
+"""Send traffic as a producer for as long as needed, and measure the gaps between acks."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ import pyarrow as pa
 from ha_engine.client import Ack, Producer
 
 Moment = tuple[float, int]
-"""Seconds since 1970, and the epoch under which something was done then."""
+"""A time in seconds since 1970, and the epoch of the event at that time."""
 EVERY_SECONDS, PAUSE_SECONDS_MAX = 0.02, 0.5
 REST = 4
-"""After each request the thread rests so many times as long as the answer took: on a slow host it
-leaves Spark the CPU."""
+"""After each request the thread pauses for this multiple of the answer's time, to leave Spark the
+CPU on a slow host."""
 ROWS_PER_SEND = 2_000
 STOP_SECONDS_MAX = 10.0
 
 
 class Traffic(threading.Thread):
-    """Sends ``rows`` to ``stream`` one small request after the other, and notes each ack.
+    """Sends ``rows`` to ``stream`` in small requests, one after the other, and notes each ack.
 
-    Each second it sends one ``fade``-th of what is left, so that there is traffic until ``finish``
-    sends the rest. ``sent`` counts rows, all of them acknowledged. No request has a deadline:
-    whoever waits for an ack knows better whether anything still moves.
+    Each second it sends one ``fade``-th of the remaining rows, so that traffic lasts until
+    ``finish`` sends the rest. ``sent`` counts rows, all of them acknowledged. No request has a
+    deadline, because the watch knows better whether anything still moves.
     """
 
     def __init__(self, urls: Sequence[str], stream: str, rows: pa.Table, fade: float) -> None:
@@ -64,17 +64,17 @@ class Traffic(threading.Thread):
         self.sent += batch.num_rows
 
     def _acked(self, ack: Ack) -> None:
-        # Without a position it answers a repeated request whose place is forgotten.
+        # An ack without a position answers a retry whose position the nodes have forgotten.
         epoch = ack.position.epoch if ack.position else self.acks[-1][1]
         self.acks.append((time.time(), epoch))
 
     def acked_since(self, at: float) -> bool:
-        """Raises what ended the traffic."""
+        """Whether an ack arrived after ``at``. Raises the error that ended the traffic."""
         self.require_well()
         return bool(self.acks) and self.acks[-1][0] > at
 
     def require_well(self) -> None:
-        """Raises what ended the traffic."""
+        """Raise the error that ended the traffic, if any."""
         if self.error is not None:
             raise self.error
 
@@ -83,11 +83,14 @@ class Traffic(threading.Thread):
         return bool(self.sent == self.rows.num_rows)
 
     def finish(self) -> None:
-        """From now on, send what is left as fast as it goes."""
+        """Send the remaining rows as fast as possible from now on."""
         self._finish.set()
 
     def stop(self) -> None:
-        """Sends no more. What is under way may end first; nobody may be left to answer it."""
+        """Send no more, and wait at most STOP_SECONDS_MAX for a request in flight.
+
+        The wait has a limit, because no node may be left to answer the request.
+        """
         self._ended.set()
         self._finish.set()
         if self.ident is not None:
@@ -97,8 +100,8 @@ class Traffic(threading.Thread):
 def gap_across(moments: Sequence[Moment], since: float, epoch: int) -> float:
     """The longest time in seconds without a moment, up to the first under a later epoch.
 
-    Not only the last such time: the first answer of a new active may be to a repeated request that
-    was stored under the old epoch. Where ``epoch`` goes on, the longest since then.
+    All such times count, not only the last: the first answer of a new active may be to a retry that
+    was stored under the old epoch. If there is no later epoch, it is the longest since ``since``.
     """
     later = next((n for n, (_, found) in enumerate(moments) if found > epoch), len(moments))
     return longest_gap(moments[: later + 1], since)

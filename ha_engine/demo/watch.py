@@ -1,4 +1,4 @@
-"""How the demo waits: it asks both nodes at most twice a second, and ends when nothing moves."""
+"""Wait in the demo: ask both nodes at most twice a second, and fail when nothing moves."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ha_engine.demo.traffic import Traffic
 from ha_engine.errors import DemoStuck
 
 LOOK_SECONDS = 0.5
-"""Between two looks. A slow host answers late, and is asked as much less often."""
+"""The pause between two looks. A slow host answers late, and so is asked less often."""
 
 
 class Watch:
-    """The newest answer of each node is in ``seen``; whoever shows or decides uses that one."""
+    """Polls the nodes. ``seen`` has the newest answer of each, and everything else uses that."""
 
     def __init__(
         self, pair: DemoPair, directory: Path, traffic: Traffic, interrupts: Interrupts
@@ -32,7 +32,10 @@ class Watch:
         self._movement = Movement(lambda: cpu_of(directory))
 
     def wait(self, what: str, condition: Callable[[], object]) -> None:
-        """Raises DemoStuck when nothing moves, EngineError when a node or the traffic ends."""
+        """Wait for ``condition``.
+
+        Raises DemoStuck when nothing moves, EngineError when a node or the traffic ends.
+        """
         self._what, self.refusal = what, ""
         while True:
             self._interrupts.require_none()
@@ -58,7 +61,7 @@ class Watch:
 
     @property
     def waiting(self) -> str:
-        """What is awaited, what each node does that is not ready, and what one refused last."""
+        """The present wait, the work of each node that is not ready, and the last refusal."""
         if not self._what:
             return ""
         nodes = {name: waits_for(status) for name, status in self.seen.items()}
@@ -69,7 +72,7 @@ class Watch:
     def _logs(self) -> str:
         return " and ".join(str(node.log) for node in self.pair.nodes)
 
-    # -- what was seen -----------------------------------------------------------------------------
+    # -- questions about the newest answers --------------------------------------------------------
 
     def active(self) -> DemoNode | None:
         for node in self.pair.nodes:
@@ -83,7 +86,7 @@ class Watch:
         return status is not None and status["role"] in ("passive", "active")
 
     def is_whole(self) -> bool:
-        """Whether one is active, the other in sync, and the queries of both are warm."""
+        """Whether one node is active, the other in sync, and the queries of both are warm."""
         statuses = self.seen.values()
         roles = sorted(status["role"] if status else "" for status in statuses)
         return roles == ["active", "passive"] and all(

@@ -1,11 +1,11 @@
 """The journal: every record of the node, in order, on its own disk.
 
     record.py      a record as a frame of bytes, and back
-    reading.py     frames out of a segment file; what Spark's workers use
-    tail.py        is the end of a file torn or damaged
-    segment.py     one file
-    identity.py    the small file that says whose journal it is
-    opening.py     what a directory holds, without changing it
+    reading.py     reads frames of a segment file; Spark's workers use it
+    tail.py        distinguishes a torn end of a file from damage
+    segment.py     one segment file
+    identity.py    the small file that identifies a journal
+    opening.py     reads and checks a journal directory without changing it
     journal.py     the journal: append, sync, read, truncate, trim
     writer.py      the journal for asyncio: group commit in a thread (import it by its own name)
     inspection.py  what ``ha-engine journal`` shows

@@ -1,7 +1,7 @@
-"""Who a journal is: one small JSON file beside its segments, replaced as a whole.
+"""The identity of a journal: one small JSON file beside its segments, replaced as a whole.
 
-It holds what the segments cannot say: the group, the journal_id (RULES.md#r8), and the epochs whose
-records were trimmed away.
+It has what the segments lack: the group, the current journal_id (RULES.md#r8), and the epochs whose
+records were trimmed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """``former`` are retired ids that segments still on disk carry."""
+    """``former`` are retired ids, which older segments on disk still have.
+
+    ``epochs`` are the first positions of the epochs that began in trimmed records.
+    """
 
     group: str
     group_id: str | None
@@ -32,7 +35,10 @@ class Identity:
 
 
 def load(directory: Path) -> Identity | None:
-    """None when there is no file. Raises JournalDamaged, UnknownJournalVersion, OSError."""
+    """Load the file; None if there is none.
+
+    Raises JournalDamaged, UnknownJournalVersion, OSError.
+    """
     path = directory / FILE_NAME
     try:
         text = path.read_bytes()
@@ -52,7 +58,7 @@ def load(directory: Path) -> Identity | None:
 
 
 def store(directory: Path, identity: Identity) -> None:
-    """Durable when it returns; a crash leaves the old file or the new one. Raises OSError."""
+    """Replace the file durably; a crash leaves the old file or the new one. Raises OSError."""
     path = directory / FILE_NAME
     fresh = path.with_suffix(".tmp")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -1,6 +1,6 @@
-"""Look at a journal without changing a byte of it: what ``ha-engine journal`` shows.
+"""Inspects a journal without changing a byte, for ``ha-engine journal``.
 
-A node may be running on it: then the newest record may look torn because it is being written.
+A node may be writing to it. The newest record may then look torn.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ha_engine.types import Position, Record
 
 @dataclass(frozen=True, slots=True)
 class SegmentReport:
-    """One segment; ``last`` is None while it holds no record."""
+    """One segment; ``last`` is None while it has no record."""
 
     path: Path
     first: int
@@ -35,7 +35,7 @@ class SegmentReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A journal up to its end, or up to ``damage``, behind which nothing was looked at."""
+    """A journal up to its end, or up to ``damage``; nothing after the damage was checked."""
 
     directory: Path
     group: str
@@ -56,7 +56,7 @@ class Report:
 
 
 def find_directory(path: Path) -> Path | None:
-    """``path`` itself or its ``journal``, whichever holds a journal; None when neither does."""
+    """``path`` itself or its ``journal``, whichever is a journal; None if neither is."""
     for directory in (path, path / "journal"):
         if (directory / identities.FILE_NAME).exists() or segment_paths(directory):
             return directory
@@ -71,8 +71,8 @@ def survey(
 ) -> Report:
     """Verify every checksum and the chain of records; without ``payloads`` all but the payloads'.
 
-    ``on_segment`` is called after each segment. Damage is told in the report. Raises
-    UnknownJournalVersion, DiskFailed, and JournalDamaged when the directory holds no identity.
+    It calls ``on_segment`` after each segment. Damage is in the report. Raises
+    UnknownJournalVersion, DiskFailed, and JournalDamaged when the directory has no identity.
     """
     try:
         identity = read_identity(directory)

@@ -1,8 +1,8 @@
 """The journal of one node: the ordered log of records on its disk. Every call blocks.
 
-Not for asyncio (writer.py is), and not aware of peers: what is committed, and what may be
-trimmed, others decide. One thread appends, syncs, truncates and trims; reading and locating records
-that were appended before is safe from any thread.
+Use writer.py for asyncio. A journal knows no peers: its caller decides what is committed and what
+may be trimmed. One thread appends, syncs, truncates and trims; reading and locating records that
+were appended before is safe from any thread.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ log = logging.getLogger(__name__)
 
 
 class Journal:
-    """Make one with ``Journal.open``.
+    """An open journal; ``Journal.open`` creates it.
 
-    After a DiskFailed it refuses every further call: what an fsync that failed left on the disk is
-    unknown, and a second one may report success for pages that were lost.
+    After a DiskFailed it refuses every further call. The state of the disk after a failed fsync is
+    unknown, and a second fsync may report success for lost pages.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Journal:
         self._directory, self._identity, self._segment_size = directory, identity, segment_size
         self._failure: str | None = None
         self._entry_pending = False
-        # Replaced, never changed in place: readers in other threads hold on to the tuple they took.
+        # Replace it, never change it in place: readers in other threads keep the tuple they took.
         self._segments = tuple(
             Segment(one.path, one.journal_id, one.first, one.outline) for one in found
         )
@@ -53,10 +53,10 @@ class Journal:
 
     @classmethod
     def open(cls, directory: Path, *, group: str, segment_size: int = SEGMENT_SIZE) -> Journal:
-        """Open or create the journal in ``directory``; a torn tail is cut, and told in ``torn``.
+        """Open or create the journal in ``directory``; cut a torn tail and describe it in ``torn``.
 
-        Verifies every byte. All that it then holds is durable. Raises JournalDamaged with file and
-        offset, ForeignJournal, UnknownJournalVersion, DiskFailed.
+        Verify every byte; all that remains is durable. Raises JournalDamaged with file and offset,
+        ForeignJournal, UnknownJournalVersion, DiskFailed.
         """
         try:
             identity = read_identity(directory, group) or _create(directory, group)
@@ -74,9 +74,9 @@ class Journal:
     def create_behind(
         directory: Path, base: Position, *, group: str, group_id: str, epochs: Sequence[Position]
     ) -> str:
-        """A journal whose records up to ``base`` are no longer kept; answers its new id.
+        """Create a journal that begins after ``base``, and return its new id.
 
-        ``epochs`` are the first positions of those that began up to there. Raises DiskFailed.
+        ``epochs`` are the first positions of the epochs up to there. Raises DiskFailed.
         """
         identity = Identity(group, group_id, str(uuid4()), epochs=tuple(epochs))
         try:
@@ -86,11 +86,11 @@ class Journal:
         return identity.journal_id
 
     def close(self) -> None:
-        """Close the files; what was not synced stays so."""
+        """Close the files, without a sync."""
         for segment in self._segments:
             segment.close()
 
-    # -- who it is
+    # -- identity
 
     @property
     def journal_id(self) -> str:
@@ -103,12 +103,12 @@ class Journal:
 
     @property
     def group_id(self) -> str | None:
-        """UUID of the group as its lease row has it (RULES.md#r6); None until ``bind_group``."""
+        """UUID of the group in its lease row (RULES.md#r6); None until ``bind_group``."""
         return self._identity.group_id
 
     @property
     def torn(self) -> str | None:
-        """What ``open`` cut off as torn, in words; None when nothing was."""
+        """Description of the torn tail that ``open`` cut off; None if there was none."""
         return self._torn
 
     def bind_group(self, group_id: str) -> None:
@@ -123,13 +123,13 @@ class Journal:
             self._store(replace(self._identity, group_id=group_id))
 
     def retire(self) -> str:
-        """Take a new journal_id, durably: the lease row's word on the old one is void
-        (RULES.md#r8)."""
+        """Take a new journal_id, durably: a lease row that lists the old id no longer lists this
+        journal (RULES.md#r8)."""
         former = tuple(dict.fromkeys(segment.journal_id for segment in self._segments))
         self._store(replace(self._identity, journal_id=str(uuid4()), former=former))
         return self.journal_id
 
-    # -- what it holds
+    # -- records
 
     @property
     def first(self) -> int:
@@ -155,13 +155,13 @@ class Journal:
     ) -> Iterator[Record]:
         """Records ``first`` to ``last`` (default: the newest now); ``first`` must not be trimmed.
 
-        Without ``payloads`` they come back empty. Raises JournalDamaged, DiskFailed.
+        Without ``payloads``, each record has an empty one. Raises JournalDamaged, DiskFailed.
         """
         extents = self.locate(first, self.last.sequence if last is None else last)
         return _read(extents, payloads)
 
     def locate(self, first: int, last: int) -> list[Extent]:
-        """Where the records ``first`` to ``last`` lie, one extent a segment."""
+        """The bytes of the records ``first`` to ``last``, one extent for each segment."""
         self._refuse_after_failure()
         segments = self._segments
         if first < segments[0].first:
@@ -176,14 +176,14 @@ class Journal:
     # -- changes
 
     def append(self, records: Sequence[Record]) -> None:
-        """Write ``records`` behind the last one; they are durable after ``sync``.
+        """Write ``records`` after the last one; they are durable after ``sync``.
 
         Raises DiskFailed; AssertionError when they do not continue the journal.
         """
         self.append_frames([to_frame(record) for record in records])
 
     def append_frames(self, frames: Sequence[Frame]) -> None:
-        """As append, for records that are encoded already."""
+        """Like append, for encoded records."""
         check_follows(self._last, [frame.position for frame in frames])
         with self._fatal("written"):
             while frames:
@@ -208,7 +208,7 @@ class Journal:
         if not self.first - 1 <= sequence <= self.last.sequence:
             raise AssertionError(f"no record {sequence} to cut after: {self.first} to {self.last}")
         with self._fatal("truncated"):
-            # Newest first: at every crash the rest is a prefix.
+            # Newest first: a crash at any point leaves a prefix of the journal.
             while len(self._segments) > 1 and self._tail.first > sequence:
                 self._drop_tail()
             if sequence < self._tail.last:
@@ -217,10 +217,10 @@ class Journal:
         self._last = Position(self._epochs[-1].epoch if self._epochs else 0, sequence)
 
     def give_up_after(self, sequence: int) -> Path:
-        """As truncate_after, for committed records that an operator gave up (RULES.md#r26).
+        """Like truncate_after, for committed records that an operator gave up (RULES.md#r26).
 
-        Answers the file that keeps them. The journal takes a new id first, since no word on the old
-        one holds any more (RULES.md#r8). Raises DiskFailed.
+        Return the file that keeps them. The journal first takes a new id, since nothing that the
+        lease row says of the old id holds any more (RULES.md#r8). Raises DiskFailed.
         """
         path = self.set_aside_after(sequence, self._directory)
         self.retire()
@@ -228,7 +228,7 @@ class Journal:
         return path
 
     def set_aside_after(self, sequence: int, directory: Path) -> Path:
-        """Copy the records behind ``sequence`` to a file in ``directory``. Raises DiskFailed."""
+        """Copy the records after ``sequence`` to a file in ``directory``. Raises DiskFailed."""
         first = next(iter(self.read(sequence + 1, sequence + 1, payloads=False))).position
         path = given_up.path_of(directory, first, self._last)
         with self._fatal("set aside"):
@@ -251,7 +251,7 @@ class Journal:
                 segment.path.unlink()
             fsync_directory(self._directory)
 
-    # -- how
+    # -- internals
 
     @property
     def _tail(self) -> Segment:
@@ -264,7 +264,7 @@ class Journal:
         self._last = frames[-1].position
 
     def _roll(self) -> None:
-        # The old segment first: a torn record is accepted in the newest segment only.
+        # Sync the old segment first: a torn record is accepted only in the newest segment.
         self._tail.sync()
         self._tail.close()
         self._add_segment(self._last.sequence + 1)

@@ -1,6 +1,6 @@
-"""What a journal directory holds, and what is wrong with it. Looks only; journal.py mends.
+"""Reads and checks a journal directory. It changes nothing; journal.py repairs.
 
-Shared by the node, which opens a journal to write it, and by the commands that only look at one.
+The node uses it to open a journal for writing, and commands use it to inspect one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ha_engine.types import Position
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One segment as it lies there. ``headless``: torn so early that it must be created again."""
+    """One segment as found. ``headless``: torn in its file header, so it must be created again."""
 
     path: Path
     journal_id: str
@@ -40,7 +40,7 @@ class Found:
 
 
 def read_identity(directory: Path, group: str | None = None) -> Identity | None:
-    """None where no journal was ever completed.
+    """The identity of the journal; None if no journal was ever completed here.
 
     Raises ForeignJournal when it is not of ``group``, JournalDamaged when files are missing,
     UnknownJournalVersion, OSError.
@@ -61,7 +61,7 @@ def read_identity(directory: Path, group: str | None = None) -> Identity | None:
 
 
 def look(directory: Path, identity: Identity, *, payloads: bool = True) -> Iterator[Found]:
-    """The segments, oldest first, each verified by itself and as a link of the chain.
+    """The segments, oldest first, each verified by itself and against the segment before it.
 
     Raises JournalDamaged with file and offset, UnknownJournalVersion, DiskFailed, OSError.
     """
@@ -73,12 +73,12 @@ def look(directory: Path, identity: Identity, *, payloads: bool = True) -> Itera
 
 
 def epochs_before(identity: Identity, first: int) -> list[Position]:
-    """The epochs that the trimmed records, all before ``first``, began."""
+    """The first positions of the epochs that began in trimmed records, all before ``first``."""
     return [start for start in identity.epochs if start.sequence < first]
 
 
 def _is_unfinished(directory: Path, paths: list[Path]) -> bool:
-    # The first segment is made before the identity, so a crash between the two leaves it alone.
+    # The first segment is created before the identity, so a crash in between leaves only it.
     begun = [segment_path(directory, 1)]
     return paths == begun and begun[0].stat().st_size <= FILE_HEADER_BYTES
 

@@ -1,7 +1,7 @@
-"""Read records out of segment files, verifying every byte that is returned.
+"""Reads records from segment files, and verifies every byte that it returns.
 
-Spark's workers import this in processes of their own, so it needs nothing but the standard library,
-google_crc32c and the package's values.
+Spark's workers import this module, so it needs only the standard library, google_crc32c and the
+package's values.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class FileHeader(NamedTuple):
 
 
 class SparseIndex:
-    """Where some of a segment's records start: one entry about every 16 KiB."""
+    """The offsets of some of a segment's records: one entry about every 16 KiB."""
 
     def __init__(self, first: int) -> None:
         self._sequences = array("Q", [first])
@@ -56,7 +56,7 @@ class SparseIndex:
 
     def note(self, sequence: int, offset: int) -> None:
         if offset - self._offsets[-1] >= INDEX_EVERY_BYTES:
-            # Offset first: a reader in another thread looks at sequences, then takes the offset.
+            # Offset first: a reader in another thread finds a sequence, then reads its offset.
             self._offsets.append(offset)
             self._sequences.append(sequence)
 
@@ -72,7 +72,7 @@ class SparseIndex:
 
 @dataclass(slots=True)
 class Outline:
-    """What a scan found: whole records up to byte ``end``, then ``bad``, or the end of the file."""
+    """The result of a scan: whole records up to byte ``end``, then ``bad`` or the file's end."""
 
     index: SparseIndex
     last: Position
@@ -93,7 +93,7 @@ def read_extent(extent: Extent, *, stream: str | None = None) -> Iterator[Record
 def read_records(
     path: Path, offset: int, length: int, *, stream: str | None = None, payloads: bool = True
 ) -> Iterator[Record]:
-    """As read_extent; without ``payloads`` they are skipped and come back empty."""
+    """Like read_extent; without ``payloads``, skip them, so that each record has an empty one."""
     end = offset + length
     with open_segment(path, length) as file:
         file.seek(offset)
@@ -111,9 +111,9 @@ def read_records(
 
 
 def read_frames(extent: Extent, bytes_max: int) -> list[Frame]:
-    """The frames at the start of ``extent``, verified and not decoded, to hand them on as they are.
+    """The first frames of ``extent``, verified but not decoded, for sending them unchanged.
 
-    One at least, then no more than ``bytes_max`` bytes. Raises as read_extent.
+    At least one frame, but otherwise at most ``bytes_max`` bytes. Raises what read_extent raises.
     """
     frames: list[Frame] = []
     path, offset, rest = Path(extent.path), extent.offset, min(extent.length, bytes_max)
@@ -135,16 +135,16 @@ def read_frames(extent: Extent, bytes_max: int) -> list[Frame]:
 
 
 def read_header(file: BinaryIO, room: int) -> Header:
-    """The header of the frame that starts here and has at most ``room`` bytes. Raises BadFrame."""
+    """The header of the frame that starts here, of at most ``room`` bytes. Raises BadFrame."""
     return _whole(file.read(min(HEADER_BYTES, room)), room)
 
 
 def scan(path: Path, first: int, epoch: int, *, payloads: bool = True) -> Outline:
     """Verify a segment whose first record is ``first``, written after a record of ``epoch``.
 
-    Without ``payloads`` their checksums are not looked at. Stops at the first frame that is not
-    whole. Raises JournalDamaged when an intact record stands where it does not belong,
-    UnknownJournalVersion, DiskFailed.
+    Without ``payloads``, do not check their checksums. Stop at the first frame that is not whole.
+    Raises JournalDamaged when an intact record is in the wrong place, UnknownJournalVersion,
+    DiskFailed.
     """
     outline = Outline(SparseIndex(first), Position(epoch, first - 1))
     size = path.stat().st_size
@@ -164,7 +164,7 @@ def scan(path: Path, first: int, epoch: int, *, payloads: bool = True) -> Outlin
 
 
 def offset_of(path: Path, sequence: int, start: tuple[int, int]) -> int:
-    """Where the record ``sequence`` starts, walking headers from ``start`` (sequence, offset)."""
+    """The offset of record ``sequence``, found by its headers from ``start`` (sequence, offset)."""
     at, offset = start
     with open_segment(path, INDEX_EVERY_BYTES) as file:
         while at < sequence:
@@ -192,7 +192,7 @@ def _unreadable(path: Path, error: OSError) -> DiskFailed:
 
 
 def damage(path: Path, offset: int, error: BadFrame) -> JournalDamaged | UnknownJournalVersion:
-    """The error that a user meets for a bad frame."""
+    """The error that a user gets for a bad frame."""
     if isinstance(error, NewerVersion):
         return UnknownJournalVersion(
             f"{path} at byte {offset}: {error}; run the version that wrote it"
@@ -209,7 +209,10 @@ def encode_file_header(journal_id: str, first: int) -> bytes:
 
 
 def read_file_header(path: Path) -> FileHeader:
-    """Raises BadFrame when it is cut or damaged, NewerVersion, JournalDamaged, DiskFailed."""
+    """Read and verify the file header.
+
+    Raises BadFrame when it is cut or damaged, NewerVersion, JournalDamaged, DiskFailed.
+    """
     with open_segment(path, FILE_HEADER_BYTES) as file:
         raw = file.read(FILE_HEADER_BYTES)
     if len(raw) < FILE_HEADER_BYTES:

@@ -1,15 +1,15 @@
-"""The frame of one journal record: how a Record becomes bytes and comes back.
+"""Encodes a Record as a frame of bytes, and decodes it. This module does not use files.
 
-Knows nothing of files. A frame is a header of 52 bytes (little-endian), the meta (compact JSON of
-the body, ASCII) and the payload:
+A frame is a header of 52 bytes (little-endian), the meta (compact JSON of the body, ASCII) and the
+payload:
 
     magic 4 | CRC32C of what follows in the header 4 | version 1 | kind 1 | zero 2
     meta length 4 | payload length 4 | meta CRC32C 4 | payload CRC32C 4
     epoch 8 | sequence 8 | committed 8
 
-Header, meta and payload carry a checksum each. So a length is trusted before it is used, which
-tells a cut record from a damaged one, and a reader that skips payloads still verifies all it
-returns.
+Header, meta and payload have a checksum each. So a length is verified before it is used, which
+distinguishes a cut record from a damaged one. A reader that skips payloads still verifies all that
+it returns.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Header(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One encoded record. The payload stays a buffer of its own, so that nobody copies it."""
+    """One encoded record. The payload is a separate buffer, so that it is not copied."""
 
     position: Position
     head: bytes
@@ -85,7 +85,7 @@ class Frame:
 
 
 class BadFrame(Exception):
-    """These bytes are no whole record; who knows file and offset turns it into an error."""
+    """These bytes are no whole record. A caller with file and offset turns it into an error."""
 
 
 class NewerVersion(BadFrame):
@@ -122,7 +122,7 @@ def encode(record: Record) -> bytes:
 def decode(frame: bytes, *, payload: bool = True) -> Record:
     """The record of exactly one frame. Raises BadFrame.
 
-    Without ``payload`` the record comes back with an empty one, whose checksum is not looked at.
+    Without ``payload`` the record has an empty one, and the payload's checksum is not verified.
     """
     header = decode_header(frame[:HEADER_BYTES])
     if len(frame) != header.frame_length:
@@ -136,7 +136,10 @@ def decode(frame: bytes, *, payload: bool = True) -> Record:
 
 
 def decode_header(raw: bytes) -> Header:
-    """Raises BadFrame when it is cut or damaged, NewerVersion when it is of the future."""
+    """Decode and verify a header.
+
+    Raises BadFrame when it is cut or damaged, NewerVersion when its version is not VERSION.
+    """
     if len(raw) < HEADER_BYTES:
         raise BadFrame(f"the header is cut after {len(raw)} of {HEADER_BYTES} bytes")
     magic, crc = _START.unpack_from(raw)
@@ -151,7 +154,7 @@ def decode_header(raw: bytes) -> Header:
 
 
 def verified(part: bytes, length: int, crc: int, name: str) -> bytes:
-    """``part`` itself, if it is what the header promised. Raises BadFrame."""
+    """``part`` itself, if its length and checksum are those of the header. Raises BadFrame."""
     if len(part) < length:
         raise BadFrame(f"the {name} is cut after {len(part)} of {length} bytes")
     if length and crc32c(part) != crc:
@@ -160,7 +163,7 @@ def verified(part: bytes, length: int, crc: int, name: str) -> bytes:
 
 
 def to_record(header: Header, meta: bytes, payload: bytes) -> Record:
-    """Raises BadFrame when the meta, though intact, is none that this engine knows."""
+    """The record of verified parts. Raises BadFrame if this engine does not know the meta."""
     try:
         body = _read(header.kind, json.loads(meta))
     except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -1,6 +1,6 @@
-"""One segment file: append, sync, cut, and find records in it. Knows nothing of its neighbours.
+"""One segment file: append, sync, cut, and find records in it. A segment knows no other segment.
 
-One thread changes a segment; others may read what was appended before at the same time.
+One thread changes a segment. Meanwhile other threads may read what was appended before.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def segment_paths(directory: Path) -> list[Path]:
 
 
 class Segment:
-    """``size`` is where the next record goes; ``last`` is ``first - 1`` while it is empty."""
+    """``size`` is the offset of the next record; ``last`` is ``first - 1`` in an empty segment."""
 
-    # One tuple, so that a reader in another thread never sees the one without the other.
+    # (last, size) in one tuple: a reader in another thread never sees one without the other.
     _end: tuple[int, int]
 
     def __init__(self, path: Path, journal_id: str, first: int, outline: Outline) -> None:
@@ -48,7 +48,7 @@ class Segment:
     def empty(cls, path: Path, journal_id: str, first: int) -> Segment:
         return cls(path, journal_id, first, Outline(SparseIndex(first), Position(0, first - 1)))
 
-    # -- changes: the journal's one writer, OSError goes up untouched
+    # -- changes, by the journal's one writer; each may raise OSError
 
     def open_for_append(self) -> None:
         self._descriptor = os.open(self.path, _OPEN)
@@ -65,7 +65,7 @@ class Segment:
         os.fdatasync(self._writable())
 
     def truncate_after(self, sequence: int) -> None:
-        """Durable when it returns."""
+        """Remove the records after ``sequence``, durably."""
         end = self.offset_of(sequence + 1)
         self._index.cut_after(sequence)
         self._end = sequence, end
@@ -97,7 +97,7 @@ class Segment:
         return len(frames)
 
     def extent(self, first: int, last: int) -> Extent:
-        """The bytes of the records ``first`` to ``last``, which this segment holds."""
+        """The bytes of the records ``first`` to ``last``, which must be in this segment."""
         start = self.offset_of(first)
         return Extent(str(self.path), start, self.offset_of(last + 1) - start)
 
@@ -126,8 +126,8 @@ def create(directory: Path, journal_id: str, first: int) -> Path:
 def settle(path: Path) -> None:
     """Make the disk and the page cache agree on a file, so that what is read next is durable.
 
-    A killed process leaves records that only the cache holds; an fsync that failed leaves some that
-    the cache shows and the disk may lack.
+    A killed process leaves records that are only in the cache. A failed fsync leaves records in the
+    cache that the disk may lack.
     """
     descriptor = os.open(path, os.O_RDWR)
     try:
@@ -157,7 +157,7 @@ def _write_all(descriptor: int, frames: Sequence[Frame]) -> None:
 
 
 def _write(descriptor: int, data: bytes) -> None:
-    # A disk that fills up takes a part first and fails at the next call.
+    # A disk that fills up first writes a part, and fails at the next call.
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]

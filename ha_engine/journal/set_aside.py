@@ -1,6 +1,6 @@
-"""Records that an operator gave up: kept beside the journal, for people, and read by nobody else.
+"""Keeps records that an operator gave up in a file beside the journal, which only people read.
 
-One file holds the frames of the records ``first`` to ``last`` as they stood in the journal:
+One file has the frames of the records ``first`` to ``last`` as they were in the journal:
 
     given-up.<first epoch>.<first sequence>-<last epoch>.<last sequence>.frames
 """
@@ -25,7 +25,7 @@ def path_of(directory: Path, first: Position, last: Position) -> Path:
 
 
 def set_aside(path: Path, extents: Iterable[Extent]) -> None:
-    """Copies ``extents`` into ``path``, durable when it returns. Raises OSError."""
+    """Copy ``extents`` into ``path``, durably. Raises OSError."""
     fresh = path.with_suffix(".tmp")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:

@@ -1,8 +1,8 @@
-"""Tell a torn tail from damage (RULES.md#r31); changes nothing.
+"""Distinguishes a torn tail from damage (RULES.md#r31); changes nothing.
 
-A torn tail is what a crash leaves of a write that nobody was told is durable: nothing but zeros, or
-a cut record. Anything else is damage, at which the node ends instead of guessing; reinit helps. The
-test for sectors that never reached the disk is that of etcd's write-ahead log (isTornEntry).
+A torn tail is what a crash leaves of a write that was not reported as durable: nothing but zeros,
+or a cut record. Anything else is damage: the node ends, and reinit helps. The test for sectors that
+never reached the disk is that of etcd's write-ahead log (isTornEntry).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ SECTOR_BYTES = 512
 
 
 def describe_torn(path: Path, offset: int, expected: int, bad: BadFrame) -> str:
-    """What was torn at ``offset``, where record ``expected`` should start. Changes nothing.
+    """Describe the torn tail at ``offset``, where record ``expected`` should start.
 
-    Raises JournalDamaged when it is no torn tail. A damaged last record that holds a whole sector
-    of zeros looks torn: no file can tell these two apart.
+    Raises JournalDamaged when it is no torn tail. A damaged last record that contains a whole
+    sector of zeros looks torn: the file does not show the difference.
     """
     with path.open("rb") as file:
         file.seek(offset)
@@ -34,7 +34,7 @@ def describe_torn(path: Path, offset: int, expected: int, bad: BadFrame) -> str:
 
 
 def is_torn_file_header(path: Path) -> bool:
-    """Whether nothing but zeros follows what there is of the file header."""
+    """Whether the file has only zeros after the bytes of its file header."""
     return len(path.read_bytes().rstrip(b"\0")) <= FILE_HEADER_BYTES
 
 
@@ -63,9 +63,9 @@ def _failing_part(rest: bytes, header: Header) -> tuple[int, int]:
 
 
 def _has_unwritten_sector(rest: bytes, start: int, stop: int, offset: int) -> bool:
-    """Whether a disk sector that holds some of ``rest[start:stop]`` holds only zeros of ``rest``.
+    """Whether a disk sector with a part of ``rest[start:stop]`` has only zeros in ``rest``.
 
-    ``offset`` is the place of ``rest`` in the file.
+    ``offset`` is the offset of ``rest`` in the file.
     """
     first = (offset + start) // SECTOR_BYTES * SECTOR_BYTES - offset
     return any(
@@ -75,7 +75,7 @@ def _has_unwritten_sector(rest: bytes, start: int, stop: int, offset: int) -> bo
 
 
 def _record_follows(rest: bytes, expected: int) -> bool:
-    """Whether the header of a later record stands in ``rest`` behind the bad one."""
+    """Whether ``rest`` has the header of a later record after the bad one."""
     furthest = expected + len(rest) // HEADER_BYTES
     place = rest.find(MAGIC, 1)
     while place >= 0:

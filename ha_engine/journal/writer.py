@@ -1,8 +1,8 @@
 """The journal for asyncio: group commit in one thread of its own.
 
-While one write and fdatasync runs, what arrives is gathered and goes into the next; an idle writer
-writes at once. Records are encoded on the loop, so that the thread does little besides system calls
-and the two seldom wait for each other's interpreter lock.
+Records that arrive during one write and fdatasync wait and go into the next. An idle writer writes
+at once. The loop encodes the records, so the thread does little besides system calls, and the two
+seldom wait for each other's interpreter lock.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from ha_engine.types import Events, Position, Record
 
 PENDING_BYTES_MAX = 256 << 20
 STUCK_SECONDS = 30.0
-"""A disk that has not answered for so long is given up: the other node has one that does."""
+"""The node gives up a disk that does not answer for this long: the other node has one that does."""
 LOOKS = 6
-"""In that time, each while the loop runs: a host that was stopped has not waited for its disk."""
+"""Checks in that time, each run by the loop: a host that was suspended did not wait for its disk,
+and its loop did not run."""
 T = TypeVar("T")
 
 
@@ -35,12 +36,15 @@ class _Exclusive:
 
 
 class JournalWriter:
-    """Owns the changes of an open journal; made and used on the loop's thread.
+    """Makes all changes of an open journal; create and use it on the loop's thread.
 
-    ``on_durable(sequence)`` is called on the loop after each fdatasync with the last sequence that
-    it made durable; ``on_failed(error)`` once, after which nothing is written any more;
-    ``on_stuck()`` when what is under way has not ended for ``stuck_after`` seconds. The journal
-    itself is closed by who opened it.
+    It calls on the loop:
+
+    - ``on_durable(sequence)`` after each fdatasync, with the last sequence that is now durable;
+    - ``on_failed(error)`` once, after which it writes nothing any more;
+    - ``on_stuck()`` when the thread has worked on one thing for ``stuck_after`` seconds.
+
+    The caller that opened the journal closes it.
     """
 
     def __init__(
@@ -60,7 +64,7 @@ class JournalWriter:
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
         self._queue: deque[Frame | _Exclusive] = deque()
-        # None while an exclusive call is queued, which may move the end of the journal.
+        # None while an exclusive call is queued, since the call may move the end of the journal.
         self._last: Position | None = journal.last
         self._busy = self._closing = False
         self._idle = asyncio.Event()
@@ -70,15 +74,15 @@ class JournalWriter:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes appended and not durable yet."""
+        """Bytes that are appended but not durable yet."""
         return self._pending_bytes
 
     def append(self, records: Sequence[Record]) -> None:
         """Queue ``records``; returns at once.
 
-        Raises Backpressure, having taken nothing, when events do not fit into
-        ``pending_bytes_max``; other records always fit (RULES.md#r30). Raises DiskFailed after a
-        failure, AssertionError when the records do not continue the journal.
+        Raises Backpressure, and queues nothing, when events do not fit into ``pending_bytes_max``;
+        other records always fit (RULES.md#r30). Raises DiskFailed after a failure, AssertionError
+        when the records do not continue the journal.
         """
         self._refuse_when_done()
         if self._last is not None:
@@ -102,9 +106,9 @@ class JournalWriter:
     async def run_exclusive(self, call: Callable[[], T], *, copies: bool = False) -> T:
         """Run ``call`` in the writer's thread, after all records that were appended before.
 
-        For truncate_after, trim_before, give_up_after and bind_group. Its exception is raised here;
-        a DiskFailed also ends the writer. What ``copies`` takes as long as there is much, and is
-        not looked at.
+        Use it for truncate_after, trim_before, give_up_after and bind_group. It raises the call's
+        exception; a DiskFailed also ends the writer. A call that ``copies`` takes time by the
+        amount of data, so it never counts as stuck.
         """
         self._refuse_when_done()
         outcome: asyncio.Future[T] = self._loop.create_future()
@@ -113,19 +117,19 @@ class JournalWriter:
         return await outcome
 
     async def close(self) -> None:
-        """Write what is queued, then end the thread; nothing can be appended any more."""
+        """Write what is queued, then end the thread; append nothing any more."""
         self._closing = True
         await self._idle.wait()
         self._thread.shutdown(wait=False)
 
-    # -- how: at most one piece of work is with the thread; _busy says so
+    # -- internals: the thread has at most one piece of work; _busy says whether it has one
 
     def _enqueue(self, work: Sequence[Frame | _Exclusive]) -> None:
         self._queue.extend(work)
         if self._queue and not self._busy:
             self._busy = True
             self._idle.clear()
-            # At the end of this turn of the loop, so that its other appends come along.
+            # At the end of this turn of the loop, so that the turn's other appends are included.
             self._loop.call_soon(self._start)
 
     def _start(self) -> None:
@@ -162,7 +166,7 @@ class JournalWriter:
         self._journal.sync()
 
     def _look_later(self, left: int) -> None:
-        """``left``: so many looks from now on what is under way counts as stuck."""
+        """Check again later; after ``left`` more checks the running work counts as stuck."""
         if left == 0:
             self._on_stuck()
         else:
@@ -177,13 +181,13 @@ class JournalWriter:
         try:
             self._on_durable(frames[-1].position.sequence)
         except Exception as error:
-            # Records that nobody learns of would stall the node in silence.
+            # The node would stall in silence if it did not learn which records are durable.
             self._fail(error)
         self._continue()
 
     def _ran(self, exclusive: _Exclusive, done: Future[Any]) -> None:
         error = done.exception()
-        if not exclusive.outcome.done():  # else: who waited was cancelled
+        if not exclusive.outcome.done():  # else: the waiting caller was cancelled
             if error is None:
                 exclusive.outcome.set_result(done.result())
             else:

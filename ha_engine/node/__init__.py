@@ -1,22 +1,22 @@
-"""The node process: everything of it but Spark, which runs in a process of its own.
+"""The node process: all of a node but Spark, which runs in a process of its own.
 
-__main__          from the arguments to the exit code
-startup           what is checked before anything is opened
+__main__          parses the arguments and returns the exit code
+startup           checks what must hold before anything is opened
 database          the lease store and listener, the embedded database, the schema's version
 node              builds, starts and stops the stages; the one module that sees all of them
-build             from config and application to the parts that a node is made of
-connectors        the same for sinks and sources
+build             makes the parts of a node from config and application
+connectors        makes its sinks and sources from them
 driver            feeds the core and performs its actions
-ports             what the driver asks of each stage
+ports             the interfaces through which the driver calls each stage
 alarm             the timer that wakes the core
-storage           the node's disk: what it holds at the start, and what the core keeps there
-snapshot_actions  snapshots and restores that the core asks for
+storage           the node's disk: replay at the start, and the core's changes to it
+snapshot_actions  performs the snapshots and restores that the core asks for
 adapters          the core as sync, the query process, the status and operators need it
 routes, listening the HTTP interface, and its socket
 supervisor_link   the pipe to the supervisor
-reachability      what the log says of an unreachable database
+reachability      logs when the database becomes unreachable and when it answers again
 data_dir, high_water  the data directory and its lock, and the highest lease ever read
-check             what ``ha-engine config check`` reads beyond the config
-lease_release     gives up the lease of a dead process; a program of its own too
+check             reads for ``ha-engine config check`` what lies beyond the config
+lease_release     releases the lease of a dead process; also a program of its own
 reinit            ``ha-engine reinit``: empties the data directory of a stopped node
 """

@@ -1,9 +1,9 @@
-"""The node process: from its arguments to its exit code.
+"""The program of the node process.
 
     python -m ha_engine.node --config FILE --process UUID
 
-The supervisor starts it; by hand it works too, but nobody then starts Spark for it. What it checks
-it checks before it imports the stages, so that the supervisor can start Spark meanwhile.
+The supervisor starts it. Started by hand it works too, but nothing starts Spark for it. It runs all
+checks before it imports the stages, so that the supervisor can start Spark meanwhile.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ with uncollected():
 
 
 def main() -> int:
-    """Entry of the node process; the exit code tells the supervisor whether a restart is of use."""
+    """Run the node process; its exit code says whether a restart may help."""
     arguments = _arguments()
     if arguments.parent:
         die_with_parent(arguments.parent)
@@ -51,9 +51,10 @@ def main() -> int:
 def _with_database(
     config: Config, supervisor: NoSupervisor | SupervisorLink, leaving: ExitStack
 ) -> Config:
-    """The config with the URL of a database whose schema is of this version, or that is silent.
+    """Start an embedded database and check the schema; return the config with the database's URL.
 
-    Raises DatabaseNotReady, and of an embedded database also ConfigError and DatabaseUnreachable.
+    A database that does not answer passes. Raises DatabaseNotReady; an embedded database also
+    raises ConfigError and DatabaseUnreachable.
     """
     with uncollected():
         from ha_engine import logs
@@ -67,7 +68,7 @@ def _with_database(
 
 
 def _database_settings(config: Config) -> dict[str, object]:
-    """What ``releasing`` needs to reach the lease row."""
+    """The settings with which ``lease_release`` reaches the lease row."""
     return {
         "url": config.database.url.get_secret_value(),
         "schema": config.database.schema_name,
@@ -79,7 +80,7 @@ def _database_settings(config: Config) -> dict[str, object]:
 
 
 def _complain(error: Exception, debug: bool) -> int:
-    """As the command line does: an operator who starts a node meets this sentence."""
+    """Print the error like the command line, since an operator who starts a node reads it."""
     if debug:
         traceback.print_exception(error)
     else:

@@ -1,4 +1,4 @@
-"""The core and the driver as sync, the query process, the status and operators need them."""
+"""Adapters of the core and the driver for sync, the query process, the status and operators."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from ha_engine.types import Extent, Role
 from ha_engine.v1 import local_pb2 as pb
 
 PENDING_BYTES_MAX = 32 << 20
-"""Beyond what the disk has still to write, a link is not read on: the peer's window fills
-(RULES.md#r30)."""
+"""Sync stops reading a link while the disk has more than that to write. So the peer's flow-control
+window fills, and the peer waits (RULES.md#r30)."""
 
 
 class SyncOwner:
-    """Joins the stage to the driver and the journal's writer."""
+    """Connects the sync stage to the driver and the journal's writer."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class SyncOwner:
 
 @dataclass(frozen=True, slots=True)
 class LocalAnswers:
-    """All of it known to the core or the journal."""
+    """Answers the query process's questions from the core and the journal."""
 
     core: Core
     journal: Journal
@@ -83,7 +83,8 @@ log = structlog.get_logger(__name__)
 
 
 class QueryObserver:
-    """Spark's word on each query's newest batch, in ``progress``; what it does now, in ``step``."""
+    """Keeps the query process's reports: each query's newest batch, and the ``step`` of a
+    start."""
 
     def __init__(self, metrics: NodeMetrics, tally: Tally, clock: Callable[[], float]) -> None:
         self._metrics, self._tally, self._clock = metrics, tally, clock
@@ -91,7 +92,7 @@ class QueryObserver:
         self.step: StartStep | None = None
 
     def stepped(self, incarnation: str, step: str, seconds_ago: float) -> None:
-        """The query process ``incarnation`` reached a step of its start."""
+        """Note that the query process ``incarnation`` reached a step of its start."""
         log.info("query process step", step=step, incarnation=incarnation)
         self.step = StartStep(incarnation, step, self._clock() - seconds_ago)
 
@@ -115,7 +116,7 @@ class QueryObserver:
 
 @dataclass(frozen=True, slots=True)
 class OperatorRequests:
-    """Each answers why not; empty when it is on its way."""
+    """Requests of operators. Each method returns why it refuses; empty when it has begun."""
 
     core: Core
     handle: Callable[[on.Input], None]

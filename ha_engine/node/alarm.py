@@ -1,4 +1,4 @@
-"""One timer on the event loop, for the moment that somebody else names again and again."""
+"""One timer on the event loop, for a moment that another object keeps changing."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import math
 from collections.abc import Callable
 
 SLEEP_SECONDS_MIN = 0.001
-"""Before a moment that has passed already: who always names one would take a whole processor."""
+"""The least wait, also for a moment in the past. A caller that always names one would otherwise
+take a whole processor."""
 
 
 class Alarm:
-    """Calls ``ring`` once ``clock`` reads what ``wake_at`` answers; infinite: never."""
+    """Calls ``ring`` once ``clock`` reaches the moment that ``wake_at`` returns; inf: never."""
 
     def __init__(
         self, clock: Callable[[], float], wake_at: Callable[[], float], ring: Callable[[], None]
@@ -33,14 +34,17 @@ class Alarm:
             self._timer.cancel()
 
     def look_soon(self) -> None:
-        """The moment may be another one; asked once in each turn of the event loop."""
+        """Read the moment again, once in each turn of the event loop: it may have changed."""
         if self._runs and not self._looking:
             self._looking = True
             self._loop.call_soon(self._look)
 
     def _look(self) -> None:
-        """A timer that fires too early stays: it only looks again. One that is due stays too, or
-        inputs in quick succession would put the alarm off for ever."""
+        """Move the timer to the new moment, unless it fires earlier or is due already.
+
+        A timer that fires too early only looks again, so it stays. One that is due stays too:
+        otherwise inputs in quick succession would delay the alarm for ever.
+        """
         self._looking = False
         now, wake_at = self._clock(), self._wake_at()
         if not self._runs or self._due_at <= max(now, wake_at):

@@ -1,4 +1,4 @@
-"""From config and application to the parts that a node is made of; opens nothing by itself."""
+"""Make the parts of a node from its config and application; opens nothing by itself."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def core_of(
     process_id: str,
     high_water: HighWater,
 ) -> Core:
-    """The core of this node, before it has read its journal."""
+    """Make the core of this node, which has not read its journal yet."""
     lease = config.lease
     identity = Identity(
         config.node.id,
@@ -75,7 +75,7 @@ def core_of(
 def hello_of(
     config: Config, application: StreamApplication, journal: Journal, process_id: str
 ) -> Hello:
-    """How this node introduces itself to its peers. Blocks while Java tells its version."""
+    """Make the Hello of this node to its peers. Blocks while Java prints its version."""
     sync = config.event_sync
     return Hello(
         engine=__version__,
@@ -126,7 +126,7 @@ def archive_of(
     outbox: Outbox,
     base_path: Path,
 ) -> Archive:
-    """The node's snapshots; connects when the first one is taken."""
+    """Make the node's snapshot service; it connects when it takes the first snapshot."""
     home, receive, store = config.node.data_dir, config.receive, snapshot_store_of(config)
     folding = BaseBuilder(
         base_path,
@@ -147,7 +147,7 @@ def archive_of(
 
 
 def restoring_of(config: Config, application: StreamApplication, store: SnapshotStore) -> Restoring:
-    """What brings a snapshot to this node."""
+    """Make the object that restores a snapshot on this node."""
     return Restoring(
         store,
         places_of(config),
@@ -158,7 +158,7 @@ def restoring_of(config: Config, application: StreamApplication, store: Snapshot
 
 
 def places_of(config: Config) -> Places:
-    """Where a snapshot goes that is restored."""
+    """The directories that a restored snapshot replaces."""
     return Places(config.node.data_dir, config.checkpoint_dir)
 
 
@@ -172,13 +172,14 @@ def _facts(core: Core, application: StreamApplication, cut: Cut) -> Facts:
 
 
 def snapshot_store_of(config: Config) -> SnapshotStore:
-    """The revisions of the group."""
+    """The store of the group's revisions."""
     engine = database_engine(config, None, CALL_SECONDS)
     return SnapshotStore(engine, config.group, schema=config.database.schema_name)
 
 
 def backlog_of(config: Config, core: Core, disk: Disk) -> NodeBacklog:
-    """What lies behind the gate: batches to come, this disk, and those of the in-sync members."""
+    """The back-pressure of the gate: events in no batch yet, this disk, and the disks of in-sync
+    members."""
     return NodeBacklog(
         core.deployment.backlog_events,
         config.receive.max_backlog_events,
@@ -199,7 +200,7 @@ def gate_of(
     backlog: Backlog,
     counters: Counters,
 ) -> Gate:
-    """The receive stage, closed."""
+    """Make the receive stage, closed."""
     schemas = {name: stream.arrow_schema for name, stream in application.streams.items()}
     return Gate(schemas, log, backlog, config.receive, lambda: time.time_ns() // 1000, counters)
 
@@ -214,7 +215,7 @@ def publisher_of(
     on_published: Callable[[str, str, int], None],
     on_fenced: Callable[[int], None],
 ) -> Publisher:
-    """The publish stage, stopped; the core has read its journal."""
+    """Make the publish stage, stopped. The core must have read its journal."""
     return Publisher(
         outbox,
         sinks,

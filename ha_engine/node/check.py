@@ -1,6 +1,6 @@
-"""What a node reads before it starts anything, read for ``ha-engine config check``.
+"""Read for ``ha-engine config check`` all files that a node reads at its start.
 
-Not for what only Spark, the database or the other node can tell.
+Not checked here: what only Spark, the database or the other node can show.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ha_engine.web.tls import server_context
 
 
 def read_all(config: Config) -> list[str]:
-    """Names of what was read. Raises ConfigError with one line for each problem."""
+    """Read all and return their names. Raises ConfigError with one line for each problem."""
     readings, problems = dict(_readings(config)), []
     for read in readings.values():
         try:
@@ -41,7 +41,7 @@ def _readings(config: Config) -> Iterator[tuple[str, Callable[[], object]]]:
 
 
 def _read_application(config: Config) -> None:
-    """With what its sinks and sources refer to."""
+    """Read the application and everything that its sinks and sources refer to."""
     application = load_application(config.application)
     sinks_of(_with_some_url(config), application)
     for stream in application.streams.values():
@@ -50,7 +50,8 @@ def _read_application(config: Config) -> None:
 
 
 def _with_some_url(config: Config) -> Config:
-    """An embedded database has none before it runs; nothing here connects."""
+    """The config with some URL: an embedded database has none before it runs, and nothing here
+    connects."""
     database = config.database
     if database.url.get_secret_value() != "embedded":
         return config

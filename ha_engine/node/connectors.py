@@ -1,4 +1,4 @@
-"""From the sinks and sources of an application to what publishes and pulls; opens nothing."""
+"""Make the sinks and pullers of an application; opens nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from ha_engine.receive.pull.receivers import Receivers
 
 
 def sinks_of(config: Config, application: StreamApplication) -> dict[tuple[str, str], Sink]:
-    """Every sink by (query, name); connects only when it is used. Raises ConfigError."""
+    """Make every sink, by (query, name). A sink connects when it is used. Raises ConfigError."""
     return {
         (query.name, spec.name): _sink(config, query.name, spec, application.directory)
         for query in application.queries.values()
@@ -65,7 +65,10 @@ def _plugin_sink(config: Config, query: str, spec: PluginSinkSpec, base: Path) -
 
 
 def plugin_options(query: str, spec: PluginSinkSpec, base: Path) -> BaseModel:
-    """As the plug-in wants them, with what they refer to. Raises ConfigError, without a value."""
+    """The sink's options in the plug-in's model, with references resolved.
+
+    Raises ConfigError; its message never shows a value.
+    """
     where = f"query {query}: sink {spec.name}"
     return options_of(where, sink_kind(spec.type).Options, spec.options, base)
 
@@ -85,7 +88,7 @@ def _postgres_sink(config: Config, query: str, spec: PostgresSinkSpec, base: Pat
 def receivers_of(
     config: Config, application: StreamApplication, gate: Gate, intake: Intake
 ) -> Receivers:
-    """The gate with every source behind it, closed. Raises ConfigError."""
+    """Make the gate's receivers with every source, closed. Raises ConfigError."""
     pullers = [
         _puller(config, stream, spec, application.directory, intake)
         for stream in application.streams.values()
@@ -111,6 +114,9 @@ def _maker(
 
 
 def source_options(stream: StreamSpec, spec: SourceSpec, base: Path) -> BaseModel:
-    """As the plug-in wants them, with what they refer to. Raises ConfigError, without a value."""
+    """The source's options in the plug-in's model, with references resolved.
+
+    Raises ConfigError; its message never shows a value.
+    """
     where = f"stream {stream.name}: source {spec.name}"
     return options_of(where, source_kind(spec.type).Options, spec.options, base)

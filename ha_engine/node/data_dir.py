@@ -1,5 +1,5 @@
-"""A node's directory: one process at a time (RULES.md#r2), and the highest lease it ever read
-(RULES.md#r5)."""
+"""The data directory of a node: its lock for one process (RULES.md#r2), and the highest lease ever
+read (RULES.md#r5)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DataDirectory:
 
     @property
     def base(self) -> Path:
-        """What stands for the records that were trimmed."""
+        """The file of the base, which replaces the trimmed records."""
         return self.journal / base_file.NAME
 
     def close(self) -> None:
@@ -41,5 +41,5 @@ class DataDirectory:
         return kept_high_water(self.path)
 
     def keep(self, high_water: HighWater) -> None:
-        """Durable when it returns. Blocks for two fsyncs. Raises DiskFailed."""
+        """Write ``high_water`` durably. Blocks for two fsyncs. Raises DiskFailed."""
         keep_high_water(self.path, high_water)

@@ -1,4 +1,4 @@
-"""From the config to what speaks with its database, which may be an embedded one."""
+"""Make the clients of the config's database, and run an embedded one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def lease_store_of(config: Config, url: str | None = None) -> PostgresLeaseStore
 
 
 def database_engine(config: Config, url: str | None, timeout: float) -> Engine:
-    """``timeout`` in seconds bounds every statement."""
+    """An engine for ``url``, or the config's database; ``timeout`` seconds bound each statement."""
     database = config.database
     return open_engine(
         url or database.url.get_secret_value(),
@@ -47,7 +47,7 @@ def database_engine(config: Config, url: str | None, timeout: float) -> Engine:
 
 
 def lease_listener_of(config: Config, heard: Callable[[], None]) -> LeaseListener:
-    """Not started. ``heard`` is called on the event loop that runs now."""
+    """A listener that is not started. It calls ``heard`` on the event loop that runs now."""
     loop = asyncio.get_running_loop()
     return LeaseListener(
         database_engine(config, None, config.lease.db_timeout),
@@ -58,12 +58,14 @@ def lease_listener_of(config: Config, heard: Callable[[], None]) -> LeaseListene
 
 
 async def release_earlier(config: Config, dead: Holder) -> None:
-    """Give up the lease of a process of this node that is certainly dead; once the ttl has passed,
-    it has ended by itself."""
+    """Release the lease of a process of this node that is certainly dead.
+
+    It tries for one ttl. After that the lease has expired by itself.
+    """
     store = lease_store_of(config)
     try:
         await release_within(store, dead, config.node.data_dir, config.lease.ttl)
-    except (EngineError, OSError, ValueError) as error:  # the latter of the high water's file
+    except (EngineError, OSError, ValueError) as error:  # the last two: the high-water file
         log.warning("lease not released; it ends by itself", reason=str(error))
     finally:
         store.close()
@@ -76,15 +78,17 @@ URL_VARIABLE = "HA_ENGINE_DATABASE_URL"
 
 @contextmanager
 def with_embedded(config: Config) -> Iterator[Config]:
-    """The config with the URL of the embedded database, which runs meanwhile, with its schema; as
-    it is where there is another one."""
+    """Run the embedded database, with its schema, and yield the config with its URL.
+
+    With any other database the config stays as it is.
+    """
     if config.database.url.get_secret_value() != EMBEDDED:
         yield config
         return
     from ha_engine.postgres.embedded import EmbeddedPostgres
 
     with EmbeddedPostgres(config.database.embedded_dir) as server:
-        # A reload reads the config again; a variable wins over the file.
+        # A reload reads the config again, and a variable takes precedence over the file.
         os.environ[URL_VARIABLE] = server.url
         database = config.database.model_copy(update={"url": SecretStr(server.url)})
         config = config.model_copy(update={"database": database})
@@ -104,7 +108,10 @@ def _make_schema(config: Config) -> None:
 
 
 def require_schema(config: Config) -> None:
-    """Raises DatabaseNotReady. A database that does not answer may start later."""
+    """Check the schema's version. Raises DatabaseNotReady.
+
+    A database that does not answer passes, since it may start later.
+    """
     engine = database_engine(config, None, config.lease.db_timeout)
     try:
         require_current(engine, config.database.schema_name)

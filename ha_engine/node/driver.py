@@ -1,7 +1,7 @@
-"""Feeds the core and performs what it decides; the only caller of ``Core.step``.
+"""Feed the core with inputs and perform its actions; the only caller of ``Core.step``.
 
-It adds nothing to a decision: no retry, and one timer, for the moment at which the core wants to be
-woken. Each action has one line here that names the port it goes to.
+The driver adds nothing to a decision. It retries nothing, and its one timer is for the moment that
+``Core.wake_at`` names. Each action has one case here that names the port it goes to.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ha_engine.types import Events, Position, Record, Role
 log = structlog.get_logger(__name__)
 
 LEASE_THREADS = 3
-"""A call that a frozen database never answers keeps its thread; the next ones need others."""
+"""A call that a frozen database never answers keeps its thread, so the next calls need others."""
 
 
 class Driver:
@@ -55,7 +55,7 @@ class Driver:
         # How often the core has taken an input.
         self.steps = 0
         self._alarm = Alarm(clock, core.wake_at, self._tick)
-        # A heap: a retry may wait for an older record than those who came before it.
+        # A heap: a retried request may wait for an older record than requests before it.
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
         self._turns = count()
         self._threads = ThreadPoolExecutor(LEASE_THREADS, thread_name_prefix="lease")
@@ -69,8 +69,11 @@ class Driver:
         self._ports = ports
 
     def handle(self, event: on.Input) -> None:
-        """Steps the core; an input that an action brings at once waits for its turn. Whoever has
-        ended decides nothing more: it would renew a lease that it cannot live up to."""
+        """Step the core with ``event``. An input that arrives during a step waits for its turn.
+
+        After the driver has ended it decides nothing: it would renew a lease without doing the work
+        of its holder.
+        """
         self._inputs.append(event)
         if self._stepping:
             return
@@ -90,7 +93,7 @@ class Driver:
         self._alarm.look_soon()
 
     def start(self) -> None:
-        """From now on the core gets a Tick whenever it wants one."""
+        """From now on give the core a Tick at each moment that it names."""
         self._alarm.start()
 
     def _tick(self) -> None:
@@ -106,20 +109,20 @@ class Driver:
                 self.tally.digest_mismatches += 1
 
     def fail(self, error: BaseException) -> None:
-        """Whatever breaks the core or the disk ends the process, with its reason."""
+        """End the process with ``error`` as its reason, since the core or the disk broke."""
         self._alarm.stop()
         if not self.ended.done():
             self.ended.set_exception(error)
             self._refuse_commits(str(error))
 
     def close(self) -> None:
-        """Small file work is finished; a call that the database still owes is not waited for."""
+        """Finish the small file work. Do not wait for a database call that has no answer."""
         self._alarm.stop()
         self._disk.shutdown(wait=True)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def end(self) -> None:
-        """The core has said that its work is done."""
+        """End the process without an error: the core's work is done."""
         self._alarm.stop()
         if not self.ended.done():
             self.ended.set_result(None)
@@ -127,7 +130,7 @@ class Driver:
     # -- the gate's log ----------------------------------------------------------------------------
 
     def offer(self, events: Events, payload: bytes) -> Position:
-        """Hands validated events to the journal. Raises NotActive."""
+        """Hand validated events to the core; return their position. Raises NotActive."""
         if not self.core.receiving or self.ended.done():
             raise NotActive(self.core.why)
         position = Position(self.core.epoch, self.core.journal.last.sequence + 1)
@@ -135,7 +138,7 @@ class Driver:
         return position
 
     async def committed(self, sequence: int) -> None:
-        """Returns when ``sequence`` is committed. Raises NotActive when this node gives up."""
+        """Wait until ``sequence`` is committed. Raises NotActive when this node demotes or ends."""
         if sequence <= self.core.journal.committed:
             return
         if not self.core.acting or self.ended.done():
@@ -146,7 +149,7 @@ class Driver:
 
     @property
     def acks_waiting(self) -> int:
-        """Records with events that producers wait for, and that are not committed yet."""
+        """The number of waits for a record with events that is not committed yet."""
         return len(self._waiters)
 
     def durable(self, sequence: int) -> None:
@@ -228,7 +231,10 @@ class Driver:
                 raise TypeError(f"no port for {action!r}")
 
     def _append(self, ports: Ports, records: tuple[Record, ...]) -> None:
-        """What came from the active, the gate learns of here (RULES.md#r27); its own it knows."""
+        """Append records. Replay those from another active in the gate (RULES.md#r27).
+
+        The gate knows the records of its own node already.
+        """
         ports.appender.append(records)
         ports.peers.appended(records)
         self.arrivals.saw(self._clock(), records)
@@ -249,7 +255,7 @@ class Driver:
         return SnapshotActions(ports.archive, self.handle)
 
     async def _note_outage(self, outages: Outages, epoch: int, seconds: float) -> None:
-        """For people who read the history; not worth a second try."""
+        """Write the outage into the history. It is for people only, so one try is enough."""
         try:
             await asyncio.to_thread(outages.note_outage, epoch, seconds)
         except EngineError as error:
@@ -258,9 +264,9 @@ class Driver:
     # -- lease -------------------------------------------------------------------------------------
 
     async def _call_lease(self, action: do.Action) -> None:
-        """A reply later than its deadline counts as lost; its thread is left to end by itself."""
+        """Perform one lease call. A reply after the deadline counts as lost; its thread stays."""
         if self._kept is not None and _begins_an_epoch(action):
-            await self._kept  # RULES.md#r16: what is tried is on disk before it can take effect
+            await self._kept  # RULES.md#r16: the disk has what is tried before it can take effect
         loop, began = asyncio.get_running_loop(), time.monotonic()
         try:
             call = loop.run_in_executor(self._threads, self._ask, action)
@@ -297,11 +303,11 @@ class Driver:
                 raise TypeError(f"not a lease call: {action!r}")
         if written is None:
             return on.LeaseDenied()
-        # The statement writes a row that names a database only into that one (RULES.md#r5).
+        # The statement writes a row that names a database into that database only (RULES.md#r5).
         return on.LeaseWritten(written, written.identity or store.identity())
 
     def _on_disk(self, change: Callable[..., None], *arguments: Any) -> asyncio.Future[None]:
-        """One after the other, in the order of the decisions, off the event loop."""
+        """Run ``change`` off the event loop, one at a time in the order of the decisions."""
         loop = asyncio.get_running_loop()
         done = loop.run_in_executor(self._disk, change, *arguments)
         self._spawn(done, "small file work")
@@ -320,7 +326,10 @@ class Driver:
 
 
 def _begins_an_epoch(action: do.Action) -> bool:
-    """A renewal or a release waits for no disk: a slow one would cost the lease."""
+    """Whether the call would begin an epoch.
+
+    Only such a call waits for the disk. A slow disk would otherwise cost the holder its lease.
+    """
     match action:
         case do.CreateLease():
             return True

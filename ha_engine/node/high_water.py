@@ -16,7 +16,7 @@ FILE_NAME = "high_water.json"
 
 
 def kept_high_water(path: Path) -> HighWater:
-    """What was kept last below ``path``; the lowest possible in a new directory."""
+    """Read the high water below ``path``; the lowest possible one in a new directory."""
     try:
         kept = json.loads((path / FILE_NAME).read_text())
     except FileNotFoundError:
@@ -27,7 +27,7 @@ def kept_high_water(path: Path) -> HighWater:
 
 
 def keep_high_water(path: Path, high_water: HighWater) -> None:
-    """Durable when it returns. Blocks for two fsyncs. Raises DiskFailed."""
+    """Write ``high_water`` durably below ``path``. Blocks for two fsyncs. Raises DiskFailed."""
     target, draft = path / FILE_NAME, path / "high_water.tmp"
     try:
         with draft.open("w") as file:
@@ -35,7 +35,7 @@ def keep_high_water(path: Path, high_water: HighWater) -> None:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(target)
-        # Else a loss of power may bring back the file before: RULES.md#r5 would forget an epoch.
+        # Otherwise a loss of power may bring back the old file, which lacks an epoch (RULES.md#r5).
         fsync_directory(path)
     except OSError as error:
         raise DiskFailed(f"{target} cannot be written: {error.strerror}") from error

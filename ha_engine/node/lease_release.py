@@ -1,10 +1,10 @@
-"""Gives up the lease of a node process that is certainly dead: nobody needs to wait for its ttl.
+"""Release the lease of a node process that is certainly dead, so that no node waits for its ttl.
 
     python -m ha_engine.node.lease_release < wanted.json
 
-The supervisor runs it when a node process died, since it talks to no database itself; a node
-process does the same for the one before it, where both that and its supervisor died. Exit code 1
-says that the lease was not released, and standard output why.
+The supervisor runs this program when a node process died, since it talks to no database itself. If
+the supervisor died too, the next node process releases the lease of the one before it. Exit code 1
+means that the lease was not released; standard output has the reason.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ AGAIN_SECONDS = 0.5
 
 
 class LeaseStore(Protocol):
-    """What is needed of the row."""
+    """The calls on the lease row that a release needs."""
 
     def read(self) -> LeaseRow | None: ...
     def identity(self) -> DatabaseIdentity: ...
@@ -33,7 +33,10 @@ class LeaseStore(Protocol):
 
 
 def release(store: LeaseStore, dead: Holder, data_dir: Path) -> None:
-    """Once. ``data_dir`` is that of the dead. Raises EngineError, OSError, ValueError."""
+    """Try once to release the lease of ``dead``, whose data directory is ``data_dir``.
+
+    Raises EngineError, OSError, ValueError.
+    """
     row, identity = store.read(), store.identity()
     free = kept_high_water(data_dir).freed(row, dead, identity)
     if row is not None and free is not None:
@@ -41,7 +44,8 @@ def release(store: LeaseStore, dead: Holder, data_dir: Path) -> None:
 
 
 async def release_within(store: LeaseStore, dead: Holder, data_dir: Path, seconds: float) -> None:
-    """Again for ``seconds`` while the database does not answer; then the ttl has passed."""
+    """Release, and retry for ``seconds`` while the database does not answer; then the ttl is
+    over."""
     from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
     retrying = AsyncRetrying(
@@ -54,7 +58,7 @@ async def release_within(store: LeaseStore, dead: Holder, data_dir: Path, second
 
 
 def main() -> int:
-    """Entry of the process."""
+    """Run the program; standard input has the arguments as JSON."""
     from ha_engine.postgres.engine import open_engine
     from ha_engine.postgres.lease_store import PostgresLeaseStore
 
@@ -74,7 +78,7 @@ def main() -> int:
     dead = Holder(wanted["node"], wanted["process"])
     try:
         release(store, dead, Path(wanted["data_dir"]))
-    except (EngineError, OSError, ValueError) as error:  # the latter of the high water's file
+    except (EngineError, OSError, ValueError) as error:  # the last two: the high-water file
         sys.stdout.write(str(error))
         return 1
     return 0

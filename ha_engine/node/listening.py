@@ -1,4 +1,4 @@
-"""The socket that the node's HTTP server listens on; a start binds it for a moment, as a check."""
+"""Open the socket of the node's HTTP server. A start also binds it for a moment, as a check."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ha_engine.errors import AddressInUse
 
 
 def listen(address: str) -> socket.socket:
-    """A TCP socket bound to ``host:port``. Raises AddressInUse."""
+    """Bind a TCP socket to ``host:port``. Raises AddressInUse."""
     host, port = split_address(address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # With the protocol named, asyncio turns Nagle's algorithm off for each connection.

@@ -1,5 +1,4 @@
-"""What a node process is made of: the only place that sees every stage; builds, starts and stops
-them in order."""
+"""Build, start and stop the stages of a node process in order; the one module that sees all."""
 
 from __future__ import annotations
 
@@ -66,12 +65,13 @@ log = structlog.get_logger(__name__)
 
 
 def boottime() -> float:
-    """The node's one clock for leases: runs on while the host sleeps, never jumps (RULES.md#i2)."""
+    """The node's clock for leases. It keeps running while the host sleeps, and never jumps
+    (RULES.md#i2)."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Node:
-    """Everything of one node process, from the locked data directory to the open HTTP port."""
+    """All parts of one node process, from the locked data directory to the open HTTP port."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Node:
         tally = Tally(database_asked=self.metrics.database.observe)
         self.observer = QueryObserver(self.metrics, tally, boottime)
         self.driver = Driver(self.core, boottime, config.lease.db_timeout, tally)
-        # The gate's own bound lies below: what the core has given a position always fits.
+        # The gate's own bound is lower, so every record with a position from the core fits.
         bound = 2 * config.receive.max_pending + (64 << 20)
         told = self.driver.durable, self.driver.fail, give_up
         self.writer = JournalWriter(self.journal, *told, pending_bytes_max=bound)
@@ -114,10 +114,10 @@ class Node:
         self.receivers = receivers_of(config, self.application, self.gate, self.intake)
         self.ingest = IngestServer(self.intake, config.ingest, access_of(config), self._ingest_of)
         self.peers = EventSync(config.event_sync, self.journal, self._sync_owner(process_id))
-        # Only makes a change be read sooner: polling alone suffices.
+        # The listener only makes the node read a change sooner; polling alone suffices.
         self.listener = lease_listener_of(config, partial(self.driver.handle, on.LeaseChanged()))
         self.reloader = Reloader(config, read_config, self._take)
-        # A connection of its own: no renewal waits for what an operator asks.
+        # A connection of its own, so that no renewal waits for an operator's request.
         self.lease_admin = lease_store_of(config)
         self.served = self._served()
         self.web = WebServer(WithPage(self.served, self.peers.urls), config.http)
@@ -152,8 +152,10 @@ class Node:
     # -- life --------------------------------------------------------------------------------------
 
     async def run(self, earlier: str | None = None) -> None:
-        """Serves until it is asked to stop. Raises what broke it. ``earlier`` is the dead process
-        that had the data directory before."""
+        """Serve until asked to stop. Raises the error that broke the node.
+
+        ``earlier`` is the dead process that had the data directory before, if there is one.
+        """
         last, streams = self.journal.last.sequence, self.application.streams
         self.driver.arrivals.stand_on(boottime(), last, streams)
         for failed in (self.publisher.failed, self.receivers.failed):
@@ -186,8 +188,8 @@ class Node:
             self._watch(self.web.serve(sockets=[web_socket]), "http"),
             self._watch(self.supervisor.attend(self.driver, self.observer.stepped), "supervisor"),
             self._watch(self.archive.watch(self._revisions_seen), "revisions"),
-            # RULES.md#r30: the peer hears with the next ack that there is no room, and that there
-            # is again.
+            # RULES.md#r30: the next ack reports to the peer that the disk has no room, or has room
+            # again.
             self._watch(self.disk.watch(self._room_changed), "disk"),
             self._watch(self.service.attend(self._condition), "service manager"),
             self._watch(self._release(earlier), "release"),
@@ -216,7 +218,7 @@ class Node:
         self.data.close()
 
     def _exit(self, reason: str) -> None:
-        """The core ends the node: as it was asked to, or because going on is of no use."""
+        """End the node as the core decided: after a stop request, or because it cannot continue."""
         if self.core.stopping:
             self.driver.end()
         else:
@@ -228,12 +230,14 @@ class Node:
         self.driver.handle(on.StopAsked())
 
     def reload(self) -> None:
-        """SIGHUP came."""
+        """Read the config again, after SIGHUP."""
         self._reloading = self._watch(self.reloader.reload(), "reload")
 
     def _take(self, config: Config) -> None:
-        """What can change while the node runs: ``reloading.RELOADABLE``. Raises ConfigError
-        of a certificate, when all else is taken."""
+        """Apply the settings that can change while the node runs: ``config.reload.RELOADABLE``.
+
+        Certificates come last. Raises ConfigError for one, when all else is applied.
+        """
         access = access_of(config)
         let_in(self.served, access)
         self.ingest.let_in(access)
@@ -246,13 +250,13 @@ class Node:
         self.ingest.look_at_certificate()
 
     async def _release(self, earlier: str | None) -> None:
-        """The lease of a process that died with its supervisor: nobody else gives it up."""
+        """Release the lease of a process that died with its supervisor; no one else does."""
         if earlier is not None:
             dead = Holder(self.config.node.id, earlier)
             await release_earlier(self.config, dead)
 
     def _watch(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """A background task that ends takes the node down, with its reason."""
+        """Start a background task. If it fails, the node ends with its error."""
 
         async def run() -> None:
             try:
@@ -300,7 +304,7 @@ class Node:
         )
 
     def _version(self) -> object:
-        """Differs once a caller can know that the status has to."""
+        """A value that changes whenever a caller can know that the status must have changed."""
         gate, driver = self.metrics.gate, self.driver
         rejected = sum(gate.requests_rejected.values())
         return driver.steps, gate.rows_accepted, gate.rows_duplicate, rejected, self.reloader.last
@@ -322,7 +326,7 @@ class Node:
         return self.core.authority_seconds(boottime())
 
     def _ingest_of(self, url: str) -> str:
-        """Where the node with that URL listens to producers over gRPC, as it said last."""
+        """The address for gRPC producers of the node with that URL, by its last report."""
         reports = (report for _, report in self.peers.reports().values())
         return next((report.ingest for report in reports if report.url == url), "")
 
@@ -332,7 +336,7 @@ class Node:
     def _alive(self) -> bool:
         return not self.driver.ended.done()
 
-    # -- what stages tell --------------------------------------------------------------------------
+    # -- what stages report ------------------------------------------------------------------------
 
     def _sinks_of(self, query: str) -> dict[str, Sink]:
         return {sink: opened for (name, sink), opened in self.sinks.items() if name == query}

@@ -1,4 +1,4 @@
-"""Where the driver takes the core's actions: what it asks of each stage, and no more."""
+"""The interfaces through which the driver performs the core's actions, one for each stage."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ha_engine.types import (
 
 
 class LeaseStore(Protocol):
-    """Blocking calls on the group's row; DatabaseUnreachable when the outcome is unknown."""
+    """Blocking calls on the group's row. Raise DatabaseUnreachable when the outcome is unknown."""
 
     def read(self) -> LeaseRow | None: ...
     def identity(self) -> DatabaseIdentity: ...
@@ -33,13 +33,13 @@ class LeaseStore(Protocol):
 
 
 class Outages(Protocol):
-    """A blocking call that raises DatabaseUnreachable; no call of the lease store waits for it."""
+    """A blocking call that raises DatabaseUnreachable. No call of the lease store waits for it."""
 
     def note_outage(self, epoch: int, seconds: float) -> None: ...
 
 
 class Appender(Protocol):
-    """The journal's writer. Durable records come back through ``Driver.durable``."""
+    """The journal's writer. It reports durable records to ``Driver.durable``."""
 
     def append(self, records: Sequence[Record]) -> None: ...
 
@@ -51,7 +51,7 @@ class Receivers(Protocol):
 
 
 class Peers(Protocol):
-    """The links to the other members; a group of one has none, and every call is in vain."""
+    """The links to the other members. In a group of one there are none, and calls do nothing."""
 
     def tell(self, peer: str, message: Message) -> None: ...
     def stream(self, peer: str, epoch: int, after: Position) -> None: ...
@@ -73,14 +73,14 @@ class Supervisor(Protocol):
 
 
 class QueryProcessLink(Protocol):
-    """The way to the query process."""
+    """The calls to the query process."""
 
     def run_query(self, query: do.RunQuery) -> None: ...
     def answer_mark(self, mark: Mark) -> None: ...
 
 
 class NodeStorage(Protocol):
-    """The node's disk, but for appending. ``keep`` and ``trim_outbox`` block."""
+    """The node's disk, except appends. ``keep`` and ``trim_outbox`` block."""
 
     def keep(self, high_water: HighWater) -> None: ...
     def bind_group(self, group_id: str) -> None: ...
@@ -89,33 +89,37 @@ class NodeStorage(Protocol):
 
 
 class Archive(Protocol):
-    """Snapshots in the database, and what stands for the records that they made needless."""
+    """Snapshots in the database, and the base on disk, which replaces trimmed records."""
 
     async def take(self, cut: Cut) -> int:
-        """A complete draft. Raises EngineError."""
+        """Store a snapshot; return its complete draft. Raises EngineError."""
 
     async def show(self, draft: int, epoch: int) -> tuple[tuple[Position, Position], ...]:
-        """Makes it visible; what RevisionsKept tells of those that are kept. Raises EngineError."""
+        """Make ``draft`` visible; return the kept revisions as in RevisionsKept. Raises
+        EngineError."""
 
     async def look(self) -> tuple[tuple[Position, Position], ...]:
-        """The same, of those that are visible now. Raises EngineError."""
+        """List the visible revisions, in the same form. Raises EngineError."""
 
     async def restore(self, restore: do.Restore) -> Revision:
-        """What is to take the place of all else at the next start. Raises EngineError."""
+        """Download the revision that replaces journal, outbox and checkpoints at the next start.
+        Raises EngineError."""
 
     async def bring_state(
         self, run: do.RunQuery, history: History, admitted: int
     ) -> Revision | None:
-        """The state of a query behind a batch up to ``admitted``, as of a snapshot in
-        ``history``; None if it has it. Raises EngineError."""
+        """Restore a query's state from a snapshot in ``history``, as of batch ``admitted`` at most.
+
+        None if the query has its state already. Raises EngineError.
+        """
 
     async def trim(self, position: Position) -> None:
-        """A base stands for the records up to there. Raises DiskFailed."""
+        """Write a base that replaces the records up to ``position``. Raises DiskFailed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Where actions go."""
+    """The ports that the driver sends actions to."""
 
     appender: Appender
     lease_store: LeaseStore

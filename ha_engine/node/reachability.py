@@ -1,7 +1,7 @@
-"""When the log says that the database is unreachable, and when that it answers again.
+"""Decide when the log says that the database is unreachable, and when that it answers again.
 
-On a slow host single calls are late every few seconds. A line for each would hide the others; the
-metric ``ha_engine_database_failures`` counts them all.
+On a slow host single calls are late every few seconds. A log line for each would hide other lines.
+The metric ``ha_engine_database_failures`` counts them all.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import structlog
 log = structlog.get_logger(__name__)
 
 HELD_SECONDS = 10.0
-"""So long every call is answered before the log says that the database answers."""
+"""The log says that the database answers once no call has failed for so long."""
 
 
 class Reachability:
-    """Of the database, by the outcome of each call."""
+    """Whether the database is reachable, by the outcome of each call."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        # When the first of the failures came that the log has told of, and how many there were.
+        # The time of the first failure since the log last said that it answers, and their number.
         self._unreachable_since: float | None = None
         self._failures = 0
         self._failed_at = 0.0

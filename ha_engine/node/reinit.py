@@ -1,11 +1,12 @@
-"""Empties the data directory of a stopped node, so that it joins its group anew.
+"""Empty the data directory of a stopped node, so that it joins its group as a new member.
 
-Checkpoints go first, then the outbox, then the journal, whose identity goes before its segments,
-and last a snapshot that waits for its place: what a crash in between leaves is a state that a start
-either mends or refuses, never output whose journal is gone. The highest lease that was ever read
-stays (RULES.md#r5), and so does the configuration. The lease row is left alone: a new journal has a
-new id, so the row's word on the old one is void, and the holder writes that one out as it does with
-any member that is silent (RULES.md#r8, RULES.md#r9).
+It deletes the checkpoints first, then the outbox, then the journal, and last a restored snapshot
+that is not in place yet. Of the journal it deletes the identity before the segments. A crash in
+between leaves a state that a start either repairs or refuses, never an outbox without its journal.
+
+The highest lease ever read stays (RULES.md#r5), and so does the configuration. The lease row does
+not change. The new journal gets a new id, so the row's entry for the old one is void. The holder
+removes that entry as it does for any silent member (RULES.md#r8, RULES.md#r9).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from ha_engine.types import LeaseRow
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A directory whose content goes, and how much that is."""
+    """A directory whose content reinit deletes, and the size of that content."""
 
     name: str
     path: Path
@@ -45,7 +46,7 @@ class Part:
 
 
 def require_this_host(config: Config, node: str) -> None:
-    """Raises ConfigError when ``node`` is not the one that this configuration describes."""
+    """Raises ConfigError if ``node`` is not the one that this configuration describes."""
     if node != config.node.id:
         raise ConfigError(
             f"this is the configuration of {config.node.id} and not of {node}; run reinit on the "
@@ -55,7 +56,7 @@ def require_this_host(config: Config, node: str) -> None:
 
 @contextmanager
 def stopped(config: Config) -> Iterator[None]:
-    """Holds the locks of the node and of its supervisor meanwhile; raises DataDirectoryLocked."""
+    """Hold the locks of the node and its supervisor. Raises DataDirectoryLocked if one runs."""
     home, locks = config.node.data_dir, []
     try:
         for name in (SUPERVISOR_LOCK, NODE_LOCK):
@@ -73,7 +74,7 @@ def stopped(config: Config) -> Iterator[None]:
 
 
 def parts(config: Config) -> list[Part]:
-    """What would be deleted, in the order in which it would be; nothing that is not there."""
+    """The directories with content that reinit would delete, in that order."""
     home = config.node.data_dir
     found = {
         "checkpoints": config.checkpoint_dir,
@@ -89,7 +90,7 @@ def parts(config: Config) -> list[Part]:
 
 
 def require_another_copy(config: Config, row: LeaseRow | None) -> None:
-    """Raises OnlyCopy when what this journal holds may be nowhere else."""
+    """Raises OnlyCopy if this journal may have the only copy of its records."""
     journal, known = _identity(config.node.data_dir / "journal")
     if known and journal is None:
         return
@@ -110,7 +111,7 @@ def require_another_copy(config: Config, row: LeaseRow | None) -> None:
 
 
 def require_no_journal(config: Config) -> None:
-    """Raises OnlyCopy when the data directory holds one, or what cannot be told from one."""
+    """Raises OnlyCopy if the data directory has a journal, or files that may be one."""
     directory = config.node.data_dir / "journal"
     if directory.is_dir() and any(directory.iterdir()):
         raise OnlyCopy(
@@ -120,7 +121,7 @@ def require_no_journal(config: Config) -> None:
 
 
 def empty(part: Part) -> None:
-    """Deletes the content of a part; durable when it returns. Raises DiskFailed."""
+    """Delete the content of a part, durably. Raises DiskFailed."""
     try:
         (part.path / identities.FILE_NAME).unlink(missing_ok=True)
         fsync_directory(part.path)
@@ -135,7 +136,7 @@ def empty(part: Part) -> None:
 
 
 def _identity(directory: Path) -> tuple[Identity | None, bool]:
-    """Who the journal is, and whether that is known: a damaged one may be anybody."""
+    """The identity of the journal, and whether it is known: that of a damaged one is not."""
     try:
         identity = identities.load(directory)
     except (JournalDamaged, UnknownJournalVersion):

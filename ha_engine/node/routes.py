@@ -1,4 +1,4 @@
-"""The HTTP interface of a node: every route that it has, from the parts that answer."""
+"""The HTTP interface of a node: all its routes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def web_application(
     group: str,
     access: Access,
 ) -> Starlette:
-    """What the node serves; ``handle`` feeds its core."""
+    """Make the application with all routes of the node; ``handle`` feeds the core."""
     others = [
         *routes(intake),
         *lease_routes(lease, group),

@@ -1,4 +1,4 @@
-"""What the core wants of snapshots, asked of the archive; what came of it is an input."""
+"""Perform the core's snapshot actions with the archive; the outcome becomes an input."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ Wish = do.TakeSnapshot | do.ShowSnapshot | do.FindRevisions | do.TrimJournal | d
 
 @dataclass(frozen=True, slots=True)
 class SnapshotActions:
-    """``handle`` feeds the core."""
+    """Performs snapshot actions; ``handle`` feeds the core with their outcomes."""
 
     archive: Archive
     handle: Callable[[on.Input], None]
 
     async def perform(self, wish: Wish) -> None:
-        """Raises JournalCut when the process is to start anew on what was restored."""
+        """Perform one action. Raises JournalCut when the process must restart after a restore."""
         match wish:
             case do.TakeSnapshot(cut):
                 await self._take(cut)
             case do.ShowSnapshot(draft, epoch):
                 await self._show(draft, epoch)
             case do.FindRevisions():
-                # The archive looks again and again; that one look is missed does not matter.
+                # The archive looks again twice a minute, so one failed look does not matter.
                 with contextlib.suppress(EngineError):
                     self.handle(on.RevisionsKept(await self.archive.look()))
             case do.TrimJournal(position):
@@ -50,8 +50,10 @@ class SnapshotActions:
                 await self._restore(wish)
 
     async def bring_state(self, run: do.RunQuery, history: History, admitted: int) -> bool:
-        """What the journal cannot rebuild has to be there before Spark looks for it; False when
-        the query is to be tried again later."""
+        """Restore a state that the journal cannot rebuild, before Spark looks for it.
+
+        False if the database is not reachable: the core tries the query again later.
+        """
         try:
             revision = await self.archive.bring_state(run, history, admitted)
         except (DatabaseUnreachable, DatabaseNotReady) as error:
@@ -75,7 +77,7 @@ class SnapshotActions:
             self.handle(on.SnapshotTaken(cut, draft))
 
     async def _show(self, draft: int, epoch: int) -> None:
-        """A draft that cannot be shown is left to the next one's beginning."""
+        """Make a draft visible. If that fails, the draft stays until the next one begins."""
         try:
             self.handle(on.RevisionsKept(await self.archive.show(draft, epoch)))
         except EngineError as error:

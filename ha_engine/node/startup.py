@@ -1,7 +1,8 @@
-"""What a node process checks at its start, and says to its supervisor, before it imports the rest.
+"""Check what a node process needs at its start, before it imports the stages.
 
-The checks come first, so that nothing is started which cannot run. The supervisor then starts
-Spark, which takes longer than everything else, while this process goes on importing.
+The checks come first, so that nothing starts that cannot run. Then this process sends the
+supervisor its settings. The supervisor starts Spark, which takes longer than everything else, while
+this process imports the stages.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ EMBEDDED = "embedded"
 
 
 def checked_config(path: Path | None) -> Config:
-    """The config of a node that can start.
+    """Load the config and check Java and the application.
 
     Raises JavaMissing, ConfigError, ApplicationError, AddressInUse or ForeignJournal.
     """
@@ -35,8 +36,9 @@ def checked_config(path: Path | None) -> Config:
 
 
 def check_place(config: Config) -> str | None:
-    """Check the data directory, the address and the runtime directory; the node process that had
-    the directory before, if it is certainly dead.
+    """Check the data directory, the address and the runtime directory.
+
+    Return the node process that had the data directory before, if it is certainly dead.
 
     Raises DataDirectoryLocked, AddressInUse, ConfigError, ForeignJournal or JournalDamaged.
     """

@@ -1,4 +1,4 @@
-"""The node's disk: what it holds at start, and what the core has kept, trimmed and cut there."""
+"""The node's disk: replay it into the core at start, and perform the core's changes to it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ log = structlog.get_logger(__name__)
 
 
 def restore(base: Path, journal: Journal, outbox: Outbox, core: Core, gate: Gate) -> None:
-    """Tells the core and the gate what the journal and the outbox hold, and the file ``base`` of
-    what the journal held before. Raises JournalDamaged."""
+    """Replay the file ``base``, the journal and the outbox into the core and the gate.
+
+    The base replaces the trimmed records. Raises JournalDamaged.
+    """
     began, deployment = time.monotonic(), core.deployment
     if found := base_file.load(base):
         core.stand_on(found.base)
@@ -53,8 +55,11 @@ def restore(base: Path, journal: Journal, outbox: Outbox, core: Core, gate: Gate
 
 
 def give_up() -> None:
-    """The journal's disk hangs: nothing can be finished here, and a thread that waits for it would
-    keep the process, its lease and every producer waiting too. The other node has a disk."""
+    """End the process at once, because the journal's disk hangs.
+
+    A thread that waits for the disk would block the process, its lease and every producer. Nothing
+    can be finished here, and the other node has a disk.
+    """
     log.critical("the journal's disk does not answer; the node process ends", after=STUCK_SECONDS)
     os._exit(DiskFailed.exit_code)
 
@@ -80,7 +85,8 @@ class NodeStorage:
         if not set_aside:
             await self._writer.run_exclusive(lambda: self._journal.truncate_after(after))
             return
-        # First what was made from the records that go; a crash in between makes it anew.
+        # The outbox goes first: it was made from the records that go. After a crash in between, the
+        # node makes it again.
         await asyncio.to_thread(self._outbox.drop_all)
         kept = await self._writer.run_exclusive(
             lambda: self._journal.give_up_after(after), copies=True

@@ -3,8 +3,9 @@
     to the supervisor     settings, database, log, served, start, stop
     from the supervisor   alive, then step and gone of the query process
 
-The supervisor answers the settings with what lives. From then on each message follows the one
-before it, so nothing that happened is missed; who starts again gets a pipe of its own.
+The supervisor answers ``settings`` with ``alive``, which names the query process that runs. All
+later messages come in order, so the node process misses nothing. A restarted node process gets a
+new pipe.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ log = structlog.get_logger(__name__)
 
 
 Stepped: TypeAlias = Callable[[str, str, float], None]
-"""Takes the incarnation of a query process, its step, and since how many seconds it is at that."""
+"""Takes the incarnation of a query process, its step, and the seconds since that step began."""
 
 
 class Steps(Protocol):
-    """What the link needs of the driver."""
+    """The call of the driver that the link needs."""
 
     def handle(self, event: on.Input) -> None: ...
 
 
 class NoSupervisor:
-    """Of a node process that was started by hand: nobody starts Spark for it."""
+    """The link of a node process that was started by hand: nothing starts Spark for it."""
 
     living: str | None = None
 
@@ -55,7 +56,8 @@ class NoSupervisor:
 
 
 class SupervisorLink:
-    """Over one end of a socket pair. ``living`` is the query process that ran at this start."""
+    """The link over one end of a socket pair. ``living`` is the query process that runs already at
+    this process's start."""
 
     def __init__(self, pipe: socket.socket) -> None:
         self._pipe = pipe
@@ -77,11 +79,11 @@ class SupervisorLink:
             self._writer.write(line)
 
     def await_living(self) -> None:
-        """Blocks until the supervisor has made sure that no other query process is left than
-        ``living`` (RULES.md#r20). Raises SupervisorGone."""
+        """Block until the supervisor is sure that no query process but ``living`` is left
+        (RULES.md#r20). Raises SupervisorGone."""
         line = b""
         while not line.endswith(b"\n"):
-            # One byte at a time: what follows the line is for ``attend``.
+            # Read one byte at a time: the bytes behind the line are for ``attend``.
             byte = self._pipe.recv(1)
             if not byte:
                 raise SupervisorGone("the supervisor ended while this process started")
@@ -89,7 +91,8 @@ class SupervisorLink:
         self.living = json.loads(line)["alive"]["incarnation"] or None
 
     async def attend(self, steps: Steps, stepped: Stepped) -> None:
-        """For the life of the node process. Raises SupervisorGone."""
+        """Handle the supervisor's messages for the life of the node process. Raises
+        SupervisorGone."""
         reader, self._writer = await asyncio.open_unix_connection(sock=self._pipe)
         while line := await reader.readline():
             match json.loads(line):

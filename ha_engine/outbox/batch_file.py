@@ -1,8 +1,8 @@
 """The file of one output batch, and the digest by which nodes compare batches (RULES.md#i6).
 
-The file is an Arrow IPC file. The digest does not depend on the order of rows nor on how they are
-chunked, since Spark promises neither; it depends on column names, types and values. Where files
-lie and when they go is the outbox's business, not this module's.
+The file is an Arrow IPC file. The digest does not depend on the order of rows or on their chunks,
+since Spark promises neither; it depends on column names, types and values. The outbox decides where
+files are and when they are deleted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class WrittenBatch:
 
 
 def write_batch_file(path: Path, table: pa.Table, *, query: str, number: int) -> WrittenBatch:
-    """Write and fsync; whoever renames the file fsyncs the directory. Raises DiskFailed."""
+    """Write and fsync; the code that renames the file fsyncs the directory. Raises DiskFailed."""
     marked = table.replace_schema_metadata({_QUERY: query.encode(), _NUMBER: str(number).encode()})
     try:
         with path.open("wb") as file:
@@ -67,7 +67,7 @@ def iter_batch_file(path: Path) -> Iterator[pa.RecordBatch]:
 
 
 def digest_of_file(path: Path) -> str:
-    """The digest of an admitted batch whose writer died before it told."""
+    """The digest of an admitted batch whose writer died before it reported one."""
     return digest_of_table(read_batch_file(path))
 
 
@@ -83,7 +83,7 @@ def digest_of_table(table: pa.Table) -> str:
 
 
 def in_canonical_order(table: pa.Table) -> pa.Table:
-    """The same rows in the order that each node finds, whatever order Spark gave them here."""
+    """The same rows in the same order on every node, whatever order Spark gave them here."""
     columns = canonical_columns(table)
     if not columns.num_columns:
         return table
@@ -101,13 +101,13 @@ def _all_of(columns: pa.Table) -> list[tuple[str, str]]:
 
 
 def _heading(table: pa.Table) -> bytes:
-    """What the rows alone do not tell: names, types and the number of rows."""
+    """What the rows alone do not show: names, types and the number of rows."""
     fields = "".join(f"{field.name!r}: {field.type}\n" for field in table.schema)
     return f"{table.num_rows}\n{fields}".encode()
 
 
 class _Hashing:
-    """A file for Arrow to write to that keeps nothing but the hash."""
+    """A file that Arrow writes to, and that keeps only the hash."""
 
     closed = False
 

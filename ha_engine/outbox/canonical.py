@@ -23,7 +23,7 @@ _INT64 = pa.int64()
 
 
 def canonical_columns(table: pa.Table) -> pa.Table:
-    """The table's values in columns without nulls, of types that Arrow sorts; names are numbers."""
+    """The table's values in columns without nulls, of types that Arrow sorts, named by numbers."""
     columns = [
         part for column in table.combine_chunks().columns for part in _parts(_single(column))
     ]
@@ -49,7 +49,7 @@ def _parts(column: pa.Array) -> Iterator[pa.Array]:
 
 
 def _plain(column: pa.Array) -> pa.Array:
-    """No nulls and a type that Arrow sorts."""
+    """The column without nulls, as a type that Arrow sorts."""
     kind = column.type
     if pa.types.is_floating(kind):
         return _one_zero_one_nan(column)
@@ -79,11 +79,11 @@ def _as_integer(column: pa.Array) -> pa.Array:
     return pc.cast(column.view(narrow), _INT64)
 
 
-# -- values inside of lists and maps ---------------------------------------------------------------
+# -- values inside lists and maps ------------------------------------------------------------------
 
 
 def _values(column: pa.Array) -> Iterator[Any]:
-    """Python values; maps as ``_Entries``, so that they are told apart from lists of pairs."""
+    """Python values; maps as ``_Entries``, which distinguishes them from lists of pairs."""
     for scalar in column:
         yield _value(scalar)
 

@@ -4,9 +4,9 @@
     <directory>/<query>/<n>.arrow                         admitted: renamed, directory fsynced
     <directory>/<query>/<n>.digest                        digest of an admitted batch
 
-Not for writing or reading rows: that is ``batch_file``. Nor for deciding what is published: the
-sinks' ledgers do that, and the node trims here what all of them have (RULES.md#r25). Changes block
-on small file operations and are meant for a thread; questions are answered from memory.
+``batch_file`` writes and reads rows. The sinks' ledgers decide what is published, and the node
+trims here what all of them have (RULES.md#r25). Changes block on small file operations, so call
+them in a thread; questions are answered from memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Outbox", "OutboxBatch", "Verdict"]
 
 
 class Verdict(Enum):
-    """What became of a batch that the query process wants admitted."""
+    """The answer to an attempt of the query process to get a batch admitted."""
 
     ADMITTED = "admitted"
     DONE = "done"
@@ -53,7 +53,7 @@ class Outbox:
     def open(
         cls, directory: Path, *, max_batches: int, max_bytes: int, living: str | None = None
     ) -> Outbox:
-        """Read what is admitted and remove what is not, but for files of incarnation ``living``.
+        """Read what is admitted and remove what is not, except files of incarnation ``living``.
 
         The limits are for each query. Raises OutboxDamaged and DiskFailed.
         """
@@ -71,8 +71,8 @@ class Outbox:
     ) -> Verdict:
         """Admit the pending ``file``, a path below the outbox directory; ``bytes`` is its size.
 
-        Raises OutboxDamaged when the batch does not follow the last one or its file is not there,
-        and DiskFailed.
+        Raises OutboxDamaged when the batch does not follow the last one or its file is missing, and
+        DiskFailed.
         """
         attempt = _Attempt(number, self._pending(query, file), rows, bytes, digest or None)
         with self._lock:
@@ -107,23 +107,23 @@ class Outbox:
         return min(self._shelf(query).batches, default=None)
 
     def left(self, query: str) -> int:
-        """The highest batch that ever left, 0 for none, as far as this disk remembers."""
+        """The highest batch that was ever trimmed, as far as this disk has noted; 0 for none."""
         return self._shelf(query).left
 
     def batch(self, query: str, number: int) -> OutboxBatch | None:
-        """An admitted batch; None when it is not admitted yet or trimmed."""
+        """An admitted batch; None when it is not admitted yet or is trimmed."""
         return self._shelf(query).batches.get(number)
 
     def digest(self, query: str, number: int) -> str | None:
-        """What was reported for a batch; also for a while after it was trimmed."""
+        """The reported digest of a batch, also for a while after the batch was trimmed."""
         return self._shelf(query).digests.get(number)
 
     def digests(self, query: str) -> list[tuple[int, str]]:
-        """All that are known, in the order of their batches."""
+        """All known digests with their numbers, in the order of the batches."""
         return sorted(self._shelf(query).digests.items())
 
     def backlog(self, query: str) -> tuple[int, int]:
-        """Batches and bytes that are kept."""
+        """The number of kept batches, and their bytes."""
         shelf = self._shelf(query)
         return len(shelf.batches), shelf.bytes
 
@@ -132,12 +132,12 @@ class Outbox:
         batches, size = self.backlog(query)
         return batches >= self._max_batches or size >= self._max_bytes
 
-    # -- the node lets go ----------------------------------------------------------------------
+    # -- the node trims ------------------------------------------------------------------------
 
     def restore_floor(self, query: str, floor: int) -> None:
-        """Tell at start behind which batch it goes on; the rest must be here without a gap.
+        """Set the floor at start. All batches after it must be here without a gap.
 
-        Raises OutboxDamaged when a batch between is missing.
+        Raises OutboxDamaged when one between is missing.
         """
         with self._lock:
             self._shelf(query).restore(floor)
@@ -148,13 +148,13 @@ class Outbox:
             self._shelf(query).trim(through)
 
     def drop(self, query: str) -> None:
-        """Forget everything about a query, its numbers too: its state starts anew."""
+        """Forget everything about a query, also its numbers: its state begins from nothing."""
         with self._lock:
             self._shelf(query).remove()
             self._shelves.pop(query, None)
 
     def drop_all(self) -> None:
-        """Forget every query: the history that their batches were made from is given up."""
+        """Forget every query: the records that their batches came from are given up."""
         for query in list(self._shelves):
             self.drop(query)
 
@@ -179,7 +179,7 @@ class Outbox:
 
 
 def _again(shelf: Shelf, attempt: _Attempt) -> Verdict:
-    """A second attempt at an admitted batch: the first one stays whatever comes."""
+    """Judge a second attempt at an admitted batch. The first one stays in any case."""
     admitted = shelf.batches.get(attempt.number)
     known = shelf.digests.get(attempt.number)
     if known is None and admitted is None:

@@ -1,4 +1,4 @@
-"""The admitted batches of one query, in memory and on disk. The outbox locks around it."""
+"""The admitted batches of one query, in memory and on disk. The outbox locks around each call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ha_engine.errors import DiskFailed, OutboxDamaged
 from ha_engine.system.fsync import fsync_directory
 
 DIGESTS_KEPT = 1024
-"""Digests of so many trimmed batches stay, to judge a late second attempt."""
+"""Number of trimmed batches whose digests are kept, to judge a late second attempt."""
 
 _BATCH, _DIGEST = re.compile(r"(\d+)\.arrow"), re.compile(r"(\d+)\.digest")
 _LEFT = re.compile(r"(\d+)\.left")
@@ -32,8 +32,8 @@ class OutboxBatch:
 
 
 class Shelf:
-    """Invariant: ``batches`` are exactly the numbers from ``floor`` + 1 to ``last``
-    (RULES.md#r19)."""
+    """The batches of one query. Invariant: ``batches`` are exactly the numbers from ``floor`` + 1
+    to ``last`` (RULES.md#r19)."""
 
     def __init__(self, place: Path) -> None:
         self._place = place
@@ -41,7 +41,7 @@ class Shelf:
         self.digests: dict[int, str] = {}
         self.floor = 0
         self.last = 0
-        # The highest batch that ever left, by a file of no bytes named for it.
+        # The highest batch that was ever trimmed, from the name of an empty file.
         self.left = 0
         self.bytes = 0
 
@@ -111,7 +111,7 @@ class Shelf:
         self.floor, self.last = through, max(self.last, through)
 
     def restore(self, published_through: int) -> None:
-        """Take the journal's word for the floor; raises OutboxDamaged on a gap above it."""
+        """Set the floor by the journal; raises OutboxDamaged on a gap above it."""
         self.trim(published_through)
         self.floor = published_through
         self.require_no_gap()
@@ -129,7 +129,10 @@ class Shelf:
         self.last = max(self.last, number)
 
     def _note_left(self, through: int) -> None:
-        """Not fsynced: what is lost with the power, the journal tells of in most cases."""
+        """Note the highest trimmed batch in the name of an empty file.
+
+        Not fsynced: after a loss of power the journal has the number in most cases.
+        """
         if through > self.left and self._place.is_dir():
             left_file(self._place, through).touch()
             left_file(self._place, self.left).unlink(missing_ok=True)
@@ -148,7 +151,7 @@ class Shelf:
 
 
 def left_file(place: Path, through: int) -> Path:
-    """Says that the batches of a query up to ``through`` are there no more."""
+    """The file that says that the query's batches up to ``through`` are trimmed."""
     return place / f"{through}.left"
 
 
@@ -158,7 +161,10 @@ def _numbered(place: Path, pattern: re.Pattern[str]) -> list[tuple[int, Path]]:
 
 
 def _whole_digests(place: Path) -> Iterator[tuple[int, str]]:
-    """A loss of power leaves sidecars empty: they go, and are computed again when asked for."""
+    """The digests that are whole. Delete a sidecar that a loss of power left empty.
+
+    Its digest is computed again when it is needed.
+    """
     for number, path in _numbered(place, _DIGEST):
         text = path.read_bytes().decode("ascii", "replace").strip()
         if _DIGEST_TEXT.fullmatch(text):

@@ -1,8 +1,8 @@
 """Kinds of sinks and sources: the engine's own, and those of other packages.
 
 interface  what a plug-in implements, and how the engine finds it; all of it is public here
-options    the options of a kind from an application file, with what they refer to
-calls      one call of a plug-in at a time, on a thread of its own
+options    the options of a kind from an application file, with the secrets that they refer to
+calls      runs a call of a plug-in in a thread of its own
 """
 
 from ha_engine.plugins.interface import (

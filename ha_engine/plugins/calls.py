@@ -1,7 +1,7 @@
-"""Code that may raise anything or never return: begun in a thread of its own, and what it said.
+"""Runs code that may raise anything or never return, in a thread of its own.
 
-A thread cannot be ended from outside, so who waits for one decides for how long (``receive.pull``
-and ``publish`` do, each in its way).
+A thread cannot be ended from outside, so the caller decides how long it waits (``receive.pull`` and
+``publish`` do, each in its way).
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ T = TypeVar("T")
 
 
 def begin(step: str, work: Callable[[], T]) -> Future[T]:
-    """What ``work`` comes to, in a thread named ``step``."""
+    """Start ``work`` in a thread named ``step``; return the future of its outcome."""
     outcome: Future[T] = Future()
-    # A daemon: the end of the process does not wait for what hangs.
+    # A daemon thread: the end of the process does not wait for a call that hangs.
     threading.Thread(target=_run, args=(work, outcome), name=step, daemon=True).start()
     return outcome
 
 
 def told(error: BaseException) -> str:
-    """Its kind and its text, if it has one that can be had."""
+    """The error's class, and its text unless that raises an error itself."""
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:

@@ -1,9 +1,9 @@
 """What a plug-in implements, and how the engine finds it.
 
-A package offers a kind of sink under the entry point group ``ha_engine.sinks``, one of source under
-``ha_engine.sources``: the name is what an application file gives as ``type``, the object a class
-that fits ``SinkPlugin`` or ``SourcePlugin``. The engine's own kinds but ``postgres`` are found in
-the same way. ``ha_engine.testing`` has the tests that one must pass.
+A package offers a kind of sink in the entry point group ``ha_engine.sinks``, and a kind of source
+in ``ha_engine.sources``. The entry's name is the ``type`` in an application file; its object is a
+class that fits ``SinkPlugin`` or ``SourcePlugin``. The engine finds its own kinds, except
+``postgres``, in the same way. ``ha_engine.testing`` has the tests that a plug-in must pass.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ SINKS, SOURCES = "ha_engine.sinks", "ha_engine.sources"
 _CALLS = {SINKS: ("prepare", "deliver", "close"), SOURCES: ("open", "read", "close")}
 
 OFFSET_BYTES_MAX = 64 << 10
-"""Of an offset in UTF-8; it is in each record that has rows of its source."""
+"""Limit of an offset in UTF-8. Each record with rows of a source contains the source's offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputBatch:
     """One batch of a query, complete and durable, the same on every node.
 
-    ``key`` is the same each time that this batch is delivered, by whichever node: to a place that
-    remembers keys, the second time is none. ``read()`` gives the rows, in the same order on every
-    node. ``remaining_seconds()`` says how long the call may take; it can grow meanwhile.
+    ``key`` is the same in each delivery of this batch, by any node. A place that remembers keys can
+    ignore the second delivery. ``read()`` gives the rows, in the same order on every node.
+    ``remaining_seconds()`` is how long the call may still take; it can grow meanwhile.
     """
 
     number: int
@@ -44,8 +44,11 @@ class OutputBatch:
 
 @dataclass(frozen=True, slots=True)
 class SinkPlace:
-    """Whom an instance serves. ``put_aside(batch, reason, rows)`` stores rows durably that the sink
-    will never take, where people find and count them, so that the batches behind go on."""
+    """The sink that an instance serves.
+
+    ``put_aside(batch, reason, rows)`` durably stores rows that the sink will never take, where
+    people find and count them. The sink then continues with the next batches.
+    """
 
     group: str
     query: str
@@ -56,15 +59,17 @@ class SinkPlace:
 class SinkPlugin(Protocol):
     """A kind of sink; each instance serves one sink of one query.
 
-    The engine calls ``deliver`` for batch after batch, on the active only, and keeps in its ledger
-    which one was delivered last. A call that raised, or whose outcome is unknown, is repeated, by
-    this node or by the next active: ``deliver`` must make the second time harmless (by name, by
-    key), or ``guarantee`` must say that it cannot. A batch without rows is not delivered.
+    The engine calls ``deliver`` for one batch after the other, on the active only. Its ledger names
+    the last delivered batch. If a call raised, or its outcome is unknown, this node or the next
+    active repeats it. ``deliver`` must make the second call harmless (by name, by key), or
+    ``guarantee`` must say that it cannot. A batch without rows is not delivered.
 
-    Raise SinkUnavailable for what may pass and SinkRefused for what only a person can mend; the
-    batch is tried again, sooner or later. Anything else that is raised counts as a fault of the
-    plug-in and is treated as SinkRefused. Calls come one at a time, each in some thread; one that
-    outlives ``batch.remaining_seconds()`` is not waited for, and none follows until it has ended.
+    Raise SinkUnavailable for a failure that may pass, and SinkRefused for one that only a person
+    can repair; the engine tries the batch again, sooner or later. Any other exception counts as a
+    fault of the plug-in and is treated as SinkRefused.
+
+    The engine makes one call at a time, each in some thread. It does not wait for a call that takes
+    longer than ``batch.remaining_seconds()``, and makes no other call until that one has ended.
     """
 
     Options: ClassVar[type[BaseModel]]
@@ -81,11 +86,11 @@ class SinkPlugin(Protocol):
         ...
 
     def deliver(self, batch: OutputBatch) -> None:
-        """Return once the rows are there for good."""
+        """Return once the rows are durable at their destination."""
         ...
 
     def close(self) -> None:
-        """Hold nothing open any more; ``deliver`` may follow all the same."""
+        """Close all that is open; ``deliver`` may follow nevertheless."""
         ...
 
 
@@ -94,8 +99,10 @@ class SinkPlugin(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A row that is no event of the stream. ``place`` tells people where it came from; ``raw`` is
-    what stood there, of which the beginning is kept."""
+    """A row that is no event of the stream.
+
+    ``place`` tells people where it came from. ``raw`` is the text there; its beginning is kept.
+    """
 
     place: str
     reason: str
@@ -104,13 +111,13 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class SourceBatch:
-    """What was read at once, and ``offset``, where to go on behind it.
+    """The result of one read, and ``offset``, after which the next read continues.
 
-    ``rows`` are JSON objects, one each and without line breaks, or a record batch whose columns go
-    by name: the rules are those of a request over HTTP. A row that the stream refuses becomes a
-    dead letter of ``place(n)``; ``dead_letters`` are what did not even become a row. ``offset`` is
-    the source's own text, at most ``OFFSET_BYTES_MAX``. ``backlog`` counts the bytes that are known
-    to wait behind it.
+    ``rows`` are JSON objects, one each and without line breaks, or a record batch whose columns are
+    matched by name. The rules are those of a request over HTTP. A row that the stream refuses
+    becomes a dead letter of ``place(n)``; ``dead_letters`` are what did not even become a row.
+    ``offset`` is the source's own text, at most ``OFFSET_BYTES_MAX``. ``backlog`` counts the bytes
+    that are known to wait after it.
     """
 
     offset: str
@@ -122,7 +129,7 @@ class SourceBatch:
 
 @dataclass(frozen=True, slots=True)
 class SourcePlace:
-    """Whom an instance serves. ``schema`` has the columns of the stream."""
+    """The source that an instance serves. ``schema`` has the columns of the stream."""
 
     group: str
     stream: str
@@ -133,29 +140,35 @@ class SourcePlace:
 class SourcePlugin(Protocol):
     """A kind of source; each instance serves one source of one stream.
 
-    The engine calls ``open`` with the offset of the last batch that its journal has, then ``read``
-    again and again, on the active only. A batch is journalled together with its offset. After any
-    trouble, and on the next active, ``open`` comes again: what was read and not journalled must be
-    read once more, the same rows in the same order, or ``guarantee`` must say that it cannot. A
-    ``read`` that follows a batch, without an ``open`` in between, means that it is committed.
+    The engine calls ``open`` with the offset of the last batch in its journal, then ``read``
+    repeatedly, on the active only. It journals a batch together with its offset. After any failure,
+    and on the next active, the engine calls ``open`` again. Rows that were read but not journalled
+    must then be read again, the same rows in the same order, or ``guarantee`` must say that it
+    cannot. A ``read`` after a batch, without an ``open`` in between, means that the batch is
+    committed.
 
-    Raise SourceUnavailable for what may pass and SourceRefused for what only a person can mend; the
-    source is opened again, sooner or later. Anything else that is raised counts as a fault of the
-    plug-in and is treated as SourceRefused. The calls block, each in some thread and one at a time:
-    whatever they do, the node's event loop and with it the lease go on.
+    Raise SourceUnavailable for a failure that may pass, and SourceRefused for one that only a
+    person can repair; the engine opens the source again, sooner or later. Any other exception
+    counts as a fault of the plug-in and is treated as SourceRefused.
+
+    The calls may block. The engine makes one at a time, each in some thread, so that a call does
+    not stop the node's event loop and with it the lease.
     """
 
     Options: ClassVar[type[BaseModel]]
     """The keys that the application file has besides ``name`` and ``type``."""
     guarantee: ClassVar[str]
-    """For people: exactly once where a batch can be read again behind any offset, or what else."""
+    """For people: exactly once if a batch can be read again after any offset, or what else."""
 
     def __init__(self, options: Any, place: SourcePlace) -> None:
         """``options`` is of ``Options``. Opens nothing: a passive node does this too."""
         ...
 
     def open(self, offset: str | None) -> None:
-        """Go on behind ``offset``, None: from the beginning. Comes again, without a close too."""
+        """Continue after ``offset``; None: from the beginning.
+
+        The engine may call it again without a ``close`` in between.
+        """
         ...
 
     def read(self, rows_max: int, seconds: float) -> SourceBatch | None:
@@ -163,7 +176,7 @@ class SourcePlugin(Protocol):
         ...
 
     def close(self) -> None:
-        """Hold nothing open any more; ``open`` may follow all the same."""
+        """Close all that is open; ``open`` may follow nevertheless."""
         ...
 
 
@@ -176,7 +189,7 @@ def sink_kind(name: str) -> type[SinkPlugin]:
 
 
 def source_kind(name: str) -> type[SourcePlugin]:
-    """The same of a source."""
+    """The same for a source."""
     return cast(type[SourcePlugin], _kind("source", SOURCES, name))
 
 
@@ -201,7 +214,7 @@ def _kind(what: str, group: str, name: str, built_in: tuple[str, ...] = ()) -> A
 
 
 def require_fit(found: Any, group: str = SINKS) -> None:
-    """Raises TypeError when ``found`` is no plug-in of ``group``."""
+    """Raise TypeError when ``found`` is no plug-in of ``group``."""
     missing = [call for call in _CALLS[group] if not callable(getattr(found, call, None))]
     if missing:
         raise TypeError(f"{found!r} has no {', '.join(missing)}")

@@ -1,4 +1,4 @@
-"""What an application file says to a plug-in, with the secrets that it refers to."""
+"""The options of a plug-in from an application file, with the secrets that they refer to."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ from ha_engine.errors import ConfigError
 def options_of(
     where: str, model: type[BaseModel], written: Mapping[str, Any], base: Path
 ) -> BaseModel:
-    """As the plug-in wants them; ``where`` names it. Raises ConfigError, without a value."""
+    """The options as the plug-in's ``model``; ``where`` names the plug-in in an error.
+
+    Raises ConfigError, whose text contains no value.
+    """
     options = _resolved(dict(written), base, where)
     try:
         return model.model_validate(options)
     except ValidationError as error:
-        # Without the values: one may be a secret.
+        # Leave out the values: one may be a secret.
         found = error.errors(include_url=False, include_context=False, include_input=False)[0]
         key = ".".join(map(str, found["loc"]))
         raise ConfigError(f"{where}: {key}: {found['msg']}") from None
-    except Exception as error:  # a validator is other people's code, and may tell a value
+    except Exception as error:  # a validator is other people's code; its text may have a value
         raise ConfigError(f"{where} cannot be opened: {type(error).__name__}") from error
 
 

@@ -1,6 +1,7 @@
-"""The rows of chunks, and of what refers to them: each call is a part of somebody's transaction.
+"""The rows of chunks, and the rows that refer to them. Each function runs in its caller's
+transaction.
 
-Revisions and drafts are ``snapshot_store``'s, and so are deadlines and retries.
+Revisions, drafts, deadlines and retries belong to ``snapshot_store``.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from ha_engine.types import Chunk
 
 COLLECTED_AT_ONCE = 256
 DISTRUSTED = b""
-"""Stands for what a damaged chunk held. No chunk is stored as nothing."""
+"""Replaces the content of a damaged chunk. No stored chunk is empty."""
 
 
 def put(connection: Connection, chunks: Sequence[Chunk]) -> None:
-    """Stores those that are not there, and anew those that are distrusted."""
-    # In one order everywhere, so that two writers never wait for each other.
+    """Store the chunks that the database lacks, and replace those that are distrusted."""
+    # Every writer uses the same order, so that two writers never wait for each other.
     ordered = sorted(chunks, key=lambda c: c.digest)
     rows = [{"digest": c.digest, "size": c.size, "stored": c.stored} for c in ordered]
     fresh = insert(chunk)
@@ -34,7 +35,7 @@ def put(connection: Connection, chunks: Sequence[Chunk]) -> None:
 
 
 def refer(connection: Connection, draft: int, digests: Sequence[bytes]) -> set[bytes]:
-    """Refers the draft to those of ``digests`` that are there, and answers them."""
+    """Let the draft refer to those of ``digests`` that the database has, and return them."""
     sound = chunk.c.digest.in_(digests), chunk.c.stored != DISTRUSTED
     there = select(literal(draft), chunk.c.digest).where(*sound)
     connection.execute(
@@ -49,8 +50,10 @@ def refer(connection: Connection, draft: int, digests: Sequence[bytes]) -> set[b
 
 
 def distrust(connection: Connection, damaged: Chunk) -> None:
-    """Where it lies there as it was read; somebody may have stored it anew since. What was read is
-    not sent back: the line may be slow."""
+    """Mark the chunk as damaged, unless another writer has replaced it since it was read.
+
+    The check sends a hash and not the content, because the line may be slow.
+    """
     digest = hashlib.sha256(damaged.stored).digest()
     same = chunk.c.size == damaged.size, func.sha256(chunk.c.stored) == digest
     found = chunk.c.digest == damaged.digest, *same
@@ -58,14 +61,14 @@ def distrust(connection: Connection, damaged: Chunk) -> None:
 
 
 def sound_of(draft: int) -> ScalarSelect[int]:
-    """How many sound chunks the draft refers to."""
+    """The number of sound chunks that the draft refers to."""
     referred = revision_chunk.join(chunk, chunk.c.digest == revision_chunk.c.digest)
     sound = revision_chunk.c.revision_id == draft, chunk.c.stored != DISTRUSTED
     return select(func.count()).select_from(referred).where(*sound).scalar_subquery()
 
 
 def collect_some(connection: Connection) -> int:
-    """Deletes some that nothing refers to, and says how many."""
+    """Delete some chunks that nothing refers to, and return how many."""
     needed = exists().where(revision_chunk.c.digest == chunk.c.digest)
     idle = select(chunk.c.digest).where(~needed).limit(COLLECTED_AT_ONCE)
     gone = delete(chunk).where(chunk.c.digest.in_(idle.with_for_update(skip_locked=True)))
@@ -73,7 +76,7 @@ def collect_some(connection: Connection) -> int:
 
 
 def read(connection: Connection, digests: Sequence[bytes]) -> dict[bytes, Chunk]:
-    """Those of ``digests`` that are there, as they lie there: nothing is verified."""
+    """Return those of ``digests`` that the database has, unverified."""
     rows = connection.execute(select(chunk).where(chunk.c.digest.in_(digests))).all()
     found = (Chunk(bytes(row.digest), row.size, bytes(row.stored)) for row in rows)
     return {one.digest: one for one in found}

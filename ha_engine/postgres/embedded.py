@@ -1,9 +1,9 @@
 """A real PostgreSQL from a wheel, for trials and tests: no installation, no port, one directory.
 
 Several commands may use one directory at the same time: the first starts the server, the others
-attach, and the last one to leave stops it. Whoever is killed counts as gone; if that was the last
-one, the server runs on until the next user of the directory leaves. Not for production: it listens
-on a Unix socket only, trusts whoever may open it, and shares the fate of this machine.
+attach, and the last one to leave stops it. A killed command counts as gone. If it was the last one,
+the server runs until the next user of the directory leaves. Not for production: the server listens
+on a Unix socket only, trusts everybody who may open the socket, and fails with this machine.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from ha_engine.system.file_lock import USERS_LOCK
 
 _SETTINGS = {"listen_addresses": "", "max_connections": "100", "shared_buffers": "64MB"}
 _START_SECONDS, _STOP_SECONDS = 300, 20
-"""A server that cannot start says so at once; one on a slow host takes its time."""
+"""The limit is long because a slow host needs it. A server that cannot start fails at once."""
 
 
 class _NotYet(Exception):
-    """The server did not start; a predecessor's processes may not be gone yet."""
+    """The server did not start; processes of the previous server may still exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class EmbeddedPostgres:
         )
 
     def start(self) -> str:
-        """Start or attach; answers the URL. Also brings a killed server back.
+        """Start the server, also after it was killed, or attach to it; return the URL.
 
         Raises ConfigError when the wheel is missing, DatabaseUnreachable when it does not start.
         """
@@ -105,16 +105,16 @@ class EmbeddedPostgres:
                 self._shut_down(_server(self._data), postmaster)
 
     def stop_unused(self) -> None:
-        """Stop the server unless another process uses it; for who did not start it."""
+        """Stop the server unless another process uses it; for a caller that did not start it."""
         with self._transition():
             self._join()
         self.stop()
 
     def run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-        """Run a program of PostgreSQL, such as pg_ctl, as the server's own user; without output."""
+        """Run a program of PostgreSQL, such as pg_ctl, as the server's user; discard its output."""
         return _run(_server(self._data), program, *arguments)
 
-    # -- who uses it ---------------------------------------------------------------------------
+    # -- users ---------------------------------------------------------------------------------
 
     @contextmanager
     def _transition(self) -> Iterator[None]:
@@ -158,8 +158,8 @@ class EmbeddedPostgres:
         postmaster = _Postmaster(int(lines[0]), lines[4].strip(), lines[3].strip())
         return postmaster if _listens(postmaster) else None
 
-    # After kill -9 of the postmaster its children need a moment to notice; until then the new one
-    # finds the old shared memory in use.
+    # After kill -9 of the postmaster, its children take a moment to notice. Until then a new
+    # postmaster finds the old shared memory in use.
     @retry(
         retry=retry_if_exception_type(_NotYet),
         stop=stop_after_delay(15),
@@ -214,7 +214,7 @@ class EmbeddedPostgres:
 
 
 def _server(data: Path) -> Any:
-    """The wheel's server object: it knows its binaries, initdb, and whom to run as under root."""
+    """The wheel's server object: it has the binaries, initdb, and the user to run as under root."""
     try:
         with warnings.catch_warnings():  # it warns about a runtime directory that it does not need
             warnings.simplefilter("ignore")
@@ -247,8 +247,8 @@ def _make_reachable(place: Path) -> None:
 
 
 def _run(server: Any, program: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    # PGHOST and its like in the caller's environment would lead it elsewhere. Its output goes
-    # nowhere: a server that it starts inherits it, and a pipe would never end.
+    # PGHOST and similar variables of the caller would point the program to another server. Its
+    # output is discarded: a server that it starts would inherit a pipe, and the pipe never ends.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
     return subprocess.run(
         [str(server.bin_path / program), *arguments],
@@ -272,7 +272,7 @@ def _as_owner(user: str | None) -> dict[str, Any]:
 
 
 def _is_postgres(pid: int) -> bool:
-    """Whether ``pid`` lives and is a server: after a reboot the number may be somebody else's."""
+    """Whether ``pid`` is a living server: after a reboot another process may have the number."""
     try:
         process = psutil.Process(pid)
         return process.status() != psutil.STATUS_ZOMBIE and process.name() == "postgres"
@@ -304,7 +304,7 @@ def _end(pid: int) -> None:
 
 
 def main() -> int:
-    """Stop the server of the directory that is named, if no other process uses it."""
+    """Stop the server of the directory in the argument, if no other process uses it."""
     EmbeddedPostgres(Path(sys.argv[1])).stop_unused()
     return 0
 

@@ -1,7 +1,6 @@
-"""How a connection is opened, and the one place where driver errors become the project's own.
+"""Open connections, and translate driver errors into the project's own, here only.
 
-Not for waiting: a frozen database is found by no socket option, so callers that must not hang go
-through ``session``.
+No socket option detects a frozen database, so callers that must not hang use ``session``.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from sqlalchemy.pool import NullPool
 from ha_engine.errors import ConfigError, DatabaseNotReady, DatabaseUnreachable, InvariantBroken
 
 BACKSTOP = "HA001"
-"""SQLSTATE that the lease table's trigger raises when a write would break an invariant."""
+"""SQLSTATE of the lease table's trigger, for a write that would break an invariant."""
 
 
 def open_engine(
@@ -28,12 +27,12 @@ def open_engine(
     statement_timeout: float = 10.0,
     application_name: str = "ha-engine",
 ) -> Engine:
-    """An engine without a pool; timeouts are seconds and bound every call on both sides.
+    """Make an engine without a pool. Timeouts are seconds and bound every call on both sides.
 
-    The server ends our statement, our wait for a lock and our forgotten transaction by itself, and
-    notices by keepalives that our host is gone: a dead host's session must not hold a row lock.
+    The server itself ends a statement, a wait for a lock and an idle transaction that takes too
+    long. Keepalives show it that our host is gone: a dead host's session must not hold a row lock.
 
-    Raises ConfigError when the URL is none of PostgreSQL.
+    Raises ConfigError when the URL is not one of PostgreSQL.
     """
     parsed = _parsed(url)
     return create_engine(
@@ -70,8 +69,8 @@ def _parsed(url: str) -> URL:
 
 def _settings(statement_timeout_ms: int) -> str:
     settings = {
-        # RULES.md#r5: a server that forgets what it has confirmed comes back on the same timeline,
-        # so nobody who has not read the lost writes could tell. Whatever its own default is.
+        # RULES.md#r5: a server that loses confirmed writes returns on the same timeline. Only a
+        # node that has read the lost writes could notice. So we override the server's default.
         "synchronous_commit": "on",
         "statement_timeout": statement_timeout_ms,
         "lock_timeout": statement_timeout_ms,
@@ -90,19 +89,19 @@ def _ms(seconds: float) -> int:
 
 
 def place(engine: Engine) -> str:
-    """Where an engine points, for sentences: host and database, never the password."""
+    """The engine's host and database, for messages; never the password."""
     url = engine.url
     host = url.host or url.query.get("host") or "the local socket"
     return f"{host if isinstance(host, str) else ','.join(host)}/{url.database or ''}"
 
 
 Translation = Callable[[Engine, BaseException], Exception]
-"""Gives the error to raise in place of one that the driver raised."""
+"""Returns the error to raise in place of the driver's error."""
 
 
 @contextmanager
 def translated(engine: Engine, translation: Translation | None = None) -> Iterator[None]:
-    """Raise the project's own error in place of the driver's: that of ``database_error``."""
+    """Raise the project's own error in place of the driver's, by default ``database_error``'s."""
     try:
         yield
     except DBAPIError as error:
@@ -113,10 +112,10 @@ def translated(engine: Engine, translation: Translation | None = None) -> Iterat
 
 
 def database_error(engine: Engine, error: BaseException) -> Exception:
-    """DatabaseNotReady, InvariantBroken, or DatabaseUnreachable.
+    """Translate ``error`` into DatabaseNotReady, InvariantBroken, or DatabaseUnreachable.
 
-    Everything that is not known to be something else is unreachable: it costs a retry, never a
-    wrong conclusion about the outcome (RULES.md#r1).
+    An unknown error becomes DatabaseUnreachable. That costs a retry, and never a wrong conclusion
+    about the outcome (RULES.md#r1).
     """
     where, state, words = place(engine), sqlstate(error), first_line(error)
     match state:
@@ -147,12 +146,12 @@ def database_error(engine: Engine, error: BaseException) -> Exception:
 
 
 def sqlstate(error: BaseException) -> str:
-    """SQLSTATE of a driver error; empty when the server did not give one."""
+    """The SQLSTATE of a driver error; empty when the server sent none."""
     code = getattr(error, "pgcode", None)
     if code is None and (diagnostic := getattr(error, "diag", None)) is not None:
         code = diagnostic.sqlstate
     if code is None and isinstance(error, psycopg2.OperationalError):
-        # A refused connection carries no SQLSTATE, only the server's words.
+        # A refused connection has no SQLSTATE, only the server's message.
         words = str(error)
         if 'database "' in words and "does not exist" in words:
             return "3D000"
@@ -162,6 +161,6 @@ def sqlstate(error: BaseException) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What the server or the driver said, in one line."""
+    """The message of the server or the driver, in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0].rstrip(".") if lines else type(error).__name__

@@ -1,7 +1,7 @@
-"""Hears at once when the lease row says something new: LISTEN on a connection of its own.
+"""Report a change of the lease row at once: LISTEN on a connection of its own.
 
-An accelerator only. Poolers swallow LISTEN, and a notification may be lost with its connection, so
-whoever listens also reads the row from time to time, and no safety depends on this.
+No safety depends on this; it only saves time. Poolers drop LISTEN, and a notification may be lost
+with its connection. So the node also reads the row from time to time.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ STOP_SECONDS = 1.0
 
 
 class LeaseListener:
-    """Calls ``on_change`` from a thread of its own; whatever fails there, the node goes on.
+    """Calls ``on_change`` from a thread of its own. A failure there never stops the node.
 
-    It is called after each notification, for those that came together once, and after each
-    connect, because what changed before was not heard. It should return at once.
+    It calls ``on_change`` after each notification, and once for several that arrive together. It
+    also calls it after each connect, because earlier changes sent no notification to this
+    connection. ``on_change`` should return at once.
     """
 
     def __init__(
@@ -54,14 +55,14 @@ class LeaseListener:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to listen; does not wait for the connection."""
+        """Begin to listen, without a wait for the connection."""
         self._thread = threading.Thread(target=self._run, name="lease listener", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread and its connection; blocks for at most two seconds.
+        """End the thread and its connection; block for at most two seconds.
 
-        A thread that is just connecting ends by itself, and no longer calls ``on_change``.
+        A thread that is about to connect ends by itself, and no longer calls ``on_change``.
         """
         self._stopping.set()
         self._waker.close()
@@ -72,7 +73,7 @@ class LeaseListener:
                 self._thread.join(STOP_SECONDS)
 
     def _cut(self) -> None:
-        # A frozen server is found by no setting of the server or the socket.
+        # No setting of the server or the socket detects a frozen server.
         if (wire := self._wire) is not None:
             with suppress(OSError):
                 wire.shutdown(socket.SHUT_RDWR)
@@ -90,7 +91,7 @@ class LeaseListener:
             retrying(self._listen)
 
     def _listen(self) -> None:
-        """Until it is told to stop; raises when the connection breaks."""
+        """Listen until ``stop``; raise when the connection breaks."""
         with translated(self._engine), self._connected() as connection:
             with connection.cursor() as cursor:
                 cursor.execute(f"LISTEN {self._channel}")
@@ -106,7 +107,7 @@ class LeaseListener:
 
     @contextmanager
     def _connected(self) -> Iterator[Any]:
-        """The driver's own connection: SQLAlchemy knows nothing of notifications."""
+        """The driver's own connection, because SQLAlchemy does not support notifications."""
         connection = self._engine.connect()
         try:
             driver: Any = connection.connection.driver_connection
@@ -117,7 +118,7 @@ class LeaseListener:
             discard(connection)
 
     def _wait(self, connection: Any) -> None:
-        """Until the server or ``stop`` says something; a dead link is found by keepalives."""
+        """Wait for the server or ``stop``. Keepalives detect a dead connection."""
         poll = select.poll()
         poll.register(connection.fileno(), select.POLLIN)
         poll.register(self._woken, select.POLLIN)

@@ -1,8 +1,8 @@
 """The group's lease row: read it, create it, change it by compare-and-set (RULES.md#r1).
 
-Decides nothing: who may acquire, and when, is the core's matter. Every call is one statement in
-autocommit on one connection, blocks for at most ``db_timeout`` seconds on this machine's clock, and
-is meant for a thread. No call leaves a transaction open.
+The core decides which node may acquire, and when. Every call here is one statement in autocommit on
+one connection. It blocks for at most ``db_timeout`` seconds on this machine's clock, so call it in
+a thread. No call leaves a transaction open.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from ha_engine.types import DatabaseIdentity, Holder, HolderChange, LeaseRow, Me
 T = TypeVar("T")
 
 PAUSE_ATTEMPTS = 20
-"""The holder writes once each renew_interval: that it is in between even twice is rare."""
+"""The holder writes once each renew_interval, so it rarely overtakes even two attempts."""
 
 _SYSTEM = literal_column("(SELECT system_identifier::text FROM pg_control_system())", Text)
 _TIMELINE = func.substr(func.pg_walfile_name(func.pg_current_wal_lsn()), 1, 8)
@@ -51,18 +51,18 @@ _ROW = [
 
 
 def lease_channel(schema: str, group: str) -> str:
-    """Where PostgreSQL tells that the row of ``group`` says something new; a plain identifier."""
-    # A channel's name has at most 63 bytes, and schema and group may have as many each.
+    """The channel where PostgreSQL notifies of changes of the group's row; a plain identifier."""
+    # A channel's name has at most 63 bytes, and schema and group may each have as many.
     name = hashlib.blake2b(f"{schema}/{group}".encode(), digest_size=16)
     return f"ha_engine_lease_{name.hexdigest()}"
 
 
 class _Overtaken(Exception):
-    """The row changed between our read and our write."""
+    """Another writer changed the row between our read and our write."""
 
 
 class _Warnings:
-    """Where the driver leaves what the server warned about. No list: SQLAlchemy would empty it."""
+    """Receives the server's warnings from the driver. Not a list: SQLAlchemy would empty it."""
 
     latest: str | None = None
 
@@ -92,12 +92,14 @@ class PostgresLeaseStore:
         self._channel, self._place = lease_channel(schema, group), place(engine)
 
     def read(self) -> LeaseRow | None:
-        """The row as it is now; None: the group has none."""
+        """Read the row; None: the group has none."""
         return self._one_row(select(*_ROW).where(lease.c.group_name == self._group))
 
     def create(self, row: LeaseRow, *, why: str | None = None) -> LeaseRow | None:
-        """Write the row of a group that has none, as given (RULES.md#r6); None: somebody was
-        faster, or this is another database than ``row`` names (RULES.md#r5)."""
+        """Write the row of a group that has none, as given (RULES.md#r6).
+
+        None: another node was faster, or this is another database than ``row`` names (RULES.md#r5).
+        """
         plain = {"group_name": self._group, **_columns(row)}
         typed = {name: literal(value, lease.c[name].type) for name, value in plain.items()}
         values = typed | self._times()
@@ -117,14 +119,17 @@ class PostgresLeaseStore:
     def compare_and_set(
         self, expected: LeaseRow, wanted: LeaseRow, *, why: str | None = None
     ) -> LeaseRow | None:
-        """Replace ``expected`` by ``wanted`` with version + 1; None: it was no longer ``expected``,
-        or this is another database than ``wanted`` names.
+        """Replace ``expected`` by ``wanted`` with version + 1.
 
-        1. A node reads the row and sleeps. 2. Another one acquires, and the database fails over
-        without that. 3. The first one wakes up and finds the row as it has read it (RULES.md#r5).
+        None: the row was no longer ``expected``, or this is another database than ``wanted`` names.
+        The check of the database prevents this history (RULES.md#r5):
 
-        A change of holder or epoch is written to the history by the same statement, and whoever
-        listens hears of anything that is more than a renewal.
+        1. A node reads the row and sleeps.
+        2. Another node acquires, and the database fails over without that write.
+        3. The first node wakes up and finds the row as it has read it.
+
+        The same statement writes a change of holder or epoch to the history. It notifies listeners
+        of every change that is more than a renewal.
         """
         values = _columns(wanted) | {"version": lease.c.version + 1}
         written = (
@@ -141,10 +146,10 @@ class PostgresLeaseStore:
         return self._one_row(statement, writes=True)
 
     def set_paused(self, paused: bool) -> LeaseRow:
-        """While ``paused``, nobody acquires (RULES.md#r7); answers the row as it then stands.
+        """Begin or end a pause, in which no node acquires (RULES.md#r7); return the row after it.
 
-        Also raises GroupUnknown without a row, and LeaseNotChanged when others wrote in between
-        each time or when the row may be older than what the nodes have seen.
+        Also raises GroupUnknown without a row. Raises LeaseNotChanged when another writer overtook
+        every attempt, or when the row may be older than the nodes have read.
         """
         retrying = Retrying(
             retry=retry_if_exception_type(_Overtaken),
@@ -175,10 +180,11 @@ class PostgresLeaseStore:
         return written
 
     def _require_same_database(self, row: LeaseRow) -> None:
-        # 1. The holder removes P from in_sync with version 7 and acks alone. 2. The database fails
-        # over to a replica that stands at version 6, with P. 3. A pause makes it version 7: nobody
-        # sees any more that the row is regressed (RULES.md#r5), and P may acquire without what was
-        # acked. Read after the row, so that a failover between the two reads is seen too.
+        # 1. The holder removes P from in_sync with version 7 and acks alone.
+        # 2. The database fails over to a replica that has version 6, with P in it.
+        # 3. A pause makes it version 7. No node can see that the row regressed (RULES.md#r5), and P
+        #    may acquire without the acked events.
+        # The identity is read after the row, to notice a failover between the two reads as well.
         if row.identity not in (None, self.identity()):
             raise LeaseNotChanged(
                 f"the database {self._place} is not the one that the holder wrote its lease to, so "
@@ -186,7 +192,7 @@ class PostgresLeaseStore:
             )
 
     def identity(self) -> DatabaseIdentity:
-        """Which PostgreSQL answers; works for an unprivileged role (RULES.md#r5)."""
+        """Identify the PostgreSQL that answers; works for an unprivileged role (RULES.md#r5)."""
         statement = select(_SYSTEM, _TIMELINE)
         row = self._call(lambda connection: connection.execute(statement).one())
         return DatabaseIdentity(row[0], row[1])
@@ -203,9 +209,10 @@ class PostgresLeaseStore:
         return [_holder_change(row) for row in rows]
 
     def note_outage(self, epoch: int, seconds: float) -> None:
-        """Write into the history how long nobody took events before the holder of ``epoch`` did.
+        """Write into the history how long no node took events before the holder of ``epoch`` did.
 
-        To be called by that holder, who measured it. Without a line to write it into, nothing.
+        That holder measures the time and calls this. Without a history line of the epoch the call
+        has no effect.
         """
         newest = (
             select(func.max(lease_history.c.id))
@@ -240,22 +247,24 @@ class PostgresLeaseStore:
         return self._call(work)
 
     def _doubtful(self, notice: str) -> DatabaseUnreachable:
-        # 1. The commit waits for a synchronous standby that is gone. 2. Somebody cancels the wait.
+        # 1. The commit waits for a synchronous standby that is gone.
+        # 2. An administrator cancels the wait.
         # 3. The server reports success with a warning of SQLSTATE class 01, though a failover to
-        # that standby would lose the write. So a write that warns has an unknown outcome
-        # (RULES.md#r1).
+        #    that standby would lose the write.
+        # So a write with a warning has an unknown outcome (RULES.md#r1).
         return DatabaseUnreachable(
             f"the database {self._place} warned about a write to the lease, "
             f"so its outcome is unknown: {' '.join(notice.split())}"
         )
 
     def _times(self) -> dict[str, Any]:
-        # Never now(), the start of the transaction; the trigger adds a wait for the row lock.
+        # Not now(), which is the start of the transaction. The trigger adds a wait for the row
+        # lock.
         ttl = timedelta(seconds=self._ttl_seconds)
         return {"written_at": func.clock_timestamp(), "expires_at": func.clock_timestamp() + ttl}
 
     def _notified(self) -> Label[Any]:
-        # In the statement that writes: the server tells it when that has committed, or not at all.
+        # In the writing statement: the server notifies when that statement commits, or never.
         return func.pg_notify(self._channel, "").label("notified")
 
     def _history_of(self, written: CTE, previous: Holder | None, why: str | None) -> CTE:
@@ -277,7 +286,7 @@ class PostgresLeaseStore:
 
 
 def _news(row: LeaseRow) -> tuple[object, ...]:
-    """What others wait for; a renewal changes none of it."""
+    """The fields whose change listeners wait for. A renewal changes none of them."""
     return row.holder, row.epoch, row.in_sync, row.successor, row.paused
 
 
@@ -292,7 +301,7 @@ def _is(expected: LeaseRow) -> list[Any]:
 
 
 def _here(row: LeaseRow) -> list[Any]:
-    """That this is the database in which ``row`` is to stand."""
+    """The condition that this is the database that ``row`` names."""
     if row.identity is None:
         return []
     return [row.identity.system_identifier == _SYSTEM, row.identity.timeline == _TIMELINE]

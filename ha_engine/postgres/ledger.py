@@ -1,8 +1,8 @@
-"""The ledger beside a sink's table: which batch is the last one there, and whose turn it is
+"""The ledger beside a sink's table: the last batch in the table, and the epoch that may publish
 (RULES.md#r24).
 
-One row per (group, query, sink), in the schema of the sink's table, moved in the transaction of the
-rows. The functions run inside a transaction of the caller.
+It has one row per (group, query, sink), in the schema of the sink's table. The transaction that
+writes a batch's rows also moves the ledger row. The functions run inside the caller's transaction.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TABLE = "ha_engine_ledger"
 
 @dataclass(frozen=True, slots=True)
 class LedgerKey:
-    """Whose row it is."""
+    """The key of a ledger row."""
 
     group: str
     query: str
@@ -40,20 +40,20 @@ class LedgerKey:
 
 
 class Ledger:
-    """The row of ``key`` in ``schema`` (None: where the connection's search path points)."""
+    """The row of ``key`` in ``schema`` (None: the connection's search path decides)."""
 
     def __init__(self, key: LedgerKey, schema: str | None) -> None:
         self._key = key
         self._group_id = ""
         # RULES.md#i7: one row for each sink, so that the rows of a batch and the batch's number
-        # move together or not at all; a batch and an epoch never become negative.
+        # change together or not at all. A batch and an epoch are never negative.
         self.table = Table(
             TABLE,
             MetaData(),
             Column("group_name", Text, primary_key=True),
             Column("query", Text, primary_key=True),
             Column("sink", Text, primary_key=True),
-            # A name can be used again, by a wiped node or a second installation; this cannot.
+            # A wiped node or a second installation can reuse a name, but not this id.
             Column("group_id", Text, nullable=False),
             Column("epoch", BigInteger, nullable=False),
             Column("batch", BigInteger, nullable=False),
@@ -63,10 +63,11 @@ class Ledger:
         )
 
     def claim(self, connection: Connection, epoch: int, start_after: int, group_id: str) -> int:
-        """Raise the row's epoch to ``epoch`` and answer its batch; a missing row starts as told.
+        """Raise the row's epoch to ``epoch`` and return its batch.
 
-        The caller must commit before it acts on the answer. Raises Fenced when the row carries a
-        higher epoch, SinkRefused when it is another group's, whose epochs say nothing about ours.
+        A missing row starts at ``start_after``. The caller must commit before it acts on the
+        result. Raises Fenced when the row has a higher epoch. Raises SinkRefused when the row is
+        another group's, because its epochs cannot be compared with ours.
         """
         self._group_id = group_id
         row = dict(zip(("group_name", "query", "sink"), self._identity(), strict=True))
@@ -89,10 +90,10 @@ class Ledger:
         return int(raised)
 
     def advance(self, connection: Connection, epoch: int, batch: int) -> bool:
-        """Move the row from ``batch`` - 1 to ``batch``; False: it is there already.
+        """Move the row from ``batch`` - 1 to ``batch``; False: the row has ``batch`` already.
 
-        Raises Fenced on a higher epoch, SinkUnavailable when the row must be claimed again, and
-        SinkRefused when batches are missing.
+        Raises Fenced on a higher epoch, SinkUnavailable when the caller must claim the row again,
+        and SinkRefused when batches are missing.
         """
         ledger = self.table.c
         moved = connection.execute(

@@ -1,5 +1,7 @@
-"""A sink's ledger row, behind deadlines: each call is one transaction on a connection that stays
-open between batches, and ends, one way or the other, when ``remaining()`` seconds are over
+"""A sink's ledger row, with deadlines. Each call is one transaction on a connection that stays open
+between batches.
+
+A call ends, with success or an error, at the latest when ``remaining()`` seconds are over
 (RULES.md#r17).
 """
 
@@ -21,15 +23,15 @@ T = TypeVar("T")
 Remaining = Callable[[], float]
 
 _FOR_EVER = ("0A", "21", "22", "23", "28", "3D", "3F", "42", "44", "54", "P0")
-"""SQLSTATE classes that a retry of the same rows meets again: two rows of one key, value,
-constraint, right, schema, a limit of the server."""
+"""SQLSTATE classes that a retry of the same rows meets again: two rows with one key, a bad value,
+a constraint, a missing right, a wrong schema, or a limit of the server."""
 
 
 class LedgerStore:
-    """The row of one sink, in ``schema`` (None: where the search path points).
+    """The row of one sink, in ``schema`` (None: the search path decides).
 
     Every method raises SinkUnavailable when a retry may help or the outcome is unknown, SinkRefused
-    when an operator must act, and Fenced when the ledger carries a higher epoch.
+    when an operator must act, and Fenced when the ledger has a higher epoch.
     """
 
     def __init__(
@@ -41,11 +43,11 @@ class LedgerStore:
         self.ledger, self._create_schema = Ledger(key, schema), create_schema
 
     def prepare(self, connection: Connection) -> None:
-        """Make the ledger's table, in a transaction of the caller."""
+        """Create the ledger's table, in the caller's transaction."""
         prepare_ledger(connection, self.ledger.table, create_schema=self._create_schema)
 
     def claim(self, epoch: int, start_after: int, group_id: str, remaining: Remaining) -> int:
-        """Raise the ledger's epoch, commit, and answer the last batch that is published."""
+        """Raise the ledger's epoch, commit, and return the last published batch."""
 
         def work(connection: Connection) -> int:
             return self.ledger.claim(connection, epoch, start_after, group_id)
@@ -54,11 +56,11 @@ class LedgerStore:
         return self.transact(work, remaining)
 
     def advance(self, batch: int, epoch: int, remaining: Remaining) -> None:
-        """Move the ledger to ``batch``, or find it there already."""
+        """Move the ledger to ``batch``; do nothing if it is there already."""
         self.transact(lambda connection: self.ledger.advance(connection, epoch, batch), remaining)
 
     def transact(self, work: Callable[[Connection], T], remaining: Remaining) -> T:
-        """``work`` in a transaction of its own."""
+        """Run ``work`` in a transaction of its own."""
 
         def transaction(connection: Connection) -> T:
             with connection.begin():
@@ -85,7 +87,7 @@ def _sink_error(engine: Engine, error: BaseException) -> Exception:
 
 
 def _row_of(error: BaseException) -> str:
-    """Where in the batch: the server tells the line of a COPY."""
+    """Where in the batch the error is: the server names the line of a COPY."""
     context = getattr(getattr(error, "diag", None), "context", None) or ""
     found = context.split(", line ", 1)
     return f" (row {found[1].split(':')[0].split(',')[0]} of the batch)" if len(found) == 2 else ""

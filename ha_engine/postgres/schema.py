@@ -1,8 +1,7 @@
 """The tables of the project's own schema, as the stores use them.
 
-Not their definition in a database: that is ``migrations``, where the sentence above each table
-names the invariant that it holds. The default schema here is replaced by the configured one through
-``schema_translate_map``.
+``migrations`` creates them in a database. A sentence above each table there names the invariant
+that the table holds. ``schema_translate_map`` replaces the default schema by the configured one.
 """
 
 from __future__ import annotations

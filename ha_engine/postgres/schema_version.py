@@ -1,7 +1,7 @@
-"""Which version the schema of a database has, and whether it is this program's.
+"""Read the schema version of a database, and compare it with this program's.
 
-Alembic knows that too, but it is imported only where a schema is made: each node asks this at each
-start.
+Each node does this at each start, so it must not import Alembic, which can answer it too. Only the
+code that creates a schema imports Alembic.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def current(engine: Engine, schema: str = SCHEMA) -> str | None:
 
 
 def require_current(engine: Engine, schema: str = SCHEMA) -> None:
-    """Raise DatabaseNotReady, with what to do, unless the schema is of this program's version."""
+    """Raise DatabaseNotReady, with what to do, unless the schema has this program's version."""
     found = current(engine, schema)
     refuse_newer(engine, found)
     if found != newest():
@@ -45,12 +45,12 @@ def version_in(connection: Connection, schema: str) -> str | None:
 
 
 def newest() -> str:
-    """Of this program."""
+    """The newest schema version that this program has a migration for."""
     return max(_versions())
 
 
 def refuse_newer(engine: Engine, found: str | None) -> None:
-    """Raises DatabaseNotReady."""
+    """Raise DatabaseNotReady if the schema is newer than this program."""
     if found is not None and found not in _versions():
         raise DatabaseNotReady(
             f"the database {place(engine)} has schema version {found}, "
@@ -61,6 +61,6 @@ def refuse_newer(engine: Engine, found: str | None) -> None:
 
 @cache
 def _versions() -> frozenset[str]:
-    """Each migration is a file whose name begins with its version."""
+    """The versions of all migrations: each is a file whose name begins with its version."""
     files = (MIGRATIONS / "versions").glob("[0-9]*_*.py")
     return frozenset(file.name.partition("_")[0] for file in files)

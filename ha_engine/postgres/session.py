@@ -1,9 +1,9 @@
 """One connection behind a local deadline.
 
-A frozen server, or a link that swallows packets, is found by no setting of the server or the
-socket. So every call runs on a thread of its own; when the caller's time is over, the socket is
-shut down under the driver, which ends the call at once, and the outcome counts as unknown. Not a
-pool, and not for long-lived transactions: a call is a whole unit of work.
+No setting of the server or the socket detects a frozen server, or a link that drops packets. So a
+thread of the session runs every call. When the caller's time is over, the session shuts down the
+socket under the driver. That ends the call at once, and its outcome counts as unknown. This is not
+a pool, and not for long-lived transactions: a call is a whole unit of work.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class Session:
         self._wire: socket.socket | None = None
 
     def call(self, work: Callable[[Connection], T], remaining: Callable[[], float]) -> T:
-        """Run ``work`` while ``remaining()``, in seconds, is positive; it may grow meanwhile.
+        """Run ``work`` while ``remaining()`` seconds are positive; the value may grow meanwhile.
 
-        Raises DatabaseUnreachable when the time is over: what the server did is then unknown.
-        Other errors of the driver are translated; what ``work`` raises itself passes through.
+        Raises DatabaseUnreachable when the time is over; the outcome on the server is then unknown.
+        Other errors of the driver are translated. The own errors of ``work`` are raised unchanged.
         """
         if not self._turn.acquire(timeout=max(0.0, remaining())):
             raise self._too_late("was busy with another call of ours")
@@ -76,7 +76,7 @@ class Session:
             discard(connection)
 
     def shut(self) -> None:
-        """Close for good, with the thread."""
+        """End the connection and the thread; no call may follow."""
         self._cut()
         self._worker.shutdown(wait=False, cancel_futures=True)
         self.close()
@@ -99,7 +99,7 @@ class Session:
 
     def _drop_connection(self, future: Future[Any]) -> None:
         if future.cancel():
-            return  # it waited behind an abandoned call, and will not happen later
+            return  # it waited behind an abandoned call, and never runs now
         if future.done():
             self.close()
         else:
@@ -142,7 +142,7 @@ def _driver(connection: Connection) -> Any:
 
 
 def _hung_up(connection: Connection) -> bool:
-    """Whether the server ended this idle connection: found before a write is sent, not after."""
+    """Whether the server ended this idle connection; checked before a write is sent, not after."""
     if connection.closed or connection.invalidated or _driver(connection).closed:
         return True
     poll = select.poll()
@@ -151,9 +151,9 @@ def _hung_up(connection: Connection) -> bool:
 
 
 def discard(connection: Connection) -> None:
-    """Close it without a word to the server, which may be gone."""
+    """Close the connection without a message to the server, which may be gone."""
     try:
         connection.invalidate()
         connection.close()
     except Exception:
-        pass  # it was broken, and what counts is that it is not used again
+        pass  # it was broken; it only matters that nobody uses it again

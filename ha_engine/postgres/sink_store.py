@@ -1,6 +1,6 @@
 """One sink's work in its database: check, claim, and publish a batch with its ledger row.
 
-Not for turning Arrow into text: that is ``publish.sinks.copy_text``.
+``publish.sinks.copy_text`` converts Arrow to text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class PostgresSinkStore:
     """The table and the ledger row of one sink.
 
     Every method raises SinkUnavailable when a retry may help or the outcome is unknown, SinkRefused
-    when an operator must act, and Fenced when the ledger carries a higher epoch.
+    when an operator must act, and Fenced when the ledger has a higher epoch.
     """
 
     def __init__(self, engine: Engine, key: LedgerKey, target: Target) -> None:
@@ -30,7 +30,7 @@ class PostgresSinkStore:
         self._target = target
 
     def prepare(self, schema: pa.Schema, remaining: Remaining) -> None:
-        """Make or check the table for rows of ``schema``, and make the ledger."""
+        """Create or check the table for rows of ``schema``, and create the ledger."""
 
         def work(connection: Connection) -> None:
             self._ledgers.prepare(connection)
@@ -39,7 +39,7 @@ class PostgresSinkStore:
         self._ledgers.transact(work, remaining)
 
     def claim(self, epoch: int, start_after: int, group_id: str, remaining: Remaining) -> int:
-        """Raise the ledger's epoch, commit, and answer the last batch that is published."""
+        """Raise the ledger's epoch, commit, and return the last published batch."""
         return self._ledgers.claim(epoch, start_after, group_id, remaining)
 
     def publish(
@@ -51,13 +51,13 @@ class PostgresSinkStore:
         csv: IO[bytes] | None,
         remaining: Remaining,
     ) -> None:
-        """Write ``rows`` rows and move the ledger to ``batch``, or find it there already.
+        """Write ``rows`` rows and move the ledger to ``batch``; do nothing if it is there already.
 
         ``csv`` are lines in PostgreSQL's CSV without a header; None for a batch without rows.
         """
 
         def work(connection: Connection) -> None:
-            # The ledger first: who is fenced learns it before it sends a row.
+            # The ledger first: a fenced node learns that before it sends a row.
             moved = self._ledgers.ledger.advance(connection, epoch, batch)
             if not moved or csv is None:
                 return
@@ -111,7 +111,7 @@ class PostgresSinkStore:
         with _driver(connection).cursor() as cursor:
             statement = f"COPY {into} ({_listed(columns)}) FROM STDIN (FORMAT csv)"
             cursor.copy_expert(statement, csv, size=1 << 20)
-            # Servers before 18 take a line of \. alone for the end, even inside a quoted value.
+            # Servers before 18 read a line with only \. as the end, even inside a quoted value.
             if cursor.rowcount != rows:
                 raise SinkRefused(
                     f"table {self._target.name} took {cursor.rowcount} of {rows} rows; "
@@ -124,7 +124,7 @@ def _listed(columns: tuple[str, ...]) -> str:
 
 
 def _execute(connection: Connection, statement: str) -> None:
-    # Past SQLAlchemy and without parameters: names may contain a colon or a per cent sign.
+    # Without SQLAlchemy and parameters, because names may contain a colon or a per cent sign.
     with _driver(connection).cursor() as cursor:
         cursor.execute(statement)
 

@@ -1,6 +1,6 @@
-"""The table that a query writes to: made, or checked against the query's output schema.
+"""Create the table that a query writes to, or check it against the query's output schema.
 
-The functions run inside a transaction of the caller and raise SinkRefused with one sentence.
+The functions run inside the caller's transaction and raise SinkRefused with one sentence.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ha_engine.errors import SinkRefused
 from ha_engine.postgres.sink_types import column_type
 
 _NAME_BYTES_MAX = 63
-# Another paramstyle than the driver's, or a per cent sign in a name would be doubled.
+# With the driver's own paramstyle, a per cent sign in a name would be doubled.
 _PREPARER = postgresql.dialect(paramstyle="named").identifier_preparer  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where the rows go. ``name`` may carry a schema: ``reports.delays``."""
+    """The table for the rows. ``name`` may include a schema: ``reports.delays``."""
 
     name: str
     mode: Literal["insert", "upsert"] = "insert"
@@ -33,7 +33,7 @@ class Target:
 
     @property
     def schema(self) -> str | None:
-        """The schema in the name; None leaves it to the search path."""
+        """The schema in the name; None: the search path decides."""
         head, dot, _ = self.name.partition(".")
         return head if dot else None
 
@@ -63,7 +63,7 @@ def quoted(name: str) -> str:
 
 
 def prepare(connection: Connection, target: Target, schema: pa.Schema) -> None:
-    """Make the table if ``auto_create`` says so, then check that ``schema`` fits it."""
+    """Create the table if ``auto_create`` is set, then check that ``schema`` fits it."""
     _check_names(target, schema)
     _lock(connection, f"sink {target.name}")
     if target.auto_create:
@@ -74,7 +74,7 @@ def prepare(connection: Connection, target: Target, schema: pa.Schema) -> None:
 
 
 def prepare_ledger(connection: Connection, ledger: Table, *, create_schema: bool) -> None:
-    """Make the ledger's table; it needs no schema of the rows, and is there for every sink."""
+    """Create the ledger's table, which every sink has and which needs no schema of the rows."""
     _lock(connection, "ledger")
     if create_schema:
         _create_schema(connection, ledger.schema)
@@ -82,7 +82,7 @@ def prepare_ledger(connection: Connection, ledger: Table, *, create_schema: bool
 
 
 def _lock(connection: Connection, what: str) -> None:
-    # CREATE TABLE IF NOT EXISTS of two sessions at once fails for one of them.
+    # If two sessions run CREATE TABLE IF NOT EXISTS at once, one of them fails.
     key = func.hashtextextended(f"ha-engine {what}", 0)
     connection.execute(select(func.pg_advisory_xact_lock(key)))
 
@@ -134,7 +134,7 @@ _COLUMNS = text("""
     WHERE attrelid = to_regclass(:name) AND attnum > 0 AND NOT attisdropped
 """)
 
-# What ON CONFLICT can rely on: unique, whole, valid, not deferrable, over plain columns.
+# Indexes that ON CONFLICT can use: unique, not partial, valid, not deferrable, on plain columns.
 _UNIQUE_KEYS = text("""
     SELECT array_agg(a.attname::text) AS columns
     FROM pg_index i

@@ -1,4 +1,4 @@
-"""Which PostgreSQL type holds which Arrow type, and which existing column may stand in for it."""
+"""The PostgreSQL type for each Arrow type, and the existing column types that fit as well."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TEXTS = frozenset({"text", "character varying", "character", "citext"})
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """``created`` is for a new table; ``accepted`` are names as ``format_type`` gives them."""
+    """``created`` is the type in a new table; ``accepted`` are names from ``format_type``."""
 
     created: sql.TypeEngine[Any]
     accepted: frozenset[str]
@@ -25,8 +25,8 @@ class ColumnType:
 def column_type(field: pa.Field) -> ColumnType:
     """The type of one output column.
 
-    Structs, lists and maps become jsonb. Raises SinkRefused, with what to write instead, for types
-    that PostgreSQL has no equal of.
+    Structs, lists and maps become jsonb. Raises SinkRefused, with a replacement, for a type without
+    an equivalent in PostgreSQL.
     """
     kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
     found = _number(kind) or _text_or_bytes(kind) or _time(kind) or _nested(kind)

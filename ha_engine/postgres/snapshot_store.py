@@ -1,12 +1,12 @@
 """The revisions of a group's snapshots, and the chunks that they share (RULES.md#i9, RULES.md#r29).
 
-A writer begins a *draft*, which nobody else looks at, refers it to the chunks that are there, adds
-those that are missing, and completes it; the holder of the lease then makes it visible. A draft
-that its writer left behind goes when the next one begins. Chunks that nothing refers to are
-collected; a crash anywhere leaves only such chunks and such a draft.
+A writer begins a *draft*, which only that writer reads. It lets the draft refer to the chunks that
+the database has, adds the missing chunks, and completes the draft. The holder of the lease then
+makes it visible. The next draft removes one that its writer abandoned. Chunks that nothing refers
+to are collected. A crash at any point leaves only such chunks and such a draft.
 
-Every call is one transaction behind a deadline on this machine's clock, and meant for a thread.
-What is in a manifest, this module does not know.
+Every call is one transaction with a deadline on this machine's clock; call it in a thread. This
+module does not read manifests.
 """
 
 from __future__ import annotations
@@ -55,24 +55,24 @@ _LISTED = (
     revision.c.bytes_total,
     revision.c.bytes_new,
 )
-"""Without its manifest, which may be large, while each node looks every so many seconds."""
+"""All but the manifest, which may be large: each node reads this list every few seconds."""
 _BROKEN_REFERENCE = "23503"
 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """How many revisions and chunks went."""
+    """The numbers of removed revisions and chunks."""
 
     revisions: int
     chunks: int
 
 
 class _ReferenceBroken(Exception):
-    """A draft or a chunk that was there a moment ago is gone."""
+    """A draft or a chunk that the database had a moment ago is gone."""
 
 
 class SnapshotStore:
-    """Of ``group``. Every method raises DatabaseUnreachable or DatabaseNotReady."""
+    """The snapshots of ``group``. Every method raises DatabaseUnreachable or DatabaseNotReady."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class SnapshotStore:
     # -- writing -----------------------------------------------------------------------------------
 
     def begin(self, taken_by: str) -> int:
-        """A new draft; what another writer of the group has left, or still has in hand, goes."""
+        """Begin a draft, and remove every other draft of the group, abandoned or in progress."""
 
         def work(connection: Connection) -> int:
             connection.execute(delete(revision).where(*self._drafts))
@@ -104,7 +104,7 @@ class SnapshotStore:
         return self._call(work)
 
     def refer(self, draft: int, digests: Iterable[bytes]) -> set[bytes]:
-        """Holds fast the chunks of ``digests`` that are there, and answers those that are not.
+        """Let the draft refer to those of ``digests`` that the database has; return the others.
 
         Raises DraftLost when another writer has begun a draft since.
         """
@@ -116,7 +116,7 @@ class SnapshotStore:
         return self._referring(draft, work)
 
     def add(self, draft: int, chunks: Sequence[Chunk]) -> None:
-        """Stores chunks and refers the draft to them. Raises DraftLost."""
+        """Store chunks and let the draft refer to them. Raises DraftLost."""
         digests = list({c.digest for c in chunks})
 
         def work(connection: Connection) -> None:
@@ -139,9 +139,12 @@ class SnapshotStore:
         bytes_total: int,
         bytes_new: int,
     ) -> None:
-        """Says what the draft is; it stays invisible. Raises DraftLost, also when it does not refer
-        to so many sound ``chunks``: a failover of the database may have lost the last of them, and
-        one that it found there may be distrusted since (RULES.md#i9)."""
+        """Write the draft's position and manifest; the draft stays invisible.
+
+        Raises DraftLost, also when the draft does not refer to ``chunks`` sound chunks
+        (RULES.md#i9). A failover of the database may have lost the last ones, or a chunk that the
+        database had before may be distrusted since.
+        """
         values = {
             "epoch": position.epoch,
             "sequence": position.sequence,
@@ -160,9 +163,9 @@ class SnapshotStore:
             raise _lost(draft)
 
     def show(self, draft: int, holder: Holder, epoch: int) -> bool:
-        """Makes a complete draft visible; False unless ``holder`` has the lease under ``epoch``.
+        """Make a complete draft visible; False unless ``holder`` has the lease under ``epoch``.
 
-        Repeating it is harmless. Raises DraftLost.
+        A repeated call is harmless. Raises DraftLost.
         """
         holds = exists().where(
             lease.c.group_name == self._group,
@@ -183,36 +186,36 @@ class SnapshotStore:
 
         return self._call(work)
 
-    # -- letting go --------------------------------------------------------------------------------
+    # -- removal -----------------------------------------------------------------------------------
 
     def forget(self, keep: int) -> Collected:
-        """Removes the visible revisions but the newest ``keep`` and those that are pinned, and
-        chunks that none needs."""
+        """Remove the visible revisions except the newest ``keep`` and pinned ones, and the chunks
+        that no revision needs."""
         return Collected(self._call(lambda c: self._forget(c, keep)), self.collect())
 
     def collect(self) -> int:
-        """Removes the chunks that nothing refers to, and says how many.
+        """Remove the chunks that nothing refers to, in small transactions; return how many.
 
-        In small transactions; a chunk that a draft refers to meanwhile stays, by foreign key.
+        The foreign key keeps a chunk that a draft refers to meanwhile.
         """
         count = 0
         try:
             while gone := self._call(chunk_rows.collect_some):
                 count += gone
         except _ReferenceBroken:
-            pass  # somebody needs one of them now; the others go the next time
+            pass  # a draft needs one of them now; the next call removes the others
         return count
 
     def pin(self, revision_id: int, seconds: float) -> bool:
-        """Keeps a revision from being forgotten for so long; False if it is gone."""
+        """Keep a revision from removal for ``seconds``; False if it is gone."""
         until = func.clock_timestamp() + timedelta(seconds=seconds)
         pinned = update(revision).where(revision.c.id == revision_id).values(pinned_until=until)
         return self._call(lambda connection: connection.execute(pinned).rowcount) == 1
 
     def distrust(self, damaged: Chunk) -> None:
-        """Says that a chunk is damaged: whoever has what it names stores it anew (RULES.md#i10).
+        """Mark a chunk as damaged: the next writer with its content replaces it (RULES.md#i10).
 
-        Without effect where somebody has: what lies there is not what was read.
+        Without effect if a writer has replaced it since ``damaged`` was read.
         """
         self._call(lambda connection: chunk_rows.distrust(connection, damaged))
 
@@ -227,7 +230,7 @@ class SnapshotStore:
     # -- reading -----------------------------------------------------------------------------------
 
     def revisions(self) -> list[Revision]:
-        """The visible ones, newest first."""
+        """The visible revisions, newest first."""
         age = func.extract("epoch", func.clock_timestamp() - revision.c.visible_at).label("age")
         query = select(*_LISTED, age).where(*self._visible).order_by(revision.c.id.desc())
         rows = self._call(lambda connection: connection.execute(query).all())
@@ -247,7 +250,7 @@ class SnapshotStore:
         ]
 
     def manifest(self, revision_id: int) -> tuple[bytes, bytes] | None:
-        """A visible revision's manifest and its digest; None when it was forgotten meanwhile."""
+        """A visible revision's manifest and its digest; None when the revision is gone."""
         query = select(revision.c.manifest, revision.c.manifest_digest).where(
             *self._visible, revision.c.id == revision_id
         )
@@ -260,14 +263,14 @@ class SnapshotStore:
         return self._call(lambda connection: connection.execute(query).scalar_one_or_none())
 
     def chunks(self, digests: Sequence[bytes]) -> dict[bytes, Chunk]:
-        """Those of ``digests`` that are there, as they lie there: nothing is verified."""
+        """Return those of ``digests`` that the database has, unverified."""
         return self._call(lambda connection: chunk_rows.read(connection, digests))
 
     def close(self) -> None:
-        """Ends the connection and the thread."""
+        """End the connection and the thread."""
         self._session.shut()
 
-    # -- how ---------------------------------------------------------------------------------------
+    # -- internals ---------------------------------------------------------------------------------
 
     @property
     def _drafts(self) -> tuple[ColumnElement[bool], ...]:
@@ -287,11 +290,11 @@ class SnapshotStore:
         return self._session.call(transaction, lambda: ends - time.monotonic())
 
     def _referring(self, draft: int, work: Callable[[Connection], T]) -> T:
-        """A chunk that was collected between our look and our reference is looked for again."""
+        """Run ``work`` on a draft; retry if a chunk is collected before the draft refers to it."""
         mine = select(revision.c.id).where(revision.c.id == draft, *self._drafts)
 
         def of_a_draft(connection: Connection) -> T:
-            # Whoever would remove the draft waits until this transaction is over.
+            # The lock lets no other writer remove the draft before this transaction is over.
             if connection.execute(mine.with_for_update(key_share=True, read=True)).first() is None:
                 raise _lost(draft)
             return work(connection)

@@ -1,7 +1,8 @@
-"""How a database gets the project's schema: only when an operator asks, one at a time.
+"""Create or upgrade the project's schema in a database: only when an operator asks, one at a time.
 
-Not called at start: a node that meets another schema version stops with DatabaseNotReady instead of
-changing what its peer works with. Only an embedded database, which is one node's own, gets it then.
+A node's start does not call this. A node that finds another schema version stops with
+DatabaseNotReady, because an upgrade would change the schema under its peer. The exception is an
+embedded database, which belongs to one node.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ _WAIT_FOR_OTHERS = "60s"
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
-    """What an upgrade found and left; ``before`` is None in a database without the schema."""
+    """The versions before and after an upgrade; ``before`` is None without a schema."""
 
     before: str | None
     after: str
 
 
 def upgrade(engine: Engine, schema: str = SCHEMA) -> Upgrade:
-    """Bring the schema to this version in one transaction; a second caller waits and finds it done.
+    """Bring the schema to this program's version in one transaction.
 
-    Raises DatabaseUnreachable, or DatabaseNotReady when the role may not create it or the database
-    is newer than this program.
+    A second caller waits and finds it done. Raises DatabaseUnreachable. Raises DatabaseNotReady
+    when the role may not create the schema or the database is newer than this program.
     """
     with translated(engine), engine.begin() as connection:
         connection.execute(text(f"SET LOCAL statement_timeout = '{_WAIT_FOR_OTHERS}'"))

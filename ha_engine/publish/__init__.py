@@ -1,9 +1,9 @@
-"""Delivery of admitted batches to sinks, in order and under an epoch.
+"""Publish admitted batches to sinks, in order and under an epoch.
 
-publisher   one watched task per (query, sink), from the ledger's batch on (RULES.md#r24)
-delivery    what one such task does
-sink        what a sink is, and what a call of it may take
-sinks       one module a kind of sink
+publisher   runs one watched task per (query, sink), from the ledger's batch on (RULES.md#r24)
+delivery    the work of one such task
+sink        the interface of a sink, and the time that a call of it may take
+sinks       one module per kind of sink
 """
 
 from ha_engine.publish.delivery import SinkState, SinkStatus

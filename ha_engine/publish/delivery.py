@@ -1,7 +1,8 @@
-"""One query's batches on their way to one sink: claim, then batch after batch, until stopped.
+"""Deliver one query's batches to one sink: claim its ledger, then send batch after batch.
 
-Not for deciding what may be published: the sink's ledger says what is there, the outbox what is
-admitted, and the authority how long this node may act (RULES.md#r17, RULES.md#r24).
+This module does not decide what may be published. The sink's ledger names the last published batch,
+the outbox has the admitted ones, and the authority says how long this node may act (RULES.md#r17,
+RULES.md#r24).
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 LEAST_SECONDS = 0.05
-"""No call begins with less time than this: it waits for the next renewal."""
+"""A call with less time than this does not begin, but waits for the next renewal."""
 REFUSED_SECONDS_MAX = 60.0
-"""A sink that refused is asked again so often: an operator may have mended it."""
+"""The longest pause after a refusal: an operator may have corrected the sink meanwhile."""
 
 
 class SinkState(Enum):
-    """How a delivery fares, for the status page and metrics."""
+    """The state of a delivery, for the status page and metrics."""
 
     STOPPED = "stopped"
     CLAIMING = "claiming"
@@ -49,8 +50,11 @@ _FAILED = frozenset({SinkState.UNAVAILABLE, SinkState.REFUSED})
 
 @dataclass(frozen=True, slots=True)
 class SinkStatus:
-    """``backlog`` counts admitted batches that the sink lacks; ``since`` is a Unix time;
-    ``dead_letters`` counts rows that were put aside since the process began."""
+    """The status of one sink.
+
+    ``backlog`` counts admitted batches that the sink lacks. ``since`` is a Unix time.
+    ``dead_letters`` counts the rows that were put aside since the process began.
+    """
 
     query: str
     sink: str
@@ -63,7 +67,7 @@ class SinkStatus:
 
 
 class Admitted(Protocol):
-    """What a delivery asks of the outbox."""
+    """The outbox as a delivery uses it."""
 
     def last_admitted(self, query: str) -> int: ...
     def floor(self, query: str) -> int: ...
@@ -72,15 +76,17 @@ class Admitted(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds: of one call, and of the longest pause between two attempts."""
+    """In seconds: the limit of one call, and the longest pause between two attempts."""
 
     call_timeout: float = 10.0
     backoff_max: float = 5.0
 
 
 class Delivery:
-    """Invariant (RULES.md#i7): batch n + 1 is sent only after the ledger was seen at n under this
-    epoch."""
+    """Delivers one query's batches to one sink.
+
+    Invariant (RULES.md#i7): it sends batch n + 1 only after the ledger was at n under this epoch.
+    """
 
     def __init__(
         self,
@@ -103,11 +109,11 @@ class Delivery:
         self._state, self._error, self._since = SinkState.STOPPED, "", time.time()
 
     def wake(self) -> None:
-        """A batch was admitted, or the lease renewed."""
+        """Continue if waiting: a batch was admitted, or the lease renewed."""
         self._news.set()
 
     def status(self) -> SinkStatus:
-        """As it is now."""
+        """The present status."""
         through = self._outbox.floor(self.query) if self._through is None else self._through
         backlog = max(0, self._outbox.last_admitted(self.query) - through)
         return SinkStatus(
@@ -122,12 +128,12 @@ class Delivery:
         )
 
     async def run(self, epoch: int, published: Callable[[int], None]) -> None:
-        """Publish until cancelled; ``published`` hears of each batch the ledger has.
+        """Publish until cancelled; call ``published`` for each batch that the ledger has.
 
         Raises Fenced, and OutboxDamaged when an admitted batch cannot be read.
         """
-        # What was told before is told again: who acts under a forced epoch waits for it
-        # (RULES.md#r26).
+        # Report the ledger's batch again, even if it was reported before: a node that acts under a
+        # forced epoch waits for the report (RULES.md#r26).
         self._claimed, self._through = False, None
         try:
             while True:
@@ -141,7 +147,7 @@ class Delivery:
                 self._become(SinkState.STOPPED)
 
     def end(self) -> None:
-        """Give the thread back; the delivery is over for good."""
+        """End the thread; the delivery cannot run again."""
         self._thread.shutdown(wait=False)
 
     # -- one step ------------------------------------------------------------------------------
@@ -150,7 +156,7 @@ class Delivery:
         if not self._claimed:
             await self._claim(epoch, published)
         number = (self._through or 0) + 1
-        self._claimed = False  # if this step fails, only the ledger knows how far it came
+        self._claimed = False  # if this step fails, only the ledger has the right batch
         batch = await self._next_batch(number)
         await self._call(lambda deadline: self.sink.publish(number, batch, epoch, deadline))
         self._claimed = True
@@ -172,10 +178,10 @@ class Delivery:
             self._reached(through, published)
 
     def _require_ours(self, through: int) -> None:
-        """RULES.md#i7: what is published was planned in this journal, or the ledger tells another
-        story.
+        """Refuse a ledger of another history: this journal must have planned each published batch
+        (RULES.md#i7).
 
-        The active before may have published a batch that has yet to come out here.
+        The previous active may have published a batch whose output is not here yet.
         """
         last = max(self._outbox.last_admitted(self.query), self._authority.last_mark(self.query))
         if through > last:
@@ -217,7 +223,7 @@ class Delivery:
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
-            # The call must be over before whoever cancelled goes on: it may demote.
+            # The call must end before the canceller continues, because it may demote the node.
             deadline.cancel()
             await _over(running)
             raise
@@ -232,7 +238,7 @@ class Delivery:
             try:
                 await asyncio.wait_for(self._news.wait(), LEAST_SECONDS)
             except TimeoutError:
-                pass  # nobody is bound to tell of a renewal
+                pass  # check again: a renewal need not call wake()
 
     async def _with_retries(
         self,
@@ -266,9 +272,9 @@ class Delivery:
 
 
 async def _over(running: asyncio.Future[Any]) -> None:
-    """Wait for the end of a bounded call, however often we are cancelled meanwhile.
+    """Wait for the end of a bounded call, even if cancelled meanwhile, and ignore its result.
 
-    How it ended is of no interest: the ledger tells whoever claims next.
+    The next claim reads the outcome from the ledger.
     """
     while not running.done():
         try:
@@ -279,7 +285,7 @@ async def _over(running: asyncio.Future[Any]) -> None:
 
 
 class _Pause(wait_base):
-    """Exponential with jitter; a refusal waits longer, since only an operator ends it."""
+    """Exponential waits with jitter. After a refusal they are longer: only an operator ends it."""
 
     def __init__(self, longest: float) -> None:
         self._unavailable = wait_random_exponential(multiplier=0.1, max=longest)

@@ -1,6 +1,6 @@
-"""Publishing while this node is the active: one watched task per (query, sink).
+"""Publish while this node is the active: one watched task per (query, sink).
 
-Starts and stops at the core's word. What a task does is in ``delivery``.
+The core decides when it starts and stops. ``delivery`` is the work of a task.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ QuerySink = tuple[str, str]
 
 
 class Publisher:
-    """Lives on the node's event loop; callbacks run there too.
+    """Publishes on the node's event loop; callbacks run there too.
 
     ``on_published(query, sink, batch)``: the ledger has every batch up to this one.
-    ``on_fenced(epoch)``: a ledger carries that higher epoch; its task has ended.
-    ``on_state``: a sink became available, unavailable, refused, ... Never once a batch.
-    ``start_after``: the batch after which a sink that has no ledger row yet begins; it is asked for
-    at each claim too.
-    ``group_id``: the group's UUID, known once a node is promoted; it is asked for at each claim.
-    ``failed`` gets the exception of a task that died of anything else.
+    ``on_fenced(epoch)``: a ledger has that higher epoch, and its task has ended.
+    ``on_state``: the state or error of a sink changed; not called for every batch.
+    ``start_after``: the batch after which a sink without a ledger row begins; called at each claim.
+    ``group_id``: the group's UUID, known once a node is promoted; called at each claim.
+    ``failed`` gets the exception of a task that died of any other error.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class Publisher:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def start(self, epoch: int) -> None:
-        """Claim every ledger under ``epoch`` and publish from where it stands (RULES.md#r24)."""
+        """Claim every ledger under ``epoch`` and publish from its last batch on (RULES.md#r24)."""
         for key, delivery in self._deliveries.items():
             before = self._latest.get(key)
             if before is not None:
@@ -79,28 +78,28 @@ class Publisher:
             self._running.add(task)
 
     def stop(self) -> Coroutine[Any, Any, None]:
-        """End every call in flight now; what is answered waits until they are over."""
+        """End every call in flight now; the returned coroutine waits until the calls are over."""
         for task in self._running:
             task.cancel()
         return _all_over(set(self._running))
 
     def admitted(self, query: str, number: int) -> None:
-        """Batch ``number`` of ``query`` is in the outbox."""
+        """Note that the outbox has batch ``number`` of ``query``."""
         for (of, _), delivery in self._deliveries.items():
             if of == query:
                 delivery.wake()
 
     def renewed(self) -> None:
-        """The lease was renewed: who waits for authority goes on."""
+        """Note that the lease was renewed, and wake the deliveries that wait for authority."""
         for delivery in self._deliveries.values():
             delivery.wake()
 
     def status(self) -> list[SinkStatus]:
-        """Each sink as it is now."""
+        """The present status of each sink."""
         return [delivery.status() for delivery in self._deliveries.values()]
 
     async def close(self) -> None:
-        """Stop for good and give the threads back."""
+        """Stop finally and end the threads."""
         await self.stop()
         for delivery in self._deliveries.values():
             delivery.end()

@@ -1,4 +1,4 @@
-"""What a sink is, what lets this node publish to it, and how long a call of it may take
+"""The interface of a sink, the authority to publish to it, and the deadline of a call
 (RULES.md#r17)."""
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ import pyarrow as pa
 from ha_engine.outbox.outbox import OutboxBatch
 
 Remaining = Callable[[], float]
-"""Seconds that are left; may grow meanwhile."""
+"""Returns the seconds that are left; the value may grow meanwhile."""
 
 
 class Authority(Protocol):
-    """What lets this node publish."""
+    """The authority of this node to publish."""
 
     def remaining_seconds(self) -> float:
-        """Until safe_until; zero or less when suspended. Grows with each renewal."""
+        """The seconds until safe_until; zero or less when suspended. Each renewal adds to them."""
         ...
 
     def last_mark(self, query: str) -> float:
         """The highest batch that a ledger of this journal's history can have.
 
-        The newest that is planned, though it may not have come out here; more, while nobody knows
-        how far a history went that an operator gave up (RULES.md#r26).
+        This is the newest planned batch, even if its output is not here yet. It is higher while the
+        end of a history that an operator gave up is unknown (RULES.md#r26).
         """
         ...
 
@@ -39,48 +39,49 @@ class Deadline:
         self._cancelled = False
 
     def remaining_seconds(self) -> float:
-        """Asked again and again: a renewal during the call gives it more time (RULES.md#r17)."""
+        """The seconds left. Call it repeatedly: a renewal during the call adds time
+        (RULES.md#r17)."""
         if self._cancelled:
             return 0.0
         return min(self._until - time.monotonic(), self._authority.remaining_seconds())
 
     def cancel(self) -> None:
-        """The call is to end now."""
+        """Let the call end now."""
         self._cancelled = True
 
 
 class Sink(Protocol):
-    """A place that takes batches once each. Methods block, in one thread but for ``prepare``.
+    """A destination that takes each batch once. Methods block; all but ``prepare`` use one thread.
 
-    They raise SinkUnavailable (come again, or outcome unknown), SinkRefused (an operator must act)
-    and Fenced (a higher epoch owns the ledger), and end when the deadline does (RULES.md#r17).
+    They raise SinkUnavailable (retry, or the outcome is unknown), SinkRefused (an operator must
+    act) and Fenced (a higher epoch owns the ledger). They end at the deadline (RULES.md#r17).
     """
 
     name: str
 
     @property
     def dead_letters(self) -> int:
-        """Rows that this process put aside, since the sink will never take them."""
+        """The number of rows that this process put aside because the sink will never take them."""
         ...
 
     def prepare(self, schema: pa.Schema) -> None:
-        """Make or check the place for rows of ``schema``."""
+        """Create or check the destination for rows of ``schema``."""
         ...
 
     def claim(self, epoch: int, start_after: int, group_id: str, deadline: Deadline) -> int:
-        """Raise the ledger's epoch durably, then answer the last batch published.
+        """Raise the ledger's epoch durably, then return the last published batch.
 
-        A ledger that another group made, under the same name, is refused.
+        A ledger of another group with the same name is refused.
 
-        A sink without a ledger row starts one at ``start_after``: one that is added to a query
-        later gets the batches from then on.
+        A sink without a ledger row starts one at ``start_after``. So a sink that is added to a
+        query later gets only the batches after that.
         """
         ...
 
     def publish(self, number: int, batch: OutboxBatch, epoch: int, deadline: Deadline) -> None:
-        """Deliver batch ``number`` and move the ledger to it, together; done before is done."""
+        """Deliver batch ``number`` and move the ledger to it; do nothing if both are done."""
         ...
 
     def close(self) -> None:
-        """Hold no connection any more; a later call opens another."""
+        """Close all connections; a later call opens another."""
         ...

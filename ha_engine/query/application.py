@@ -1,7 +1,7 @@
 """A stream application as frozen values: its streams, queries and sinks.
 
-Reading and checking the file is in ``application_file``. The node imports this module, so it
-imports no Spark. Digests tell whether two nodes run the same thing (RULES.md#r23).
+``application_file`` reads and checks the file. The node imports this module, so it imports no
+Spark. Digests show whether two nodes run the same application (RULES.md#r23).
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _options_text(options: Any) -> str:
 
 
 def _named(options: Any) -> Any:
-    """With texts for keys: YAML has others, which cannot be sorted together."""
+    """``options`` with texts for keys: YAML allows other keys, which cannot be sorted together."""
     match options:
         case Mapping():
             return {str(key): _named(value) for key, value in options.items()}
@@ -218,8 +218,8 @@ class StreamApplication:
 
     @property
     def digest(self) -> str:
-        """Differs when any stream, source, query or sink does, but for URLs of databases and the
-        layout."""
+        """Changes with any stream, source, query or sink, but not with the URL of a database or
+        the layout of the file."""
         streams = [f"{s.name} {s.digest}" for s in self.streams.values()]
         queries = [
             f"{q.name} {q.digest} {q.deterministic} " + " ".join(s.digest for s in q.sinks)
@@ -242,7 +242,7 @@ def query_digest(
 
 
 def source_digest(source: bytes) -> str:
-    """Of a Python module's file."""
+    """The digest of a Python module's file."""
     return hashlib.blake2b(source, digest_size=16).hexdigest()
 
 

@@ -1,6 +1,7 @@
-"""The application file: read with pydantic, refused with the nearest known key, turned into values.
+"""Reads the application file with pydantic and turns it into values.
 
-Not for what only Spark can tell (bad SQL, an unknown column): that is ``plan``.
+A refusal names the nearest known key. ``plan`` finds the errors that only Spark can find, such as
+bad SQL or an unknown column.
 """
 
 from __future__ import annotations
@@ -77,7 +78,10 @@ class _Application(Section):
 
 
 def read_application(path: Path) -> StreamApplication:
-    """Raises ApplicationError: one sentence that names the file, the key and what to do."""
+    """Read and check the file.
+
+    Raises ApplicationError: one sentence that names the file, the key and what to do.
+    """
     try:
         parsed = _Application.model_validate(_read_yaml(path))
         _refuse_twins("stream", parsed.streams)
@@ -103,7 +107,7 @@ def _read_yaml(path: Path) -> object:
 
 
 def _refuse_twins(what: str, names: Mapping[str, object]) -> None:
-    """Spark does not tell names apart by case, and neither do the directories of some systems."""
+    """Refuse names that differ only in case: they are equal for Spark and some file systems."""
     seen: dict[str, str] = {}
     for name in names:
         if other := seen.get(name.lower()):

@@ -1,7 +1,7 @@
-"""The application file as this process loaded it, held against what the node runs (RULES.md#r23).
+"""The application file as this process loaded it, compared with what the node runs (RULES.md#r23).
 
-The node and this process read the file each for itself and at different times. A file that was
-edited in between must not change what a query computes under a version that the journal names.
+The node and this process each read the file, at different times. An edit in between must not change
+what a query computes under a version that the journal names.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ class ApplicationChanged(ApplicationError):
 
 
 class PythonChanged(QueryProcessFailed):
-    """A module of a Python function changed: only a fresh process imports all of it anew."""
+    """A module of a Python function changed: only a new process imports all of it again."""
 
 
 class ApplicationVersions:
-    """Loads the file when the node first names a query, and anew when it names another version."""
+    """Loads the file when the node first names a query, and again when it names another version."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -46,7 +46,10 @@ class ApplicationVersions:
         return now
 
     def _load(self) -> StreamApplication:
-        """The node has read the file, so one that cannot be read has changed since."""
+        """The node has read the file, so a file that cannot be read has changed since.
+
+        Raises ApplicationChanged.
+        """
         try:
             return load_application(self._path)
         except (ApplicationError, OSError) as error:

@@ -1,4 +1,4 @@
-"""What ``ha-engine app check`` tells about an application: each query planned, none started."""
+"""What ``ha-engine app check`` reports about an application. It plans each query, starts none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BRIEF_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""Options of a JVM that only plans: it ends before a second compiler or more threads pay off."""
+"""Options of a JVM that only plans: it ends before a second compiler or more threads help."""
 
 OnPlanned = Callable[["QueryReport", float], None]
 """Called after each query, with the seconds that planning it took."""
@@ -96,7 +96,7 @@ def check_application(
     spark: SparkSession,
     on_planned: OnPlanned = lambda report, seconds: None,
 ) -> ApplicationReport:
-    """Plans every query as a node would. Raises nothing about a query: it is in the report."""
+    """Plan every query as a node would. The error of a query is in the report, not raised."""
     queries = []
     for spec in application.queries.values():
         began = time.monotonic()
@@ -120,7 +120,7 @@ def _check(application: StreamApplication, spec: QuerySpec, spark: SparkSession)
 
 
 def _options(spec: QuerySpec, stream: StreamSpec) -> SourceOptions:
-    """No source is ever started with these."""
+    """Options for planning only: no source starts with them."""
     me = ProcessId.of_this()
     return SourceOptions("/nowhere", "check", spec.name, stream.name, stream.arrow_schema, me)
 

@@ -1,9 +1,9 @@
-"""Which files of a checkpoint hold the state behind one batch, and the one way to copy them
+"""Which files of a checkpoint hold the state after one batch, and the one way to copy them
 (RULES.md#r21).
 
-Spark writes each file once, under a name that tells its version; state behind its batch n has
-version n + 1. So what a batch left can be copied while later ones run, without a pause. Deleting
-what is newer instead would leave newer state behind.
+Spark writes each file once, with its version in the name. The state after Spark's batch n has
+version n + 1. So the state after a batch can be copied while later batches run, without a pause.
+Deleting the newer files in place instead would leave newer state behind.
 
     offsets/n, commits/n             batch n was cut, and is done
     state/**/v.delta, v.snapshot     hdfs: what version v changed, or all of it
@@ -28,23 +28,24 @@ _WHOLE = ("snapshot", "zip")
 _LOGS = ("offsets", "commits")
 _ROCKSDB_FILES = (("sstFiles", "dfsSstFileName", "SSTs"), ("logFiles", "dfsLogFileName", "logs"))
 _DEAR = 2
-"""A chain may be so many times as long as the shortest one, if more of it is stored already."""
+"""A chain may have this many times the bytes of the shortest one, plus _DEAR_BYTES, if more of it
+is stored already."""
 _DEAR_BYTES = 4 << 20
 
 
 def last_finished(checkpoint: Path) -> int | None:
-    """Spark's number of the newest batch that is done; None before the first."""
+    """Spark's number of the newest batch that is done; None before the first one."""
     return max(_numbers(checkpoint / "commits"), default=None)
 
 
 def copy_as_of(
     checkpoint: Path, batch: int, target: Path, stored: Container[str] = frozenset()
 ) -> None:
-    """Fills the fresh directory ``target`` with what Spark needs to go on behind its ``batch``.
+    """Fill the fresh directory ``target`` with what Spark needs to continue after its ``batch``.
 
     ``stored`` are paths, relative to the checkpoint, that cost nothing to keep. Files are linked
-    where the file system can. Raises CheckpointIncomplete when a file that is needed is not there,
-    as it may be for a moment while Spark tidies up; and OSError.
+    where the file system can. Raises CheckpointIncomplete when a needed file is missing, as can
+    happen for a moment while Spark cleans up; and OSError.
     """
     try:
         for path in list(files_as_of(checkpoint, batch, stored)):
@@ -61,7 +62,7 @@ def files_as_of(
     """The files that ``copy_as_of`` copies. Raises CheckpointIncomplete, OSError."""
     yield checkpoint / "metadata"
     for log in _LOGS:
-        # Spark asks for the batch before the last one too.
+        # Spark reads the batch before the last one too.
         yield from (
             checkpoint / log / str(n) for n in _numbers(checkpoint / log) if _near(n, batch)
         )
@@ -77,7 +78,7 @@ def files_as_of(
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """A whole state and all changes behind it. ``files`` has the newest last."""
+    """A whole state and all changes after it. ``files`` has the newest last."""
 
     files: tuple[Path, ...]
 
@@ -91,7 +92,7 @@ class _Chain:
 
 
 def _chains(directory: Path, names: list[str], version: int) -> Iterator[_Chain]:
-    """Every way to the state of ``version``, the shortest first; version 0 is empty."""
+    """Every chain to the state of ``version``, the shortest first; version 0 is empty."""
     found = {n: _VERSIONED.fullmatch(n) for n in names}
     known = {(int(m[1]), m[2] in _WHOLE): directory / n for n, m in found.items() if m}
     changes: list[Path] = []
@@ -106,7 +107,7 @@ def _chains(directory: Path, names: list[str], version: int) -> Iterator[_Chain]
 
 
 def _with_parts(whole: Path) -> Iterator[Path]:
-    """A zip of RocksDB names files beside it, which several of them share."""
+    """``whole``, after the files that it names if it is a zip of RocksDB. Zips share such files."""
     if whole.suffix == ".zip":
         try:
             with zipfile.ZipFile(whole) as archive:
@@ -119,7 +120,10 @@ def _with_parts(whole: Path) -> Iterator[Path]:
 
 
 def _cheapest(checkpoint: Path, chains: list[_Chain], stored: Container[str]) -> _Chain:
-    """The one with the least to store; a restore must still not read much more than it has to."""
+    """The chain with the fewest bytes to store, of those not much larger than the shortest.
+
+    A restore must not read much more than it needs.
+    """
     longest = _DEAR * chains[0].size + _DEAR_BYTES
     allowed = [chain for chain in chains if chain.size <= longest]
     return min(allowed, key=lambda chain: chain.cost(checkpoint, stored))

@@ -1,9 +1,11 @@
-"""The checkpoint directory of a query: taken as it is when it is known to be whole, else set aside.
+"""The checkpoint directory of a query: used as it is if it is known to be whole, else set aside.
 
-The stamp says for which journal and version of the query Spark wrote the checkpoint (RULES.md#r8),
-and since which boot of the host; the node knows the former, this module only compares it. Spark
-does not fsync what it writes, so a checkpoint outlives the boot in which it was written only if it
-was marked clean: a loss of power leaves files of no bytes behind.
+The stamp names the lineage (the journal and the version of the query) for which Spark wrote the
+checkpoint (RULES.md#r8), and the boot of the host in which Spark wrote it. The node supplies the
+lineage; this module only compares it.
+
+Spark does not fsync its files, and a loss of power leaves files of no bytes. So a checkpoint
+outlives the boot in which it was written only if it was marked clean.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ _LOST = (
 def open_checkpoint(
     root: Path, query: str, stamp: str, *, must_resume: bool = False, boot: str | None = None
 ) -> Path:
-    """The query's directory, stamped; one that does not fit is set aside and deleted later.
+    """Return the query's directory, stamped. Set aside one that does not fit, and delete it later.
 
     Raises QueryProcessFailed when the state ``must_resume`` and no checkpoint has it; DiskFailed.
     """
@@ -55,7 +57,7 @@ def open_checkpoint(
 
 
 def is_whole(root: Path, query: str, stamp: str, *, boot: str | None = None) -> bool:
-    """Of this lineage, and written in this boot or clean since the boot in which it was."""
+    """Whether the checkpoint is of this lineage, and of this boot or marked clean in its own."""
     found = _Stamp.read(root / query)
     if found is None or found.lineage != stamp:
         return False
@@ -63,8 +65,10 @@ def is_whole(root: Path, query: str, stamp: str, *, boot: str | None = None) -> 
 
 
 def carry_on(root: Path, query: str, earlier: Sequence[str], stamp: str) -> None:
-    """A checkpoint of one of the ``earlier`` lineages is of ``stamp`` from now on, as whole or not
-    as it was. Raises DiskFailed."""
+    """Give a checkpoint of one of the ``earlier`` lineages the lineage ``stamp``.
+
+    Whether it is whole does not change. Raises DiskFailed.
+    """
     found = _Stamp.read(root / query)
     if found is not None and found.lineage in earlier:
         with disk(root):
@@ -73,13 +77,18 @@ def carry_on(root: Path, query: str, earlier: Sequence[str], stamp: str) -> None
 
 
 def stamp_restored(checkpoint: Path, stamp: str) -> None:
-    """Say for which journal a checkpoint is whole that Spark has yet to open. Raises DiskFailed."""
+    """Stamp a restored checkpoint as whole for the lineage ``stamp``, before Spark opens it.
+
+    Raises DiskFailed.
+    """
     with disk(checkpoint.parent):
         _stamp(checkpoint, _Stamp(stamp, boot_id()))
 
 
 def mark_clean(root: Path, *, boot: str | None = None) -> None:
-    """Say that the checkpoints below ``root`` outlive this boot; nothing may write to them now.
+    """Mark the checkpoints below ``root`` clean, so that they outlive this boot.
+
+    Nothing may write to them any more.
 
     Raises DiskFailed.
     """
@@ -94,7 +103,7 @@ def mark_clean(root: Path, *, boot: str | None = None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Stamp:
-    """``lineage`` is the node's word, ``boot`` the boot in which Spark last wrote."""
+    """``lineage`` comes from the node; ``boot`` is the boot in which Spark last wrote."""
 
     lineage: str
     boot: str
@@ -111,7 +120,10 @@ class _Stamp:
 
 
 def _may_be_whole(directory: Path, wanted: _Stamp) -> bool:
-    """The best that is left for state that nothing can rebuild: Spark checks the rest itself."""
+    """Whether the lineage fits and no file is empty; Spark checks the rest itself.
+
+    Only for state that nothing can rebuild.
+    """
     found = _Stamp.read(directory)
     if found is None or found.lineage != wanted.lineage:
         return False
@@ -127,7 +139,7 @@ def _text(path: Path) -> str:
 
 
 def _stamp(directory: Path, wanted: _Stamp) -> None:
-    """Durable before Spark writes: what is not clean any more must not be taken for it."""
+    """Stamp durably before Spark writes: a checkpoint in use must not count as clean."""
     if _Stamp.read(directory) != wanted:
         _write_durably(directory / STAMP_FILE, str(wanted))
         _fsync(directory.parent)
@@ -158,7 +170,10 @@ def _set_aside(directory: Path) -> None:
 
 
 def _delete_set_aside(root: Path, query: str) -> None:
-    """Off the way of the query's start; what remains after a crash goes at the next start."""
+    """Delete in a thread, so that the query's start does not wait.
+
+    The next start deletes what a crash left.
+    """
     aside = list(root.glob(f"{query}{_ASIDE}*"))
     if aside:
         name = f"delete old checkpoints of {query}"

@@ -1,9 +1,11 @@
 """An archive of Spark's loaded classes (Java's AppCDS), from which its JVM starts in half the time.
 
 The first start on an installation lists the classes that it loads. Some time after a batch ended,
-a Java of its own, which gets CPU only when nobody else wants it, writes them into an archive; each
-later start maps that. Nothing here may fail a start: an archive that does not fit, or that a JVM
-died with, is thrown away and written anew, and what goes wrong is a line in the log.
+a separate Java writes them into an archive. It gets CPU only when no other process needs it. Each
+later start maps the archive.
+
+Nothing here may fail a start. An archive that does not fit, or that a JVM died with, is deleted and
+written again. An error is only logged.
 """
 
 from __future__ import annotations
@@ -24,26 +26,26 @@ import structlog
 log = structlog.get_logger(__name__)
 
 WRITE_AFTER_SECONDS = 60.0
-"""From the end of the first batch: until then Spark compiles, a node that returned catches up."""
+"""Wait after the end of the first batch, in which Spark compiles and a returned node catches up."""
 FREE_BYTES_MIN = 2 << 30
-"""An archive has some 190 MB; a disk that is nearly full has better uses for them."""
+"""No archive is written with less free space. An archive has some 190 MB."""
 TRIALS_MAX = 2
 _MAIN_CLASS = "org.apache.spark.deploy.SparkSubmit"
 _SHAPING = ("-Xmx", "-XX:+Use", "-XX:-Use", "--add-modules")
-"""What an archive must have been written with to be mapped later."""
+"""Options that must be the same when an archive is written and when it is mapped."""
 _STEP_BACK = (
     "import os, sys; os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)); "
     "open('/proc/self/oom_score_adj', 'w').write('1000'); "
     "os.execv(sys.argv[1], sys.argv[1:])"
 )
-"""It takes a gigabyte: where that is too much, it is what has to go."""
+"""Writing takes a gigabyte of memory. Where memory runs out, the kernel kills the writer first."""
 
 
 class ClassArchive:
-    """The archive in ``directory``, of one process at a time.
+    """The archive in ``directory``, which one process uses at a time.
 
-    ``installation`` tells Java, Spark's jars and the settings apart: the archive of another one is
-    deleted. ``java_options`` is asked once, before the JVM starts.
+    ``installation`` identifies Java, Spark's jars and the settings; an archive of another
+    installation is deleted. Call ``java_options`` once, before the JVM starts.
     """
 
     def __init__(self, directory: Path, installation: str) -> None:
@@ -55,7 +57,7 @@ class ClassArchive:
         self._writing = threading.Lock()
 
     def java_options(self) -> tuple[str, ...]:
-        """Options that map the archive, or that list what one is to hold."""
+        """Options that map the archive, or that list the classes for a new one."""
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._throw_away_what_does_not_fit()
@@ -67,12 +69,15 @@ class ClassArchive:
         except OSError as error:
             log.warning("Spark starts without its class archive", reason=str(error))
             return ()
-        # A half-written file, or one of a disk that forgot, must not become a crash later.
+        # A file that is half written, or that the disk lost in part, must not crash the JVM later.
         return (f"-XX:SharedArchiveFile={self._archive}", "-XX:+VerifySharedSpaces")
 
     def _throw_away_what_does_not_fit(self) -> None:
-        """Each start leaves a mark until it has come up. One may have been killed; two in a row
-        may have died of the archive."""
+        """Delete archives of other installations, and one with which two starts in a row failed.
+
+        Each start adds a byte to the trial file, which ``spark_started`` deletes. One failed start
+        may have been killed; after two the archive may be the cause.
+        """
         suspect = self._trial.exists() and self._trial.stat().st_size >= TRIALS_MAX
         kept = () if suspect else (self._archive, self._trial)
         for path in self._directory.iterdir():
@@ -80,12 +85,15 @@ class ClassArchive:
                 path.unlink()
 
     def spark_started(self) -> None:
-        """A trial that cannot be ended costs the next start its archive."""
+        """Delete the trial file. Where that fails, a later start loses its archive."""
         with contextlib.suppress(OSError):
             self._trial.unlink(missing_ok=True)
 
     def batch_ended(self, jvm: int, after_seconds: float = WRITE_AFTER_SECONDS) -> None:
-        """Called at the end of every batch of the JVM with that pid; the first one counts."""
+        """Write the archive some time after the first call, if this start listed its classes.
+
+        Call it at the end of every batch of the JVM with pid ``jvm``.
+        """
         if self._listing and self._writing.acquire(blocking=False):
             timer = threading.Timer(after_seconds, self._write, (jvm,))
             timer.daemon = True
@@ -106,7 +114,7 @@ class ClassArchive:
             log.info("no class archive is written: the disk has little room")
             return
         listed, draft = self._list.with_suffix(".listed"), self._archive.with_suffix(".draft")
-        # The JVM goes on to write into its own, and may be in the middle of a line.
+        # The JVM still writes to its own list, and may be in the middle of a line.
         listed.write_bytes(self._list.read_bytes().rpartition(b"\n")[0] + b"\n")
         dump = (
             "-Xshare:dump",
@@ -133,7 +141,7 @@ def _shape(jvm: Sequence[str]) -> list[str]:
 
 
 class NoArchive:
-    """In the place of one where nobody wants it."""
+    """No archive, for a node whose config turns it off."""
 
     def java_options(self) -> tuple[str, ...]:
         return ()

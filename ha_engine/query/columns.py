@@ -1,6 +1,6 @@
-"""The column types that a stream may declare, in the words of SQL and of Arrow.
+"""The column types that a stream may declare, as SQL and as Arrow types.
 
-Not for the types that a query yields: those are Spark's.
+A query yields Spark's types, which this module does not know.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _struct_field(text: str) -> pa.Field:
 
 
 def _split(text: str) -> list[str]:
-    """Split at the commas that stand outside of angle and round brackets."""
+    """Split at the commas outside of angle and round brackets."""
     parts, depth, start = [], 0, 0
     for index, char in enumerate(text):
         depth += (char in "<(") - (char in ">)")

@@ -1,8 +1,8 @@
-"""Finds what would make a query answer differently on another node, before it runs (RULES.md#i6).
+"""Finds what would make a query's result differ on another node, before it runs (RULES.md#i6).
 
-Three kinds: expressions that Spark itself calls not deterministic; those that it calls
-deterministic though they read a clock, the user or the session; and plan nodes. What happens
-inside of a Python function cannot be seen: the digest is the guard there.
+There are three kinds: expressions that Spark calls not deterministic; expressions that Spark calls
+deterministic though they read a clock, the user or the session; and plan nodes. The inside of a
+Python function cannot be checked: there the nodes compare digests instead.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _MOVING_LITERAL = re.compile(
 
 
 def refuse_non_deterministic(name: str, frame: DataFrame) -> None:
-    """Raises NonDeterministicQuery: names the first such expression and what to use instead."""
+    """Raise NonDeterministicQuery for the first such expression, with what to use instead."""
     for what, instead in reasons(frame):
         raise NonDeterministicQuery(
             f"query {name} uses {what}, which differs between nodes; {instead}"
@@ -60,7 +60,10 @@ def refuse_non_deterministic(name: str, frame: DataFrame) -> None:
 
 
 def refuse_moving_literals(name: str, sql: str) -> None:
-    """``DATE 'today'`` is a constant by the time a plan exists, so it is found in the text."""
+    """Refuse ``DATE 'today'`` and the like by the text: the plan has only a constant instead.
+
+    Raises NonDeterministicQuery.
+    """
     if found := _MOVING_LITERAL.search(without_comments(sql)):
         raise NonDeterministicQuery(
             f"query {name} uses {found[0]}', which differs between nodes; {_CLOCK}"
@@ -160,7 +163,7 @@ def _expressions(node: Any) -> Iterator[Any]:
 
 
 def _tree(expression: Any) -> Iterator[Any]:
-    """Leaves first, so that the culprit is named and not what contains it."""
+    """Leaves first, so that the message names the culprit and not what contains it."""
     for child in _sequence(expression.children()):
         yield from _tree(child)
     yield expression

@@ -1,4 +1,4 @@
-"""The disk's errors in the engine's words, for the directories that the query process keeps."""
+"""Turns the disk's errors into the engine's, for the directories of the query process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ha_engine.errors import DiskFailed
 
 @contextmanager
 def disk(place: Path) -> Iterator[None]:
-    """Raises DiskFailed for whatever the system refuses inside."""
+    """Raise DiskFailed for an OSError inside; ``place`` is named in the message."""
     try:
         yield
     except OSError as error:

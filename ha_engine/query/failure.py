@@ -1,7 +1,7 @@
-"""What went wrong in a query, in one line that a user can act on.
+"""The reason of a query's failure, in one line that a user can act on.
 
-Spark wraps an error several times; the innermost one with a message is the one that names the
-value. Not for deciding what follows from it: the node does.
+Spark wraps an error several times; the innermost one with a message names the value. The node
+decides what follows from a failure.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _JOURNAL = re.compile(
 _OF_THE_HOST = re.compile(
     # Spark gives a Python worker ten seconds to connect, whatever else the machine does.
     "SparkException: Python worker failed to connect back"
-    # Sockets between the JVM and Python, and messages between parts of Spark.
+    # Timeouts of sockets between the JVM and Python, and of messages between parts of Spark.
     "|SocketTimeoutException: |RpcTimeoutException: "
-    # There is no memory or no process left to start one with.
+    # The host has no memory or no process left to start a program.
     rf"|IOException: Cannot run program .* error=(?:{errno.ENOMEM}|{errno.EAGAIN})\b"
 )
 _SOCKET_TIMEOUT = re.compile(r"(?:pyspark\.[\w.]+: )?\[CANNOT_OPEN_SOCKET\].*timed out", re.DOTALL)
@@ -54,12 +54,12 @@ def one_line(error: BaseException) -> str:
 
 
 def detail(error: BaseException) -> str:
-    """All that Spark said, cut to a bounded length."""
+    """Spark's whole message, cut to DETAIL_CHARACTERS_MAX."""
     return str(error)[:DETAIL_CHARACTERS_MAX]
 
 
 def disk_failure(error: BaseException) -> DiskFailed | None:
-    """What Spark met when it wrote its files or read the journal; None when it failed otherwise."""
+    """The disk's failure, if Spark could not write its files or read the journal; else None."""
     for text in islice(_jvm_messages(error), CAUSES_MAX):
         if _DISK.match(text):
             return DiskFailed(
@@ -86,7 +86,7 @@ def is_worker_death(error: BaseException) -> bool:
 
 
 def _message(error: BaseException) -> str:
-    """The innermost of the JVM's chain of causes that was written for users."""
+    """The innermost message for users in the JVM's chain of causes."""
     messages = list(islice(_jvm_messages(error), CAUSES_MAX))
     told = [text for text in messages if text.startswith("[") or _TRACEBACK in text]
     return str((told or messages or [f"{type(error).__name__}: {error}"])[-1])
@@ -104,7 +104,10 @@ def _jvm_messages(error: BaseException) -> Iterator[str]:
 
 
 def _named(name: str, text: str) -> str:
-    """Spark's own messages begin with their error class, and a traceback ends with its error."""
+    """``text`` with the error class in front, unless it names an error itself.
+
+    Spark's own messages begin with their error class, and a traceback ends with its error.
+    """
     return text if text.startswith("[") or _TRACEBACK in text else f"{name}: {text}"
 
 
@@ -116,7 +119,7 @@ def _python_error(text: str) -> str:
 
 
 def _first_sentence(text: str) -> str:
-    """Without query plan, SQL listing and JVM frames; the place in the SQL stays."""
+    """``text`` without query plan, SQL listing and JVM frames, but with the place in the SQL."""
     text = _JVM_FRAME.split(text, maxsplit=1)[0]
     text = _PLAN.split(text, maxsplit=1)[0]
     head, state, tail = text.partition(" SQLSTATE:")

@@ -1,4 +1,4 @@
-"""What the parts of an application file share: sections, names, and the words of a refusal."""
+"""What the parts of an application file share: sections, names, and the text of a refusal."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ def _name(value: str) -> str:
 
 
 Name = Annotated[str, AfterValidator(_name)]
-"""Of a stream, column, query, sink or application."""
+"""The name of a stream, column, query, sink or application."""
 
 
 class Section(BaseModel):
-    """No key but those that are named."""
+    """A section of the file. It refuses unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 def nearest(word: str, known: Mapping[str, object] | list[str]) -> str:
-    """The end of a sentence about a word that is not known."""
+    """The end of a sentence about an unknown word."""
     near = get_close_matches(word, list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(known)}"
 
 
 def found(error: ValidationError) -> list[ErrorDetails]:
-    """All that pydantic complains of."""
+    """All errors that pydantic found."""
     return error.errors(include_url=False, include_context=False)
 
 
 def sentence(found: list[ErrorDetails], keys_at: Callable[[list[str]], list[str]]) -> str:
-    """The first thing that pydantic found, a wrong key before all, in words of the file."""
-    # A word that is misspelt is missing too; the spelling is what to tell.
+    """The first error that pydantic found, in words of the file; an unknown key comes first."""
+    # A misspelt key is also reported as missing; the user needs the misspelling.
     first = min(found, key=lambda one: one["type"] != "extra_forbidden")
     place = [str(part) for part in first["loc"]]
     where = ".".join(place) or "the file"
@@ -63,5 +63,5 @@ def sentence(found: list[ErrorDetails], keys_at: Callable[[list[str]], list[str]
 
 
 def keys_of(model: type[BaseModel]) -> list[str]:
-    """As the file writes them."""
+    """The keys of ``model`` as the file writes them."""
     return [spec.alias or name for name, spec in model.model_fields.items()]

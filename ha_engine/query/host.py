@@ -1,4 +1,4 @@
-"""Whether the host killed a process of this node for want of memory."""
+"""Whether the host killed a process of this node for lack of memory."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ _VMSTAT = Path("/proc/vmstat")
 
 
 class MemoryKills:
-    """The kernel's count of processes that it killed for want of memory, cgroups included.
+    """The kernel's count of processes that it killed for lack of memory, cgroups included.
 
-    In a container the count is that of the whole host. Then a kill elsewhere spares a batch one
-    failure that it caused, and the next failure of that batch counts.
+    In a container the count is that of the whole host. A kill elsewhere may then excuse one failure
+    that a batch caused; the next failure of that batch counts.
     """
 
     def __init__(self, vmstat: Path = _VMSTAT) -> None:

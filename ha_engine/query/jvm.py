@@ -1,4 +1,4 @@
-"""Spark's JVM as a child process: whether it lives, and what its end says about the reason."""
+"""Spark's JVM as a child process: whether it lives, and why it ended."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 from ha_engine.errors import HostKilled, QueryProcessFailed
 
 DEATH_SECONDS_MAX = 0.5
-"""A dying JVM closes its sockets before its exit can be seen."""
+"""Time in which a dying JVM exits: it closes its sockets before its exit can be seen."""
 _OUT_OF_MEMORY = 3
 """Java's exit code under ``-XX:+ExitOnOutOfMemoryError``."""
 
@@ -24,7 +24,7 @@ class Jvm:
         return self._process.pid
 
     def lives(self) -> bool:
-        """Whether it runs, after a moment in which its end could be seen."""
+        """Whether it still runs after DEATH_SECONDS_MAX; False as soon as it ends."""
         try:
             self._process.wait(DEATH_SECONDS_MAX)
         except subprocess.TimeoutExpired:
@@ -32,7 +32,7 @@ class Jvm:
         return False
 
     def failure(self) -> QueryProcessFailed:
-        """The reason for which the query process must start again without its JVM."""
+        """Why the JVM ended, as the error with which the query process ends."""
         match self._process.poll():
             case code if code == -signal.SIGKILL:
                 return HostKilled("Spark's JVM was killed by SIGKILL; the host may lack memory")

@@ -1,7 +1,7 @@
 """Ends this process when the processes that it works for are gone.
 
-A Python source worker outlives a killed driver, and a driver a killed supervisor; neither learns
-it from a socket that it is not reading.
+A Python source worker outlives a killed driver, and a driver outlives a killed supervisor. Neither
+learns of that end from a socket that it does not read.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ ORPHANED_EXIT_CODE = 3
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """A pid with its start, so that a reused pid is not taken for the process.
+    """A pid with its start, so that a process that reuses the pid is not mistaken for this one.
 
-    ``started`` counts the kernel's ticks since boot: a time of day would change with the clock, and
-    two processes would disagree about a third.
+    ``started`` counts the kernel's ticks since boot. A time of day would change with the clock, so
+    two processes would read different starts of a third.
     """
 
     pid: int
@@ -54,10 +54,10 @@ class ProcessId:
 
 
 def end_without(parent: str | None) -> None:
-    """Exit now when the process ``parent`` (text of a ProcessId) is gone, and once it goes.
+    """Exit when the process ``parent`` (text of a ProcessId) ends, at once if it is gone already.
 
-    Without it, the parent is whatever the kernel says by now: one that died before this process
-    looked would leave the keeping of it to init, for ever.
+    Without ``parent``, watch the parent that the kernel names now. If the real parent died before
+    that, the kernel names init, which never ends.
     """
     known = () if parent is None else (ProcessId.parse(parent),)
     if not all(one.is_alive() for one in known):
@@ -68,11 +68,11 @@ def end_without(parent: str | None) -> None:
 def end_with_parent(*others: ProcessId, end: Callable[[], None] | None = None) -> threading.Thread:
     """Watch the parent and ``others``; call ``end`` (default: exit now) when one of them goes.
 
-    The kernel wakes the thread, so that a process at rest costs nothing for it.
+    The kernel wakes the thread, so an idle process pays nothing for it.
     """
     parent = os.getppid()
     ends = _ends_of(parent, *(other.pid for other in others))
-    # What was opened may be a process that has the pid of one that is gone.
+    # A process may have ended before its pid was opened, and another one may have its pid.
     gone = os.getppid() != parent or not all(other.is_alive() for other in others)
 
     def watch() -> None:
@@ -86,8 +86,11 @@ def end_with_parent(*others: ProcessId, end: Callable[[], None] | None = None) -
 
 
 def _ends_of(*pids: int) -> select.poll | None:
-    """Polls for the first of ``pids`` that ends; None where one has ended. Their descriptors stay
-    open as long as this process lives. A parent outside of this pid namespace is 0."""
+    """A poll for the first of ``pids`` that ends; None if one has ended.
+
+    The descriptors stay open as long as this process lives. A parent outside of this pid namespace
+    has pid 0, which is not polled.
+    """
     ends = select.poll()
     try:
         for pid in filter(None, pids):

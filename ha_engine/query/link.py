@@ -1,7 +1,7 @@
 """Calls over the node's local socket, retried while the node is away.
 
-A node process that restarts must find its query process warm, so a missing node is waited for;
-a node that answers "you are not my query process" is believed at once (RULES.md#r19).
+A node process that restarts must find its query process warm, so a call waits for an absent node.
+If the node answers "you are not my query process", the call fails at once (RULES.md#r19).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ha_engine.v1.local_pb2_grpc import LocalStub
 _AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 _NOT_MINE = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION)
 CALL_SECONDS = 10.0
-"""A node that does not answer in that time is asked again, and has twice as long."""
+"""Timeout of a call. After a timeout the link repeats the call with twice the time."""
 CALL_SECONDS_MAX = 320.0
 MESSAGE_BYTES_MAX = 16 << 20
 _CHANNEL_OPTIONS = (
@@ -29,11 +29,11 @@ _CHANNEL_OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    # A proxy of the environment is none of a local socket's business.
+    # Calls over a local socket must not use a proxy of the environment.
     ("grpc.enable_http_proxy", 0),
     # gRPC pings after each answer to measure a line's bandwidth; a ping keeps its threads awake.
     ("grpc.http2.bdp_probe", 0),
-    # A stream that is read by one thread needs no second one, which wakes five times a second.
+    # One thread reads a stream. By default gRPC has a second one, which wakes five times a second.
     (ChannelOptions.SingleThreadedUnaryStream, 1),
 )
 
@@ -46,7 +46,7 @@ class Superseded(QueryProcessFailed):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the node listens and as whom this process speaks."""
+    """The node's socket, and the incarnation that this process names in each call."""
 
     socket: str
     incarnation: str
@@ -59,7 +59,7 @@ def open_channel(address: Address) -> grpc.Channel:
 class NodeLink:
     """Unary calls to the node; thread-safe.
 
-    ``stop`` ends the waiting for a node that is away (tenacity's word); default: never.
+    ``stop`` is tenacity's condition that ends the wait for an absent node; default: never.
     """
 
     def __init__(
@@ -70,7 +70,10 @@ class NodeLink:
         self._stop = stop
 
     def call(self, method: Callable[..., Reply], request: Any) -> Reply:
-        """Raises Superseded, or QueryProcessFailed when the node refuses the call itself."""
+        """Call ``method`` and return the reply.
+
+        Raises Superseded, or QueryProcessFailed when the node refuses the call itself.
+        """
         retrying = Retrying(
             retry=retry_if_exception(_is_away),
             wait=wait_random_exponential(multiplier=0.02, max=0.5),

@@ -1,7 +1,7 @@
 """The query process: ``python -m ha_engine.query.main``.
 
-It starts Spark, asks the node over its socket what to run, and runs it until the node is done with
-it. It knows no lease, peer, database or sink.
+It starts Spark and runs the queries that the node commands over its socket, until the node ends it.
+It knows no lease, peer, database or sink.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ log = structlog.get_logger(__name__)
 
 
 def main(arguments: list[str]) -> int:
-    """Exit code 0 when the node wanted the end, else that of the error, told in one sentence."""
+    """Return 0 if the node ended this process, else the exit code of the error that it logged."""
     end_without(_parent(arguments))
-    # Spark's launcher forks while another thread imports gRPC, whose fork handlers would break the
-    # child or us.
+    # Spark's launcher forks while another thread imports gRPC. The fork handlers of gRPC would then
+    # break the child or this process.
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
     report, kills = StartReport.of(os.environ), MemoryKills()
     try:
@@ -56,7 +56,7 @@ def _run(settings: Settings, weight: Weight, report: StartReport, kills: MemoryK
     options = replace(settings.spark, java_options=classes.java_options())
     report.step(STARTING_JAVA)
     starting = StartingSpark(options, settings.application.resolve().parent)
-    # It imports much, for which there is time while Java starts.
+    # This import takes long, so it runs while Java starts.
     with uncollected():
         from ha_engine.query.process import QueryProcess
 
@@ -66,13 +66,13 @@ def _run(settings: Settings, weight: Weight, report: StartReport, kills: MemoryK
 
 
 def _asked_to_end_at_once(classes: AnyArchive) -> None:
-    """While Spark starts: nothing is open yet, and the class archive is not to blame."""
+    """Handle SIGTERM while Spark starts: nothing is open yet, and the archive is not to blame."""
     classes.spark_started()
     os._exit(0)
 
 
 def _parent(arguments: list[str]) -> str | None:
-    """Asked before all else: nothing may be started for a parent that is gone."""
+    """Read ``--parent`` before all else: nothing may be started for a parent that is gone."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--parent")
     given: str | None = parser.parse_known_args(arguments)[0].parent
@@ -89,6 +89,6 @@ if __name__ == "__main__":
     exit_code = main(sys.argv[1:])
     logging.shutdown()
     sys.stdout.flush()
-    # Threads of gRPC and py4j still run; one that meets the interpreter's end aborts the process,
-    # and then a signal is told as the reason of its death.
+    # Threads of gRPC and py4j still run. One that meets the interpreter's shutdown aborts the
+    # process, and the supervisor would report a signal as the reason of its end.
     os._exit(exit_code)

@@ -1,4 +1,4 @@
-"""What a source asks the node: where the next batch ends, and where its records lie."""
+"""A source's questions to the node: where the next batch ends, and where its records are."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ha_engine.v1 import local_pb2 as pb
 
 
 class Marks:
-    """Of the query that ``options`` name. Each call raises what ``NodeLink.call`` does."""
+    """The marks of the query in ``options``. Each call raises what ``NodeLink.call`` does."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._query, self._incarnation = options.query, options.incarnation
         self._link = NodeLink(Address(options.socket, options.incarnation))
 
     def after(self, number: int) -> Mark:
-        """The mark that follows the one with that number; blocks until there is one."""
+        """The mark that follows mark ``number``; blocks until there is one."""
         request = pb.AwaitMarkRequest(
             incarnation=self._incarnation, query=self._query, after=number
         )
@@ -25,7 +25,7 @@ class Marks:
         return Mark(self._query, reply.number, reply.sequence)
 
     def located(self, number: int, first: int, last: int) -> tuple[Extent, ...]:
-        """The bytes that hold these sequences; none of a batch that is skipped."""
+        """The bytes that contain these sequences; none for a skipped batch."""
         request = pb.LocateRequest(
             incarnation=self._incarnation,
             query=self._query,

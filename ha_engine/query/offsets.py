@@ -16,7 +16,7 @@ _HEADING_LINES = 2  # the version of the log's format, and Spark's metadata of t
 
 
 class SourcesDisagree(QueryProcessFailed):
-    """The sources of one batch stand at different marks; no other node would cut it so."""
+    """The sources of one batch end at different marks; no other node would cut that batch."""
 
 
 def mark_of_batch(checkpoint: Path, batch_id: int) -> int:
@@ -32,7 +32,7 @@ def mark_of_batch(checkpoint: Path, batch_id: int) -> int:
 
 
 def unfinished_mark(checkpoint: Path) -> int:
-    """The mark of the batch that was started and not finished, 0 when there is none."""
+    """The mark of the batch that was started but not finished; 0 when there is none."""
     started, finished = _last(checkpoint / "offsets"), _last(checkpoint / "commits")
     if started is None or started == finished:
         return 0

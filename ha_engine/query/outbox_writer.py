@@ -1,6 +1,6 @@
 """One batch of a query to the outbox: write, fsync, ask the node to admit it (RULES.md#r19).
 
-Called by Spark for each batch. It neither renames nor deletes what was admitted: the node does.
+Spark calls the writer for each batch. Only the node renames or deletes what was admitted.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class OutboxPlace:
 
 
 class OutboxWriter:
-    """``error`` is what ended the last call, before Spark put it into words of its own."""
+    """Spark's function for each batch. ``error`` ended the last call, before Spark wrapped it."""
 
     def __init__(
         self, place: OutboxPlace, checkpoint: Path, link: NodeLink, reports: Reports
@@ -61,7 +61,7 @@ class OutboxWriter:
             raise
 
     def put(self, number: int, table: pa.Table) -> None:
-        """Returns when the node has the batch. Raises BatchDiffers, DiskFailed, Superseded."""
+        """Return once the node has the batch. Raises BatchDiffers, DiskFailed, Superseded."""
         name = f"{number}.{self._link.address.incarnation}.arrow"
         written = write_batch_file(
             self._place.pending / name, table, query=self._place.query, number=number
@@ -70,7 +70,7 @@ class OutboxWriter:
         if verdict == _Verdict.NEED_DIGEST:
             verdict = self._ask(number, written, digest=self._digest(table))
         if verdict == _Verdict.MISMATCH and not self._place.deterministic:
-            verdict = _Verdict.DONE  # the rows that were admitted first stand
+            verdict = _Verdict.DONE  # the rows that were admitted first remain
         match verdict:
             case _Verdict.ADMITTED:
                 self._report(number, table)
@@ -106,7 +106,7 @@ class OutboxWriter:
 
 
 def clear_pending(place: OutboxPlace) -> None:
-    """Make the directory, and drop what an earlier query process wrote and never got admitted.
+    """Make the directory, and delete files of an earlier query process that were not admitted.
 
     Raises DiskFailed.
     """

@@ -1,7 +1,7 @@
 """The application's queries as Spark data frames, checked before any of them runs.
 
-Not for running them. A frame is planned over the ``ha_journal`` source, which calls no node until
-the query starts, so ``app check`` plans exactly what a node plans.
+The ``ha_journal`` source calls no node until a query starts, so ``app check`` plans exactly what a
+node plans. ``runner`` runs the queries.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Options = Callable[[StreamSpec], SourceOptions]
-"""What a stream's source is told; depends on who plans."""
+"""The options of a stream's source; a node and ``app check`` pass different ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,10 @@ class PlannedQuery:
 def plan_query(
     spark: SparkSession, application: StreamApplication, spec: QuerySpec, options: Options
 ) -> PlannedQuery:
-    """Raises ApplicationError (bad SQL, unsupported mode, ...) or NonDeterministicQuery."""
+    """Plan and check one query.
+
+    Raises ApplicationError (bad SQL, unsupported mode, ...) or NonDeterministicQuery.
+    """
     streams = {
         name: _stream_frame(spark, application.streams[name], options) for name in spec.streams
     }
@@ -120,9 +123,9 @@ def _function_frame(
 
 
 def _load(function: PythonFunction) -> Any:
-    """Loaded by file, and sent to Spark's workers by value: they cannot import it by name.
+    """Load the function from its file. Spark's workers get it by value: they cannot import it.
 
-    Compiled from the very bytes that the query's digest is of, past Python's cache of modules.
+    Compile the same bytes that the query's digest covers, without Python's cache of modules.
     """
     from pyspark import cloudpickle
 
@@ -155,7 +158,7 @@ def _is_watermark(node: Any) -> bool:
 
 
 def _single_line(node: Any) -> list[Any]:
-    """The nodes below, up to the first that is neither a projection, a filter nor a name."""
+    """The nodes below, as long as each has one child, down to an aggregate or a deduplication."""
     below = []
     while node.children().size() == 1:
         node = node.children().apply(0)

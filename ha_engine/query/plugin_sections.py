@@ -1,4 +1,4 @@
-"""Sections of an application file that name a plug-in: sources whole, and what sinks share."""
+"""Sections of an application file that name a plug-in: sources, and what sinks share with them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Kind = type[SinkPlugin] | type[SourcePlugin]
 
 
 class PluginSection(Section):
-    """The other keys are those of its kind."""
+    """A section that names a plug-in; its other keys are the plug-in's options."""
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
 
@@ -28,7 +28,7 @@ class PluginSection(Section):
 
 
 def sources_of(where: str, raw: list[PluginSection]) -> tuple[SourceSpec, ...]:
-    """Raises ApplicationError."""
+    """The sources of a stream's section. Raises ApplicationError."""
     names = [source.name.lower() for source in raw]
     if len(set(names)) < len(names):
         raise ApplicationError(
@@ -44,7 +44,7 @@ def _source(where: str, raw: PluginSection) -> SourceSpec:
 def guarantee_and_options(
     where: str, raw: PluginSection, find: Callable[[str], Kind]
 ) -> tuple[str, MappingProxyType[str, Any]]:
-    """Of a plug-in, as ``find`` finds it by its type. Raises ApplicationError."""
+    """The guarantee and options of the plug-in that ``find`` returns. Raises ApplicationError."""
     options = dict(raw.model_extra or {})
     try:
         kind = find(raw.type)
@@ -55,7 +55,7 @@ def guarantee_and_options(
 
 
 def _check_options(where: str, model: type[BaseModel], options: dict[str, Any]) -> None:
-    """What a reference stands for, only a node knows. Raises ApplicationError."""
+    """Check all values but references, which only a node can resolve. Raises ApplicationError."""
     try:
         model.model_validate(options)
     except ValidationError as error:
@@ -68,7 +68,7 @@ def _check_options(where: str, model: type[BaseModel], options: dict[str, Any]) 
 
 
 def _without_value(one: ErrorDetails) -> ErrorDetails:
-    """It may be a secret."""
+    """``one`` without the value, which may be a secret."""
     return cast(ErrorDetails, {key: part for key, part in one.items() if key != "input"})
 
 

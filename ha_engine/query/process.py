@@ -1,4 +1,4 @@
-"""Runs what the node commands, on a Spark that is up, until the node is done with it."""
+"""Runs what the node commands, on a running Spark, until the node ends the stream of commands."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FAILED_EXIT_CODE = 1
 
 
 class Attendance:
-    """The stream of commands, opened again for as long as the node is away and not ended."""
+    """The node's stream of commands. It reopens while the node is away, until ``end``."""
 
     def __init__(self, address: Address, channel: grpc.Channel) -> None:
         self._stub = LocalStub(channel)
@@ -48,7 +48,7 @@ class Attendance:
         self._call: Any = None
 
     def commands(self) -> Iterator[pb.QueryCommand]:
-        """Ends when the node ends the stream or ``end`` is called. Raises Superseded."""
+        """Yield commands until the node ends the stream or ``end`` is called. Raises Superseded."""
         while not self._ended.is_set():
             self._call = call = self._stub.Attend(self._request)
             if self._ended.is_set():
@@ -72,7 +72,7 @@ class Attendance:
 
 
 class QueryProcess:
-    """What lives as long as Spark does."""
+    """The parts of this process that live as long as Spark."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class QueryProcess:
         )
 
     def serve(self) -> int:
-        """Run what the node commands; the exit code."""
+        """Run what the node commands; return the exit code."""
         signal.signal(signal.SIGTERM, lambda *_: self._asked_to_end())
         self._report.step(READY)
         try:
@@ -156,14 +156,17 @@ class QueryProcess:
         self._spark.streams.addListener(ProgressListener(reports, ended))
 
     def _fail(self, error: BaseException) -> None:
-        """The first reason counts; what fails after it, or while this process ends, follows it."""
+        """Keep the first error and end. Later errors are consequences of it, or of the end."""
         if not self._attendance.has_ended:
             self._failure = error
             self._attendance.end()
 
     def _leave_checkpoints_whole(self) -> None:
-        """A batch may wait for a node that is gone: the queries get a moment, and then the JVM is
-        killed, which their checkpoints bear as long as the host lives."""
+        """Halt the queries, kill the JVM and mark the checkpoints clean.
+
+        A batch may wait for a node that is gone, so halting gets HALT_SECONDS_MAX. A kill of the
+        JVM does not harm the checkpoints as long as the host lives.
+        """
         halting = threading.Thread(target=self._halt, name="halt all", daemon=True)
         halting.start()
         halting.join(HALT_SECONDS_MAX)
@@ -188,7 +191,10 @@ def _exit_code(failure: BaseException | None) -> int:
 
 
 def _exit_at_the_latest(code: int) -> None:
-    """Checkpoints that are not marked clean by then cost a replay, if the host loses power next."""
+    """Exit after STOP_SECONDS_MAX, whatever still runs.
+
+    A checkpoint that is not marked clean by then costs a replay, if the host loses power next.
+    """
     timer = threading.Timer(STOP_SECONDS_MAX, os._exit, (code,))
     timer.daemon = True
     timer.start()

@@ -1,4 +1,4 @@
-"""Spark's progress of each batch, told to the node."""
+"""Reports Spark's progress of each batch to the node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ha_engine.v1 import local_pb2 as pb
 
 
 class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
-    """Ends and failures are not taken from here: who waits for the query learns them first."""
+    """Listens to progress only: a thread of the runner learns a query's end or failure first."""
 
     def __init__(self, reports: Reports, batch_ended: Callable[[], None]) -> None:
         self._reports, self._batch_ended = reports, batch_ended

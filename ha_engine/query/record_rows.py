@@ -1,4 +1,4 @@
-"""Rows of records as Spark shall see them: system columns added, small batches joined."""
+"""Rows of records in the form that Spark reads: system columns added, small batches joined."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _system_column(field: pa.Field, count: int, record: Record) -> pa.Array:
 
 
 def coalesced(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in the same order in fewer batches, cut where the rows alone decide."""
+    """The same rows in the same order in fewer batches; the cuts depend on the rows alone."""
     waiting: list[pa.RecordBatch] = []
     count = 0
     for batch in batches:

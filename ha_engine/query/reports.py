@@ -1,7 +1,7 @@
-"""One thread that tells the node what is not on a batch's critical path: digests and progress.
+"""One thread that reports digests and progress to the node, off a batch's critical path.
 
-Bounded: a digest waits for room, since the node must get it; progress is dropped, since the next
-one replaces it.
+Its queue is bounded. If it is full, a digest waits, since the node must get it, and progress is
+dropped, since the next one replaces it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ UNCOMPARED = "uncompared"
 
 
 class Reports:
-    """``failed`` is called from the thread when it ends by an error; the process must then end."""
+    """The thread and its queue. The thread calls ``failed`` when an error ends it; the process
+    must then end."""
 
     def __init__(self, link: NodeLink, failed: Callable[[BaseException], None]) -> None:
         self._link, self._failed = link, failed
@@ -30,7 +31,7 @@ class Reports:
         threading.Thread(target=self._run, name="reports", daemon=True).start()
 
     def digest(self, query: str, number: int, table: pa.Table) -> None:
-        """Compute the digest of an admitted batch and report it; blocks while 8 things wait."""
+        """Compute the digest of an admitted batch and report it; blocks while 8 reports wait."""
         self._waiting.put(lambda: self._send_digest(query, number, digest_of_table(table)))
 
     def uncompared(self, query: str, number: int) -> None:

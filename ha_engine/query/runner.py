@@ -1,7 +1,7 @@
-"""Starts, watches and stops the streaming queries, and reports each one's fate to the node.
+"""Starts, watches and stops the streaming queries, and reports their failures to the node.
 
-A query that fails is reported and left: the node decides whether it runs again (RULES.md#r22). The
-others go on.
+The runner does not restart a failed query: the node decides whether it runs again (RULES.md#r22).
+The other queries continue.
 """
 
 from __future__ import annotations
@@ -56,10 +56,11 @@ class RunningQuery:
 
 
 class QueryRunner:
-    """``ended`` is called with the error after which this process must end.
+    """The queries that run in this process.
 
-    ``read_parallelism`` must not depend on the host: how rows are dealt to tasks decides what sums
-    of floating-point numbers come out as (RULES.md#i6).
+    The runner calls ``ended`` with an error after which this process must end.
+    ``read_parallelism`` must not depend on the host: the distribution of rows to tasks decides the
+    sums of floating-point numbers (RULES.md#i6).
     """
 
     def __init__(
@@ -86,10 +87,13 @@ class QueryRunner:
     # -- commands of the node ----------------------------------------------------------------------
 
     def run(self, command: pb.RunQuery) -> None:
-        """Start a query unless it runs so already; a failure is reported, not raised."""
+        """Start a query, unless the same command started it before. Report a failure, do not raise.
+
+        Raises Superseded.
+        """
         running = self._running.get(command.query)
         if running is not None and running.command == command:
-            # A node that restarted asks again, and must learn the schema again.
+            # A restarted node commands again, and must learn the schema again.
             self._stop_if_refused(running)
             return
         self.halt(command.query)
@@ -188,8 +192,11 @@ class QueryRunner:
             self._ended(unreported)
 
     def _blame(self, query: str, number: int, error: BaseException) -> None:
-        """Report a failure, unless it is the disk's or the JVM's death: no query and no batch is to
-        blame for those, and the node learns them from the end of this process."""
+        """Report a failure of the query. If the disk failed or the JVM died, end this process.
+
+        No query and no batch is to blame for those, and the node learns them from the end of this
+        process.
+        """
         if self._jvm.lives():
             if disk := disk_failure(error):
                 self._ended(disk)
@@ -199,7 +206,11 @@ class QueryRunner:
             self._ended(self._jvm.failure())
 
     def _is_of_the_host(self, error: BaseException) -> bool:
-        """A worker that ended without a word may have failed by itself, unless the host killed."""
+        """Whether the host caused the failure.
+
+        A worker that ended without a reason may have failed by itself, unless the kernel killed a
+        process for lack of memory.
+        """
         return is_of_the_host(error) or (is_worker_death(error) and self._kills.rose())
 
     # -- reports -----------------------------------------------------------------------------------

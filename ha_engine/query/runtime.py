@@ -1,8 +1,8 @@
-"""Which versions compute a batch here; nodes of a group compare them before they work together.
+"""The versions that compute a batch here; nodes of a group compare them before they work together.
 
-Of Python and Java only the part that may change a result: the hosts' own patches, which arrive on
-one before the other, must not part a pair. Nor does the engine's version: releases that would cut
-and compute the same batches may work together, so that a group is upgraded node by node (ADR 12).
+Of Python and Java only the part that may change a result counts: a patch that reaches one host
+before the other must not separate a pair. The engine's version does not count. Releases that cut
+and compute the same batches may work together, so a group is upgraded node by node (ADR 12).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ha_engine.query.session import check_java
 
 SEMANTICS = "batch semantics"
 BATCH_SEMANTICS = 1
-"""Raised by a release that makes other batches, rows or digests of the same records, or writes a
+"""A release raises it if it makes other batches, rows or digests of the same records, or writes a
 checkpoint that the release before it cannot continue."""
 
 
 def runtime_versions() -> dict[str, str]:
-    """Versions by component. Blocks while Java tells its own, some 0.1 s."""
+    """Versions by component. Blocks for some 0.1 s while Java prints its version."""
     return {
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
         "java": _java(),
@@ -30,14 +30,14 @@ def runtime_versions() -> dict[str, str]:
 
 
 def checkpoint_versions() -> dict[str, str]:
-    """Of what computes a batch, and writes a checkpoint."""
+    """Versions of the components that compute a batch and write a checkpoint."""
     packages = {"spark": "pyspark", "pyarrow": "pyarrow", "pandas": "pandas"}
     versions = {name: version(package) for name, package in packages.items()}
     return {SEMANTICS: str(BATCH_SEMANTICS), **versions}
 
 
 def why_not_continued(written_with: Mapping[str, str]) -> str | None:
-    """Why this engine cannot go on from a checkpoint of those versions; None when it can."""
+    """Why this engine cannot continue a checkpoint of those versions; None when it can."""
     ours, theirs = checkpoint_versions(), {SEMANTICS: "1", **written_with}
     for name in ("spark", SEMANTICS):
         if theirs.get(name) != ours[name]:

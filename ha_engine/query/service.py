@@ -1,7 +1,7 @@
 """The node's side of the local socket: marks out, batches in.
 
-It translates between local.proto and the core's inputs and actions, and refuses every caller that
-is not the query process the node knows (RULES.md#r19). It decides nothing.
+It translates between local.proto and the core's inputs and actions, and decides nothing. It refuses
+every caller that is not the node's current query process (RULES.md#r19).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 SLICE_SECONDS = 4.0
-"""A poll for a mark is answered `pending` after so long, so that a dead caller is noticed
-(RULES.md#r18)."""
+"""The node answers a poll for a mark with `pending` after this time, so that it notices a dead
+caller (RULES.md#r18)."""
 
 VERDICTS = {
     Verdict.ADMITTED: pb.AdmitBatchReply.ADMITTED,
@@ -47,7 +47,7 @@ class Steps(Protocol):
 
 
 class Answers(Protocol):
-    """What the service asks about the present; all of it known to the core or the journal."""
+    """Questions about the present state, which the core or the journal answers."""
 
     def incarnation(self) -> str | None: ...
     def skipped(self, query: str, number: int) -> bool: ...
@@ -62,7 +62,7 @@ class PreparedSink(Protocol):
 
 
 class Observer(Protocol):
-    """Who wants to know how queries fare: metrics and the status page."""
+    """Receives the progress of the queries, for metrics and the status page."""
 
     def progressed(self, query: str, progress: pb.QueryProgress) -> None: ...
     def orphaned(self) -> None: ...
@@ -155,10 +155,10 @@ class LocalService(rpc.LocalServicer):
         return pb.AdmitBatchReply(verdict=VERDICTS[verdict])
 
     def _admission(self, request: pb.AdmitBatchRequest) -> asyncio.Task[Verdict]:
-        """A task of its own: a caller that is killed meanwhile cancels only its own waiting.
+        """Start the admission as its own task: a caller that dies cancels only its own wait.
 
-        1. The outbox admits batch n in a thread. 2. The caller dies. 3. If that cancelled this,
-        the core would never hear of n, and batch n+1 would break RULES.md#i6.
+        1. The outbox admits batch n in a thread. 2. The caller dies. 3. If its end cancelled the
+        admission, the core would never learn of n, and batch n+1 would break RULES.md#i6.
         """
         name = f"admit {request.query} {request.number}"
         task = asyncio.get_running_loop().create_task(self._admit(request), name=name)
@@ -174,9 +174,9 @@ class LocalService(rpc.LocalServicer):
         except DiskFailed as error:
             self._steps.fail(error)
             raise
-        # 1. A batch is admitted. 2. The query process ends before it has told the digest. 3. The
-        # next one makes the batch again: this is the time to hear what it came to (RULES.md#i6,
-        # RULES.md#r28).
+        # 1. The node admits a batch. 2. The query process ends before it reports the digest. 3. The
+        # next query process makes the batch again, and the core learns the digest here
+        # (RULES.md#i6, RULES.md#r28).
         told = r.digest if verdict is Verdict.DONE else ""
         if verdict is Verdict.MISMATCH and self._answers.was_made_by_other_code(r.query, r.number):
             verdict = Verdict.DONE
@@ -218,7 +218,7 @@ class LocalService(rpc.LocalServicer):
         self._steps.handle(on.QueryFailed(query, failed.number, failed.reason, failed.by_host))
 
     async def _prepare(self, query: str, schema: bytes) -> str:
-        """Why the query must not start; a sink that is down is met again when it publishes."""
+        """Why the query must not start, or "". A sink that is down is tried again at publishing."""
         arrow = pa.ipc.read_schema(pa.py_buffer(schema))
         checks = [self._check(query, sink, arrow) for sink in self._sinks(query).values()]
         why = next(filter(None, await asyncio.gather(*checks)), "")
@@ -242,14 +242,14 @@ class LocalService(rpc.LocalServicer):
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
 
     def _note_orphan(self, incarnation: str) -> None:
-        """Each is told of once, however often it calls before it ends."""
+        """Report each orphan once, however often it calls before it ends."""
         if incarnation not in self._orphans:
             self._orphans.add(incarnation)
             self._observer.orphaned()
 
 
 async def serve(service: LocalService, socket: str) -> grpc.aio.Server:
-    """Listens on the Unix socket ``socket``; the directory it lies in must be private."""
+    """Listen on the Unix socket ``socket``, whose directory must be private."""
     server = grpc.aio.server(options=(("grpc.http2.bdp_probe", 0),))  # as in link.py
     rpc.add_LocalServicer_to_server(service, server)
     server.add_insecure_port(f"unix:{socket}")

@@ -1,6 +1,6 @@
 """The one Spark session of the query process, with the settings that make its batches repeatable.
 
-Not for what a query does: this module knows no stream. ``check_java`` works without Spark.
+This module knows no stream and no query. ``check_java`` works without Spark.
 """
 
 from __future__ import annotations
@@ -44,10 +44,11 @@ _A_DAY = "86400s"
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """What Spark needs of the ``query`` section. ``heap`` is bytes; ``spark`` adds or overrides.
+    """The ``query`` section's settings for Spark. ``heap`` is bytes; ``spark`` adds or overrides.
 
-    ``scratch`` is a directory of this process alone, emptied at start: a killed Spark leaves its
-    files behind. None: the system's place for temporary files. ``java_options`` go to the JVM.
+    Only this process uses the directory ``scratch``. It empties it at start, since a killed Spark
+    leaves files there. None: the system's place for temporary files. ``java_options`` go to the
+    JVM.
     """
 
     master: str = "local[2]"
@@ -70,7 +71,7 @@ def check_java() -> int:
 
 
 def find_java() -> str:
-    """The path of what Spark will start. Raises JavaMissing."""
+    """The path of the Java that Spark will start. Raises JavaMissing."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if java is None or not os.access(java, os.X_OK):
@@ -88,7 +89,7 @@ def _version_text(java: str) -> str:
 
 
 def spark_conf(settings: SparkSettings) -> dict[str, str]:
-    """Every setting; those that no user may change stand last."""
+    """Every setting; those that no user may change come last."""
     return {
         **_quiet(settings),
         **_fast(settings),
@@ -104,10 +105,11 @@ def _java_options(settings: SparkSettings) -> list[str]:
     options = [
         "-Duser.timezone=UTC",
         f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
-        # What a JVM does after that is no batch's fault; its end is told apart from one's failure.
+        # After an OutOfMemoryError any batch may fail without fault. The JVM exits instead, and
+        # its exit is distinguished from the failure of a batch.
         "-XX:+ExitOnOutOfMemoryError",
-        # Counters for jstat, which a thread samples twenty times a second: a fifth of what a JVM
-        # at rest takes. jcmd and jstack go on without them.
+        # A thread samples counters for jstat twenty times a second, which is a fifth of what an
+        # idle JVM takes. jcmd and jstack work without the counters.
         "-XX:-UsePerfData",
     ]
     if settings.scratch is not None:
@@ -150,17 +152,17 @@ def _fast(settings: SparkSettings) -> dict[str, str]:
         "spark.sql.streaming.stateStore.providerClass": _state_store(settings.state_store),
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # Tells a worker that crashed from one that was killed.
+        # Distinguishes a worker that crashed from one that was killed.
         "spark.python.worker.faulthandler.enabled": "true",
         "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
     }
 
 
 def _patient() -> dict[str, str]:
-    """No limit of Spark's own ends work that is slow on a starved host.
+    """Raise Spark's own time limits, so that none ends work that is slow on a starved host.
 
-    Driver and executor are one JVM, whose parts live and die together. Each Python worker learns
-    the end of that JVM from its socket, and the JVM the worker's. So a limit would find nothing.
+    The limits would detect no failure. Driver and executor are one JVM, so neither outlives the
+    other. The JVM and a Python worker learn of each other's end from their socket.
     """
     return {
         "spark.python.authenticate.socketTimeout": _A_DAY,
@@ -178,12 +180,12 @@ def _state_store(kind: str) -> str:
 
 
 def installation_of(settings: SparkSettings) -> str:
-    """What a class archive depends on. Raises JavaMissing."""
+    """The name of what a class archive depends on. Raises JavaMissing."""
     from pyspark.find_spark_home import _find_spark_home
 
     jars = Path(_find_spark_home(), "jars").glob("*.jar")
     own = (f"{key}={value}" for key, value in settings.spark.items())
-    where = str(settings.scratch)  # below it lies the Spark home that the class path names
+    where = str(settings.scratch)  # contains the Spark home that the class path names
     return installation(Path(find_java()), jars, (str(settings.heap), where, *own))
 
 
@@ -197,12 +199,12 @@ def _repeatable() -> dict[str, str]:
 
 
 def start_spark(settings: SparkSettings, *modules: Path) -> SparkSession:
-    """The session of a StartingSpark, waited for; raises what it does."""
+    """Start Spark and wait for its session; raises what StartingSpark does."""
     return StartingSpark(settings, *modules).session()
 
 
 class StartingSpark:
-    """Java starts from now on. Meanwhile its maker may import what it will need.
+    """A start of Java in a thread. Meanwhile the caller may import what it will need.
 
     ``modules`` are directories that Python functions import from.
     """
@@ -224,14 +226,14 @@ class StartingSpark:
         java = Future[None]()
         conf = SparkConf().setAll(list(self._conf.items()))
         launch = partial(SparkContext._ensure_initialized, conf=conf)
-        # A daemon, so that who is interrupted meanwhile need not wait for Java.
+        # A daemon thread: an interrupted process need not wait for Java.
         threading.Thread(target=_fulfil, args=(java, launch), name="Java", daemon=True).start()
         return java
 
     def session(self, java_started: Callable[[], None] = lambda: None) -> SparkSession:
-        """Spark's, with the journal source registered. Raises JavaMissing.
+        """Return Spark's session with the journal source registered. Raises JavaMissing.
 
-        ``java_started`` is called once the JVM answers.
+        It calls ``java_started`` once the JVM answers.
         """
         with uncollected():
             # PySpark imports this, and pandas with it, at its first call into Java.
@@ -240,7 +242,8 @@ class StartingSpark:
 
             from ha_engine.query.source import JournalSource
 
-        # It logs every refused query with its whole JVM stack; the refusal itself reaches the user.
+        # This logger writes each refused query with its whole JVM stack. The user gets the refusal
+        # without it.
         logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
         with self._home:
             _wait_for(self._java)
@@ -260,7 +263,7 @@ def _fulfil(future: Future[None], work: Callable[[], None]) -> None:
 
 
 def _wait_for(java: Future[None]) -> None:
-    """Raises JavaMissing where that explains it."""
+    """Wait until the JVM answers. Raises JavaMissing if a missing Java explains the failure."""
     from pyspark.errors import PySparkRuntimeError
 
     try:
@@ -273,9 +276,10 @@ def _wait_for(java: Future[None]) -> None:
 def register_source(spark: SparkSession, source: type[DataSource]) -> None:
     """Register ``source`` with a map of variables that several threads may write.
 
-    1. Spark keeps one such map for all workers of a source. 2. Each query that starts puts its own
-    into it, in its own thread. 3. Two at once leave a HashMap with a wrong count. 4. From then on
-    every task of every query fails with OptionalDataException, until the JVM ends.
+    1. Spark keeps one such map for all workers of a source. 2. Each query that starts puts its
+    variables into the map, in its own thread. 3. Two threads at once leave a HashMap with a wrong
+    count. 4. From then on every task of every query fails with OptionalDataException, until the
+    JVM ends.
     """
     context = spark.sparkContext
     plain = context.environment
@@ -287,9 +291,11 @@ def register_source(spark: SparkSession, source: type[DataSource]) -> None:
 
 
 def _equip_workers(modules: tuple[Path, ...]) -> None:
-    """Spark's workers inherit the environment: they run this process's Python, and import what it
-    does. ``spark.pyspark.python`` does not reach them: without the variable they run whatever
-    ``python3`` is first on the PATH, of another version perhaps.
+    """Set the environment that Spark's workers inherit.
+
+    They run this process's Python and import what it imports. ``spark.pyspark.python`` does not
+    reach them: without the variable they run the first ``python3`` on the PATH, which may be of
+    another version.
     """
     for directory in map(str, modules):
         if directory not in sys.path:
@@ -297,14 +303,14 @@ def _equip_workers(modules: tuple[Path, ...]) -> None:
     os.environ["PYSPARK_PYTHON"] = _worker_program()
     os.environ["HA_ENGINE_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join(os.path.abspath(path) for path in sys.path)
-    # Spark starts one more worker, and keeps it, to look for modules of that name, which may be
-    # data sources. It does so if this command is there; nothing else of ours goes by it.
+    # A module named pyspark_* may be a data source. To look for one, Spark starts another worker
+    # and keeps it, but only if this command exists. The engine does not use the variable otherwise.
     may_be = any(name.startswith("pyspark_") for path in sys.path for name in _names_in(path))
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable if may_be else "no-module-is-a-data-source"
 
 
 def _worker_program() -> str:
-    """The program that connects before it imports, see ``worker``; Python where it cannot run."""
+    """The program that connects before it imports, see ``worker``; Python if it cannot run."""
     if os.access(_WORKER, os.X_OK):
         return str(_WORKER)
     log.warning("Spark's Python workers may connect too late", not_executable=str(_WORKER))

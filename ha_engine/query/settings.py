@@ -1,4 +1,4 @@
-"""What the supervisor tells the query process on its command line."""
+"""The command line with which the supervisor starts the query process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCRATCH = ".scratch"
 
 @dataclass(frozen=True, slots=True)
 class Directories:
-    """Where checkpoints and the outbox lie, one directory per query in each."""
+    """The directories of checkpoints and of the outbox; each has one directory per query."""
 
     checkpoints: Path
     outbox: Path
@@ -23,9 +23,12 @@ class Directories:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the command line says. The JSON has ``query`` (as in the config, durations and sizes
-    plain numbers), ``checkpoint_dir``, ``outbox_dir`` and ``classes_dir``. ``--parent`` is the text
-    of a ProcessId: this process ends with that one. ``classes`` is where the class archive lies."""
+    """The parsed command line.
+
+    The JSON has ``query`` (as in the config, with durations and sizes as plain numbers),
+    ``checkpoint_dir``, ``outbox_dir`` and ``classes_dir``. ``--parent`` is the text of a ProcessId:
+    this process ends with that one. ``classes`` is the directory of the class archive.
+    """
 
     socket: str
     incarnation: str
@@ -57,7 +60,7 @@ class Settings:
 
 
 def _spark_settings(query: dict[str, Any], checkpoints: Path) -> SparkSettings:
-    """A query's name never starts with a dot, so the scratch directory is none of a query's."""
+    """A query's name never starts with a dot, so no query has the scratch directory's name."""
     known = SparkSettings.__dataclass_fields__
     given = {key: value for key, value in query.items() if key in known}
     return SparkSettings(**given, scratch=(checkpoints / SCRATCH).resolve())

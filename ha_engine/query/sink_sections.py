@@ -38,7 +38,7 @@ class PostgresSinkSection(Section):
 
 
 def sinks_of(where: str, raw: list[PluginSection], mode: OutputMode) -> tuple[SinkSpec, ...]:
-    """Raises ApplicationError."""
+    """The sinks of a query's section. Raises ApplicationError."""
     names = [sink.name for sink in raw]
     if len(set(names)) < len(names):
         raise ApplicationError(

@@ -15,14 +15,14 @@ FORMAT = "ha_journal"
 
 
 class JournalSource(DataSource):  # type: ignore[misc]
-    """The data source as Spark registers it; the schema comes from the reader's caller."""
+    """The data source as Spark registers it. Spark passes the schema to ``streamReader``."""
 
     @classmethod
     def name(cls) -> str:
         return FORMAT
 
     def streamReader(self, schema: StructType) -> JournalReader:
-        """Imports Arrow: the first of Spark's workers makes a source only, and starts without."""
+        """Import Arrow only here: Spark's first worker creates the source alone, without Arrow."""
         from ha_engine.query.source_reader import JournalReader, SourceOptions
 
         return JournalReader(SourceOptions.from_text(dict(self.options)), schema)

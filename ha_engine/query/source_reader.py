@@ -1,8 +1,8 @@
 """Reads for the ``ha_journal`` source: committed records of one stream, cut at the query's marks
 (RULES.md#r18).
 
-Spark imports this module in several workers, so it stays light: no database, HTTP or CLI. It
-decides nothing: the node says where a batch ends, whether it is skipped and where its bytes lie.
+Spark imports this module in several workers, so it stays light: no database, HTTP or CLI. The node
+decides where a batch ends and whether it is skipped, and names the bytes of its records.
 
 An offset is ``{"mark": n, "sequence": s}``: batch n ends after the record with sequence s.
 """
@@ -32,19 +32,20 @@ if TYPE_CHECKING:
     from ha_engine.query.marks import Marks
 
 PARTITION_BYTES = 4 << 20
-"""A batch is read by one task for each of these, at most ``parallelism``."""
+"""One task reads about this much of a batch; a batch has at most ``parallelism`` tasks."""
 SMALL_BYTES, SMALL_ROWS = 256 << 10, 5_000
-"""The rows of a batch up to this size come with its plan: no task asks a worker for them.
+"""The rows of a batch up to this size come with its plan, so no task asks a worker for them.
 
-Three times that is where it no longer pays: Spark copies such rows one by one.
+At three times this size the gain ends, since Spark copies such rows one by one.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What the query process tells a source; travels as the options of a data source, all text.
+    """What the query process passes to a source, as the text options of a data source.
 
-    ``schema`` is that of the journal's record batches; ``driver`` is the process that it serves.
+    ``schema`` is that of the journal's record batches. ``driver`` is the process that the source
+    serves.
     """
 
     socket: str
@@ -87,7 +88,7 @@ class SourceOptions:
 
 @dataclass
 class SequenceRange(InputPartition):  # type: ignore[misc]
-    """The records with first <= sequence <= last, inside of these bytes."""
+    """The records with first <= sequence <= last; ``extents`` are the bytes that contain them."""
 
     first: int
     last: int
@@ -95,9 +96,9 @@ class SequenceRange(InputPartition):  # type: ignore[misc]
 
 
 class JournalReader(_SimpleStreamReaderWrapper):  # type: ignore[misc]
-    """Planning calls come from one worker beside the driver, ``read`` from Spark's tasks.
+    """The stream's reader. One worker beside the driver plans with it; Spark's tasks ``read``.
 
-    That worker takes rows with a plan only from a reader with this base, which is private to Spark.
+    The base class is private to Spark. The planning worker accepts rows with a plan from no other.
     """
 
     simple_reader = None
@@ -105,7 +106,7 @@ class JournalReader(_SimpleStreamReaderWrapper):  # type: ignore[misc]
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._rows_schema = to_arrow_schema(schema, timezone="UTC")
-        # Spark's copy of such a row fails at an array of numbers that holds a null.
+        # Spark fails to copy a row of a plan if an array of numbers in it contains a null.
         self._nested = any(pa.types.is_nested(field.type) for field in self._rows_schema)
         self._small: SequenceRange | None = None
 
@@ -114,7 +115,7 @@ class JournalReader(_SimpleStreamReaderWrapper):  # type: ignore[misc]
 
     @cached_property
     def _marks(self) -> Marks:
-        """Made at the first planning call: whoever else has a reader needs no gRPC."""
+        """The node's marks, connected at the first planning call: tasks need no gRPC."""
         from ha_engine.query.marks import Marks
 
         end_with_parent(self._options.driver)
@@ -124,7 +125,7 @@ class JournalReader(_SimpleStreamReaderWrapper):  # type: ignore[misc]
         return {"mark": self._options.initial_mark, "sequence": self._options.initial_sequence}
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        """The mark that follows ``start``: waits as long as it takes and never answers ``start``.
+        """Return the mark that follows ``start``. Wait as long as it takes; never return ``start``.
 
         1. Source a gives up waiting at mark n and answers n. 2. Mark n+1 is committed. 3. Spark
         asks source b, which answers n+1. 4. The batch reads a to n and b to n+1, and no other node
@@ -152,7 +153,7 @@ class JournalReader(_SimpleStreamReaderWrapper):  # type: ignore[misc]
     def getCache(
         self, start: dict[str, int], end: dict[str, int]
     ) -> Iterator[pa.RecordBatch] | None:
-        """Called after ``partitions`` for the same batch: its rows, if they come with its plan."""
+        """The batch's rows, if they come with its plan. Spark calls ``partitions`` before it."""
         if self._small is None:
             return None
         batches = list(self.read(self._small))
@@ -160,7 +161,7 @@ class JournalReader(_SimpleStreamReaderWrapper):  # type: ignore[misc]
         return iter(batches) if few else None
 
     def commit(self, end: dict[str, int]) -> None:
-        """The node knows of every batch that ended; nothing is kept for it here."""
+        """Do nothing: the node knows each batch that ended, and the reader keeps nothing."""
 
     def _located(self, number: int, first: int, last: int) -> SequenceRange:
         return SequenceRange(first, last, self._marks.located(number, first, last))
@@ -178,11 +179,10 @@ class JournalReader(_SimpleStreamReaderWrapper):  # type: ignore[misc]
 
 
 def split(first: int, last: int, pieces: int) -> list[tuple[int, int]]:
-    """Cut [first, last] into ``pieces`` runs.
+    """Cut [first, last] into ``pieces`` runs, by sequence and not by bytes of a file.
 
-    By sequence and not by bytes of a file: both nodes must give the same rows to the same task, or
-    sums of floating-point numbers differ (RULES.md#i6), and their segment files may be cut
-    differently.
+    Both nodes must give the same rows to the same task, or sums of floating-point numbers differ
+    (RULES.md#i6). The nodes' segment files may be cut differently.
     """
     count = last - first + 1
     edges = [first + count * piece // pieces for piece in range(pieces + 1)]

@@ -1,8 +1,9 @@
 """A Spark home without the archives of Python sources that Spark's Python workers import first.
 
 Spark puts ``python/lib/pyspark.zip`` of its home before everything else on a worker's path. Python
-keeps no compiled modules of an archive, so each worker would compile PySpark anew, 0.4 s of CPU
-each, and a query needs four before its first row. Without it they import what the driver does.
+keeps no compiled modules of an archive, so each worker would compile PySpark again. That takes
+0.4 s of CPU each, and a query needs four workers before its first row. Without the archive the
+workers import the files that the driver imports.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ _VARIABLE, _LEFT_OUT = "SPARK_HOME", "python"
 
 @contextmanager
 def lean_spark_home(directory: Path) -> Iterator[None]:
-    """What is started meanwhile takes ``directory`` for its Spark home: links into PySpark's own.
+    """Make ``directory`` the Spark home of what starts inside; it links into PySpark's own home.
 
-    A home that the user chose is left as it is: its workers' Python may be another.
+    A home that the user chose is left as it is: its workers may run another Python.
     """
     if _VARIABLE in os.environ or not _made(directory):
         yield

@@ -1,7 +1,7 @@
-"""Which names stand in a SQL text, told without parsing it.
+"""Finds the names in a SQL text without parsing it.
 
-The node must know which streams a query reads and has no Spark. Not a parser: a column that is
-named like a stream counts too, which costs a needless change of digest and nothing else.
+The node must know which streams a query reads, and it has no Spark. A column that is named like a
+stream counts too, which costs a needless change of digest and nothing else.
 """
 
 from __future__ import annotations
@@ -32,6 +32,6 @@ def names_in(sql: str) -> frozenset[str]:
 
 
 def watermarked_in(sql: str, stream: str) -> bool:
-    """Whether a WATERMARK clause stands on the stream itself (``FROM s [AS] x WATERMARK ...``)."""
+    """Whether a WATERMARK clause follows the stream itself (``FROM s [AS] x WATERMARK ...``)."""
     pattern = rf"\b{re.escape(stream.lower())}\b(\s+(as\s+)?\w+)?\s+watermark\s+\w"
     return re.search(pattern, code_of(sql)) is not None

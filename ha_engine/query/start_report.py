@@ -1,4 +1,4 @@
-"""The query process's word to the supervisor: which step of its start it reached, why it ends.
+"""The query process's reports to the supervisor: the steps of its start, and why it ends.
 
 The supervisor hands the query process a pipe, whose descriptor ``HA_ENGINE_REPORT_FD`` names. Each
 line is a JSON object: ``{"step": TEXT}`` or ``{"end": REASON, "by_host": BOOL}``. The pipe works
@@ -21,7 +21,8 @@ READY = "ready"
 
 
 class StartReport:
-    """Never fails and never blocks for long: a supervisor that is gone ends this process anyway."""
+    """The reports. A report never fails and never blocks for long: the end of the supervisor ends
+    this process anyway."""
 
     def __init__(self, descriptor: int | None) -> None:
         self._descriptor = descriptor
@@ -39,7 +40,7 @@ class StartReport:
         self._write({"step": name})
 
     def end(self, reason: str, *, by_host: bool = False) -> None:
-        """Name the reason of this process's end, right before it; ``by_host``: the machine's."""
+        """Report why this process is about to end; ``by_host``: the machine caused it."""
         self._write({"end": reason, "by_host": by_host})
 
     def _write(self, line: Mapping[str, Any]) -> None:

@@ -1,8 +1,9 @@
-"""What share of the processor Spark gets where the host is short of it.
+"""The share of the processor that Spark gets on a busy host.
 
-While it starts it yields little, since a node whose Spark does not come up serves nobody. Once a
-batch has ended it steps back as far as ``query.nice`` says, behind acks and the lease. Any process
-may step back, and only a privileged one may come forward: the next start is a new process.
+While Spark starts it yields little: a node whose Spark does not start is of no use. Once a batch
+has ended, Spark takes the lower priority of ``query.nice``, behind acks and the lease. Any process
+may lower its priority, but only a privileged one may raise it again. The next start is a new
+process, so it has the higher priority again.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from pathlib import Path
 from ha_engine.system.procfs import pids, read_stat
 
 START_NICE = 5
-"""A third of what an equal competitor gets, see docs/adr/0018-spark-steps-back-once-it-runs.md."""
+"""A third of the CPU of a competitor that is not niced, see
+docs/adr/0018-spark-steps-back-once-it-runs.md."""
 _AUTOGROUP = Path("/proc/self/autogroup")
 
 
 class Weight:
-    """Of this process and all that it starts, which must be a session of their own."""
+    """The priority of this process and all that it starts, which must be a session of their own."""
 
     def __init__(self, at_work: int) -> None:
         self._at_work = at_work
@@ -28,17 +30,17 @@ class Weight:
         self._stepping_back = threading.Lock()
 
     def starting(self) -> None:
-        """Call it before anything is started: what is, inherits it."""
+        """Set the priority of the start. Call it before starting a process, which inherits it."""
         os.nice(self._now)
         _weigh_session(self._now)
 
     def batch_ended(self) -> None:
-        """The first one counts."""
+        """Lower the priority at the first call; later calls do nothing."""
         if self._now < self._at_work and self._stepping_back.acquire(blocking=False):
             _weigh_session(self._at_work)
             back = os.getpriority(os.PRIO_PROCESS, 0) + self._at_work - self._now
             weighed: set[int] = set()
-            # A thread that is made meanwhile inherits what its maker had: it is found next time.
+            # A thread that starts meanwhile may inherit the old niceness; the next round finds it.
             while threads := _threads_of_session() - weighed:
                 for thread in threads:
                     with contextlib.suppress(OSError):  # it has ended
@@ -47,13 +49,16 @@ class Weight:
 
 
 def _weigh_session(nice: int) -> None:
-    """Where the kernel groups processes by session, theirs counts within a session only."""
+    """Set the niceness of the session.
+
+    Where the kernel groups processes by session, that of a process counts only within its session.
+    """
     with contextlib.suppress(OSError):
         _AUTOGROUP.write_text(str(nice), encoding="ascii")
 
 
 def _threads_of_session() -> set[int]:
-    """Niceness is of a thread on Linux, and each one inherits that of its maker."""
+    """All threads of the session. On Linux each thread has its own niceness, inherited at start."""
     session, found = os.getsid(0), set[int]()
     for pid in pids():
         with contextlib.suppress(OSError):

@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def _listens(environ: MutableMapping[str, str]) -> bool:
-    """Whether Spark waits for this process on IPv4; PySpark's daemon and other ways stay as is."""
+    """Whether Spark waits for this process on IPv4. Other connections stay PySpark's own."""
     return _PORT in environ and environ.get("SPARK_PREFER_IPV6", "").lower() != "true"
 
 

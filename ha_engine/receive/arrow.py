@@ -1,14 +1,14 @@
-"""A body in Arrow's stream format becomes one record batch of the stream's schema, or a sentence
-why not.
+"""Decode a body in Arrow's stream format into one record batch of the stream's schema, or say in a
+sentence why it is refused.
 
-The rules for values are those of JSON in ``decode``, and what both check is checked by the same
-``ColumnReader``: columns go by name, one that is missing is null, nothing is coerced but what
-loses nothing (an integer may have another width, or stand for a double; a timestamp another unit).
-Years end with 9999, as they do in RFC 3339.
+The rules for values are those of JSON in ``decode``, and the same ``ColumnReader`` makes the common
+checks. Columns match by name, and a missing one is null. A coercion must lose nothing: an integer
+may have another width or be sent for a double, and a timestamp may have another unit. The last year
+is 9999, as in RFC 3339.
 
-The bytes are a stranger's: they are validated in full before anything looks at them. What could
-take much more memory than it has bytes is refused: compressed buffers (gzip the request instead),
-dictionaries, views, run ends, and too many elements of lists that may take no bytes themselves.
+The bytes are not trusted: they are validated in full before any other use. Data that could take
+much more memory than it has bytes is refused: compressed buffers (gzip the request instead),
+dictionaries, views, run ends, and too many list elements of types that may take no bytes.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from ha_engine.receive.columns import ColumnReader, SchemaMismatch, expected, le
 from ha_engine.receive.diagnose import first_bad, of_not_null, shown, unknown
 
 BARE_ELEMENTS_MAX = 1_000_000
-"""Nulls and structs in the lists of one batch: they may come without a byte, and are given some."""
+"""Limit of nulls and structs in the lists of one batch. They may arrive without a byte, but take
+memory."""
 _FIRST_YEAR, _LAST_YEAR = 1, 9999
 
 
 class ArrowReader:
-    """Reads bodies for one stream; ``readers`` are those of the columns of ``schema``."""
+    """Reads bodies for one stream. ``readers`` are the readers of the columns of ``schema``."""
 
     def __init__(self, schema: pa.Schema, readers: Sequence[ColumnReader]) -> None:
         self._schema, self._readers = schema, readers
 
     def batches(self, body: bytes) -> Iterator[pa.RecordBatch]:
-        """As they were sent, one after the other, judged by their schema and safe to look at.
+        """Yield the batches as they were sent, validated, and checked against the stream's schema.
 
         Raises InvalidEvents.
         """
@@ -45,7 +46,7 @@ class ArrowReader:
             raise InvalidEvents(f"the body is no stream of Arrow's format: {error}") from None
 
     def shaped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The same rows in the stream's own schema. Raises InvalidEvents with the first bad row."""
+        """Convert to the stream's own schema. Raises InvalidEvents with the first bad row."""
         try:
             return self._shaped(batch)
         except SchemaMismatch as misfit:
@@ -75,7 +76,7 @@ class ArrowReader:
             raise InvalidEvents("the body has more after the end of its Arrow stream")
 
     def _judge(self, schema: pa.Schema) -> None:
-        """Raises InvalidEvents unless every column can stand for the stream's."""
+        """Raise InvalidEvents unless every column may be sent for one of the stream."""
         if len(set(schema.names)) < len(schema.names):
             raise InvalidEvents(f"a column is there twice: {', '.join(schema.names)[:200]}")
         for name in schema.names:
@@ -101,7 +102,7 @@ class ArrowReader:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _column(self, batch: pa.RecordBatch, reader: ColumnReader, field: pa.Field) -> pa.Array:
-        """Raises SchemaMismatch."""
+        """Convert one column of ``batch``. Raises SchemaMismatch."""
         if field.name not in batch.schema.names:
             return pa.nulls(batch.num_rows, field.type)
         try:
@@ -123,7 +124,7 @@ class ArrowReader:
         return True
 
     def _reason(self, row: pa.RecordBatch) -> str:
-        """Why this one row is refused."""
+        """Say why this one row is refused."""
         for reader, field in zip(self._readers, self._schema, strict=True):
             try:
                 self._column(row, reader, field)
@@ -143,7 +144,8 @@ def stands_for(given: pa.DataType, wanted: pa.DataType) -> bool:
         case _ if pa.types.is_floating(wanted):
             return bool(pa.types.is_floating(given) or pa.types.is_integer(given))
         case _ if pa.types.is_timestamp(wanted):
-            # A wall clock is taken for UTC, as in JSON; an instant has no wall clock of its own.
+            # A local time counts as UTC, as in JSON. An instant, which has a zone, has no local
+            # time, so it is refused for a type without a zone.
             return bool(pa.types.is_timestamp(given)) and not (given.tz and not wanted.tz)
         case _ if pa.types.is_list(wanted):
             a_list: bool = pa.types.is_list(given) or pa.types.is_large_list(given)
@@ -174,7 +176,7 @@ def _fields_stand_for(given: pa.StructType, wanted: pa.StructType) -> bool:
 
 
 def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """``array`` as ``target``, without loss. Raises ArrowInvalid."""
+    """Cast ``array`` to ``target`` without loss. Raises ArrowInvalid."""
     match target:
         case _ if array.type == target:
             return array
@@ -195,7 +197,10 @@ def _child(array: pa.StructArray, field: pa.Field) -> pa.Array:
 
 
 def _require_known_years(leaf: pa.Array) -> None:
-    """Python and PostgreSQL know no other, and a sink would fail. Raises SchemaMismatch."""
+    """Refuse years that Python or PostgreSQL cannot hold, because a sink would fail.
+
+    Raises SchemaMismatch.
+    """
     if pa.types.is_date(leaf.type) or pa.types.is_timestamp(leaf.type):
         seen = pc.min_max(pc.year(leaf)).as_py()
         years = [year for year in seen.values() if year is not None]
@@ -204,7 +209,7 @@ def _require_known_years(leaf: pa.Array) -> None:
 
 
 def _bare_elements(array: pa.Array) -> int:
-    """Of the longest list of nulls or structs below ``array``."""
+    """The number of nulls or structs in the largest list array below ``array``."""
     match array:
         case pa.StructArray():
             fields = range(array.type.num_fields)
@@ -218,7 +223,7 @@ def _bare_elements(array: pa.Array) -> int:
 
 
 def _part(batch: pa.RecordBatch, low: int, high: int) -> pa.RecordBatch:
-    """A copy: pyarrow cannot build a list with nulls from offsets that begin in the middle."""
+    """Copy rows: pyarrow cannot build a list with nulls from offsets that begin in the middle."""
     return batch.take(pa.array(range(low, high), pa.int64()))
 
 
@@ -229,7 +234,7 @@ def _text(value: pa.Scalar) -> str:
         return f"a {value.type} that no calendar has"
 
 
-# -- what pyarrow does not tell of a message -------------------------------------------------------
+# -- properties of a message that pyarrow does not expose ------------------------------------------
 
 
 def _next_message(source: pa.BufferReader) -> pa.Message | None:
@@ -240,8 +245,10 @@ def _next_message(source: pa.BufferReader) -> pa.Message | None:
 
 
 def _is_compressed(message: pa.Message) -> bool:
-    """Whether field 3 of its RecordBatch is there: Message.fbs of Arrow's format. pyarrow has
-    verified the flatbuffer, and reads the codec without telling it."""
+    """Whether the message's RecordBatch has field 3, compression (Message.fbs of Arrow's format).
+
+    pyarrow has verified the flatbuffer. It reads the codec but does not expose it.
+    """
     data = message.metadata.to_pybytes()
     (root,) = struct.unpack_from("<I", data)
     header = _slot(data, root, 2)
@@ -250,7 +257,7 @@ def _is_compressed(message: pa.Message) -> bool:
 
 
 def _slot(data: bytes, table: int, number: int) -> int:
-    """Where a field of a flatbuffer's table lies; 0 when it is not there."""
+    """The offset of a field of a flatbuffer's table; 0 when the table lacks the field."""
     (back,) = struct.unpack_from("<i", data, table)
     (size,) = struct.unpack_from("<H", data, table - back)
     at = 4 + 2 * number

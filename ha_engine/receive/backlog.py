@@ -1,4 +1,4 @@
-"""When the gate must refuse events because of what lies behind it: slow queries, or a full disk."""
+"""Decide when the gate must refuse events, because queries are slow or a disk is full."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ log = structlog.get_logger(__name__)
 
 LOOK_EVERY_SECONDS = 0.2
 REST_SECONDS = 1.0
-"""From one look to the next while the journal does not grow: only others can fill the disk then."""
+"""Interval of checks while the journal does not grow. Only other programs fill the disk then."""
 DISK_RETRY_SECONDS = 5.0
 
 
 @dataclass
 class Disk:
-    """The disk below ``directory``, of which the last ``min_free`` bytes are for marks, batches and
-    what follows from events that are accepted already (RULES.md#r30). So is all that the journal
-    takes beyond ``journal_max`` bytes; 0: it may take what there is."""
+    """The disk below ``directory``.
+
+    Its last ``min_free`` bytes are reserved for marks, batches and other consequences of events
+    that are already accepted (RULES.md#r30). So is the journal's space beyond ``journal_max``
+    bytes; 0: the journal has no limit.
+    """
 
     directory: Path
     min_free: int
@@ -37,12 +40,12 @@ class Disk:
 
     @property
     def has_room(self) -> bool:
-        """Whether events may come."""
+        """Whether the disk takes events."""
         return self.lack is None
 
     @property
     def lack(self) -> str | None:
-        """What there is not enough of, None when events may come."""
+        """Which space is lacking; None when the disk takes events."""
         if self._free_bytes() < self.min_free:
             least = format_size(self.min_free)
             return f"the disk of {self.directory} has less than {least} left"
@@ -52,7 +55,7 @@ class Disk:
         return None
 
     async def watch(self, changed: Callable[[bool], None]) -> None:
-        """Calls ``changed`` with whether there is room, each time that this is new."""
+        """Call ``changed`` with whether there is room, each time that this changes."""
         had_room, size = True, -1
         while True:
             before, size = size, self.journal_size()
@@ -77,8 +80,11 @@ class Disk:
 
 @dataclass(frozen=True)
 class NodeBacklog:
-    """``waiting`` counts the events that no batch has taken in yet; ``full_member`` names an
-    in-sync member whose disk has no room, on which every event would have to be written."""
+    """Reasons of this node to refuse events.
+
+    ``waiting`` counts the events that are in no batch yet. ``full_member`` names an in-sync member
+    whose disk has no room: every event would have to be written there too.
+    """
 
     waiting: Callable[[], int]
     waiting_max: int
@@ -86,7 +92,7 @@ class NodeBacklog:
     full_member: Callable[[], str | None]
 
     def refusal(self) -> Backpressure | None:
-        """What to answer now, None when events may come."""
+        """The refusal to answer with; None when the gate may take events."""
         waiting = self.waiting()
         if waiting >= self.waiting_max:
             return Backpressure(f"{waiting} events wait for their batch, {self.waiting_max} may")

@@ -1,4 +1,4 @@
-"""The body of one request, read with a bound on its bytes, its time and its decompressed size."""
+"""Read the body of one request, with limits on its bytes, its time and its decompressed size."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _GZIP_WINDOW = 16 + zlib.MAX_WBITS
 
 
 class ClientGone(Exception):
-    """The connection ended before the body did: there is nobody to answer."""
+    """The connection ended before the body did, so no client waits for an answer."""
 
 
 class Body:
-    """Holds its bytes in ``room`` until it is left: ``with Body(room, max_body) as body``."""
+    """Reserves bytes in ``room`` for a ``with`` block: ``with Body(room, max_body) as body``."""
 
     def __init__(self, room: Room, bytes_max: int) -> None:
         self._room, self._bytes_max, self._held = room, bytes_max, 0
@@ -37,7 +37,7 @@ class Body:
             self._require(int(content_length))
 
     async def read(self, receive: Receive, within: float) -> bytes:
-        """All of the body. Raises PayloadTooLarge, Backpressure, BodyTooSlow, ClientGone."""
+        """Read the whole body. Raises PayloadTooLarge, Backpressure, BodyTooSlow, ClientGone."""
         try:
             async with asyncio.timeout(within):
                 return await self._read(receive)
@@ -58,7 +58,7 @@ class Body:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def unzipped(self, packed: bytes) -> bytes:
-        """The bytes behind a gzip body, never more than the limit. Raises InvalidEvents."""
+        """Decompress a gzip body, never to more than the limit. Raises InvalidEvents."""
         unpacker = zlib.decompressobj(_GZIP_WINDOW)
         try:
             body = unpacker.decompress(packed, self._bytes_max + 1)
@@ -71,7 +71,7 @@ class Body:
         return body
 
     def hold(self, length: int) -> None:
-        """``length`` more bytes are there. Raises PayloadTooLarge, Backpressure."""
+        """Reserve ``length`` more bytes. Raises PayloadTooLarge, Backpressure."""
         self._require(self._held + length)
         self._room.take(length)
         self._held += length
@@ -85,7 +85,7 @@ class Body:
 
 
 def is_gzip(content_encoding: bytes | None) -> bool:
-    """Raises UnsupportedFormat for any encoding but gzip and none."""
+    """Whether the body is gzip. Raises UnsupportedFormat for any encoding but gzip and none."""
     match (content_encoding or b"identity").strip().lower():
         case b"identity" | b"":
             return False

@@ -1,4 +1,4 @@
-"""One column between JSON and Arrow: how it is parsed, checked and converted, and what it expects.
+"""Parse, check and convert one column from JSON to Arrow, and describe the values that it expects.
 
 Not for the type names of an application file.
 """
@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 
 
 class SchemaMismatch(Exception):
-    """These bytes are no events of the schema; the text is the parser's own."""
+    """The bytes are not events of the schema. The text is the parser's own."""
 
 
 class ColumnReader:
-    """How pyarrow's JSON reader gets one column, and what it must be told afterwards."""
+    """How pyarrow's JSON reader parses one column, and the checks and conversions after that."""
 
     def __init__(self, field: pa.Field) -> None:
         self.name: str = field.name
@@ -31,12 +31,12 @@ class ColumnReader:
         self.is_checked = self._has_floats or self._has_strings or self._has_decimals
 
     def check(self, column: pa.ChunkedArray, source: bytes | None) -> None:
-        """Refuse NaN, Infinity, U+0000 and too long decimals, which pyarrow lets through.
+        """Refuse NaN, Infinity, U+0000 and too long decimals, which pyarrow accepts.
 
-        pyarrow counts the digits of a decimal as written: 123 is let into decimal(3,2). ``source``
-        is what the column was parsed from: without certain letters there is no need to look; None
-        if it was not parsed. A float beyond 32 bits becomes Infinity without any.
-        Raises SchemaMismatch.
+        pyarrow counts the digits of a decimal as written, so it accepts 123 as decimal(3,2).
+        ``source`` is the text that the column was parsed from, or None. If certain letters are not
+        in it, some checks are not needed. A float beyond 32 bits becomes Infinity without these
+        letters. Raises SchemaMismatch.
         """
         if self._has_floats and (self._has_narrow_floats or _may_hold(source, b"NaN", b"Inf")):
             _require(column, pa.types.is_floating, _is_finite, "a number that is not finite")
@@ -61,7 +61,7 @@ def _may_hold(source: bytes | None, *words: bytes) -> bool:
 
 
 def expected(kind: pa.DataType) -> str:
-    """What a value of this type looks like in JSON, to end a sentence with."""
+    """Describe a value of this type in JSON, as the end of a sentence."""
     match kind:
         case _ if pa.types.is_boolean(kind):
             return "true or false"
@@ -89,7 +89,8 @@ def expected(kind: pa.DataType) -> str:
 
 
 def _parsed_type(kind: pa.DataType) -> pa.DataType:
-    """pyarrow reads dates as day numbers and binary as plain text: both are parsed as strings."""
+    """The type to parse. Dates and binary are parsed as strings, because pyarrow would read day
+    numbers and plain text."""
     match kind:
         case _ if pa.types.is_date(kind) or pa.types.is_binary(kind):
             return pa.string()
@@ -115,7 +116,7 @@ def _require(column: pa.ChunkedArray, of_kind: Any, holds: Any, otherwise: str) 
 
 
 def leaves(array: pa.Array) -> list[pa.Array]:
-    """The arrays of values below structs and lists, without those that a null above hides."""
+    """The arrays of values below structs and lists, without values below a null."""
     match array:
         case pa.StructArray() | pa.ListArray() | pa.LargeListArray():
             children = array.flatten()

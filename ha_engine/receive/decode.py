@@ -1,19 +1,20 @@
-"""Bytes of a request become one record batch of the stream's schema, or a sentence why not.
+"""Decode the bytes of a request into one record batch of the stream's schema, or say in a sentence
+why they are refused.
 
-``pyarrow.json`` with an explicit schema is the only judge: what it accepts after the guards below
-is accepted, and the search for the bad row (``diagnose``) asks it again, so both never disagree.
-The guards close what pyarrow lets through, each measured with pyarrow 26: a first row of a bare
-``null`` ends the process with a segmentation fault, a later one becomes a row of nulls; NaN,
-Infinity and invalid UTF-8 pass; two objects on one line pass. Depth needs no guard of its own: the
-parser gives up at the first value that the schema does not expect, and a JSON array is cut by the
-json module, whose depth is bounded.
+After the guards below, ``pyarrow.json`` with an explicit schema alone decides what is accepted. The
+search for the bad row (``diagnose``) asks it again, so the two never disagree. The guards refuse
+what pyarrow accepts wrongly, each measured with pyarrow 26: a bare ``null`` as the first row ends
+the process with a segmentation fault, and as a later row becomes a row of nulls; NaN, Infinity and
+invalid UTF-8 pass; two objects on one line pass. Depth needs no guard: the parser stops at the
+first value that the schema does not expect, and the json module, whose depth is bounded, splits a
+JSON array.
 
-Rules for values: a field that is missing is null; numbers are JSON numbers and strings JSON
-strings, no coercion either way; a whole number may stand for a double, never the reverse; a
-decimal is a number or a string and must fit without rounding; a timestamp is RFC 3339 with up to
-six fractional digits (also with a space for the T, or a date alone), without a zone it is UTC; a
-date is YYYY-MM-DD; binary is base64. U+0000 in a string is refused: PostgreSQL cannot store it,
-and a sink would meet it too late.
+Rules for values: a missing field is null. Numbers are JSON numbers and strings JSON strings, with
+no coercion either way. A whole number may be sent for a double, never the reverse. A decimal is a
+number or a string and must fit without rounding. A timestamp is RFC 3339 with up to six fractional
+digits (also with a space for the T, or only a date); without a zone it is UTC. A date is
+YYYY-MM-DD. Binary is base64. U+0000 in a string is refused, because PostgreSQL cannot store it, and
+a sink would find that too late.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _ONE_BLOCK = arrow_json.ReadOptions(use_threads=False, block_size=(1 << 31) - 1)
 
 
 class Format(Enum):
-    """What a body may be."""
+    """The formats of a body."""
 
     NDJSON = "application/x-ndjson"
     JSON = "application/json"
@@ -70,8 +71,10 @@ def format_of(content_type: str) -> Format:
 
 
 class Lines(NamedTuple):
-    """Events as text: one a line, no blank lines, UTF-8. ``seams`` are the line breaks at which one
-    object ends and another begins; to count them takes its time, so it is done once.
+    """Events as text: one a line, no blank lines, UTF-8.
+
+    ``seams`` is the number of line breaks between the end of one object and the start of another.
+    It is counted once, because counting is slow.
     """
 
     text: bytes
@@ -84,13 +87,13 @@ class Lines(NamedTuple):
 
     @property
     def is_one_object_a_line(self) -> bool:
-        """Also what keeps a bare ``null`` away from pyarrow."""
+        """Whether every line is one object; this also keeps a bare ``null`` away from pyarrow."""
         ends = self.text.startswith(b"{") and self.text.endswith(b"}")
         return ends and self.seams == self.rows - 1
 
 
 class Decoder:
-    """Reads bodies for one stream; at most ``rows_max`` rows each.
+    """Reads bodies for one stream, at most ``rows_max`` rows each.
 
     Raises ApplicationError at construction when the schema has a type that no event can carry.
     """
@@ -106,7 +109,7 @@ class Decoder:
         self._arrow = ArrowReader(schema, self._readers)
 
     def decode(self, body: bytes, form: Format) -> pa.RecordBatch:
-        """All rows of ``body``, in order, as one batch of exactly the stream's schema.
+        """Decode all rows of ``body``, in order, as one batch of exactly the stream's schema.
 
         Raises InvalidEvents with the first bad row (blank lines do not count) and PayloadTooLarge.
         """
@@ -115,7 +118,7 @@ class Decoder:
         return self.parse(self.lines(body, form))
 
     def lines(self, body: bytes, form: Format) -> Lines:
-        """``body``, which is text, as one event a line, not parsed yet.
+        """Split a text ``body`` into one event a line, without parsing.
 
         Raises InvalidEvents, PayloadTooLarge.
         """
@@ -127,17 +130,17 @@ class Decoder:
         return lines
 
     def parse(self, lines: Lines) -> pa.RecordBatch:
-        """Raises InvalidEvents with the first bad row."""
+        """Parse ``lines`` as one batch. Raises InvalidEvents with the first bad row."""
         try:
             return self._parse(lines)
         except SchemaMismatch as misfit:
             raise self._explain(lines.text.split(b"\n"), misfit) from None
 
     def parse_together(self, several: Sequence[Lines]) -> list[pa.RecordBatch] | None:
-        """One batch for each, parsed in one go; None when any of them has a bad row.
+        """Parse ``several`` in one call, one batch for each; None when one of them has a bad row.
 
-        A call of the parser costs as much as some 300 rows. No event can span two of them: between
-        ``}`` and ``{`` a JSON value has ended.
+        A call of the parser costs as much as some 300 rows. No event can span two of ``several``,
+        because a JSON value ends between ``}`` and ``{``.
         """
         if not all(lines.is_one_object_a_line for lines in several):
             return None
@@ -149,10 +152,10 @@ class Decoder:
         starts = accumulate(rows, initial=0)
         return [batch.slice(start, length) for start, length in zip(starts, rows, strict=False)]
 
-    # -- the judge ---------------------------------------------------------------------------------
+    # -- parsing -----------------------------------------------------------------------------------
 
     def _parse(self, lines: Lines) -> pa.RecordBatch:
-        """Raises SchemaMismatch unless every line is one event of the schema."""
+        """Parse, and raise SchemaMismatch unless every line is one event of the schema."""
         if not lines.is_one_object_a_line:
             raise SchemaMismatch("every line must be one JSON object")
         table = _read(lines.text, self._strict)
@@ -185,7 +188,7 @@ class Decoder:
         return True
 
     def _misfit_of_field(self, line: bytes, name: str) -> SchemaMismatch | None:
-        """Why this one field of a JSON object is refused; the other fields are not looked at."""
+        """Say why this one field of a JSON object is refused, without a look at the others."""
         reader = next(reader for reader in self._readers if reader.name == name)
         try:
             column = _read(line, self._lenient[name]).column(name)
@@ -213,7 +216,8 @@ class Decoder:
     # -- arrays and limits -------------------------------------------------------------------------
 
     def _lines_of_json(self, body: bytes) -> bytes:
-        """A JSON array of objects, or one object, as one object a line; values stay as written."""
+        """Write a JSON array of objects, or one object, as one object a line; keep values as they
+        are written."""
         try:
             text = body.decode()
         except UnicodeDecodeError as error:
@@ -267,7 +271,7 @@ def _read(lines: bytes, options: arrow_json.ParseOptions) -> pa.Table:
 
 
 def _tidy(body: bytes) -> Lines:
-    """One event a line, without blank lines. A line break cannot occur inside of a JSON string."""
+    """Remove blank lines. A line break ends an event, because no JSON string contains one."""
     text = body.strip(_BLANK)
     if not text:
         raise InvalidEvents(_EMPTY)
@@ -288,7 +292,7 @@ def _require_utf8(lines: bytes) -> None:
 
 
 def _elements(text: str) -> Iterator[str]:
-    """The objects of a JSON array, or the one object, as written. Raises JSONDecodeError."""
+    """Yield the objects of a JSON array, or the one object, as written. Raises JSONDecodeError."""
     at = _skip(text, 0)
     if at == len(text):
         raise InvalidEvents(_EMPTY)
@@ -302,7 +306,7 @@ def _elements(text: str) -> Iterator[str]:
 
 
 def _elements_of_array(text: str, at: int) -> Generator[str, None, int]:
-    """Returns where the array that starts at ``at`` ends."""
+    """Yield the objects of the array that starts at ``at``, and return where the array ends."""
     at = _skip(text, at + 1)
     if text.startswith("]", at):
         return at + 1

@@ -1,4 +1,4 @@
-"""Says which row is no event of a stream, and in one sentence why, after it was refused."""
+"""Find the row of a refused request that is no event of the stream, and say why in one sentence."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ha_engine.receive.columns import SchemaMismatch, expected
 SHOWN_CHARACTERS_MAX = 60
 
 MisfitOfField = Callable[[bytes, str], SchemaMismatch | None]
-"""Asks the parser about one field of a line."""
+"""Asks the parser about one named field of a line."""
 
 
 class _Twice(Exception):
-    """A key stands twice in one object."""
+    """An object has the same key twice."""
 
 
 def first_bad(count: int, accepts: Callable[[int, int], bool]) -> int | None:
-    """The first of ``count`` rows for which ``accepts(low, high)`` is false wherever it is in.
+    """The first of ``count`` rows that makes ``accepts(low, high)`` false for each range with it.
 
-    Halving costs at most twice the judgement of the whole. None: no row is bad by itself.
+    The search by halves costs at most twice a check of the whole. None: no row is bad by itself.
     """
     low, high = 0, count
     while high - low > 1:
@@ -39,7 +39,7 @@ def first_bad(count: int, accepts: Callable[[int, int], bool]) -> int | None:
 
 
 def reason_for(line: bytes, schema: pa.Schema, misfit_of_field: MisfitOfField) -> str:
-    """Why ``line`` (UTF-8, no line break) was refused."""
+    """Say why ``line`` (UTF-8, no line break) was refused."""
     try:
         event = _loads(line.decode(), object_pairs_hook=_unique)
         if not isinstance(event, dict):
@@ -74,7 +74,7 @@ def _of_event(
 
 
 def _objects(event: Any, kind: pa.DataType, path: str) -> Iterator[tuple[str, list[str]]]:
-    """Every field of ``event``, nested ones too, with the names that the schema knows there."""
+    """Yield the path of each field, nested ones too, with the names that the schema has there."""
     match event, kind:
         case dict(), pa.StructType():
             known = [field.name for field in kind]
@@ -88,7 +88,10 @@ def _objects(event: Any, kind: pa.DataType, path: str) -> Iterator[tuple[str, li
 
 
 def _is_beyond_any_double(value: Any) -> bool:
-    """The parser refuses such a number wherever it stands, so it cannot say in which field."""
+    """Whether no double can hold ``value``.
+
+    The parser refuses such a number in any field, so it cannot name the field.
+    """
     return isinstance(value, _Number) and math.isinf(float(value))
 
 
@@ -97,12 +100,12 @@ def _unexpected(field: pa.Field, event: dict[str, Any]) -> str:
 
 
 def of_not_null(name: str, how: str) -> str:
-    """The sentence about a field that ``is missing`` or ``is null``."""
+    """The sentence about a not-null field that ``is missing`` or ``is null``."""
     return f"field {name!r} {how}, but the stream declares it not null"
 
 
 def unknown(path: str, known: list[str]) -> str:
-    """The sentence about a field that the stream has not."""
+    """The sentence about a field that the stream does not have."""
     near = get_close_matches(path.rpartition(".")[2], known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
     return f"the stream has no field {path[:SHOWN_CHARACTERS_MAX]!r}; {hint}"
@@ -126,7 +129,7 @@ _loads = partial(json.loads, parse_int=_Number, parse_float=_Number)
 
 
 def shown(value: Any) -> str:
-    """A value as a sentence quotes it: cut short, and readable whatever it is."""
+    """Show a value in a sentence: shortened, and readable for any value."""
     written = partial(json.dumps, ensure_ascii=False, default=str)
     text = str(value) if isinstance(value, _Number) else written(value)
     if len(text) > SHOWN_CHARACTERS_MAX:

@@ -1,13 +1,13 @@
-"""The gate: a request is taken whole or not at all, and answered when it is committed (RULES.md#i3,
+"""The gate: take a request whole or not at all, and answer it when it is committed (RULES.md#i3,
 RULES.md#i11).
 
-Group commit: with nothing in flight a request becomes a record at the end of the loop's turn; while
-a record is being written, what arrives is gathered, one record a stream, and goes out when
-the last one in flight is committed, or as soon as the record is full. So an idle gate adds no
-latency and a busy one needs few records. A request never spans two records: it is stored whole, or
-refused as too large.
+Group commit: if no record of its stream is in flight, a request becomes a record at the end of the
+turn of the event loop. While a record is in flight, the gate gathers the stream's requests in one
+group. The group becomes a record when the last one in flight is committed, or when it is full. So
+an idle gate adds no latency, and a busy one needs few records. A request never spans two records:
+it is stored whole, or refused as too large.
 
-Not for HTTP, and not for the journal: it is told of both through Protocols.
+The gate does not know HTTP; it sees the journal only through the Protocol ``Log``.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ class Log(Protocol):
     """The journal as the gate sees it."""
 
     def offer(self, events: Events, payload: bytes) -> Position:
-        """Give the record its position and hand it over. Raises NotActive, Backpressure."""
+        """Give the record a position and append it. Raises NotActive, Backpressure."""
 
     async def committed(self, sequence: int) -> None:
-        """Return when the record is committed. Raises NotActive when this node cannot tell."""
+        """Return when the record is committed. Raises NotActive when this node cannot know."""
 
 
 class Backlog(Protocol):
-    """What is committed and not yet worked off by the queries."""
+    """The work that waits behind the gate: events that the queries have not processed yet."""
 
     def refusal(self) -> Backpressure | None:
-        """What to answer while too much waits, else None."""
+        """The refusal to answer with while too much waits, else None."""
 
 
 class Counters(Protocol):
-    """What the node turns into metrics. Rows are events; seconds run from request to commit."""
+    """Counts for the node's metrics. Rows are events; seconds are from request to commit."""
 
     def accepted(self, stream: str, rows: int, seconds: float) -> None: ...
 
@@ -60,7 +60,7 @@ class Counters(Protocol):
 
 @dataclass(slots=True)
 class Tally:
-    """Counters that only count; for those who export nothing."""
+    """Counters in memory, for a gate whose counts are not exported."""
 
     rows_accepted: int = 0
     rows_duplicate: int = 0
@@ -78,16 +78,16 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """``accepted`` rows of the request are committed, as part of the record at ``position``."""
+    """The proof that ``accepted`` rows of a request are committed in the record at ``position``."""
 
     accepted: int
     position: Position
 
 
 class Gate:
-    """One a node, on the node's event loop. Starts closed.
+    """One per node, on the node's event loop. It starts closed.
 
-    ``wall_clock_us`` gives microseconds since 1970; it only stamps records.
+    ``wall_clock_us`` returns microseconds since 1970, only for the time stamps of records.
     """
 
     def __init__(
@@ -111,9 +111,9 @@ class Gate:
         self._groups: dict[str, Group] = {}
         self._gathering: dict[tuple[str, int], Request] = {}
         self._in_flight: set[asyncio.Task[None]] = set()
-        # Records of each stream that are offered and not committed.
+        # By stream: the number of records in flight, offered and not committed.
         self._written = Counter[str]()
-        # Streams whose requests go into a record at the end of this turn of the loop.
+        # Streams whose requests become a record at the end of this turn of the event loop.
         self._due = set[str]()
         self.room = Room(config.max_pending)
         self.counters: Counters = counters if counters is not None else Tally()
@@ -121,11 +121,14 @@ class Gate:
     # -- the node's side ---------------------------------------------------------------------------
 
     def open(self) -> None:
-        """This node is active: take events."""
+        """Take events from now on, because this node is active."""
         self._closed = None
 
     def close(self, reason: str, active: str | None = None) -> None:
-        """Answer NotActive from now on; what is offered already is answered as its record fares."""
+        """Answer NotActive from now on, also to gathered requests.
+
+        The answer to a request whose record is offered still depends on that record.
+        """
         self._closed = NotActive(reason, active)
         for group in self._groups.values():
             self._drop(group, self._closed)
@@ -133,18 +136,18 @@ class Gate:
         self._gathering.clear()
 
     def replay(self, record: Record) -> None:
-        """Tell both tables of a record that another wrote, or that was found at start."""
+        """Apply to both tables a record that another node wrote, or that was found at start."""
         match record.body:
             case Events() as events:
                 self._remember(record.position, events)
 
     def stand_on(self, producers: pa.Table, offsets: Offsets) -> None:
-        """What the records said of producers and sources that the journal no longer holds."""
+        """Load the producers and sources of the records that the journal no longer has."""
         self._producers.stand_on(producers)
         self.offsets.stand_on(offsets)
 
     def rebuild(self, records: Iterable[Record]) -> None:
-        """Both tables anew, from all records that the journal still holds, in order."""
+        """Rebuild both tables from all records that the journal still has, in order."""
         self._producers.rebuild(())
         self.offsets.clear()
         for record in records:
@@ -157,7 +160,7 @@ class Gate:
         return list(self._decoders)
 
     def decoder(self, stream: str) -> Decoder:
-        """Raises UnknownStream."""
+        """The decoder of a stream. Raises UnknownStream."""
         found = self._decoders.get(stream)
         if found is None:
             known = ", ".join(self._decoders) or "none"
@@ -165,7 +168,7 @@ class Gate:
         return found
 
     def require_open(self) -> None:
-        """Raises NotActive, or Backpressure while the queries are too far behind."""
+        """Raise NotActive while closed, or Backpressure while too much waits behind the gate."""
         if self._closed is not None:
             raise NotActive(str(self._closed), self._closed.active)
         refusal = self._backlog.refusal()
@@ -181,10 +184,10 @@ class Gate:
     ) -> Receipt:
         """Store ``batch``, all of it or nothing, and return when it is committed.
 
-        With a ``submission`` that was stored before, nothing is stored and the answer is that of
-        the original. With a ``pull`` it is stored only behind what the journal has of its source.
-        Raises NotActive, Backpressure, PayloadTooLarge, SequenceConflict, UnknownStream,
-        OffsetMoved.
+        If ``submission`` was stored before, the gate stores nothing and returns the receipt of the
+        original. With a ``pull``, it stores the batch only if the batch follows what the journal
+        has of its source. Raises NotActive, Backpressure, PayloadTooLarge, SequenceConflict,
+        UnknownStream, OffsetMoved.
         """
         self.require_open()
         if self.decoder(stream).schema != batch.schema:
@@ -202,7 +205,10 @@ class Gate:
         return Receipt(batch.num_rows, position)
 
     def _require_next(self, stream: str, pull: Pull) -> None:
-        """Raises OffsetMoved; what waits to be offered is in no table yet."""
+        """Raise OffsetMoved unless ``pull`` follows the journal.
+
+        A gathered batch is in no table yet, so a second one of its source is refused meanwhile.
+        """
         if (stream, pull.source) in self._pulling:
             raise OffsetMoved(f"a batch of source {pull.source} of stream {stream} is under way")
         self.offsets.require_next(stream, pull)
@@ -210,7 +216,7 @@ class Gate:
     # -- retries -----------------------------------------------------------------------------------
 
     def _earlier(self, submission: Submission) -> Awaitable[Receipt] | None:
-        """Where the answer to a retry will come from; None when there was no such request."""
+        """The receipt for a retry, once it is there; None when there was no such request."""
         request = self._gathering.get((submission.producer, submission.sequence))
         if request is not None:
             require_same(submission, request.digest)
@@ -267,7 +273,7 @@ class Gate:
         return size
 
     def _flush(self) -> None:
-        """A stream's requests gather while a record of it is written; another's do not wait."""
+        """Offer the due streams only: other streams have a record in flight and still gather."""
         due, self._due = self._due, set()
         for stream in [one for one in self._groups if one in due]:
             self._offer(stream)
@@ -280,7 +286,7 @@ class Gate:
         events, payload = group.record(self._wall_clock_us())
         try:
             position = self._log.offer(events, payload)
-        except Exception as error:  # whatever it is, those who wait must not wait for ever
+        except Exception as error:  # after any error the callers must not wait for ever
             self._drop(group, error)
             return
         self._remember(position, events)

@@ -1,4 +1,4 @@
-"""Requests that will share one record of the journal, and how they become it."""
+"""Combine requests into one record of the journal."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from ha_engine.receive.offsets import Pull
 from ha_engine.types import Events, Position, Pulled, Submission
 
 RECORD_BYTES_MAX = 4 << 20
-"""Gathering stops here; one request alone may be larger."""
+"""A group takes no further request beyond this size; one request alone may be larger."""
 REQUEST_BYTES_MAX = 32 << 20
-"""Arrow bytes of one request, hence of any record; a message between nodes must hold it."""
+"""Limit of Arrow bytes of one request, and so of any record: a message between nodes must hold it.
+"""
 SUBMISSIONS_MAX = 2_000
-"""Idempotent requests of one record; each costs about 80 bytes of its meta."""
+"""Limit of idempotent requests in one record. Each takes about 80 bytes of the record's meta."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Rows that wait to be stored; ``size`` in bytes, ``stored`` resolves at the commit."""
+    """Rows that wait to be stored. ``size`` is in bytes; ``stored`` resolves at the commit."""
 
     batch: pa.RecordBatch
     size: int
@@ -61,7 +62,8 @@ class Group:
         )
 
     def record(self, received_at_us: int) -> tuple[Events, bytes]:
-        """Requests with a submission come first, so that submissions and rows pair off in order."""
+        """Build the record. Requests with a submission come first, so that the order of submissions
+        gives the rows of each."""
         ordered = sorted(self.requests, key=lambda request: request.submission is None)
         batches = [request.batch for request in ordered]
         batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
@@ -79,4 +81,4 @@ class Group:
         for request in self.requests:
             if not request.stored.done():
                 request.stored.set_exception(error)
-                request.stored.exception()  # a client that left awaits nothing: no complaint then
+                request.stored.exception()  # so asyncio logs nothing if the client has left

@@ -1,6 +1,6 @@
 """Events over HTTP: the routes that the node's API mounts, and the answer to every refusal.
 
-The endpoint for events is a bare ASGI callable: at thousands of requests a second a Request and a
+The endpoint for events is a bare ASGI callable. At thousands of requests a second, a Request and a
 Response object each cost as much as the parsing of a small body. Every answer is a JSON object.
 """
 
@@ -60,7 +60,7 @@ def routes(
 
 
 class EventsEndpoint:
-    """An ASGI application for one path; needs ``path_params`` in its scope."""
+    """An ASGI application for one path. It needs ``path_params`` in its scope."""
 
     def __init__(self, intake: Intake, body_within_seconds: float) -> None:
         self._intake, self._within = intake, body_within_seconds
@@ -95,7 +95,7 @@ class EventsEndpoint:
 
 
 async def _show_stream(intake: Intake, request: Request) -> JSONResponse:
-    """Name and columns; types as Arrow names them."""
+    """Answer with a stream's name and columns; types have Arrow's names."""
     name = request.path_params["stream"]
     try:
         columns = intake.columns(name)

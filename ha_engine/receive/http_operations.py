@@ -1,4 +1,4 @@
-"""What the routes of the receive stage take and answer, as GET /openapi.json tells it."""
+"""The requests and answers of the receive stage's routes, for GET /openapi.json."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ha_engine.web.route import Answer, Operation, Parameter, Refusal, described
 
 @described
 class PositionBody(TypedDict):
-    """Where a record stands in the journal."""
+    """The position of a record in the journal."""
 
     epoch: int
     sequence: int
@@ -23,11 +23,11 @@ class PositionBody(TypedDict):
 
 @described
 class Acknowledged(TypedDict):
-    """The events are on every node that is in sync."""
+    """The events are durable on every node that is in sync."""
 
     accepted: int
     position: PositionBody
-    """Of their record; of a request that is repeated, where it was stored first."""
+    """Position of the record. For a repeated request, the record that stored it first."""
 
 
 @described
@@ -35,21 +35,21 @@ class InvalidBody(Refusal):
     """The events do not fit the stream; nothing of the request is stored."""
 
     row: int | None
-    """First wrong one, counted from 0; null where no row is to blame."""
+    """The first wrong row, counted from 0; null if no single row is wrong."""
     reason: str
 
 
 @described
 class ConflictBody(Refusal):
-    """The sequence cannot be answered."""
+    """The sequence cannot be accepted."""
 
     conflict: str
-    """'payload': used for another payload. 'forgotten': too old to be remembered."""
+    """'payload': the sequence was used for another payload. 'forgotten': it is too old."""
 
 
 @described
 class FullBody(Refusal):
-    """The node takes no more for now."""
+    """The node takes no more events for now."""
 
     retry_after_seconds: float
 
@@ -68,7 +68,7 @@ class ColumnBody(TypedDict):
 
     name: str
     type: str
-    """As Arrow names it."""
+    """Arrow's name of the type."""
     nullable: bool
 
 

@@ -1,8 +1,8 @@
-"""Events over gRPC: the Ingest service, and the server that it listens with.
+"""Events over gRPC: the Ingest service, and its server.
 
-The only file of the stage that knows gRPC; what it does with a request is in ``intake``. Requests
-of one stream are unpacked one after the other, so that they are stored in the order in which they
-came, and wait for their commits together.
+No other file of the stage knows gRPC; ``intake`` handles the requests. The service unpacks the
+requests of one gRPC stream one after the other, so that they are stored in the order in which they
+arrived. They wait for their commits together.
 """
 
 from __future__ import annotations
@@ -43,9 +43,11 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 KEEPALIVE_SECONDS = 20
-"""An idle connection is asked whether its producer is there; a firewall sees that it lives."""
+"""Interval of pings on an idle connection. They find a dead producer, and a firewall sees traffic.
+"""
 PINGS_EVERY_SECONDS_MIN = 1
-"""Producers may ask as often; gRPC would hang up on them at less than five minutes."""
+"""Producers may ping as often as this. By default gRPC ends connections that ping more often than
+every five minutes."""
 GRACE_SECONDS = 0.2
 
 _REASONS: dict[type[Rejected], pb.EventsRefused.Reason.ValueType] = {
@@ -60,11 +62,11 @@ _REASONS: dict[type[Rejected], pb.EventsRefused.Reason.ValueType] = {
 }
 
 AddressOf = Callable[[str], str]
-"""Where the node with this URL listens to producers over gRPC; empty when that is not known."""
+"""Returns the gRPC address for producers of the node with this URL; empty when unknown."""
 
 
 class IngestService(rpc.IngestServicer):
-    """On the node's event loop."""
+    """The service, on the node's event loop."""
 
     def __init__(self, intake: Intake, in_flight_max: int, address_of: AddressOf) -> None:
         self._intake, self._in_flight_max = intake, in_flight_max
@@ -122,7 +124,7 @@ class IngestService(rpc.IngestServicer):
 
 
 class _Talk:
-    """One stream: no more requests are read than there is room to answer."""
+    """One gRPC stream. It reads at most ``in_flight_max`` requests beyond the answered ones."""
 
     def __init__(self, requests: Requests, context: Context, in_flight_max: int) -> None:
         self._requests, self._context = requests, context
@@ -142,7 +144,7 @@ class _Talk:
 
 
 class _Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Ends a call of who may not send events before anything of it is read."""
+    """Ends the call of a client that may not send events, before any of its requests is read."""
 
     def __init__(self, access: Access) -> None:
         self.access = access
@@ -155,7 +157,7 @@ class _Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
 
 def _refusing(handler: Any, denied: Denied) -> Any:
-    """A handler of the same kind that does nothing."""
+    """Make a handler of the same kind that refuses every call."""
     codes = grpc.StatusCode
     code = codes.PERMISSION_DENIED if denied.known else codes.UNAUTHENTICATED
 
@@ -168,7 +170,7 @@ def _refusing(handler: Any, denied: Denied) -> Any:
 
 
 class IngestServer:
-    """One a node process."""
+    """The gRPC server for producers; one per node process."""
 
     def __init__(
         self, intake: Intake, config: IngestConfig, access: Access, address_of: AddressOf
@@ -182,13 +184,14 @@ class IngestServer:
         service = IngestService(intake, config.max_in_flight, address_of)
         rpc.add_IngestServicer_to_server(service, self._server)
         self.address = ""
-        """Where producers reach it; empty while they do not."""
+        """The address for producers; empty while the server does not listen."""
         self.port = 0
 
     async def start(self) -> None:
-        """Listen. Raises AddressInUse, unless nobody asked for the address.
+        """Listen. Raises AddressInUse if the configured address is taken.
 
-        A second node of the host, which has only its other addresses set, is to start too.
+        If only the default address is taken, log a warning: a second node on one host must start
+        even if its config does not set ``ingest.listen``.
         """
         listen = self._config.listen or DEFAULT_LISTEN
         try:
@@ -208,27 +211,28 @@ class IngestServer:
         self.address = self._config.advertise or listen
 
     def _add_port(self, listen: str) -> int:
-        """Raises RuntimeError where the address is taken, ConfigError."""
+        """Bind the address. Raises RuntimeError when it is taken, ConfigError."""
         credentials = _credentials(self._config.tls)
         if credentials is None:
             return self._server.add_insecure_port(listen)
         return self._server.add_secure_port(listen, credentials)
 
     def look_at_certificate(self) -> None:
-        """Raises ConfigError where a connection would not get the one that its file holds now."""
+        """Raise ConfigError if new connections could not use the certificate that is now in the
+        file."""
         readable_pair(self._config.tls, "ingest.tls")
 
     def let_in(self, access: Access) -> None:
-        """From now on; streams that are open go on."""
+        """Use ``access`` from now on. Open streams continue."""
         self._guard.access = access
 
     async def stop(self) -> None:
-        """What is being answered has a moment to be."""
+        """Stop, after GRACE_SECONDS for requests in flight."""
         await self._server.stop(GRACE_SECONDS)
 
 
 def _credentials(tls: ServerTls) -> grpc.ServerCredentials | None:
-    """None for plain text. Raises ConfigError."""
+    """The server's credentials; None for plain text. Raises ConfigError."""
 
     def read() -> grpc.ServerCertificateConfiguration:
         certificate, key = (file.read_bytes() for file in readable_pair(tls, "ingest.tls") or ())
@@ -239,7 +243,8 @@ def _credentials(tls: ServerTls) -> grpc.ServerCredentials | None:
 
 def _options(body_max: int) -> list[tuple[str, int]]:
     return [
-        # A message above it ends its stream, so what is only too large for us must fit (413).
+        # gRPC ends the stream of a larger message. A body that is only above our own limit must
+        # fit, so that we can refuse it alone (413).
         ("grpc.max_receive_message_length", 2 * body_max + (64 << 10)),
         ("grpc.keepalive_time_ms", KEEPALIVE_SECONDS * 1000),
         ("grpc.keepalive_timeout_ms", KEEPALIVE_SECONDS * 1000),

@@ -1,7 +1,7 @@
-"""From the bytes of a request to what the gate takes: the same for HTTP and gRPC.
+"""Turn the bytes of a request into the gate's input, for HTTP and gRPC alike.
 
-Who sends, how much may wait, what the bytes say and how a refusal is counted are decided here and
-in what this calls; ``http`` and ``ingest`` only know their protocols.
+This module and its callees check the producer's identity, limit the waiting bytes, decode the body
+and count refusals. ``http`` and ``ingest`` handle only their protocols.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Identity = tuple[str, int]
 
 
 class DecodedRequest(NamedTuple):
-    """What ``Gate.submit`` is called with."""
+    """The arguments of ``Gate.submit``."""
 
     stream: str
     batch: pa.RecordBatch
@@ -41,7 +41,7 @@ class DecodedRequest(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column of a stream; ``type`` as Arrow names it."""
+    """A column of a stream; ``type`` is Arrow's name."""
 
     name: str
     type: str
@@ -49,8 +49,8 @@ class Column(NamedTuple):
 
 
 class Intake:
-    """One a node, on its event loop. ``body_max`` in bytes bounds the body of one request,
-    ``rows_max`` its events."""
+    """One per node, on its event loop. For one request ``body_max`` limits the bytes of the body,
+    and ``rows_max`` the events."""
 
     def __init__(self, gate: Gate, body_max: int) -> None:
         self._gate, self.body_max, self.rows_max = gate, body_max, gate.rows_max
@@ -60,43 +60,46 @@ class Intake:
         }
 
     def require_stream(self, stream: str) -> None:
-        """Raises UnknownStream."""
+        """Raise UnknownStream unless the application has the stream."""
         self._gate.decoder(stream)
 
     def require_open(self) -> None:
-        """Before a body is read. Raises NotActive, Backpressure."""
+        """Check before a body is read that the gate is open. Raises NotActive, Backpressure."""
         self._gate.require_open()
 
     def body(self) -> Body:
-        """Holds the bytes of one request."""
+        """Reserve room for the body of one request."""
         return Body(self._gate.room, self.body_max)
 
     async def unpack(
         self, stream: str, raw: bytes, form: Format, identity: Identity | None
     ) -> DecodedRequest:
-        """Raises InvalidEvents, PayloadTooLarge."""
+        """Decode a body. Raises InvalidEvents, PayloadTooLarge."""
         batch = await self._decoders[stream].decode(raw, form)
         return DecodedRequest(stream, batch, _submission(identity, stream, raw, batch.num_rows))
 
     def sift(self, stream: str, batch: SourceBatch) -> Sifted:
-        """The rows of a source; from any thread. Raises InvalidEvents, PayloadTooLarge."""
+        """Separate events from bad rows of a source; call it from any thread.
+
+        Raises InvalidEvents, PayloadTooLarge.
+        """
         return sift(self._gate.decoder(stream), batch)
 
     def pulled(self, stream: str, source: str) -> SourceOffset:
-        """What the journal has of a source."""
+        """How far the journal has a source."""
         return self._gate.offsets.find(stream, source)
 
     async def store(self, parcel: DecodedRequest) -> Receipt:
-        """Return when it is committed. Raises what ``Gate.submit`` raises."""
+        """Store the request and return when it is committed. Raises what ``Gate.submit`` raises."""
         return await self._gate.submit(*parcel)
 
     def columns(self, stream: str) -> list[Column]:
-        """Raises UnknownStream."""
+        """The columns of a stream. Raises UnknownStream."""
         schema = self._gate.decoder(stream).schema
         return [Column(field.name, str(field.type), field.nullable) for field in schema]
 
     def count(self, stream: str, refusal: Rejected) -> None:
-        """Names that clients make up must not become names of metrics."""
+        """Count a refusal. A stream name that a client invents must not become a metric's label."""
         known = stream if stream in self._decoders else ""
         self._gate.counters.rejected(known, type(refusal).__name__)
 
@@ -104,7 +107,10 @@ class Intake:
 def identity_of(
     producer: str | None, sequence: int | None, names: tuple[str, str]
 ) -> Identity | None:
-    """None when both are missing. ``names`` are what clients call them. Raises InvalidEvents."""
+    """Check a request's identity; None when both parts are missing.
+
+    ``names`` are the names of the two parts in the client's protocol. Raises InvalidEvents.
+    """
     if producer is None and sequence is None:
         return None
     if producer is None or sequence is None:

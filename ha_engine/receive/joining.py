@@ -1,7 +1,7 @@
-"""Small bodies of JSON that arrive in one turn of the event loop are parsed in one go.
+"""Parse small JSON bodies that arrive in one turn of the event loop in one call.
 
-A busy gate needs it: a call of the parser costs 0.1 ms before it has read a byte. Bigger bodies
-go to a thread each; the parser lets go of the interpreter lock.
+A busy gate needs this, because a call of the parser costs 0.1 ms before it reads a byte. A thread
+parses each bigger body; the parser releases the interpreter lock.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import pyarrow as pa
 from ha_engine.receive.decode import Decoder, Format, Lines
 
 SMALL_BYTES = 32 << 10
-"""Up to here the way to a thread and back costs more than the parse."""
+"""For a body of at most this size, a switch to a thread and back costs more than the parse."""
 TOGETHER_BYTES = 256 << 10
-"""No more is parsed on the loop at once (about 1.5 ms)."""
+"""The event loop parses at most this much at once (about 1.5 ms)."""
 
 _Waiting = tuple[Lines, "asyncio.Future[pa.RecordBatch]"]
 
 
 class BatchingDecoder:
-    """One a stream, on the event loop; ``threads`` takes what is too big for the loop."""
+    """One per stream, on the event loop. ``threads`` parse bodies that are too big for the loop."""
 
     def __init__(self, decoder: Decoder, threads: Executor) -> None:
         self._decoder, self._threads = decoder, threads
@@ -31,7 +31,7 @@ class BatchingDecoder:
         self._bytes = 0
 
     async def decode(self, body: bytes, form: Format) -> pa.RecordBatch:
-        """As Decoder.decode, with the same errors."""
+        """Decode like ``Decoder.decode``, with the same errors."""
         loop = asyncio.get_running_loop()
         if len(body) > SMALL_BYTES:
             return await loop.run_in_executor(self._threads, self._decoder.decode, body, form)
@@ -59,7 +59,7 @@ class BatchingDecoder:
                     future.set_result(outcome)
 
     def _outcomes(self, waiting: list[_Waiting]) -> Sequence[pa.RecordBatch | Exception]:
-        """Whatever goes wrong belongs to the request that brought it, not to its neighbours."""
+        """Parse together; after an error parse each request alone, so that only a bad one fails."""
         batches = None
         if len(waiting) > 1:
             batches = self._decoder.parse_together([lines for lines, _ in waiting])

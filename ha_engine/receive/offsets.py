@@ -1,7 +1,7 @@
-"""How far each source was read, as the journal says: what the next active goes on from.
+"""How far the journal has each source: the next active continues there.
 
-A pure function of the journal's prefix, as the producer table is: an offset comes with the rows
-that it stands behind, in one record, so neither can be there without the other.
+Like the producer table, this is a pure function of the journal's prefix. One record has both the
+rows and the offset after them, so neither can exist without the other.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ha_engine.errors import OffsetMoved
 from ha_engine.types import Events
 
 Offsets = Sequence[tuple[str, str, str, int, int, int]]
-"""Of an ``OffsetTable``: stream, source, offset, rows, rejected, batches."""
+"""Rows of an ``OffsetTable``: stream, source, offset, rows, rejected, batches."""
 
 SourceKey = tuple[str, str]
 """Stream, and source of that stream."""
@@ -21,8 +21,11 @@ SourceKey = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class SourceOffset:
-    """``offset`` is the source's own text; None before its first batch. The others are totals of
-    all that the journal ever had of the source."""
+    """How far the journal has one source.
+
+    ``offset`` is the source's own text; None before its first batch. The other fields are totals
+    over everything that the journal ever had of the source.
+    """
 
     offset: str | None = None
     rows: int = 0
@@ -32,7 +35,7 @@ class SourceOffset:
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """A batch of ``source`` that was read behind ``after``, and where the source goes on."""
+    """A batch of ``source`` that was read after offset ``after``; ``offset`` is its end."""
 
     source: str
     after: str | None
@@ -41,12 +44,12 @@ class Pull:
 
     @property
     def size(self) -> int:
-        """Of its offset in a record's meta at most, in bytes: a character may be written as six."""
+        """The most bytes that its offset takes in a record's meta: six for each character."""
         return 6 * len(self.offset)
 
 
 class OffsetTable:
-    """One entry for each source that the journal ever had a batch of."""
+    """The offsets of every source that the journal ever had a batch of."""
 
     def __init__(self) -> None:
         self._offsets: dict[SourceKey, SourceOffset] = {}
@@ -55,7 +58,7 @@ class OffsetTable:
         return self._offsets.get((stream, source), SourceOffset())
 
     def apply(self, events: Events) -> None:
-        """Take in the next events record of the journal, committed or not yet."""
+        """Apply the next events record of the journal, committed or not yet."""
         for one in events.pulled:
             before = self.find(events.stream, one.source)
             self._offsets[events.stream, one.source] = SourceOffset(
@@ -66,7 +69,7 @@ class OffsetTable:
             )
 
     def require_next(self, stream: str, pull: Pull) -> None:
-        """Raises OffsetMoved unless ``pull`` was read where the journal ends."""
+        """Raise OffsetMoved unless ``pull`` was read after the last batch in the journal."""
         known = self.find(stream, pull.source).offset
         if known != pull.after:
             raise OffsetMoved(
@@ -75,7 +78,7 @@ class OffsetTable:
             )
 
     def clear(self) -> None:
-        """As of an empty journal."""
+        """Return to the state of an empty journal."""
         self._offsets.clear()
 
     def to_rows(self) -> Offsets:
@@ -85,7 +88,7 @@ class OffsetTable:
         ]
 
     def stand_on(self, rows: Offsets) -> None:
-        """Take in what ``to_rows`` gave, in place of all the records before."""
+        """Load what ``to_rows`` returned, in place of all earlier records."""
         self._offsets = {
             (stream, source): SourceOffset(offset, *totals)
             for stream, source, offset, *totals in rows

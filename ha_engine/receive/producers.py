@@ -1,8 +1,9 @@
-"""What was stored for which producer: the memory that makes a retry harmless (RULES.md#i11,
+"""Remember the stored requests of each producer, so that a retry is harmless (RULES.md#i11,
 RULES.md#r27).
 
-A pure function of the journal's prefix: the same records in the same order give the same table on
-every node, evictions included. No clock, no order of dicts that anything but the records decides.
+The table is a pure function of the journal's prefix: the same records in the same order give the
+same table on every node, evictions included. So it uses no clock, and only the records decide the
+order of its dicts.
 """
 
 from __future__ import annotations
@@ -29,22 +30,22 @@ PRODUCERS_SCHEMA = pa.schema(
         pa.field("rows", pa.int64(), nullable=False),
     ]
 )
-"""Of a table of producers on disk; ``position`` is the sequence of the journal's record."""
+"""Schema of the producer table on disk; ``position`` is the sequence of the journal's record."""
 
 
 def digest_of(stream: str, body: bytes) -> str:
-    """The hex digest that tells a retry from another payload under the same sequence."""
+    """The hex digest that distinguishes a retry from another payload under the same sequence."""
     return hashlib.blake2b(body, digest_size=DIGEST_BYTES, person=_person(stream)).hexdigest()
 
 
 def _person(stream: str) -> bytes:
-    """Sixteen bytes that stand for the stream: the same body for another stream is no retry."""
+    """Sixteen bytes that identify the stream: the same body for another stream is no retry."""
     return hashlib.blake2b(stream.encode(), digest_size=hashlib.blake2b.PERSON_SIZE).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One request as the journal holds it: ``rows`` of the record at ``position``."""
+    """One request in the journal: ``rows`` rows of the record at ``position``."""
 
     position: Position
     digest: str
@@ -53,7 +54,10 @@ class Stored:
 
 @dataclass(slots=True)
 class _Producer:
-    """``forgotten_through``: every sequence up to here that is not kept may have been stored."""
+    """The remembered requests of a producer.
+
+    A sequence up to ``forgotten_through`` that is not in ``kept`` may have been stored.
+    """
 
     kept: dict[int, Stored] = field(default_factory=dict)
     forgotten_through: int = -1
@@ -62,9 +66,9 @@ class _Producer:
 class ProducerTable:
     """The last ``dedup_window`` sequences of the ``max_producers`` most recent producers.
 
-    Of a producer the highest sequences are kept; of producers those whose last request is the most
-    recent in the journal. A producer that was evicted is unknown: its old retries are stored
-    again, so ``max_producers`` must exceed the number of producers that are alive.
+    For each producer the table keeps the highest sequences. It keeps the producers whose last
+    request is the most recent in the journal. An evicted producer is unknown, so its old retries
+    are stored again: ``max_producers`` must exceed the number of live producers.
     """
 
     def __init__(self, max_producers: int, dedup_window: int) -> None:
@@ -76,7 +80,7 @@ class ProducerTable:
         return len(self._producers)
 
     def apply(self, position: Position, events: Events) -> None:
-        """Take in the next events record of the journal, committed or not yet."""
+        """Apply the next events record of the journal, committed or not yet."""
         for submission in events.submissions:
             stored = Stored(position, submission.digest, submission.rows)
             self._remember(submission.producer, submission.sequence, stored)
@@ -84,9 +88,8 @@ class ProducerTable:
     def find(self, submission: Submission) -> Stored | None:
         """The earlier request that ``submission`` repeats; None when it was certainly not stored.
 
-        Raises SequenceConflict when its sequence was used for another payload, and
-        SequenceForgotten when the sequence is too old to tell, or so old that it could not be
-        remembered.
+        Raises SequenceConflict when its sequence was used for another payload. Raises
+        SequenceForgotten when the sequence is too old to know, or too old to be remembered.
         """
         producer = self._producers.get(submission.producer)
         if producer is None:
@@ -104,13 +107,13 @@ class ProducerTable:
         return None
 
     def rebuild(self, records: Iterable[tuple[Position, Events]]) -> None:
-        """Forget all and replay: the table after the journal was truncated or opened."""
+        """Forget everything and replay, after the journal was truncated or opened."""
         self._producers.clear()
         for position, events in records:
             self.apply(position, events)
 
     def to_table(self) -> pa.Table:
-        """One row for each request that is kept, of ``PRODUCERS_SCHEMA``; oldest producer first."""
+        """One row of ``PRODUCERS_SCHEMA`` for each kept request; the oldest producer first."""
         rows = [
             (name, producer.forgotten_through, sequence, *_columns(stored))
             for name, producer in self._producers.items()
@@ -120,7 +123,7 @@ class ProducerTable:
         return pa.table(list(map(list, columns)), schema=PRODUCERS_SCHEMA)
 
     def stand_on(self, table: pa.Table) -> None:
-        """Take in what ``to_table`` gave, in place of all the records before."""
+        """Load what ``to_table`` returned, in place of all earlier records."""
         self._producers.clear()
         for row in table.to_pylist():
             producer = self._producers.setdefault(row["producer"], _Producer())
@@ -140,7 +143,7 @@ class ProducerTable:
             self._producers.popitem(last=False)
 
     def _floor(self, producer: _Producer) -> int:
-        """What lies at or below was forgotten, or would be at once."""
+        """The sequence at or below which a request is forgotten, or would be at once."""
         full = len(producer.kept) >= self._sequences_kept
         return max(producer.forgotten_through, min(producer.kept) if full else -1)
 
@@ -151,7 +154,7 @@ def _columns(stored: Stored) -> tuple[int, int, str, int]:
 
 
 def require_same(submission: Submission, digest: str) -> None:
-    """Raises SequenceConflict unless the payload is the one that was stored under the sequence."""
+    """Raise SequenceConflict unless the payload equals the one stored under the sequence."""
     if submission.digest != digest:
         raise SequenceConflict(
             f"sequence {submission.sequence} of producer {submission.producer} was used for "

@@ -1,21 +1,21 @@
-"""A bound on the bytes that wait in the receive stage: bodies being read and rows not committed."""
+"""Limit the bytes that wait in the receive stage: bodies being read, and rows not committed."""
 
 from __future__ import annotations
 
 from ha_engine.errors import Backpressure
 
 RETRY_AFTER_SECONDS = 0.2
-"""The bytes of this stage wait for one fsync and one round trip, not for a query."""
+"""Short, because the bytes of this stage wait for one fsync and one round trip, not for a query."""
 
 
 class Room:
-    """``taken`` bytes of ``size``. For one event loop; nothing here waits."""
+    """A budget of ``size`` bytes, ``taken`` of them in use. For one event loop; it never waits."""
 
     def __init__(self, size: int) -> None:
         self.size, self.taken = size, 0
 
     def take(self, length: int) -> None:
-        """Raises Backpressure, having taken nothing, when ``length`` bytes do not fit."""
+        """Take ``length`` bytes. If they do not fit, take nothing and raise Backpressure."""
         if self.taken + length > self.size:
             raise Backpressure(
                 f"{self.taken} bytes of events wait to be committed already; send again later",

@@ -1,16 +1,16 @@
 """Snapshots in the database: taken while the node runs, and restored.
 
-service       the order of it all: capture, store, show, trim
-capture       the files of a snapshot, taken from under a running Spark
-base_builder  what the records up to a position have said
-base_file     the file beside the journal that holds it
-files         the files of a revision as chunks: up to the database, and back
-chunks        a file as pieces that are named by their content
+service       all steps in order: capture, store, show, trim
+capture       links the files of a snapshot while Spark runs
+base_builder  builds a base from the records up to a position
+base_file     the base as a file beside the journal
+files         uploads the files of a revision as chunks, and downloads them
+chunks        cuts a file into pieces that are named by their content
 manifest      which files a revision has, and what they are a snapshot of
-pinning       a revision that somebody reads is not forgotten meanwhile
-verification  chunks and manifests that are what they should be
-restore       a revision takes the place of journal, outbox and checkpoints
-restored      what the newest restore brought
+pinning       keeps a revision from being forgotten while it is read
+verification  checks the chunks and the manifest of a revision
+restore       replaces journal, outbox and checkpoints by a revision
+restored      notes which revision the node's data began from
 
-The revisions themselves are kept by ``postgres.snapshot_store``.
+``postgres.snapshot_store`` stores the revisions.
 """

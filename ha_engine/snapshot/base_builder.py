@@ -1,4 +1,4 @@
-"""What the records up to a position have said: the base, and the journal behind it, read again."""
+"""Builds the base for a position, from the old base and the journal's records after it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from ha_engine.types import Base, Cut, Events, Mark, Record
 
 @dataclass(frozen=True, slots=True)
 class BaseBuilder:
-    """Every call blocks. ``path`` is that of the base, which need not be there.
+    """Every call blocks. ``path`` is that of the base file, which need not exist.
 
-    ``deployment`` and ``producers`` make empty ones, as this node's config has them.
+    ``deployment`` and ``producers`` create an empty deployment and an empty producer table, by
+    this node's config.
     """
 
     path: Path
@@ -28,17 +29,18 @@ class BaseBuilder:
     producers: Callable[[], ProducerTable]
 
     def through(self, sequence: int) -> bytes:
-        """The base that stands for the records up to ``sequence``, as a file has it."""
+        """The content of the base file that replaces the records up to ``sequence``."""
         return base_file.encode(self._fold(sequence))
 
     def at(self, cut: Cut) -> bytes:
-        """The same, with the marks that end there though they are written later (RULES.md#r28)."""
+        """The same at the cut of a snapshot, with the marks that end there though their records
+        come later (RULES.md#r28)."""
         standing = self._fold(cut.position.sequence)
         base = _with_marks(standing.base, cut, self._marks_behind(cut))
         return base_file.encode(standing._replace(base=base))
 
     def _marks_behind(self, cut: Cut) -> list[Mark]:
-        """Those up to the ones that the cut stands on, though their records are behind it."""
+        """The marks up to the cut's batches whose records come after the cut."""
         numbers, found = dict(cut.batches), list[Mark]()
         for record in self._records(cut.position.sequence + 1, self.journal.last.sequence):
             mark = record.body

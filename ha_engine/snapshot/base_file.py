@@ -1,8 +1,7 @@
-"""The file that stands for the records which were trimmed: what they said, of which producers, and
-how far each source was read.
+"""The file that replaces trimmed records: their base, the producer table and the source offsets.
 
-A digest and an Arrow IPC file, replaced as a whole: its rows are the producer table, its metadata
-the base and the offsets.
+It is a digest followed by an Arrow IPC file, and is replaced as a whole. The rows are the producer
+table; the metadata are the base and the offsets.
 """
 
 from __future__ import annotations
@@ -22,17 +21,20 @@ from ha_engine.system.fsync import fsync_directory
 from ha_engine.types import Base, Mark, Position, QueryBase, QueryVersion
 
 NAME = "base.arrow"
-"""In the directory of the journal, since it goes where that goes."""
+"""The file is in the journal's directory, since both move together."""
 VERSION, VERSION_WITH_OFFSETS = 1, 2
-"""An engine that knows no offsets must not go on from a file that has some: it would read all of
-the source again."""
+"""An engine that knows no offsets must refuse a file with offsets: it would read all of the source
+again."""
 DIGEST_BYTES = 32
 _KEY = b"ha_engine.base"
 
 
 class Standing(NamedTuple):
-    """``producers`` is of PRODUCERS_SCHEMA; ``offsets`` have a stream, a source, its offset, and
-    how many rows, rejected rows and batches it gave."""
+    """The content of the file.
+
+    ``producers`` has PRODUCERS_SCHEMA. Each of ``offsets`` is a stream, a source, its offset, and
+    how many rows, rejected rows and batches the source gave.
+    """
 
     base: Base
     producers: pa.Table
@@ -53,7 +55,7 @@ def encode(standing: Standing) -> bytes:
 
 
 def decode(encoded: bytes) -> Standing:
-    """Raises ValueError when it is none, or of another version (RULES.md#r32)."""
+    """Decode the file. Raises ValueError if it is none, or of another version (RULES.md#r32)."""
     content = encoded[DIGEST_BYTES:]
     if encoded[:DIGEST_BYTES] != _digest(content):
         raise ValueError("it is not what its digest says")
@@ -74,7 +76,7 @@ def _digest(content: bytes) -> bytes:
 
 
 def store(path: Path, encoded: bytes) -> None:
-    """Durable when it returns; a crash leaves the old file or the new one. Raises OSError."""
+    """Replace the file durably; a crash leaves the old file or the new one. Raises OSError."""
     fresh = path.with_suffix(".new")
     with fresh.open("wb") as file:
         file.write(encoded)
@@ -85,7 +87,7 @@ def store(path: Path, encoded: bytes) -> None:
 
 
 def load(path: Path) -> Standing | None:
-    """None where nothing was ever trimmed. Raises JournalDamaged."""
+    """Load the file; None if nothing was ever trimmed. Raises JournalDamaged."""
     try:
         return decode(path.read_bytes())
     except FileNotFoundError:

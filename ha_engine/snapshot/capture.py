@@ -1,6 +1,6 @@
-"""The files of a snapshot: linked aside while Spark goes on, so that they stay meanwhile.
+"""Links the files of a snapshot into another directory, so that they stay while Spark runs.
 
-The names are those that the files have in a node's data directory when it is restored.
+Each file has the name that it gets in a node's data directory when it is restored.
 """
 
 from __future__ import annotations
@@ -21,19 +21,22 @@ from ha_engine.types import Cut
 
 _ATTEMPTS, _PAUSE_SECONDS = 5, 0.2
 STAGED = ".snapshot"
-"""Beside what is linked, so that it lies on the same file system."""
+"""A directory beside the linked files, so that it is on the same file system."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """``checkpoints`` is the root of Spark's, ``home`` the node's data directory."""
+    """``checkpoints`` is the root of Spark's checkpoints, ``home`` the node's data directory."""
 
     checkpoints: Path
     home: Path
     outbox: Outbox
 
     def files(self, cut: Cut, names: Names) -> dict[str, Path]:
-        """By name; they stay until ``clear``. Raises CheckpointIncomplete, OSError."""
+        """Link the files and return them by name; they stay until ``clear``.
+
+        Raises CheckpointIncomplete, OSError.
+        """
         self.clear()
         found: dict[str, Path] = {}
         for query, number in cut.batches:
@@ -43,7 +46,7 @@ class Capture:
         return found
 
     def add(self, name: str, content: bytes) -> Path:
-        """A file that is made for the snapshot alone. Raises OSError."""
+        """Write a file that only the snapshot needs. Raises OSError."""
         path = self._staged_here / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
@@ -62,7 +65,7 @@ class Capture:
         return self.home / STAGED
 
     def _link_checkpoint(self, query: str, number: int, names: Names) -> None:
-        """Spark tidies up now and then, so a file may go before it is linked; others replace it."""
+        """Link a query's checkpoint. Retry if Spark replaces a file before it is linked."""
         checkpoint, target = self.checkpoints / query, self._staged_checkpoints / query
 
         def link() -> None:
@@ -78,9 +81,11 @@ class Capture:
         )(link)
 
     def _link_outbox(self, query: str, number: int) -> dict[str, Path]:
-        """The batches up to ``number`` that some sink may lack; no sink lacks one that goes now.
+        """Link the batches up to ``number`` that some sink may lack.
 
-        Beside them it says which had left before, or who restores would wait for these.
+        A batch that the outbox deletes meanwhile is published, so no sink lacks it. The ``.left``
+        file names the last batch that had left the outbox. Without it a restored node would wait
+        for that batch.
         """
         found, left = dict[str, Path](), number
         for batch in range(number, self.outbox.floor(query), -1):
@@ -101,7 +106,7 @@ class Capture:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """Which files of a checkpoint have been stored before, by the path below it."""
+    """The files of a checkpoint that were stored before, by their path below it."""
 
     checkpoint: Path
     names: Names

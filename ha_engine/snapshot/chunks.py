@@ -1,7 +1,7 @@
-"""A file as chunks: pieces of one size, named by their content, compressed for the database.
+"""Cuts a file into chunks: pieces of one size, named by their content and compressed.
 
-Files of a checkpoint are written once and never changed, so equal pieces lie at equal places, and
-cutting where the content says so would find nothing more.
+Files of a checkpoint are written once and never changed. Equal pieces are therefore at equal
+offsets, and cutting by content would find no more of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def digest_of(content: bytes) -> bytes:
 
 
 def cut(path: Path) -> Iterator[bytes]:
-    """The file's pieces in order; none of an empty file. Raises OSError."""
+    """The file's pieces in order; an empty file has none. Raises OSError."""
     with path.open("rb") as file:
         while content := file.read(CHUNK_BYTES):
             yield content
@@ -37,7 +37,7 @@ def pack(content: bytes) -> Chunk:
 
 def unpack(chunk: Chunk) -> bytes:
     """The content. Raises ChunkDamaged when it is not what the digest names (RULES.md#i10)."""
-    if not 0 < chunk.size <= CHUNK_BYTES:  # the codec takes so much memory before it looks
+    if not 0 < chunk.size <= CHUNK_BYTES:  # the codec allocates this much before it decompresses
         raise ChunkDamaged(chunk.digest, f"no chunk has {chunk.size} bytes")
     try:
         content: bytes = _CODEC.decompress(chunk.stored, chunk.size, asbytes=True)

@@ -1,7 +1,7 @@
-"""Files into chunks and back, a few chunks in memory at a time.
+"""Uploads files as chunks and downloads them, with a few chunks in memory at a time.
 
-A file is read once to name its chunks, and once more if the store lacks one. What has been named is
-remembered by the file's inode, since a file of a snapshot is never changed.
+A file is read once to name its chunks, and once more if the store lacks one. ``Names`` remembers
+the chunks by the file's inode, since a file of a snapshot is never changed.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ CHUNKS_TOGETHER = 8
 REFERRED_TOGETHER = 512
 
 Progress = Callable[[int], None]
-"""Told of so many bytes that are done."""
+"""Called with the number of bytes that are done since the last call."""
 
 
 class ChunkWriter(Protocol):
-    """What ``upload`` asks of the store; see postgres.snapshot_store."""
+    """The part of the store that ``upload`` uses; see postgres.snapshot_store."""
 
     def refer(self, draft: int, digests: Iterable[bytes]) -> set[bytes]: ...
     def collect(self) -> int: ...
@@ -38,7 +38,7 @@ class ChunkWriter(Protocol):
 
 
 class ChunkReader(Protocol):
-    """What ``download`` asks of the store."""
+    """The part of the store that ``download`` uses."""
 
     def chunks(self, digests: Sequence[bytes]) -> Mapping[bytes, Chunk]: ...
 
@@ -56,14 +56,14 @@ class _Identity:
 
 
 class Names:
-    """The chunks of files that were named before; forgets those that were not asked for again."""
+    """Remembers the chunks of files. ``stored`` forgets files that nobody asked for since."""
 
     def __init__(self) -> None:
         self._known: dict[_Identity, tuple[bytes, ...]] = {}
         self._used: dict[_Identity, tuple[bytes, ...]] = {}
 
     def of(self, path: Path) -> tuple[bytes, ...]:
-        """Raises OSError."""
+        """The digests of the file's chunks. Raises OSError."""
         identity = _Identity.of(path)
         names = self._known.get(identity) or tuple(map(digest_of, cut(path)))
         self._used[identity] = names
@@ -73,24 +73,25 @@ class Names:
         return _Identity.of(path) in self._known
 
     def stored(self) -> None:
-        """All that were asked for are in the store now."""
+        """Note that the store has all chunks that were asked for since the last call."""
         self._known, self._used = self._used, {}
 
 
 def upload(
     store: ChunkWriter, draft: int, files: Mapping[str, Path], names: Names, progress: Progress
 ) -> tuple[tuple[StoredFile, ...], int]:
-    """Refers ``draft`` to every chunk of ``files``; answers these and the bytes that were new.
+    """Make ``draft`` refer to every chunk of ``files``, and store those that are missing.
 
+    Returns the files with their chunks, and the bytes that were new.
     Raises OSError, DraftLost, DatabaseUnreachable.
     """
     described = tuple(
         StoredFile(name, path.stat().st_size, names.of(path)) for name, path in files.items()
     )
     missing = _missing(store, draft, described)
-    # Here, where this draft holds fast what an earlier one has brought: where each draft fails,
-    # there is never more than what two of them have stored.
-    with suppress(DatabaseUnreachable):  # a slow one may still take what is new
+    # Collect here: this draft now refers to the chunks that an earlier draft stored. Even if each
+    # draft fails, the database never has more than what two drafts have stored.
+    with suppress(DatabaseUnreachable):  # a slow database may still take the new chunks
         store.collect()
     new, chunks = 0, _chunks_of(described, files, missing, progress)
     for added, _ in in_portions(chunks, partial(store.add, draft), progress):
@@ -112,7 +113,7 @@ def _chunks_of(
     missing: set[bytes],
     progress: Progress,
 ) -> Iterator[Chunk]:
-    """Each that is missing once; it is no longer when it was given."""
+    """Yield each missing chunk once, and remove it from ``missing``."""
     for file in described:
         if missing.isdisjoint(file.chunks):
             progress(file.size)
@@ -127,8 +128,11 @@ def _chunks_of(
 def in_portions(
     items: Iterable[T], call: Callable[[list[T]], R], progress: Progress
 ) -> Iterator[tuple[list[T], R]]:
-    """Calls with a few items at a time, and with fewer once the database did not answer in time,
-    since the line to it may be slow. Raises DatabaseUnreachable when it is so for one alone."""
+    """Call ``call`` with a few items at a time.
+
+    If the database does not answer in time, the line to it may be slow: repeat with half as many.
+    Raises DatabaseUnreachable if a single item gets no answer.
+    """
     coming, together = iter(items), CHUNKS_TOGETHER
     left = list(islice(coming, together))
     while left:
@@ -139,7 +143,7 @@ def in_portions(
             if len(portion) == 1:
                 raise
             together = len(portion) // 2
-            progress(0)  # whoever pins a revision by it does so meanwhile
+            progress(0)  # ``pinned`` renews the pin of a revision in this call
         else:
             yield portion, outcome
             left = left[together:] or list(islice(coming, together))
@@ -148,7 +152,7 @@ def in_portions(
 def download(
     store: ChunkReader, files: Iterable[StoredFile], target: Path, progress: Progress
 ) -> None:
-    """Writes ``files`` below ``target``, each chunk verified. Raises ChunkDamaged, OSError."""
+    """Write ``files`` below ``target`` and verify each chunk. Raises ChunkDamaged, OSError."""
     wanted = list(files)
     pieces = _contents(store, (digest for file in wanted for digest in file.chunks), progress)
     for file in wanted:
@@ -163,7 +167,7 @@ def download(
 
 
 def _contents(store: ChunkReader, digests: Iterable[bytes], progress: Progress) -> Iterator[bytes]:
-    """What the chunks hold, in order. Raises ChunkDamaged when one is missing or not sound."""
+    """The contents of the chunks, in order. Raises ChunkDamaged if one is missing or damaged."""
     for portion, found in in_portions(digests, store.chunks, progress):
         for digest in portion:
             if digest not in found:

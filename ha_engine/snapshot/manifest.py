@@ -1,7 +1,7 @@
 """What a revision is a snapshot of, and which files it has.
 
-Encoded as compressed JSON, with a BLAKE2b beside it: whoever restores trusts neither the one nor
-the other before they agree (RULES.md#i10).
+A manifest is stored as compressed JSON with a BLAKE2b digest beside it. A restore uses it only if
+both agree (RULES.md#i10).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class CapturedQuery:
-    """The state of a query behind its batch ``number``, which came to ``digest`` (RULES.md#i6).
+    """The state of a query after its batch ``number``, whose output has ``digest`` (RULES.md#i6).
 
-    ``lineage`` is that of the state, as QueryBase has it; ``digest`` is empty where the
-    query had run no batch, or is not compared.
+    ``lineage`` is that of the state, as QueryBase has it. ``digest`` is empty if the query had run
+    no batch, or is not compared.
     """
 
     query: str
@@ -45,7 +45,7 @@ class CapturedQuery:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """As of ``position``, the lowest that a query still needs records behind (RULES.md#r28).
+    """A snapshot at ``position``: no query needs a record up to there (RULES.md#r28).
 
     ``application`` is the digest of the application, ``runtime`` names versions by component.
     """
@@ -69,7 +69,7 @@ class Manifest:
 
 
 def encode(manifest: Manifest) -> tuple[bytes, bytes]:
-    """The bytes, and their digest."""
+    """Return the bytes, and their digest."""
     tree = {
         "version": VERSION,
         "group_id": manifest.group_id,
@@ -85,7 +85,10 @@ def encode(manifest: Manifest) -> tuple[bytes, bytes]:
 
 
 def decode(encoded: bytes, digest: bytes) -> Manifest:
-    """Raises SnapshotDamaged, also when another version of the engine wrote it (RULES.md#r32)."""
+    """Decode and verify a manifest.
+
+    Raises SnapshotDamaged, also when another version of the engine wrote it (RULES.md#r32).
+    """
     if digest_of(encoded) != digest:
         raise SnapshotDamaged("its manifest is not what its digest says")
     try:
@@ -111,7 +114,7 @@ def _from_tree(tree: Any) -> Manifest:
 
 
 def _file(path: str, size: int, chunks: list[str]) -> StoredFile:
-    """A path that leads out of the directory is no path of ours."""
+    """Raises ValueError for a path that leads out of the directory: the engine writes none."""
     parts = PurePosixPath(path).parts
     if not parts or path.startswith("/") or ".." in parts:
         raise ValueError(path)

@@ -1,4 +1,4 @@
-"""Who reads a revision says again and again that it needs it; one that has died lets go of it."""
+"""Keeps a revision while it is read. The reader renews a pin; if the reader dies, it expires."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ PIN_SECONDS = 60.0
 
 
 class Pins(Protocol):
-    """What is asked of the store; see postgres.snapshot_store."""
+    """The part of the store that pinning uses; see postgres.snapshot_store."""
 
     def pin(self, revision_id: int, seconds: float) -> bool: ...
 
 
 def pin(store: Pins, revision_id: int) -> None:
-    """Raises RevisionForgotten when it is gone."""
+    """Pin the revision for PIN_SECONDS. Raises RevisionForgotten when it is gone."""
     if not store.pin(revision_id, PIN_SECONDS):
         raise RevisionForgotten(revision_id)
 
 
 def pinned(store: Pins, revision_id: int, progress: Progress) -> Progress:
-    """Pins the revision; what it answers tells ``progress`` and pins it again in time.
+    """Pin the revision; return a function that calls ``progress`` and renews the pin in time.
 
-    Raises RevisionForgotten, as does what it answers.
+    Raises RevisionForgotten, and so does the returned function.
     """
     pin(store, revision_id)
     pinned_at = time.monotonic()

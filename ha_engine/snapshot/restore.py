@@ -1,9 +1,9 @@
-"""A snapshot takes the place of a node's journal, outbox and checkpoints.
+"""Replaces a node's journal, outbox and checkpoints by a snapshot.
 
-It is downloaded beside them, verified on the way; a rename says that it is whole. Only then, and at
-the next start of the process if this one is killed, what was there is deleted and what came is
-moved into its place. Each step may be done again, so a kill at any point leaves the old state or
-the new one.
+A restore downloads the snapshot beside them and verifies it. A rename then marks it as whole. Only
+after that, ``finish`` deletes the old data and moves the new data into its place. If the process is
+killed, its next start does so. Each step may be repeated, so a kill at any point leaves the old
+state or the new one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Bring = Callable[[Revision, Manifest, Progress], None]
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """``checkpoints`` may lie on another file system than the rest."""
+    """``checkpoints`` may be on another file system than the rest."""
 
     home: Path
     checkpoints: Path
@@ -57,7 +57,7 @@ class Places:
 
     @property
     def whole(self) -> Path:
-        """Is there once everything has come."""
+        """Exists once the download is complete."""
         return self.home / WHOLE
 
     @property
@@ -67,8 +67,11 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Restoring:
-    """Blocking. ``application`` is the digest of this node's; ``objection`` says why a revision's
-    state cannot go on here whatever the application, or None."""
+    """Restores a revision; its calls block.
+
+    ``application`` is the digest of this node's application. ``objection`` says why this node
+    cannot continue a revision's state under any application, or returns None.
+    """
 
     store: SnapshotStore
     places: Places
@@ -81,9 +84,9 @@ class Restoring:
     def restore(
         self, history: History | None, keep: Callable[[Path], None] = lambda _: None
     ) -> Revision:
-        """Brings the newest revision that stands in ``history``, None: in any, and is whole;
-        ``keep`` adds to the directory of its journal.
+        """Download the newest whole revision with a position in ``history`` (None: in any).
 
+        ``keep`` adds files to the directory of its journal.
         Raises SnapshotDamaged when there is none, SnapshotUnfit when there is one for another
         application, DatabaseUnreachable, DiskFailed.
         """
@@ -103,9 +106,9 @@ class Restoring:
         return self._newest(history, bring, skipped)
 
     def restore_state(self, query: str, stamp: str, history: History, admitted: int) -> Revision:
-        """Brings the checkpoint of ``query`` alone, as of the same; all else stays as it is.
+        """Restore only the checkpoint of ``query``, from the newest usable revision.
 
-        It stands behind no later batch than ``admitted``, which the outbox has or had.
+        Its state is not after a later batch than ``admitted``, which the outbox has or had.
         """
 
         def bring(_: Revision, manifest: Manifest, progress: Progress) -> None:
@@ -114,7 +117,7 @@ class Restoring:
         return self._newest(history, bring, [])
 
     def _newest(self, history: History | None, bring: Bring, skipped: list[int]) -> Revision:
-        """Adds to ``skipped`` those that were tried and cannot be used."""
+        """Restore the newest usable revision; add unusable ones to ``skipped``."""
         why, unfit = "there is no snapshot", ""
         for revision in self._candidates():
             if history is not None and not history.has_all(revision.position, revision.written):
@@ -136,8 +139,11 @@ class Restoring:
         raise SnapshotUnfit(unfit) if unfit else SnapshotDamaged(why)
 
     def _candidates(self) -> Iterator[Revision]:
-        """Newest first, and those that came while these were tried, once: the holder may take one
-        after the other, and hears of a failure only when this ends."""
+        """The revisions, newest first, then once those that became visible meanwhile.
+
+        The holder may take one snapshot after the other, and learns of a failure only when this
+        restore ends.
+        """
         tried = set[int]()
         for _ in range(2):
             for one in self.store.revisions():
@@ -158,7 +164,7 @@ class Restoring:
             _clear(self.places)
             bring(revision, manifest, progress)
         except ChunkDamaged:
-            # All of its chunks, or each attempt would find but one more that is damaged.
+            # Check all chunks, or each attempt would find only one more that is damaged.
             still_pinned = pinned(self.store, revision.id, lambda _: None)
             distrust_damaged(self.store, manifest, still_pinned)
             raise
@@ -168,7 +174,10 @@ class Restoring:
             self.transfer.end()
 
     def _require_same_application(self, manifest: Manifest) -> None:
-        """What one query's state is of, its lineage says; of a node, all queries have to go on."""
+        """Refuse a revision of another application: every query of the node has to continue.
+
+        ``restore_state`` needs no such check, since the lineage identifies one query's state.
+        """
         if manifest.application != self.application:
             raise SnapshotUnfit(
                 f"it was taken under the application {manifest.application[:8]} and this node runs "
@@ -183,7 +192,10 @@ class Restoring:
     def _bring_state(
         self, manifest: Manifest, query: str, stamp: str, admitted: int, progress: Progress
     ) -> None:
-        """RULES.md#r23: under a lineage that began elsewhere, it is the state of something else."""
+        """Restore one query's state. State of another lineage is of another query (RULES.md#r23).
+
+        Raises SnapshotDamaged.
+        """
         captured = {one.query: one for one in manifest.queries}.get(query)
         if captured is None or str(captured.lineage) != stamp.rpartition(":")[2]:
             raise SnapshotDamaged(f"it has no state of query {query} as the journal knows it")
@@ -203,7 +215,7 @@ class Restoring:
         shutil.rmtree(self.places.staged_checkpoints)
 
     def _download(self, manifest: Manifest, progress: Progress) -> None:
-        """Checkpoints go to their own root, whose file system they are to be renamed on."""
+        """Download checkpoints into their own root, since a rename works in one file system."""
         mine = [file for file in manifest.files if file.path.startswith(f"{CHECKPOINTS}/")]
         rest = [file for file in manifest.files if file not in mine]
         staged = self.places.staged_checkpoints
@@ -211,8 +223,10 @@ class Restoring:
         download(self.store, rest, self.places.coming, progress)
 
     def _make_journal(self, manifest: Manifest) -> None:
-        """Of a new id, since no word on the old one holds (RULES.md#r8); it begins behind the
-        base."""
+        """Create the journal, which begins after the base.
+
+        It has a new id, since nothing that the lease row says of the old one holds (RULES.md#r8).
+        """
         coming = self.places.coming
         try:
             base = base_file.decode((coming / base_file.NAME).read_bytes()).base
@@ -233,21 +247,21 @@ class Restoring:
 
 
 def _clear(places: Places) -> None:
-    """What came of a restore that did not become whole."""
+    """Delete what an incomplete restore downloaded."""
     for place in (places.coming, places.staged_checkpoints):
         if place.exists():
             shutil.rmtree(place)
 
 
 def finish(places: Places) -> bool:
-    """Puts what has come into its place; False when nothing has, and a part of it goes: it may be
-    as large as the state. For before anything is opened.
+    """Move a complete download into its place and return True.
 
-    Raises DiskFailed.
+    Otherwise delete an incomplete one, which may be as large as the state, and return False. Call
+    it before anything is opened. Raises DiskFailed.
     """
     try:
         if not (places.whole / JOURNAL).is_dir():
-            # Its journal goes last, or with all else where the node is emptied before.
+            # The journal moves last, so without it all else has moved or the node was emptied.
             shutil.rmtree(places.whole, ignore_errors=True)
             _clear(places)
             return False
@@ -262,14 +276,21 @@ def finish(places: Places) -> bool:
 
 
 def _keep_what_was_given_up(places: Places) -> None:
-    """RULES.md#r26: set aside, not deleted; also what earlier failovers gave up."""
+    """Move the files of records that earlier failovers gave up to the new journal.
+
+    Such records are set aside, not deleted (RULES.md#r26).
+    """
     for file in (places.home / JOURNAL).glob(f"*{GIVEN_UP_SUFFIX}"):
         if (places.whole / JOURNAL).is_dir():
             file.rename(places.whole / JOURNAL / file.name)
 
 
 def _replace_checkpoints(places: Places) -> None:
-    """One that the snapshot does not have bears the stamp of the old journal, and goes by that."""
+    """Move the restored checkpoints into their place.
+
+    A checkpoint that the snapshot lacks has the stamp of the old journal, so the query process sets
+    it aside later.
+    """
     come = places.staged_checkpoints / CHECKPOINTS
     for fresh in list(come.iterdir()) if come.is_dir() else ():
         _replace(fresh, places.checkpoints / fresh.name)

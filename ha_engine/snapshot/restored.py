@@ -1,4 +1,4 @@
-"""What a node's data began from, kept beside the journal: the process starts anew with it."""
+"""Notes beside the journal which revision a node's data began from, for the restarted process."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ FILE_NAME = "restored.json"
 
 
 def store(directory: Path, restored: Restored) -> None:
-    """Raises OSError."""
+    """Write the note. Raises OSError."""
     (directory / FILE_NAME).write_text(json.dumps(asdict(restored)), encoding="utf-8")
 
 
 def load(directory: Path) -> Restored | None:
-    """None where the data began from no snapshot, or nobody can tell; it is for people only."""
+    """The note, for people only; None if there is none, or if it cannot be read."""
     try:
         found = json.loads((directory / FILE_NAME).read_text(encoding="utf-8"))
         return Restored(**found | {"skipped": tuple(found["skipped"])})

@@ -1,6 +1,6 @@
-"""Takes snapshots, makes them visible, and lets go of what they made needless.
+"""Takes snapshots, makes them visible, and deletes what they made needless.
 
-One thing at a time, in a thread of its own: what one needs, another must not let go of meanwhile.
+One thread does one task at a time, so that no task deletes what another one needs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ LOOK_EVERY_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a manifest says beside its files; ``queries`` are as of the cut."""
+    """The content of a manifest besides its files; ``queries`` are as of the cut."""
 
     group_id: str
     application: str
@@ -58,7 +58,8 @@ class Facts:
 
 
 class Archive:
-    """The driver's ``Archive``. ``facts(cut)`` is asked on its loop; ``keep`` revisions stay."""
+    """The driver's ``Archive``. It calls ``facts(cut)`` on the driver's loop, and keeps the newest
+    ``keep`` revisions."""
 
     def __init__(
         self,
@@ -82,7 +83,10 @@ class Archive:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="archive")
 
     async def take(self, cut: Cut) -> int:
-        """Raises SnapshotFailed, DatabaseUnreachable, DraftLost."""
+        """Store a draft of a snapshot at ``cut`` and return its id.
+
+        Raises SnapshotFailed, DatabaseUnreachable, DraftLost.
+        """
         facts, began = self._facts(cut), time.monotonic()
         try:
             draft = await self._in_thread(lambda: self._take(cut, facts))
@@ -94,18 +98,21 @@ class Archive:
         return draft
 
     async def show(self, draft: int, epoch: int) -> Places:
-        """Raises DraftLost, DatabaseUnreachable, SnapshotFailed when the lease is another's."""
+        """Make ``draft`` visible, forget old revisions, and return the positions of the visible.
+
+        Raises DraftLost, DatabaseUnreachable, SnapshotFailed when the lease is another's.
+        """
         await self._in_thread(lambda: self._show(draft, epoch))
         return await self.look()
 
     async def look(self) -> Places:
-        """Where the visible revisions stand, newest first. Raises DatabaseUnreachable."""
+        """The positions of the visible revisions, newest first. Raises DatabaseUnreachable."""
         self.revisions = await self._in_thread(self._store.revisions)
         self._looked_at = time.monotonic()
         return tuple((one.position, one.written) for one in self.revisions)
 
     async def watch(self, seen: Callable[[Places], None]) -> None:
-        """Looks again and again; a database that is away says nothing."""
+        """Look every LOOK_EVERY_SECONDS and call ``seen``, unless the database is away."""
         while True:
             with contextlib.suppress(DatabaseUnreachable, DatabaseNotReady):
                 seen(await self.look())
@@ -113,13 +120,13 @@ class Archive:
 
     @property
     def age_seconds(self) -> float | None:
-        """Of the newest revision; None while there is none, or nobody has looked."""
+        """The age of the newest revision; None while there is none, or before the first look."""
         if not self.revisions:
             return None
         return self.revisions[0].age_seconds + time.monotonic() - self._looked_at
 
     async def restore(self, restore: do.Restore) -> Revision:
-        """Raises SnapshotDamaged, DatabaseUnreachable, DiskFailed."""
+        """Download a revision. Raises SnapshotDamaged, DatabaseUnreachable, DiskFailed."""
         began = time.monotonic()
         try:
             revision = await self._in_thread(lambda: self._restore(restore))
@@ -134,10 +141,10 @@ class Archive:
     async def bring_state(
         self, run: do.RunQuery, history: History, admitted: int
     ) -> Revision | None:
-        """The checkpoint of a query as of a snapshot in ``history``; None if it is whole here.
+        """Restore a query's checkpoint from a snapshot in ``history``; None if it is whole already.
 
-        ``admitted`` is the newest batch that the outbox had: Spark must go on behind none later.
-        Raises SnapshotDamaged, DatabaseUnreachable, DiskFailed.
+        ``admitted`` is the newest batch that the outbox had: Spark must not continue after a later
+        one. Raises SnapshotDamaged, DatabaseUnreachable, DiskFailed.
         """
         root, query, stamp = self._restoring.places.checkpoints, run.query, run.lineage
         await asyncio.to_thread(carry_on, root, query, run.earlier, stamp)
@@ -145,7 +152,7 @@ class Archive:
             return None
 
         def bring() -> Revision | None:
-            # It may have been asked for twice, and Spark run on what came first.
+            # The core may request it twice, and Spark may run on the first one already.
             if is_whole(root, query, stamp):
                 return None
             return self._restoring.restore_state(query, stamp, history, admitted)
@@ -153,14 +160,17 @@ class Archive:
         return await self._in_thread(bring)
 
     async def trim(self, position: Position) -> None:
-        """Raises DiskFailed, JournalDamaged."""
+        """Store the base for ``position``, then trim the journal up to there.
+
+        Raises DiskFailed, JournalDamaged.
+        """
         await self._in_thread(lambda: self._store_base(position))
         journal: Journal = self._folding.journal
         await self._writer.run_exclusive(lambda: journal.trim_before(position.sequence + 1))
         log.info("journal trimmed", through=str(position), first=journal.first)
 
     def close(self) -> None:
-        """What is under way is not waited for: a draft that is not complete is nothing."""
+        """Close without waiting for the running task: an incomplete draft never becomes visible."""
         self._store.close()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
@@ -214,7 +224,10 @@ class Archive:
         log.info("snapshot visible", draft=draft, gone=gone.revisions, chunks_gone=gone.chunks)
 
     def _restore(self, restore: do.Restore) -> Revision:
-        """What an operator gave up goes with the new journal; nothing of it may be the snapshot."""
+        """Restore, and keep the records that an operator gave up beside the new journal.
+
+        The snapshot must contain none of them.
+        """
         journal, given_up = self._folding.journal, restore.given_up
 
         def keep(directory: Path) -> None:

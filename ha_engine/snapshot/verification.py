@@ -1,4 +1,4 @@
-"""Whether a revision could be restored: every chunk that it names is there, and sound
+"""Verifies that a revision can be restored: every chunk that it names exists and is sound
 (RULES.md#i10)."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ha_engine.types import Chunk, Revision
 
 
 class RevisionReader(Protocol):
-    """What is asked of the store; see postgres.snapshot_store."""
+    """The part of the store that verification uses; see postgres.snapshot_store."""
 
     def pin(self, revision_id: int, seconds: float) -> bool: ...
     def manifest(self, revision_id: int) -> tuple[bytes, bytes] | None: ...
@@ -25,7 +25,10 @@ class RevisionReader(Protocol):
 
 
 def manifest_of(store: RevisionReader, revision: Revision) -> Manifest:
-    """Raises SnapshotDamaged, also when it is another revision's; RevisionForgotten."""
+    """The manifest of ``revision``.
+
+    Raises SnapshotDamaged, also when it is another revision's; RevisionForgotten.
+    """
     found = store.manifest(revision.id)
     if found is None:
         raise RevisionForgotten(revision.id)
@@ -42,10 +45,10 @@ def manifest_of(store: RevisionReader, revision: Revision) -> Manifest:
 
 
 def verify(store: RevisionReader, revision: Revision, progress: Progress) -> list[str]:
-    """One sentence for each file that a restore would miss; none when it is whole.
+    """One sentence for each file that a restore would lack; none for a whole revision.
 
-    ``progress`` is told of bytes as they are in the files. Raises RevisionForgotten: what goes
-    with its revision is no damage.
+    ``progress`` gets the number of uncompressed bytes. Raises RevisionForgotten: a chunk that is
+    deleted with its revision is no damage.
     """
     progress = pinned(store, revision.id, progress)
     try:
@@ -60,9 +63,9 @@ def verify(store: RevisionReader, revision: Revision, progress: Progress) -> lis
 def distrust_damaged(
     store: RevisionReader, manifest: Manifest, progress: Progress
 ) -> dict[bytes, str]:
-    """The chunks that are not there or not sound, each with what is wrong.
+    """The chunks that are missing or damaged, each with what is wrong.
 
-    All count as missing from now on, so that the next snapshot stores them anew (RULES.md#i10).
+    All count as missing from now on, so that the next snapshot stores them again (RULES.md#i10).
     """
     wrong = dict[bytes, str]()
     for portion, found in in_portions(manifest.digests, store.chunks, progress):

@@ -1,4 +1,4 @@
-"""What the driver counts as it feeds the core: role changes by reason, differences, failures."""
+"""The counters of the driver and the snapshots: role changes by reason, differences, failures."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ class Tally:
     digest_mismatches: int = 0
     database_failures: int = 0
     orphans: int = 0
-    """Query processes that called and are not the one that this node runs."""
+    """Calls of query processes other than the one that this node runs."""
     outage_seconds: float | None = None
-    """How long nobody was active before this node, when it last became it."""
+    """For how long no node was active before this node last became active."""
     database_asked: Callable[[float], None] = lambda seconds: None
-    """Told of each call on the lease row how long it took."""
+    """Called with the duration in seconds of each call on the lease row."""
 
     def role_changed(self, before: Role, role: Role, event: on.Input, *, stopping: bool) -> None:
         self.role_changes[role.value, _reason(before, role, event, stopping)] += 1
 
 
 def _reason(before: Role, role: Role, event: on.Input, stopping: bool) -> str:
-    """A code for why ``role`` followed on ``before`` when ``event`` was heard."""
+    """A code for why ``role`` followed ``before`` in the step of ``event``."""
     match role:
         case Role.JOINING:
             return _TO_JOINING[before]
@@ -65,8 +65,8 @@ def _reason_to_demote(event: on.Input) -> str:
 
 @dataclass
 class SnapshotTally:
-    """Of this process; ``seconds`` is what the newest snapshot took that was taken here, and
-    ``skipped`` counts revisions that were tried and could not be used."""
+    """The snapshots of this process. ``seconds`` is the duration of the newest one taken here.
+    ``skipped`` counts revisions that a restore tried and could not use."""
 
     taken: int = 0
     failed: int = 0
@@ -97,7 +97,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The restore that a node's data began with. ``position`` is text, ``skipped`` the newer
+    """The restore that a node's data began with. ``position`` is text. ``skipped`` lists newer
     revisions that could not be used."""
 
     revision: int

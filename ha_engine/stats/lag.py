@@ -1,6 +1,6 @@
-"""When records came into this node's journal, so that a lag can be told in seconds and in events.
+"""Note when records arrive in this node's journal, to show a lag in seconds and in events.
 
-For people: nothing is decided upon it, so it is rounded, and bounded in memory.
+The lag is for people, and no decision depends on it. So it is rounded, and bounded in memory.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from ha_engine.types import Events, Mark, Record
 
 SLOT_SECONDS = 0.25
 SLOTS_MAX = 7_200
-"""Half an hour under load, and longer where events come seldom; no lag is told as more."""
+"""The slots cover half an hour under load, and longer if events are rare. A longer lag shows as
+that."""
 
 
 @dataclass(slots=True)
 class _Slot:
-    """Events that came within a quarter of a second; ``last`` is the sequence of the newest."""
+    """The events of a quarter of a second; ``last`` is the sequence of the newest."""
 
     began: float
     last: int
@@ -26,19 +27,19 @@ class _Slot:
 
 
 class Arrivals:
-    """Of one node process. Times are on the core's clock, in seconds."""
+    """The arrivals of one node process. Times are on the core's clock, in seconds."""
 
     def __init__(self) -> None:
         self._streams: dict[str, deque[_Slot]] = {}
         self._marked_at: dict[str, float] = {}
 
     def stand_on(self, now: float, last: int, streams: Iterable[str]) -> None:
-        """What is in the journal already came before this process: its age counts from ``now``."""
+        """Count the age of events that are in the journal at start from ``now``."""
         for stream in streams:
             self._streams[stream] = deque([_Slot(now - SLOT_SECONDS, last, 0)], SLOTS_MAX)
 
     def saw(self, now: float, records: Sequence[Record]) -> None:
-        """``records`` are appended, by this node or as the active sent them."""
+        """Note appended records, whether this node or another active wrote them."""
         for record in records:
             match record.body:
                 case Events(stream=stream, rows=rows):
@@ -54,21 +55,21 @@ class Arrivals:
         slots[-1].events += rows
 
     def seconds_behind(self, now: float, sequence: int, streams: Iterable[str] = ()) -> float:
-        """How long ago the oldest event came that stands behind ``sequence``; 0 without one."""
+        """Seconds since the oldest event behind ``sequence`` arrived; 0 without one."""
         first = (slots[0].began for slots in self._behind(sequence, streams) if slots)
         return max((now - began for began in first), default=0.0)
 
     def events_behind(self, sequence: int) -> int:
-        """Events that stand behind ``sequence``, and those that came with the first of them."""
+        """The number of events behind ``sequence``, with all of the first slot among them."""
         return sum(slot.events for slots in self._behind(sequence, ()) for slot in slots)
 
     def seconds_since_mark(self, now: float, query: str) -> float | None:
-        """None while this process has seen no mark of the query."""
+        """Seconds since the query's newest mark; None if this process has seen none."""
         marked_at = self._marked_at.get(query)
         return None if marked_at is None else now - marked_at
 
     def _behind(self, sequence: int, streams: Iterable[str]) -> list[list[_Slot]]:
-        """Of ``streams``, without any of all: the slots that end behind ``sequence``."""
+        """The slots that end behind ``sequence``, of ``streams``, or of all streams if empty."""
         wanted = list(streams) or list(self._streams)
         there = [self._streams[stream] for stream in wanted if stream in self._streams]
         return [_after(slots, sequence) for slots in there]

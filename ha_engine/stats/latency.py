@@ -1,6 +1,6 @@
-"""How long something took lately, in constant memory: for people who look at it now.
+"""Quantiles of recent durations in constant memory, for people who look at the status now.
 
-Not for Prometheus: its histogram counts from the start of the process, over buckets of its own.
+Not for Prometheus: its histogram counts from the start of the process, in buckets of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ BOUNDS = tuple(_LEAST_SECONDS * _STEP**step for step in range(_STEPS))
 
 
 class RecentLatency:
-    """Of what was observed in the last one to two windows. ``clock`` is monotonic, in seconds."""
+    """Durations of the last one to two windows. ``clock`` is monotonic, in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._began = clock, clock()
@@ -27,7 +27,7 @@ class RecentLatency:
         self._now[bisect_left(BOUNDS, seconds, hi=_STEPS - 1)] += 1
 
     def quantiles(self, *of: float) -> tuple[float, ...] | None:
-        """In seconds, each at most a fifth too high; None when nothing was observed lately."""
+        """Quantiles in seconds, each at most a fifth too high; None without recent durations."""
         self._turn()
         counts = [now + before for now, before in zip(self._now, self._before, strict=True)]
         return tuple(_quantile(counts, one) for one in of) if any(counts) else None

@@ -1,4 +1,4 @@
-"""``python -m ha_engine.supervisor``: one node until it is told to stop."""
+"""``python -m ha_engine.supervisor``: run one node until a signal stops it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ha_engine.supervisor.supervisor import run
 
 
 def main() -> int:
-    """The exit code of the node."""
+    """Run the node and return its exit code."""
     parser = argparse.ArgumentParser(prog="ha_engine.supervisor")
     parser.add_argument("--config")
     parser.add_argument("--debug", action="store_true")

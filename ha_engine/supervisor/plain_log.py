@@ -1,7 +1,7 @@
-"""Log lines in the form of ``logs``, written without structlog, for the supervisor.
+"""Write log lines in the form of ``logs`` without structlog, for the supervisor.
 
-The supervisor lives as long as the node does and says little: what structlog and ``logging`` cost
-in memory and start, it does not need.
+The supervisor lives as long as the node does and logs little. So it avoids the memory and the start
+time of structlog and ``logging``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NEEDS_QUOTES = re.compile(r"[\s='\"]")
 
 @dataclass
 class _Form:
-    """Of every line of this process."""
+    """The form of every line of this process."""
 
     node: str = ""
     process: str = ""
@@ -37,8 +37,11 @@ _form = _Form()
 def configure(
     *, node: str, process: str, format: str, level: str, stream: TextIO | None = None
 ) -> None:
-    """``format`` and ``level`` as the section ``log`` of the config has them; may be called again.
-    Lines go to stderr, or ``stream``."""
+    """Set the form of all lines; may be called again.
+
+    ``format`` and ``level`` are those of the section ``log`` of the config. Lines go to ``stream``,
+    or to stderr.
+    """
     _form.node, _form.process, _form.stream = node, process, stream
     _form.format, _form.level = format, level
 

@@ -1,7 +1,6 @@
-"""The query process as its supervisor sees it: started, watched until it is ready, ended, reaped.
+"""Start the query process, watch it until it is ready, end it and reap it.
 
-Nothing here decides whether one is wanted: the node process does. Like the supervisor, it imports
-next to nothing.
+The node process decides whether one runs. Like the supervisor, this module imports next to nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _ITS_OWN_FAULT = (
     signal.SIGSYS,
     signal.SIGTRAP,
 )
-"""Signals that a process brings upon itself; any other one comes from outside."""
+"""Signals that a process causes itself; any other one comes from outside."""
 
 
 Message = dict[str, Any]
@@ -48,7 +47,7 @@ Message = dict[str, Any]
 
 @dataclass
 class Query:
-    """One living query process. ``reason`` and ``by_host`` are of its end, once they are known."""
+    """One living query process. ``reason`` and ``by_host`` describe its end, once known."""
 
     process: asyncio.subprocess.Process
     incarnation: str
@@ -65,15 +64,15 @@ class Query:
 
     @property
     def is_called_off(self) -> bool:
-        """Whether the supervisor ends it before it was ready, which is no news for the log."""
+        """Whether the supervisor ends it before it was ready; the log need not report that."""
         return self.was_signalled and self.watch is not None
 
 
 class SupervisedQuery:
     """At most one query process of the node with the data directory ``home``.
 
-    ``tell`` takes what the node process is to know: steps of a start, and ends. ``program`` is what
-    runs as the query process.
+    ``tell`` sends the node process the steps of a start, and ends. ``program`` is the command of
+    the query process.
     """
 
     def __init__(
@@ -86,18 +85,18 @@ class SupervisedQuery:
         self._patience = Patience(0.0)
 
     def configure(self, command: list[str], start_timeout: float) -> None:
-        """For the next starts."""
+        """Set the arguments and the patience of the next starts."""
         self._command, self._patience.base_seconds = command, start_timeout
 
     @property
     def alive(self) -> Message:
-        """Which one lives; an empty incarnation for none."""
+        """The living query process; its incarnation is empty if there is none."""
         query = self._living
         incarnation, pid = (query.incarnation, query.process.pid) if query else ("", 0)
         return {"incarnation": incarnation, "pid": pid}
 
     def tell_step(self) -> None:
-        """What the living one has come to, for a node process that was not there to hear it."""
+        """Repeat the step of the living process, for a node process that started later."""
         if (query := self._living) is not None:
             seconds = time.monotonic() - query.stepped_at
             step = {"incarnation": query.incarnation, "step": query.step, "seconds": seconds}
@@ -132,7 +131,7 @@ class SupervisedQuery:
         self._ended = asyncio.create_task(self._reap(self._living, reading), name="query reaper")
 
     async def _reap(self, query: Query, reports: int) -> None:
-        """Tells the node once the whole session is empty, however the process ended."""
+        """Report the end to the node once the whole session is empty."""
         listening = asyncio.create_task(self._hear(query, reports), name="query reports")
         watching = asyncio.create_task(self._watch_start(query), name="start watch")
         code = await query.process.wait()
@@ -150,7 +149,7 @@ class SupervisedQuery:
         self._tell_gone(query.incarnation, reason, query.by_host)
 
     async def _hear(self, query: Query, reports: int) -> None:
-        """What the query process says of its start and its end."""
+        """Read the query process's reports of its start and its end."""
         reader = asyncio.StreamReader(limit=REPORT_BYTES_MAX)
         with os.fdopen(reports, "rb") as pipe:
             transport, _ = await asyncio.get_running_loop().connect_read_pipe(
@@ -198,7 +197,8 @@ class SupervisedQuery:
         self._tell({"gone": gone})
 
     async def end(self, reason: str) -> None:
-        """Asks first, so that Spark's checkpoint is left whole, and then kills what is left."""
+        """End the process by SIGTERM, so that Spark leaves a whole checkpoint; then kill the
+        rest."""
         query, ended = self._living, self._ended
         if query is None or ended is None:
             return

@@ -1,10 +1,12 @@
 """The parent process: keeps the node process and the query process alive, each in its own session.
 
 It decides little and imports next to nothing, since it lives as long as the node does. The node
-process reads and checks the config, and says over a pipe of its own what the supervisor needs of
-it, and which query process it wants. What the supervisor adds is certainty about death: a query
-process counts as gone only when no process of its session is left (RULES.md#r20), and the lease is
-released the moment the node process has been reaped. It holds no state that a restart would miss.
+process reads and checks the config. Over a pipe it sends the supervisor the settings that it needs,
+and requests to start or stop a query process.
+
+The supervisor adds certainty about death. A query process counts as gone only when no process of
+its session is left (RULES.md#r20). The supervisor releases the lease as soon as it has reaped the
+node process. It has no state that a restart would lose.
 """
 
 from __future__ import annotations
@@ -42,18 +44,20 @@ LAST_WORDS_SECONDS = 1.0
 RELEASE_SECONDS_MAX = 10.0
 BACKOFF_SECONDS_MAX = 10.0
 SETTLED_SECONDS = 30.0
-"""A node process that lived so long starts again at once."""
+"""A node process that lived so long restarts at once."""
 WRONG_USAGE = 2
-"""Exit code of a node process that a restart would not help."""
+"""The exit code of a node process that a restart would not help."""
 MESSAGE_BYTES_MAX = 1 << 20
 Message = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the node process says of the config. ``query`` are the words of the query process's
-    command but for its incarnation and parent, and ``embedded_dir`` is where a database lies that
-    this node runs itself."""
+    """The settings that the node process sends.
+
+    ``query`` has the arguments of the query process, except its incarnation and parent.
+    ``embedded_dir`` is the directory of a database that this node runs itself.
+    """
 
     node: str
     data_dir: str
@@ -65,7 +69,7 @@ class Settings:
 
 @dataclass
 class Node:
-    """One living node process. Its ``link`` is written to once it knows what lives."""
+    """One living node process. ``link`` is None until the supervisor has its settings."""
 
     process: asyncio.subprocess.Process
     started_at: float
@@ -74,17 +78,17 @@ class Node:
 
 
 class Supervisor:
-    """Runs until it is told to stop, or until restarting the node process is of no use."""
+    """Runs until a signal stops it, or until a restart of the node process would not help."""
 
     def __init__(self, node_arguments: list[str], service: Mapping[str, str]) -> None:
-        """``service`` is what the node process is to know of the service manager."""
+        """``service`` has the service manager's variables for the node process."""
         self._arguments, self._service = node_arguments, service
         self._settings: Settings | None = None
         self._database: Mapping[str, Any] = {}
-        """How ``releasing`` reaches the lease row."""
+        """The settings with which ``lease_release`` reaches the lease row."""
         self._node: Node | None = None
         self._query: SupervisedQuery | None = None
-        """Once the settings are known."""
+        """None until the settings are known."""
         self._is_first = True
         self._locks: list[int] = []
         self._releases: set[asyncio.Task[None]] = set()
@@ -97,7 +101,7 @@ class Supervisor:
         self._reload_asked.set()
 
     async def run(self) -> int:
-        """Returns the exit code of the command. Raises DataDirectoryLocked, QueryProcessFailed."""
+        """Run the node; return the exit code. Raises DataDirectoryLocked, QueryProcessFailed."""
         try:
             return max(await self._keep_node_running(), 0)
         finally:
@@ -110,7 +114,7 @@ class Supervisor:
     # -- node process ------------------------------------------------------------------------------
 
     async def _keep_node_running(self) -> int:
-        """The exit code of the last node process."""
+        """Restart the node process until a restart would not help; return its last exit code."""
         failures = 0
         while True:
             code, lived, served = await self._run_node()
@@ -118,14 +122,14 @@ class Supervisor:
             if self._stopping.is_set() or of_no_use:
                 return code
             failures = 1 if lived > SETTLED_SECONDS else failures + 1
-            doubled = 0.5 * 2.0 ** min(failures, 10)  # a power of a thousand is no float
+            doubled = 0.5 * 2.0 ** min(failures, 10)  # a float overflows at 2.0 ** 1024
             wait = 0.0 if failures == 1 else min(BACKOFF_SECONDS_MAX, doubled)
             log.warning("node process ended", code=code, restart_in_seconds=wait)
             if await self._stopped_within(wait):
                 return code
 
     async def _run_node(self) -> tuple[int, float, bool]:
-        """One life of the node process: exit code, seconds lived, whether it ever served."""
+        """Run one node process; return its exit code, seconds lived and whether it ever served."""
         process_id = str(uuid.uuid4())
         node, reader, writer = await self._spawn_node(process_id)
         ended = asyncio.create_task(node.process.wait(), name="node")
@@ -155,7 +159,7 @@ class Supervisor:
         return code, time.monotonic() - node.started_at, node.served.is_set()
 
     async def _settle(self, link: asyncio.Task[None]) -> None:
-        """What the node process said last is still obeyed; then the pipe has its end."""
+        """Obey the last messages of the node process, up to the end of the pipe."""
         await asyncio.wait([link], timeout=LAST_WORDS_SECONDS)
 
     async def _spawn_node(
@@ -187,7 +191,7 @@ class Supervisor:
         node.process.kill()
 
     async def _pass_reloads_on(self, node: Node) -> None:
-        """Before it serves, the signal would end the node process, which is not ready for it."""
+        """Send SIGHUP on to the node process, once it serves; before that SIGHUP would end it."""
         while True:
             await self._reload_asked.wait()
             await node.served.wait()
@@ -211,7 +215,7 @@ class Supervisor:
             task.add_done_callback(self._releases.discard)
 
     async def _run_release(self, process_id: str, settings: Settings) -> None:
-        """A process of its own, which may import what talks to the database."""
+        """Release the lease in a process of its own, which may import the database's client."""
         releasing = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-m", "ha_engine.node.lease_release"),
@@ -259,8 +263,11 @@ class Supervisor:
                     await self._query.end(reason)
 
     async def _take(self, settings: Settings) -> SupervisedQuery:
-        """Of the first node process: now Spark can start, which takes longer than the node process
-        does. The next ones adopt what runs."""
+        """Take the settings; with those of the first node process, start Spark at once.
+
+        Spark's start takes longer than the node process's own. Later node processes adopt the query
+        process that runs.
+        """
         self._settings = settings
         self._log_as(settings.log)
         query = self._query
@@ -280,14 +287,14 @@ class Supervisor:
         configure(node=self._settings.node, process="supervisor", **settings)
 
     def _tell(self, message: Message) -> None:
-        """A node process that has not heard yet what lives hears it all with that."""
+        """Send ``message``, unless the node process has no ``alive`` yet: that covers it."""
         if self._node is not None and self._node.link is not None:
             self._node.link.write(json.dumps(message).encode() + b"\n")
 
     # -- the embedded database ---------------------------------------------------------------------
 
     def _join_database(self, settings: Settings) -> None:
-        """While this descriptor is open, no other user of the directory stops the server."""
+        """Lock the directory for sharing, so that no other user of it stops the server."""
         if settings.embedded_dir is not None:
             self._locks.append(share_directory(Path(settings.embedded_dir), USERS_LOCK))
 
@@ -310,9 +317,9 @@ async def _until_stopped(supervisor: Supervisor) -> int:
 
 
 def run(config: str | None, *, debug: bool = False) -> int:
-    """Run one node until it is told to stop; the exit code. Says on stderr what is wrong."""
-    # NumPy comes with Arrow into every process: at its import as many threads of BLAS as there are
-    # cores would wait in a spin, at a time when Java wants the cores.
+    """Run one node until a signal stops it; return the exit code. Prints an error on stderr."""
+    # Arrow imports NumPy in every process. Its import would start one spinning BLAS thread for each
+    # core, at a time when Java needs the cores.
     if "OMP_NUM_THREADS" not in os.environ:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     arguments = [*(("--config", config) if config else ()), *(("--debug",) if debug else ())]

@@ -1,7 +1,7 @@
-"""Between the cores' messages and the frames of sync.proto, both ways.
+"""Convert the cores' messages to the frames of sync.proto, and back.
 
 Records travel as the journal's own frames: the sender copies bytes, the receiver verifies their
-checksums. A frame that is not understood is the fault of one link and never of the node.
+checksums. A frame that this engine does not understand ends one link and never the node.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TEXT_MAX = 300
 
 
 class MalformedFrame(Exception):
-    """The peer sent what this engine does not understand; the link ends with this reason."""
+    """The peer sent a frame that this engine does not understand; the link ends."""
 
 
 def to_frame(message: Message) -> pb.SyncFrame:
@@ -83,7 +83,7 @@ def to_frame(message: Message) -> pb.SyncFrame:
 
 
 def records_frame(epoch: int, previous: Position, frames: bytes, committed: int) -> pb.SyncFrame:
-    """A Records message whose records are encoded already, one behind the other."""
+    """Build a Records message from records that are encoded already, one after the other."""
     records = pb.Records(
         epoch=epoch, previous=_from_position(previous), committed=committed, frames=frames
     )
@@ -91,7 +91,7 @@ def records_frame(epoch: int, previous: Position, frames: bytes, committed: int)
 
 
 def to_message(frame: pb.SyncFrame) -> Message:
-    """Raises MalformedFrame, also for the frames that only open a link."""
+    """Decode a message. Raises MalformedFrame, also for the frames that only open a link."""
     match frame.WhichOneof("frame"):
         case "probe":
             return Probe(frame.probe.epoch)
@@ -259,7 +259,10 @@ def _decoded(frames: bytes) -> Iterator[Record]:
 
 
 def _check_same(record: Record, head: bytes) -> None:
-    """This node's journal must end up with the very bytes that the peer's has (RULES.md#i8)."""
+    """Refuse a record whose bytes this node would write differently (RULES.md#i8).
+
+    Raises MalformedFrame.
+    """
     try:
         same = written_frame(record).head == head
     except (TypeError, ValueError, UnicodeError, struct.error):

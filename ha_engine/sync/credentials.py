@@ -1,6 +1,6 @@
-"""Certificates of nodes: both ends show one, signed by the group's authority.
+"""TLS certificates of nodes. Both ends of a link present one, signed by the group's authority.
 
-The files are read anew for each connection, so that new certificates need no restart.
+Each new connection reads the files again, so that new certificates need no restart.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Certificates:
 
 
 def read(tls: TlsConfig) -> Certificates | None:
-    """None when the config names no files. Raises ConfigError when one cannot be read."""
+    """Read the files; None when the config names none. Raises ConfigError if one is unreadable."""
     if tls.certificate is None or tls.key is None or tls.ca is None:
         return None
     return Certificates(
@@ -36,8 +36,10 @@ def read(tls: TlsConfig) -> Certificates | None:
 
 
 def require_usable(tls: TlsConfig) -> None:
-    """Raises ConfigError: gRPC looks into the files only when it listens, and then tells no more
-    than that it cannot."""
+    """Raise ConfigError if the files cannot be used.
+
+    gRPC reads them only when it listens, and its error names no cause.
+    """
     if read(tls) is None:
         return
     server_context(ServerTls(certificate=tls.certificate, key=tls.key), "event_sync.tls")
@@ -51,7 +53,7 @@ def require_usable(tls: TlsConfig) -> None:
 
 
 def for_server(tls: TlsConfig) -> grpc.ServerCredentials | None:
-    """None for plain text. Raises ConfigError."""
+    """Credentials of the listening end; None for plain text. Raises ConfigError."""
     first = read(tls)
     if first is None:
         return None
@@ -59,7 +61,7 @@ def for_server(tls: TlsConfig) -> grpc.ServerCredentials | None:
 
 
 def for_channel(tls: TlsConfig) -> grpc.ChannelCredentials | None:
-    """None for plain text. Raises ConfigError."""
+    """Credentials of the dialling end; None for plain text. Raises ConfigError."""
     shown = read(tls)
     if shown is None:
         return None

@@ -1,4 +1,4 @@
-"""Opening links: the greeting on both sides, and the endless attempts of the side that dials."""
+"""Open links: the greeting on both sides, and the endless attempts of the side that dials."""
 
 from __future__ import annotations
 
@@ -25,9 +25,12 @@ if TYPE_CHECKING:
 GREETING_SECONDS = 5.0
 WAIT_SECONDS_MAX = 0.5
 CONNECT_SECONDS = (1.0, 1.0, 4.0)
-"""In turn: a peer behind a healed network is to be found soon, a slow one to be found at all."""
+"""Timeouts of successive attempts, used in turn.
+
+A short one finds a peer soon after the network heals. A long one finds a slow peer.
+"""
 BRIEF_SECONDS = 1.0
-"""A link that ended sooner counts as a failed attempt: two nodes must not redial in a frenzy."""
+"""A link that ended sooner counts as a failed attempt, so that two nodes do not redial nonstop."""
 _REASON_LENGTH_MAX = 500
 _DISTRUST = {
     "Hostname Verification": "the node at {address} shows no certificate for {peer}; correct "
@@ -37,11 +40,15 @@ _DISTRUST = {
     "WRONG_VERSION_NUMBER": "the node at {address} speaks plain text and this one TLS; give both "
     "certificates in event_sync.tls",
 }
-"""What gRPC says when it does not trust the other end, and what that means."""
+"""Parts of gRPC's errors about a peer that it does not trust, and what each one means."""
 
 
 class Refused(Exception):
-    """One of the two nodes does not want the other. ``node`` is who the other says it is."""
+    """One of the two nodes refuses the other.
+
+    ``node`` is the name that the other node gave itself. If TLS failed before that, it is the
+    name that the config gives the peer.
+    """
 
     def __init__(self, node: str, reason: str) -> None:
         self.node, self.reason = node, reason
@@ -49,11 +56,11 @@ class Refused(Exception):
 
 
 class NoLink(Exception):
-    """This attempt came to nothing; there will be another."""
+    """This attempt failed; another follows."""
 
 
 async def greet(wire: Wire, ours: Hello, welcome: Collection[str]) -> Hello:
-    """Say who we are, hear who they are, and agree.
+    """Exchange Hellos and verdicts, and return the other node's Hello.
 
     Raises Refused, WireBroken, MalformedFrame, and TimeoutError after GREETING_SECONDS.
     """
@@ -86,16 +93,16 @@ async def _expect(wire: Wire, *kinds: str) -> pb.SyncFrame:
 
 
 class Holding(Protocol):
-    """Greets over a fresh wire and serves the link until it is over.
+    """Greet over a new wire and serve the link until it is over.
 
-    Raises Refused, WireBroken, MalformedFrame or TimeoutError when no link came of it.
+    Raises Refused, WireBroken, MalformedFrame or TimeoutError when no link opened.
     """
 
     async def __call__(self, wire: Wire, dialled: str | None) -> None: ...
 
 
 class Dialler:
-    """Calls one peer for as long as the node runs."""
+    """Dials one peer for as long as the node runs."""
 
     def __init__(
         self,
@@ -110,7 +117,7 @@ class Dialler:
         self._connect_seconds = cycle(CONNECT_SECONDS)
 
     async def run(self) -> None:
-        """A link that was lost is dialled again at once, then with growing waits."""
+        """Dial for ever. After a lost link dial at once, then with growing waits."""
         waits = wait_random_exponential(multiplier=0.05, max=WAIT_SECONDS_MAX)
         while True:
             async for attempt in AsyncRetrying(

@@ -1,7 +1,7 @@
-"""The stage's public face: links to all peers, the core's messages both ways, streams of records.
+"""The public class of the stage: links to all peers, messages of the cores, streams of records.
 
-It moves bytes and decides nothing: who leads, what is sent from where and who is in sync is said
-by the core.
+The stage moves bytes. The core decides which node is active, which records a peer gets, and which
+members are in sync.
 """
 
 from __future__ import annotations
@@ -41,33 +41,33 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 STRANGERS_MAX = 16
-"""Streams beyond those of the peers: callers that are being greeted, to be refused or not."""
+"""Streams beyond those of the peers, for callers whose greeting is not over."""
 
 
 class Owner(Protocol):
-    """What the stage asks of the node; all of it on the event loop."""
+    """What the stage needs from the node. It makes every call on the event loop."""
 
     def hello(self) -> Hello:
-        """Who this node is now."""
+        """Return this node's present identity."""
 
     def report(self) -> Report:
-        """What this node is now, for people."""
+        """Return this node's present status, for people."""
 
     def committed(self) -> int:
-        """The highest committed sequence."""
+        """Return the highest committed sequence."""
 
     def handle(self, event: on.Input) -> None:
-        """PeerConnected, PeerSaid and PeerLost, in order for each peer."""
+        """Handle PeerConnected, PeerSaid and PeerLost, which arrive in order for each peer."""
 
     async def room(self) -> None:
         """Return when the journal's writer can take more records."""
 
     def fail(self, error: BaseException) -> None:
-        """The stage cannot go on."""
+        """Learn that the stage has failed and cannot continue."""
 
 
 class EventSync(rpc.EventSyncServicer):
-    """One per node process. Without peers it opens nothing and every call is without effect."""
+    """One per node process. Without peers it opens nothing, and its calls have no effect."""
 
     def __init__(self, config: EventSyncConfig, journal: WrittenRecords, owner: Owner) -> None:
         self._config, self._journal, self._owner = config, journal, owner
@@ -77,7 +77,7 @@ class EventSync(rpc.EventSyncServicer):
         self._traffic = {peer: Traffic() for peer in config.peers}
         self._refusals = Refusals(asyncio.get_running_loop().time)
         self._unreachable: dict[str, str] = {}
-        # By peer with a link: when it came, and what it said.
+        # By peer with a link: the time of its last report, and the report.
         self._reports: dict[str, tuple[float, Report]] = {}
         self._urls: dict[str, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -85,7 +85,7 @@ class EventSync(rpc.EventSyncServicer):
         self._stopping = False
         self.port = 0
 
-    # -- life --------------------------------------------------------------------------------------
+    # -- start and stop ----------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Listen, and dial each peer with a greater id. Raises ConfigError, AddressInUse."""
@@ -103,7 +103,7 @@ class EventSync(rpc.EventSyncServicer):
                 self._spawn(dialler.run(), f"dial {peer}")
 
     async def stop(self) -> None:
-        """End all links without another word to the core."""
+        """End all links. The core gets no input about that."""
         self._stopping = True
         for task in self._tasks:
             task.cancel()
@@ -133,15 +133,15 @@ class EventSync(rpc.EventSyncServicer):
         await server.start()
         return server
 
-    # -- what the core wants -----------------------------------------------------------------------
+    # -- requests of the core ----------------------------------------------------------------------
 
     def tell(self, peer: str, message: Message) -> None:
-        """Send ``message``; it is dropped when there is no link."""
+        """Send ``message``; drop it when there is no link."""
         if link := self._links.get(peer):
             link.tell(to_frame(message))
 
     def stream(self, peer: str, epoch: int, after: Position) -> None:
-        """Send every record behind ``after``, then each one as it is appended."""
+        """Send every record after ``after``, then each one as it is appended."""
         self._stop_stream(peer)
         if link := self._links.get(peer):
             stream = RecordStream(
@@ -161,38 +161,44 @@ class EventSync(rpc.EventSyncServicer):
             self._stop_stream(peer)
 
     def appended(self, records: Sequence[Record]) -> None:
-        """``records`` were just handed to the journal's writer; call it in the same turn."""
+        """Send ``records``, which the journal's writer has just got.
+
+        Call it in the same turn of the event loop.
+        """
         self._tail.append(records, read_along=bool(self._streams))
         for stream in self._streams.values():
             stream.appended()
 
     def introduce(self) -> None:
-        """Say Hello again on every link, since what it says has changed: the group has an id."""
+        """Send Hello again on every link, because the group now has an id."""
         for link in self._links.values():
             link.tell(hello_frame(self._owner.hello()))
 
-    # -- what people want to know ------------------------------------------------------------------
+    # -- status ------------------------------------------------------------------------------------
 
     def names(self) -> list[str]:
         """The peers of the config."""
         return list(self._config.peers)
 
     def refusals(self) -> dict[str, str]:
-        """Why which node is refused, for a while after its last attempt; a peer that was dialled
-        stands under its configured name, another node under the one it gives itself."""
+        """The reason for each refused node, for a while after its last attempt.
+
+        The key of a peer that this node dialled is its configured name. The key of another node is
+        the name that it gives itself.
+        """
         return self._refusals.current()
 
     def unreachable(self) -> dict[str, str]:
-        """Why which peer cannot be dialled at present."""
+        """The reason for each peer that this node cannot reach at present."""
         return dict(self._unreachable)
 
     def reports(self) -> dict[str, tuple[float, Report]]:
-        """What each connected peer said of itself last, and how many seconds ago."""
+        """By connected peer: the age of its last report in seconds, and the report."""
         now = asyncio.get_running_loop().time()
         return {peer: (now - came, report) for peer, (came, report) in self._reports.items()}
 
     def urls(self) -> Iterable[str]:
-        """Of the HTTP interfaces that peers have named, connected or gone since."""
+        """The HTTP interfaces that peers have reported, also peers that are gone since."""
         return self._urls.values()
 
     def traffic(self) -> Mapping[str, Traffic]:
@@ -208,7 +214,7 @@ class EventSync(rpc.EventSyncServicer):
     async def Sync(  # type: ignore[override]  # noqa: N802
         self, request_iterator: object, context: Context
     ) -> None:
-        """A peer with a smaller id, or a stranger, has dialled."""
+        """Serve a caller: a peer with a smaller id, or a stranger."""
         try:
             await self._hold(ServerWire(context, tls=self._config.tls.given), dialled=None)
         except Refused as error:
@@ -297,14 +303,14 @@ class EventSync(rpc.EventSyncServicer):
             case Trimmed() as error:
                 link.end(str(error))
             case JournalDamaged() | DiskFailed() as error:
-                # An old record that cannot be read: this node goes on without it, and a snapshot
-                # may be past it soon.
+                # This node works without the old record that cannot be read. A snapshot may soon
+                # cover that record.
                 log.error("records for a peer cannot be read", peer=link.peer, error=str(error))
                 link.end(str(error))
             case BaseException() as error:
                 self._owner.fail(error)
 
-    # -- how ---------------------------------------------------------------------------------------
+    # -- internals ---------------------------------------------------------------------------------
 
     async def _report_on(self) -> None:
         while True:

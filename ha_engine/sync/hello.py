@@ -1,7 +1,7 @@
-"""Who a node says it is, and whether two nodes can work together: one sentence if they cannot.
+"""A node's identity as it presents it, and the check whether two nodes can work together.
 
-Both sides of a link judge by the same function, so both refuse for the same reason, each in its own
-words.
+Both ends of a link call ``objection``, so both refuse for the same reason. Each one words the
+reason from its own side.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ _TEXT_MAX = 300
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """``group_id`` is empty before the first lease row; ``runtime`` names versions by component.
+    """The identity that a node sends first on a link.
 
+    ``group_id`` is empty before the first lease row. ``runtime`` maps components to versions.
     ``application`` and ``config`` are hex digests; ``address`` is for people.
     """
 
@@ -59,7 +60,7 @@ def to_frame(hello: Hello) -> pb.SyncFrame:
 
 
 def from_frame(said: pb.Hello) -> Hello:
-    """Raises MalformedFrame when a text in it is longer than any name or digest."""
+    """Decode a Hello. Raises MalformedFrame when a text is longer than any name or digest."""
     hello = _from_frame(said)
     texts = [hello.engine, hello.group, hello.group_id, hello.node, hello.process]
     texts += [hello.journal_id, hello.application, hello.config, hello.address]
@@ -93,10 +94,10 @@ def objection(
     welcome: Collection[str],
     certified: Collection[str] | None,
 ) -> str | None:
-    """Why the two must not work together, and what to do; None when they may.
+    """Say why the two nodes must not work together, and what to do; None when they may.
 
-    ``welcome`` are the nodes that may be at the other end, ``certified`` the names in its
-    certificate (None: plain text).
+    ``welcome`` are the nodes that may be at the other end. ``certified`` are the names in the other
+    node's certificate (None: plain text).
     """
     return (
         _of_identity(ours, theirs, welcome, certified)

@@ -1,7 +1,7 @@
-"""One open stream to one peer: what is told goes out in order, what comes in is handed on in order.
+"""One open stream to one peer. It sends messages in order and hands received ones on in order.
 
-What the core tells goes before records that wait; of those at most one message waits, so that a
-stream that is stopped leaves nothing behind but the message that is being written.
+Messages of the core go before records. At most one message of records waits, so a stopped stream
+sends nothing more than the message that is being written.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ha_engine.sync.wire import Wire, WireBroken
 from ha_engine.v1 import sync_pb2 as pb
 
 TOLD_BYTES_MAX = 16 << 20
-"""A peer that takes nothing for so long is given up."""
+"""The link ends when more than this waits for a peer that does not read."""
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class Traffic:
 
 
 def size_of(frame: pb.SyncFrame) -> int:
-    """Bytes, near enough: ByteSize encodes the whole message, which takes 0.5 ms for 1 MiB."""
+    """Estimate the bytes: ByteSize encodes the whole message, which takes 0.5 ms for 1 MiB."""
     if frame.HasField("records"):
         return len(frame.records.frames)
     size: int = frame.ByteSize()
@@ -41,7 +41,7 @@ def size_of(frame: pb.SyncFrame) -> int:
 
 
 class Link:
-    """For one event loop. Over when ``run`` returns, which says why."""
+    """A link of one event loop. It is over when ``run`` returns the reason."""
 
     def __init__(self, peer: str, wire: Wire, traffic: Traffic) -> None:
         self.peer, self._wire, self._traffic = peer, wire, traffic
@@ -52,7 +52,7 @@ class Link:
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def tell(self, frame: pb.SyncFrame) -> None:
-        """Queue ``frame``; returns at once."""
+        """Queue ``frame`` and return at once."""
         size = size_of(frame)
         if self._told_bytes + size > TOLD_BYTES_MAX:
             self.end("it does not read what it is told")
@@ -70,21 +70,21 @@ class Link:
         await written
 
     def withdraw(self) -> None:
-        """Forget what is offered; what is being written already goes out whole."""
+        """Forget the offered message. A message that is being written is sent whole."""
         self._offered = None
 
     def end(self, reason: str) -> None:
-        """Nothing is sent or handed on any more; ``run`` returns ``reason``."""
+        """Send and hand on nothing more, and let ``run`` return ``reason``."""
         if not self._ended.done():
             self._ended.set_result(reason)
 
     async def run(
         self, receive: Callable[[pb.SyncFrame], None], room: Callable[[], Awaitable[None]]
     ) -> str:
-        """Serve until the link is over; why it is.
+        """Serve until the link is over, and return why it is.
 
-        ``receive`` may raise MalformedFrame, which ends the link; anything else that it raises is
-        raised here. While ``room()`` does not return, nothing more is read.
+        ``receive`` may raise MalformedFrame, which ends the link. Any other error of ``receive`` is
+        raised here. After a message of records nothing more is read until ``room()`` returns.
         """
         reading = asyncio.create_task(self._read(receive, room), name=f"read from {self.peer}")
         writing = asyncio.create_task(self._write(), name=f"write to {self.peer}")

@@ -1,4 +1,4 @@
-"""Whom this node refuses, or who refuses it: told once in the log, and kept for status."""
+"""Refusals between this node and others, in both directions: logged once, and kept for status."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import structlog
 log = structlog.get_logger(__name__)
 
 CURRENT_SECONDS = 10.0
-"""A refused node tries several times a second; one that has stopped is refused no more."""
+"""Status forgets a refusal after this time: a refused node that still runs retries much sooner."""
 KEPT_MAX = 64
 
 
 class Refusals:
-    """For one event loop; ``clock`` in seconds."""
+    """The refusals of one node, for one event loop. ``clock`` is in seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        # By (node, reason), the latest last: when it was refused.
+        # By (node, reason), the latest last: the time of the refusal.
         self._noted: dict[tuple[str, str], float] = {}
 
     def note(self, node: str, reason: str) -> None:
@@ -34,6 +34,6 @@ class Refusals:
         self._noted = {key: when for key, when in self._noted.items() if key[0] != node}
 
     def current(self) -> dict[str, str]:
-        """The latest reason for each node that was refused a moment ago."""
+        """The latest reason for each node that was refused in the last CURRENT_SECONDS."""
         oldest = self._clock() - CURRENT_SECONDS
         return {node: reason for (node, reason), when in self._noted.items() if when >= oldest}

@@ -1,4 +1,4 @@
-"""What a node tells its peers of itself for people to see; nothing is decided upon it."""
+"""The status that a node sends its peers, for people to see. No decision depends on it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ QUERIES_MAX = 1_000
 
 @dataclass(frozen=True, slots=True)
 class QueryReport:
-    """Numbers of batches. ``published`` is what every sink has; ``differs`` the first batch that
-    came out differently from the holder's, 0 when none did."""
+    """One query of the node. The numbers are of batches.
+
+    ``published`` is the last batch that every sink has. ``differs`` is the first batch whose output
+    differs from the holder's; 0 means none.
+    """
 
     query: str
     state: str
@@ -27,12 +30,12 @@ class QueryReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A node's status in short; ``last``, ``durable`` and ``committed`` are sequences.
+    """A node's status in short. ``last``, ``durable`` and ``committed`` are sequences.
 
-    ``url`` is that of its HTTP interface, ``follows`` says that it takes records of the holder,
-    ``attended`` that its Spark runs, ``room`` that its disk has space for events,
-    ``to_restore`` how many bytes of a snapshot have yet to come, and ``ingest`` where producers
-    reach it over gRPC, if they do.
+    ``url`` is the address of its HTTP interface. ``follows``: it takes the holder's records.
+    ``attended``: its Spark runs. ``room``: its disk has space for events. ``to_restore`` is the
+    number of bytes of a snapshot that it has not yet downloaded. ``ingest`` is its gRPC address
+    for producers, or empty.
     """
 
     role: str
@@ -76,7 +79,7 @@ def to_frame(report: Report) -> pb.SyncFrame:
 
 
 def from_frame(said: pb.Report) -> Report:
-    """Raises MalformedFrame when it is longer than any."""
+    """Decode a report. Raises MalformedFrame when it is longer than any real one."""
     texts = [said.role, said.why, said.url, said.journal_id, said.ingest]
     texts += [text for query in said.queries for text in (query.query, query.state)]
     if any(len(text) > TEXT_MAX for text in texts) or len(said.queries) > QUERIES_MAX:

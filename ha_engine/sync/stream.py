@@ -1,6 +1,6 @@
-"""Sends one peer the records behind a position, then each one as it is appended.
+"""Send one peer the records after a position, then each one as it is appended.
 
-A record need not be durable here to be sent: the peer's disk works while this one does.
+A record may be sent before it is durable here, so that both disks write at the same time.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from ha_engine.types import Position
 CHUNK_BYTES_MAX = 1 << 20
 CHUNK_BYTES_MIN = 64 << 10
 GATHER_SECONDS = 0.002
-"""So long a record waits for others to share its message, while the peer has one to confirm anyway.
-Each message costs both nodes CPU, and two writes that share one of the peer's are no later."""
+"""How long a record waits for others to share its message while the peer has one to confirm.
+
+Each message costs both nodes CPU. Records that share a write of the peer are durable no later.
+"""
 
 
 class RecordStream:
-    """Runs from its making until ``stop``. ``committed()`` is asked as each message is made."""
+    """Sends from construction until ``stop``. It calls ``committed()`` for each message."""
 
     def __init__(
         self,
@@ -38,7 +40,7 @@ class RecordStream:
         self.epoch = epoch
         self._link, self._at, self._tail, self._committed = link, after, tail, committed
         self._files = Files(journal)
-        # Four messages fit at least, so that the peer's disk and the line work at the same time.
+        # At least four messages fit, so that the peer's disk and the line work at the same time.
         self._chunk_max = max(CHUNK_BYTES_MIN, min(CHUNK_BYTES_MAX, in_flight_max // 4))
         self._in_flight_max = in_flight_max
         # Last sequence and size of each message that the peer has not confirmed.
@@ -50,7 +52,7 @@ class RecordStream:
         )
 
     def stop(self) -> None:
-        """Nothing that is not being written already is sent any more."""
+        """Send nothing more, except a message that is being written."""
         self.task.cancel()
         self._link.withdraw()
 
@@ -58,7 +60,7 @@ class RecordStream:
         self._moved.set()
 
     def confirmed(self, durable: int) -> None:
-        """The peer's disk holds every record up to ``durable``."""
+        """Note that the peer's disk holds every record up to ``durable``."""
         while self._unconfirmed and self._unconfirmed[0][0] <= durable:
             self.in_flight -= self._unconfirmed.popleft()[1]
         self._moved.set()

@@ -1,8 +1,8 @@
-"""Where records to send come from: the newest from memory, older ones from the journal's files.
+"""Supply the records to send: the newest from memory, older ones from the journal's files.
 
-The writer writes in a thread of its own, so what was appended is not yet in a file. The tail keeps
-every record until the journal has written it, and some more while somebody reads along. So there is
-always one place that holds a record, and it is known which: no record is skipped, none comes twice.
+The journal writes in a thread of its own, so an appended record is not yet in a file. The tail
+keeps every record until the journal has written it. While a stream reads, it keeps some more. So
+the place of each record is known at every moment: no record is skipped or sent twice.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ha_engine.journal.record import encode
 from ha_engine.types import Extent, Position, Record
 
 KEPT_BYTES_MAX = 16 << 20
-"""A stream that falls further behind reads files."""
+"""A stream that is further behind reads files."""
 _OVERHEAD_BYTES = 500
 
 
 class Trimmed(Exception):
-    """The journal no longer holds what a peer needs."""
+    """The journal no longer has the records that a peer needs."""
 
 
 class WrittenRecords(Protocol):
@@ -34,15 +34,18 @@ class WrittenRecords(Protocol):
 
     @property
     def last(self) -> Position:
-        """The newest record that is written to a file, durable or not."""
+        """The newest record that is in a file, durable or not."""
 
     def locate(self, first: int, last: int) -> list[Extent]:
-        """Raises ValueError when ``first`` is trimmed, DiskFailed."""
+        """Find the records' places in the files.
+
+        Raises ValueError when ``first`` is trimmed, and DiskFailed.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Encoded records, one behind the other, up to position ``last``."""
+    """Encoded records, one after the other, up to position ``last``."""
 
     frames: bytes
     last: Position
@@ -64,7 +67,10 @@ class Tail:
         return self.first + len(self._records)
 
     def append(self, records: Sequence[Record], *, read_along: bool) -> None:
-        """``records`` were handed to the journal's writer; they continue those before."""
+        """Keep ``records``, which the journal's writer has just got; they continue the tail.
+
+        ``read_along``: a stream reads, so written records stay in memory up to the limit.
+        """
         for record in records:
             sequence = record.position.sequence
             assert sequence == self.next, f"record {record.position} is not the {self.next}th"
@@ -73,7 +79,7 @@ class Tail:
         self._forget(self._kept_bytes_max if read_along else 0)
 
     def chunk(self, first: int, bytes_max: int) -> Chunk | None:
-        """The records from ``first`` on, one at least; None when the tail does not hold it."""
+        """The records from ``first`` on, at least one; None when the tail does not have it."""
         frames: list[bytes] = []
         size, last = 0, None
         while (record := self._records.get(first)) is not None:
@@ -92,7 +98,7 @@ class Tail:
 
 
 class Files:
-    """Reads the journal's files from one place on. Blocks; for one stream."""
+    """Reads the journal's files from one place on, for one stream. Its calls block."""
 
     def __init__(self, journal: WrittenRecords) -> None:
         self._journal = journal
@@ -100,7 +106,7 @@ class Files:
         self._next = 0
 
     def chunk(self, first: int, last: int, bytes_max: int) -> Chunk:
-        """Records from ``first`` on and up to ``last``, all of them written.
+        """Records from ``first`` to ``last`` at most; all of them must be written.
 
         Raises Trimmed, JournalDamaged, DiskFailed.
         """

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
 
 MESSAGE_BYTES_MAX = 40 << 20
-"""The gate's largest request (32 MiB of Arrow) with its meta is one record, and must fit."""
+"""One record must fit: the largest request of the gate (32 MiB of Arrow) with its meta."""
 TLS_HANDSHAKE_SECONDS = 5.0
 _SAYS_NOTHING = ("", "Internal error from Core")
 
 
 class WireBroken(Exception):
-    """The stream is gone; nothing more is read from it or written to it."""
+    """The stream has ended; nothing more can be read or written."""
 
 
 class Wire(Protocol):
@@ -38,11 +38,11 @@ class Wire(Protocol):
     async def write(self, frame: pb.SyncFrame) -> None: ...
 
     async def finish(self) -> None:
-        """Let the other end read what was written before this end goes."""
+        """Let the other end read everything written before this end closes."""
 
 
 class ClientWire:
-    """The end that dialled; gRPC has found ``peer`` in the server's certificate."""
+    """The end that dialled. gRPC has found ``peer`` in the server's certificate."""
 
     def __init__(self, call: Call, peer: str | None) -> None:
         self._call = call
@@ -84,18 +84,18 @@ class ServerWire:
             await self._context.write(frame)
 
     async def finish(self) -> None:
-        """gRPC sends all that was written before the status that ends the stream."""
+        """Do nothing: gRPC sends everything written before the status that ends the stream."""
 
 
 def options(silence: float) -> Sequence[tuple[str, int]]:
-    """For both ends. A connection without an answer for ``silence`` seconds is given up."""
+    """gRPC options of both ends. A connection without an answer for ``silence`` seconds ends."""
     milliseconds = int(silence * 1000)
     return (
         ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
         ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
         ("grpc.keepalive_time_ms", milliseconds // 2),
-        # The one is for a line without an answer, the other for a host that answers for a process
-        # that does not: measured, a stopped one was not found within 25 s without it.
+        # keepalive_timeout finds a dead line. ping_timeout finds a stopped process whose host still
+        # answers: measured, such a process was not found within 25 s without it.
         ("grpc.keepalive_timeout_ms", milliseconds),
         ("grpc.http2.ping_timeout_ms", milliseconds),
         ("grpc.keepalive_permit_without_calls", 1),
@@ -105,7 +105,7 @@ def options(silence: float) -> Sequence[tuple[str, int]]:
         ("grpc.server_handshake_timeout_ms", int(TLS_HANDSHAKE_SECONDS * 1000)),
         # A second process on the same port would get every other connection.
         ("grpc.so_reuseport", 0),
-        # Channels share connections and their back-off otherwise; each dial is to be a fresh one.
+        # Otherwise channels share connections and their back-off; each dial needs a new connection.
         ("grpc.use_local_subchannel_pool", 1),
     )
 

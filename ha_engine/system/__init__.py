@@ -1,9 +1,9 @@
-"""What the operating system offers a node, without a word of streams or leases.
+"""The operating system's services for a node. This package knows nothing about streams or leases.
 
-fsync          files and names that survive a loss of power
-file_lock      one process at a time in a directory
-process_group  sessions of processes: whether one lives, and its end
-procfs         what /proc says of a process
+fsync          makes files and names survive a loss of power
+file_lock      lets one process at a time work in a directory
+process_group  lists and kills the processes of a session
+procfs         reads /proc
 runtime_dir    the directory of the sockets
 systemd        readiness and watchdog of the service manager
 """

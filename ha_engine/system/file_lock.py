@@ -1,4 +1,4 @@
-"""Who works in a node's directory: one process at a time, and which one it was (RULES.md#r2)."""
+"""Let one process at a time work in a node's directory, and keep its name (RULES.md#r2)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ha_engine.system.fsync import boot_id
 SUPERVISOR_LOCK = "supervisor.lock"
 NODE_LOCK = "node.lock"
 USERS_LOCK = "users.lock"
-"""In the directory of an embedded database."""
+"""The name of the lock in the directory of an embedded database."""
 _NAME_BYTES_MAX = 512
 
 
 def lock_directory(path: Path, name: str) -> int:
-    """Makes ``path`` and locks ``name`` in it; the lock lasts until the descriptor is closed.
+    """Make ``path`` and lock ``name`` in it; the lock lasts until the descriptor is closed.
 
-    Raises DataDirectoryLocked when another process has it.
+    Raises DataDirectoryLocked when another process has the lock.
     """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = os.open(path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -35,7 +35,7 @@ def lock_directory(path: Path, name: str) -> int:
 
 
 def share_directory(path: Path, name: str) -> int:
-    """Makes ``path`` and locks ``name`` in it beside others; waits for who has it alone."""
+    """Make ``path`` and lock ``name`` in it, shared; wait while a process has it exclusively."""
     path.mkdir(parents=True, exist_ok=True)
     lock = os.open(path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     fcntl.flock(lock, fcntl.LOCK_SH)
@@ -43,9 +43,9 @@ def share_directory(path: Path, name: str) -> int:
 
 
 def lock_for_process(path: Path, process_id: str) -> int:
-    """As ``lock_directory``, for a node process, whose name stays there when it is dead."""
+    """Lock as ``lock_directory`` does, and write the node process's name, which outlives it."""
     lock = lock_directory(path, NODE_LOCK)
-    # Where the disk is full, what is left names a process that is dead as well, or nobody.
+    # If the disk is full, the file names an earlier process, which is dead as well, or none.
     with contextlib.suppress(OSError):
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{process_id} {_whereabouts(lock)}".encode(), 0)
@@ -53,13 +53,13 @@ def lock_for_process(path: Path, process_id: str) -> int:
 
 
 def earlier_process(path: Path) -> str | None:
-    """The node process that had ``path`` last, if it is certainly dead; None if nobody knows.
+    """The node process that had ``path`` last, if it is certainly dead; None otherwise.
 
-    Raises DataDirectoryLocked when one has it now.
+    Raises DataDirectoryLocked when a process has it now.
 
-    It had the lock until it died, and the lock is free. That proves nothing of a process on another
-    host, or before this one's kernel started, nor of one that has the original of a copy: each of
-    them had a lock of its own.
+    A process has the lock until it dies, so a free lock proves that it is dead. It proves nothing
+    about a process on another host, one before this start of the kernel, or one that has the
+    original of a copied directory: each of them had another lock.
     """
     lock = lock_directory(path, NODE_LOCK)
     try:
@@ -70,6 +70,6 @@ def earlier_process(path: Path) -> str | None:
 
 
 def _whereabouts(lock: int) -> str:
-    """Of one file below one kernel."""
+    """A text that identifies this file under this start of the kernel."""
     found = os.fstat(lock)
     return f"{boot_id()} {found.st_dev} {found.st_ino}"

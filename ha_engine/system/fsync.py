@@ -1,4 +1,4 @@
-"""What makes names durable, which writing a file does not, and what tells that a host was off."""
+"""Make directory entries durable, which a write to a file does not; read the kernel's boot id."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def boot_id() -> str:
-    """Another one after each start of the kernel."""
+    """The kernel's boot id, which changes at each start of the kernel."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
@@ -22,7 +22,7 @@ def fsync_directory(directory: Path) -> None:
 
 
 def make_directory(directory: Path, mode: int = 0o777) -> None:
-    """With its parents, durably. Raises OSError."""
+    """Make ``directory`` and its parents, durably. Raises OSError."""
     made = [one for one in (directory, *directory.parents) if not one.exists()]
     directory.mkdir(mode, parents=True, exist_ok=True)
     for one in made:
@@ -31,7 +31,7 @@ def make_directory(directory: Path, mode: int = 0o777) -> None:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Make ``path`` appear with all of ``content`` or not at all, durably. Raises OSError."""
-    # A name of its own: another node may write the same file of a shared directory.
+    # A unique name, since another node may write the same file of a shared directory.
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
         with draft.open("xb") as file:

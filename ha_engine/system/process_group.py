@@ -1,8 +1,8 @@
-"""Which processes belong to a query process, and how to be sure that none is left (RULES.md#r20).
+"""Find the processes that belong to a query process, and kill until none is left (RULES.md#r20).
 
-PySpark's daemon makes process groups of its own and its source runner outlives the driver, so
-neither the process group nor the pid says enough: a process belongs if it is in the session, or if
-it carries the marker that the query process was started with.
+PySpark's daemon makes process groups of its own, and its source runner outlives the driver. So
+neither the process group nor the pid is enough. A process belongs if it is in the session, or if
+its environment has the marker of the query process.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """What some processes have done since they began."""
+    """The work that some processes have done since they began."""
 
     cpu_seconds: float
     bytes_read: int
 
 
 def die_with_parent(parent: int) -> None:
-    """The kernel kills this process when ``parent`` ends; it may have ended already."""
+    """Have the kernel kill this process when ``parent`` ends, or now if it has ended already."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -57,12 +57,12 @@ def _belongs(pid: int, marked: bytes, session: int | None) -> bool:
         if not stat.is_alive:
             return False
         return stat.session == session or marked in read_environment(pid).split(b"\0")
-    except OSError:  # it has ended, or it is somebody else's
+    except OSError:  # it has ended, or belongs to another user
         return False
 
 
 def effort(home: str, session: int) -> Effort:
-    """What the living processes of ``session``, and those marked with ``home``, did up to now."""
+    """The work so far of the living processes of ``session`` and of those marked with ``home``."""
     ticks, count = 0, 0
     for pid in members(home, session):
         try:
@@ -74,7 +74,7 @@ def effort(home: str, session: int) -> Effort:
 
 
 def kill_session(home: str, session: int | None) -> None:
-    """Kills until nothing is left. Raises QueryProcessFailed when something will not die."""
+    """Kill until no process is left. Raises QueryProcessFailed if one does not die in time."""
     pause, give_up_at = _PAUSE_SECONDS, time.monotonic() + KILL_SECONDS_MAX
     while found := members(home, session):
         if time.monotonic() > give_up_at:
@@ -87,7 +87,7 @@ def kill_session(home: str, session: int | None) -> None:
 
 
 def kill_all(found: list[int]) -> None:
-    """A pid whose process has ended meanwhile is no error."""
+    """Kill each pid. A process that has ended meanwhile is no error."""
     for pid in found:
         try:
             os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What the kernel says of a process below /proc, see proc(5)."""
+"""Read the kernel's files of a process below /proc, see proc(5)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _DEAD = "ZX"
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """Of one process. ``started`` counts the kernel's ticks since boot; ``cpu_ticks`` holds its own
-    and those of the children that it has waited for."""
+    """The state of one process. ``started`` is in the kernel's ticks since boot. ``cpu_ticks`` has
+    its own ticks and those of the children that it has waited for."""
 
     state: str
     session: int
@@ -25,25 +25,26 @@ class Stat:
 
 
 def read_stat(pid: int) -> Stat:
-    """Raises ProcessLookupError."""
+    """Read the state of ``pid``. Raises ProcessLookupError."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             text = file.read()
     except (FileNotFoundError, ProcessLookupError):
         raise ProcessLookupError(f"there is no process {pid}") from None
-    fields = text[text.rindex(")") + 2 :].split()  # the name before may hold blanks and brackets
+    fields = text[text.rindex(")") + 2 :].split()  # the name before may have blanks and brackets
     ticks = sum(map(int, fields[11:15]))
     return Stat(fields[0], int(fields[3]), int(fields[19]), ticks)
 
 
 def read_environment(pid: int) -> bytes:
-    """``NAME=value`` entries, each ended by a zero byte. Raises OSError."""
+    """The ``NAME=value`` entries of ``pid``, each ended by a zero byte. Raises OSError."""
     with open(f"/proc/{pid}/environ", "rb") as file:
         return file.read()
 
 
 def read_bytes_read(pid: int) -> int:
-    """By calls, and from the disk for pages of mapped files. Raises OSError."""
+    """The bytes that ``pid`` read by calls, plus those from the disk, which include pages of mapped
+    files. Raises OSError."""
     with open(f"/proc/{pid}/io", "rb") as file:
         counts = dict(line.split(b":") for line in file)
     return int(counts[b"rchar"]) + int(counts[b"read_bytes"])

@@ -1,4 +1,4 @@
-"""The short directory that holds a node's Unix socket: where it lies, and how it is made safe.
+"""Choose and make the directory of a node's Unix socket, with a short path and safe rights.
 
 Nothing in it outlives the node. The journal and the outbox are in ``data_dir``, never here.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from ha_engine.errors import ConfigError
 
 SOCKET_PATH_BYTES_MAX = 100
-"""Linux takes 107 bytes for a Unix socket; a few stay free."""
+"""Linux takes 107 bytes for the path of a Unix socket; a few stay free."""
 SOCKET_NAME = "node.sock"
 
 
@@ -38,10 +38,10 @@ def _leaves_room(directory: Path) -> bool:
 
 
 def make_runtime_dir(directory: Path) -> Path:
-    """Create the directory with mode 0700, or check the one that is there.
+    """Create the directory with mode 0700, or check an existing one.
 
-    Raises ConfigError when it belongs to somebody else, who could then pose as the node: the
-    temporary directory is open to all.
+    Every user may write to the temporary directory, so another user could create this directory and
+    pose as the node. Raises ConfigError when it belongs to another user.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = directory.lstat()

@@ -1,4 +1,4 @@
-"""Tells the service manager how the node is, as sd_notify(3) says it; silent where none asks.
+"""Report the node's condition to the service manager, as in sd_notify(3); silent without one.
 
 The protocol is one datagram of ``NAME=value`` lines to the socket that NOTIFY_SOCKET names. The
 packages for it are unmaintained or bind libsystemd, which a node does not otherwise need.
@@ -19,11 +19,12 @@ _SOCKET, _TIMEOUT, _PID = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"
 
 
 def take(environ: MutableMapping[str, str]) -> dict[str, str]:
-    """Removes what the service manager said; answers what of it the node process is to know.
+    """Remove the service manager's variables; return those for the node process.
 
-    It speaks to the unit's main process, the supervisor; but the loop that must turn is the node
-    process's, so that one feeds the watchdog, and WATCHDOG_PID, which names the other, is dropped.
-    No other child may know the socket: it could speak for the node.
+    The service manager addresses the unit's main process, the supervisor. But the watchdog must
+    watch the event loop of the node process, so that process feeds it. WATCHDOG_PID names the
+    supervisor, so it is dropped. No other child may know the socket, since it could report for the
+    node.
     """
     said = {name: environ.pop(name) for name in (_SOCKET, _TIMEOUT, _PID) if name in environ}
     said.pop(_PID, None)
@@ -32,7 +33,7 @@ def take(environ: MutableMapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What is told of a node."""
+    """The condition of a node, for the service manager."""
 
     role: Role
     why: str
@@ -42,8 +43,11 @@ class Condition:
 
     @property
     def lines(self) -> list[str]:
-        """Ready is who acts or stands by to: a start that returns says that the other node may be
-        stopped. So who joins is not ready, however long it waits for its peer."""
+        """The lines to send. A node is ready when it is active or passive.
+
+        After a start returns, an operator may stop the other node. So a joining node is not ready,
+        however long it waits for its peer.
+        """
         ready = ["READY=1"] if self.role in (Role.ACTIVE, Role.PASSIVE) else []
         database = "" if self.has_database else "; the database does not answer"
         return [f"STATUS={self._sentence}{database}", *ready]
@@ -51,23 +55,27 @@ class Condition:
     @property
     def _sentence(self) -> str:
         if self.role is not Role.ACTIVE:
-            # A reason of many lines must not end this one: what follows it would be believed.
+            # Join the lines of the reason: the service manager would read each further line as a
+            # variable.
             return " ".join(f"{self.role.value}: {self.why}".split())
         return f"active, epoch {self.epoch}, {'' if self.protected else 'not '}protected"
 
 
 class ServiceManager:
-    """Whoever started the node and listens on the socket that ``environ`` names; maybe nobody."""
+    """The service manager that listens on the socket that ``environ`` names, if there is one."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         name = environ.get(_SOCKET, "")
         self._address = "\0" + name[1:] if name.startswith("@") else name
-        # Three chances within the timeout.
+        # Feed the watchdog at least three times within its timeout.
         third = int(environ.get(_TIMEOUT) or 0) / 3e6
         self._pause = min(TELL_EVERY_SECONDS, third or TELL_EVERY_SECONDS)
 
     def tell(self, *lines: str) -> bool:
-        """Whether it was taken. Never waits: a manager that does not read must not hold a node."""
+        """Send ``lines``; return whether that succeeded.
+
+        It never waits, so that a manager that does not read cannot block a node.
+        """
         if not self._address:
             return False
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
@@ -77,8 +85,10 @@ class ServiceManager:
         return False
 
     async def attend(self, look: Callable[[], Condition]) -> None:
-        """For the life of the node process: feeds the watchdog from its event loop, and tells what
-        ``look`` finds changed. READY is told again with every change, which does no harm."""
+        """Feed the watchdog from the node process's event loop, and send each changed condition.
+
+        It runs for the life of the node process. Each change sends READY again, which does no harm.
+        """
         told = None
         while self._address:
             seen = look()
@@ -87,8 +97,11 @@ class ServiceManager:
             await asyncio.sleep(self._pause)
 
     async def bridge(self, until: asyncio.Event) -> None:
-        """Feeds the watchdog while a node process starts: a long journal is read before its loop
-        turns, and to start again would not make it shorter."""
+        """Feed the watchdog while a node process starts.
+
+        It reads its journal before its event loop runs. A long journal must not trip the watchdog,
+        since a restart would read the same journal.
+        """
         while self._address and not until.is_set():
             self.tell("WATCHDOG=1", "STATUS=starting: the journal is read")
             with contextlib.suppress(TimeoutError):

@@ -1,7 +1,7 @@
-"""For who writes a plug-in: what the engine expects of one, as tests to inherit.
+"""Tests for authors of plug-ins to inherit: what the engine expects of a plug-in.
 
-sink_contract     of a kind of sink
-source_contract   of a kind of source
+sink_contract     tests of a kind of sink
+source_contract   tests of a kind of source
 """
 
 from ha_engine.testing.sink_contract import SinkContract

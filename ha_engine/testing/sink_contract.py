@@ -1,4 +1,4 @@
-"""What the engine relies on in every kind of sink. Inherit it in a pytest module:
+"""The tests that every kind of sink must pass. Inherit them in a pytest module:
 
 class TestMySink(SinkContract):
     kind = MySink
@@ -7,7 +7,7 @@ class TestMySink(SinkContract):
         return {"directory": str(self.home)}
 
     def delivered(self) -> list[dict[str, Any]]:
-        return rows that are there now
+        return the rows at the destination now
 
 The rows have the columns ``id`` (a number) and ``text``. A sink whose guarantee begins with "at
 least once" may have some of them twice.
@@ -34,7 +34,7 @@ CALL_SECONDS = 10.0
 def batch_of(
     number: int, rows: pa.Table, seconds: float = CALL_SECONDS, sink: str = "sink"
 ) -> OutputBatch:
-    """A batch as the engine hands it to ``deliver``, which has so many seconds."""
+    """A batch as the engine passes it to ``deliver``, which may take ``seconds``."""
     until = time.monotonic() + seconds
     return OutputBatch(
         number,
@@ -68,15 +68,15 @@ class SinkContract:
     aside: list[tuple[int, str, int]]
 
     def options(self) -> dict[str, Any]:
-        """What the application file would say, without name and type."""
+        """The options as in an application file, without name and type."""
         raise NotImplementedError
 
     def delivered(self) -> list[dict[str, Any]]:
-        """Every row that is at the place now, with ``id`` and ``text``."""
+        """Every row at the destination now, with ``id`` and ``text``."""
         raise NotImplementedError
 
     def opened(self) -> SinkPlugin:
-        """An instance, as another node or a new process makes it."""
+        """An instance, created as by another node or a new process."""
 
         def put_aside(batch: OutputBatch, reason: str, rows: pa.Table) -> None:
             self.aside.append((batch.number, reason, rows.num_rows))
@@ -111,7 +111,7 @@ class SinkContract:
         self._require(1, 2, 3)
 
     def test_the_second_delivery_of_a_batch_is_harmless(self) -> None:
-        """By the next active too, which is another instance."""
+        """Also a delivery by the next active, which has another instance."""
         self._prepared().deliver(batch_of(1, numbered(1)))
         other = self._prepared()
         other.deliver(batch_of(1, numbered(1)))

@@ -1,4 +1,4 @@
-"""What the engine relies on in every kind of source. Inherit it in a pytest module:
+"""The tests that every kind of source must pass. Inherit them in a pytest module:
 
 class TestMySource(SourceContract):
     kind = MySource
@@ -7,10 +7,10 @@ class TestMySource(SourceContract):
         return {"directory": str(self.home)}
 
     def put(self, rows: list[dict[str, Any]]) -> None:
-        make these rows be there to read, behind those of earlier calls
+        make these rows readable, after those of earlier calls
 
-The rows have the columns ``id`` (a number) and ``text``. Every row must come, in order, and again
-behind each offset that the source gave.
+The rows have the columns ``id`` (a number) and ``text``. The source must give every row, in order.
+After each offset that it gave, it must give the following rows again.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ class SourceContract:
     home: Path
 
     def options(self) -> dict[str, Any]:
-        """What the application file would say, without name and type."""
+        """The options as in an application file, without name and type."""
         raise NotImplementedError
 
     def put(self, rows: list[dict[str, Any]]) -> None:
-        """Make these rows be there to read."""
+        """Make these rows readable, after those of earlier calls."""
         raise NotImplementedError
 
     def opened(self, offset: str | None = None) -> SourcePlugin:
-        """An instance, as another node or a new process makes it."""
+        """An instance, created as by another node or a new process."""
         place = SourcePlace("group", "stream", "source", SCHEMA)
         source = self.kind(self.kind.Options.model_validate(self.options()), place)
         source.open(offset)
@@ -137,7 +137,7 @@ class SourceContract:
             other.close()
 
     def test_it_may_be_opened_again_where_it_was_before(self) -> None:
-        """So does the engine after any trouble, without a close if there was no time."""
+        """The engine does so after any failure, without a close if there was no time."""
         self.put(_rows(0, 10))
         source = self.opened()
         first = source.read(3, LATE_SECONDS)
@@ -153,7 +153,7 @@ class SourceContract:
         source.close()
 
     def _rest(self, source: SourcePlugin, least: int = 0) -> list[dict[str, Any]]:
-        """All that comes; at least so many rows are waited for."""
+        """All rows that come; wait for ``least`` rows, but at most LATE_SECONDS."""
         found, until = list[dict[str, Any]](), time.monotonic() + LATE_SECONDS
         while True:
             batch = source.read(ROWS_MAX, READ_SECONDS)

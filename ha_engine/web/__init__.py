@@ -1,5 +1,5 @@
-"""What every HTTP and gRPC server of a node shares.
+"""Code that the HTTP and gRPC servers of a node share.
 
-route  one documented operation, and who may call it
+route  one documented operation, and the right that its caller needs
 tls    certificates that are read again when their files change
 """

@@ -1,7 +1,7 @@
-"""One operation of the HTTP interface: its route together with what it takes and answers.
+"""One operation of the HTTP interface: its route, with its parameters, body and answers.
 
-Every route of a node is one of these, so that what is served and what GET /openapi.json says are
-made from the same words (``ha_engine.api.openapi``).
+Every route of a node is one of these, so that the server and GET /openapi.json use the same
+description (``ha_engine.api.openapi``).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ha_engine.auth import Access, Right
 
 JSON = "application/json"
 described = with_config(ConfigDict(use_attribute_docstrings=True))
-"""For the type of a body: the docstrings of its fields are their descriptions."""
+"""Decorates the type of a body: the docstrings of its fields become their descriptions."""
 
 
 @described
 class Refusal(TypedDict):
-    """Why it was not done."""
+    """Why the request was refused."""
 
     error: str
     """One sentence: what is wrong, and what to do."""
@@ -35,7 +35,7 @@ class Refusal(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A part of the request besides its body, or a header of an answer; ``type`` as in Python."""
+    """A part of the request other than its body, or a header of an answer; ``type`` is Python's."""
 
     name: str
     place: Literal["path", "query", "header"]
@@ -45,7 +45,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a status code means, and the type of its body in ``media_type``."""
+    """The meaning of a status code, and the type of its body in ``media_type``."""
 
     means: str
     body: Any = Refusal
@@ -55,8 +55,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """``name`` is unique. ``body`` has a type for each content type that is read. ``needs`` is what
-    its caller must be allowed to do."""
+    """An operation. ``name`` is unique. ``body`` has a type for each accepted content type.
+    ``needs`` is the right that its caller must have."""
 
     name: str
     says: str
@@ -68,14 +68,14 @@ class Operation:
 
 
 class OperationRoute(Route):
-    """A route that says what it does; ``methods`` are those that do the same."""
+    """A route with its description; all ``methods`` do the same."""
 
     def __init__(self, path: str, endpoint: Any, operation: Operation, *methods: str) -> None:
         super().__init__(path, endpoint, methods=methods, name=operation.name)
         self.operation = operation
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises HTTPException for who may not do it, before anything of a body is read."""
+        """Check the caller's right before the body is read. Raises HTTPException without it."""
         access: Access = scope["app"].state.access
         denied = access.denial(self.operation.needs, Headers(scope=scope).get("authorization"))
         if denied is not None:
@@ -87,14 +87,14 @@ class OperationRoute(Route):
 def guarded(
     routes: Sequence[Route], access: Access, handlers: Mapping[Any, Any] | None = None
 ) -> Starlette:
-    """The ASGI application of ``routes``, which look at ``access`` before they do anything."""
+    """The ASGI application of ``routes``, which check ``access`` before anything else."""
     served = Starlette(routes=routes, exception_handlers=handlers)
     let_in(served, access)
-    # A path is answered or it is not: a redirect would tell whatever Host the client made up.
+    # No redirect for a slash: it would repeat whatever Host header the client made up.
     served.router.redirect_slashes = False
     return served
 
 
 def let_in(served: Starlette, access: Access) -> None:
-    """From now on; what has begun goes on."""
+    """Use ``access`` from now on. Requests that have begun continue."""
     served.state.access = access

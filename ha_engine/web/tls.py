@@ -1,5 +1,5 @@
-"""The files with which a server shows who it is, looked at before anything listens with them, and
-again while it does: certificates are renewed, and nobody restarts a node for that."""
+"""The certificate files of a server: check them before it listens, and read them again while it
+does, so that a renewed certificate needs no restart."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from ha_engine.errors import ConfigError
 
 
 def server_context(tls: ServerTls, section: str) -> ssl.SSLContext | None:
-    """What a server shows who it is with; None for plain text. Raises ConfigError where certificate
-    or key cannot be read, or do not belong together."""
+    """Load a server's certificate and key; None for plain text.
+
+    Raises ConfigError when they cannot be read or do not belong together.
+    """
     if tls.pair is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
-        # A key that needs a passphrase is refused: nobody is there to type it.
+        # A key with a passphrase is refused, because no person is there to type it.
         context.load_cert_chain(*tls.pair, password=lambda: "")
     except (OSError, ValueError) as error:
         raise ConfigError(
@@ -32,7 +34,7 @@ def server_context(tls: ServerTls, section: str) -> ssl.SSLContext | None:
 
 
 def readable_pair(tls: ServerTls, section: str) -> tuple[Path, Path] | None:
-    """The certificate and its key, if they are given. Raises ConfigError as ``server_context``."""
+    """The paths of certificate and key, if given. Raises ConfigError like ``server_context``."""
     server_context(tls, section)
     return tls.pair
 
@@ -40,13 +42,16 @@ def readable_pair(tls: ServerTls, section: str) -> tuple[Path, Path] | None:
 def renewing(
     read: Callable[[], grpc.ServerCertificateConfiguration], *, from_callers: bool
 ) -> grpc.ServerCredentials:
-    """For a gRPC server that reads its files anew for each connection; ``from_callers``: they must
-    show a certificate too. Raises ConfigError where ``read`` does at first."""
+    """Credentials of a gRPC server that calls ``read`` again for each connection.
+
+    ``from_callers``: callers must present a certificate too. Raises ConfigError if the first
+    ``read`` does.
+    """
     newest = read()
 
     def renewed() -> grpc.ServerCertificateConfiguration:
         nonlocal newest
-        # A file that is just being replaced: the one in use stays.
+        # While a file is being replaced, the certificate in use stays.
         with suppress(ConfigError, OSError):
             newest = read()
         return newest

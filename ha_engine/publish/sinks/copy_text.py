@@ -1,7 +1,7 @@
-"""Rows of a batch as the text that PostgreSQL's COPY reads; pure.
+"""Write rows of a batch as the text that PostgreSQL's COPY reads; pure.
 
-Numbers, text, dates and times are written by Arrow. What Arrow's CSV does not know becomes text
-first: bytes as hex, structs, lists and maps as JSON.
+Arrow writes numbers, text, dates and times. Types that Arrow's CSV does not support become text
+first: bytes as hex; structs, lists and maps as JSON.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ha_engine.errors import SinkRefused
 from ha_engine.publish.sinks.json_lines import json_text
 
 _ROW = "\0row"
-"""Name of a column of our own; PostgreSQL allows no such name, so it never meets another."""
+"""Name of a column of our own. PostgreSQL forbids such a name, so no other column has it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyText:
-    """CSV without a header: null is nothing, an empty text is ``""``."""
+    """CSV without a header: null is an empty field, an empty text is ``""``."""
 
     columns: tuple[str, ...]
     rows: int
@@ -31,11 +31,11 @@ class CopyText:
 
 
 def copy_text(table: pa.Table, key: tuple[str, ...] = ()) -> CopyText:
-    """The rows as CSV; with ``key``, one row of each key.
+    """Write the rows as CSV; with ``key``, one row of each key.
 
-    Of several rows with one key the greatest stays, comparing the other columns from left to right,
-    null lowest: a node that read the rows in another order keeps the same one (RULES.md#i6). Raises
-    SinkRefused for a value without a JSON form.
+    Of several rows with one key the greatest stays. The comparison goes through the other columns
+    from left to right, null lowest. So a node that read the rows in another order keeps the same
+    row (RULES.md#i6). Raises SinkRefused for a value without a JSON form.
     """
     plain = pa.table(
         [_plain(table.field(index), column) for index, column in enumerate(table.columns)],
@@ -60,7 +60,7 @@ def _one_of_each(table: pa.Table, key: list[str]) -> pa.Table:
 
 
 def _plain(field: pa.Field, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column of a type that Arrow's CSV writes as PostgreSQL reads it."""
+    """Convert a column to a type that Arrow's CSV writes as PostgreSQL reads it."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         return _plain(field, column.cast(kind.value_type))

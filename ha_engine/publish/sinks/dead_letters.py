@@ -1,9 +1,9 @@
-"""Rows that a sink will never take: put aside in files, counted, for a person to read.
+"""Write rows that a sink will never take to files, for a person to read, and count them.
 
     <data_dir>/dead_letters/<query>/<sink>/<batch>-<digest>.jsonl
 
-Each line has the reason and the row. The same rows put aside again are the same file. They lie on
-the node that was the active then, and are part of no snapshot.
+Each line has the reason and the row. The same rows always go to the same file. The files are on the
+node that was then active, and are part of no snapshot.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DIRECTORY = "dead_letters"
 
 
 class SinkDeadLetters:
-    """Of one sink of one query; ``rows`` counts since the process began."""
+    """The dead letters of one sink of one query; ``rows`` counts since the process began."""
 
     def __init__(self, data_dir: Path, query: str, sink: str) -> None:
         self._directory = data_dir / DIRECTORY / query / sink
@@ -33,7 +33,7 @@ class SinkDeadLetters:
         self.rows = 0
 
     def put_aside(self, batch: OutputBatch, reason: str, rows: pa.Table) -> None:
-        """Durable when it returns. Raises SinkUnavailable when the disk does not take them."""
+        """Write ``rows`` durably. Raises SinkUnavailable when the disk does not take them."""
         name = hashlib.blake2b(json_lines(rows), digest_size=8).hexdigest()
         path = self._directory / f"{batch.number}-{name}.jsonl"
         lines = [json_text({"reason": reason, "row": row}) + "\n" for row in rows_of(rows)]

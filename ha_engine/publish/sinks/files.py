@@ -1,12 +1,12 @@
-"""The ``files`` sink: one file a batch, idempotent by name.
+"""The ``files`` sink: one file per batch, idempotent by name.
 
     <directory>/<query>/<batch, twelve digits>.jsonl
 
-A file appears whole, by a rename, and is never changed: a repeated delivery finds the same bytes.
-Other bytes are of another group, or of a batch that a forced failover gave up; only a person can
-tell whether they are wanted, so the sink refuses to go on. Where both nodes write to one shared
-directory, each batch is there once. Where each has its own, the batch that was in flight at a
-failover may be on both, under the same name and with the same rows.
+A file appears whole, by a rename, and never changes: a repeated delivery finds the same bytes.
+Other bytes come from another group, or from a batch that a forced failover gave up. Only a person
+can decide whether to keep them, so the sink refuses to continue. If both nodes write to one shared
+directory, it has each batch once. If each node has its own directory, both may have the batch that
+was in flight at a failover, under the same name and with the same rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ha_engine.system.fsync import fsync_directory, make_directory, write_whole
 
 
 class FilesOptions(BaseModel):
-    """``directory`` must be an absolute path: it is the same on both nodes."""
+    """The options. ``directory`` must be an absolute path: it is the same on both nodes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -59,7 +59,7 @@ class FilesSink:
                 make_directory(self._directory)
                 write_whole(target, content)
             elif target.read_bytes() == content:
-                fsync_directory(self._directory)  # who wrote it may have died before that
+                fsync_directory(self._directory)  # its writer may have died before it did this
             else:
                 raise SinkRefused(f"{target} holds other rows than this batch; move it away")
         except OSError as error:

@@ -1,9 +1,9 @@
-"""The ``http`` sink: rows as NDJSON to a URL, some at a time, each request with a key.
+"""The ``http`` sink: send rows as NDJSON to a URL, some at a time, each request with a key.
 
-``Idempotency-Key`` is group/query/sink/batch/first row/digest: the same when a request is repeated,
-by this node or the next active, so that a receiver that remembers keys takes each row once; and
-another for other rows, of which none must be taken for a repetition. What the receiver refuses
-again and again is put aside, since no retry mends a bad request.
+``Idempotency-Key`` is group/query/sink/batch/first row/digest. A repeated request has the same key,
+from this node or the next active, so a receiver that remembers keys takes each row once. Other rows
+have another key, so the receiver never takes them for a repetition. Rows that the receiver refuses
+repeatedly are put aside, because no retry corrects a bad request.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from ha_engine.publish.sinks.json_lines import MEDIA_TYPE, json_lines, require_f
 _PASSES = frozenset(
     {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
 )
-"""Answers of the 4xx that say nothing about the rows."""
+"""4xx answers that do not mean that the rows are bad."""
 _OPERATOR = frozenset(
     {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND, HTTPStatus.GONE}
 )
-"""Answers that every request would get: the rows are not to blame."""
+"""Answers that every request would get, whatever its rows."""
 _BODY_SHOWN = 200
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"([\x21-\x7e]([\t\x20-\x7e]*[\x21-\x7e])?)?")
 
 
 def _url(written: str) -> str:
-    """Refused without a word of it: it may have a password."""
+    """Check a URL. An error does not quote it, because it may contain a password."""
     try:
         parsed = httpx.URL(written)
     except httpx.InvalidURL:
@@ -47,7 +47,7 @@ def _url(written: str) -> str:
 
 
 def _headers(written: dict[str, str]) -> dict[str, str]:
-    """A value that no request can carry would be told with each failure, secret or not."""
+    """Refuse a value that no request can carry: each failure would show it, secret or not."""
     for name, value in written.items():
         if not (_HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value)):
             raise ValueError(f"{name!r} is no header, or its value holds more than printable ASCII")
@@ -55,7 +55,7 @@ def _headers(written: dict[str, str]) -> dict[str, str]:
 
 
 class HttpOptions(BaseModel):
-    """``attempts`` is how often a request is refused before its rows are put aside."""
+    """The options. After ``attempts`` refusals of a request its rows are put aside."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -76,12 +76,12 @@ class HttpSink:
 
     def __init__(self, options: HttpOptions, place: SinkPlace) -> None:
         self._options, self._place = options, place
-        # What messages name: without a password, or a token among the parameters.
+        # The URL for messages, without a password, and without parameters that may have a token.
         self._where = str(httpx.URL(options.url).copy_with(userinfo=b"", query=None))
         self._client: httpx.Client | None = None
-        # How far this process came with a batch that is tried again: (batch, rows).
+        # The delivered part of a batch that is retried: (batch, rows).
         self._done = (0, 0)
-        # How often the receiver refused the rows that begin there: (batch, first row), times.
+        # The number of refusals of the rows that begin there: (batch, first row), times.
         self._refused = ((0, 0), 0)
 
     def prepare(self, schema: pa.Schema) -> None:
@@ -121,7 +121,7 @@ class HttpSink:
         self._place.put_aside(batch, told, rows)
 
     def _times_refused(self, number: int, first: int) -> int:
-        """This time included."""
+        """Count a refusal of the rows that begin at ``first``; return the count with this one."""
         place, times = self._refused
         self._refused = (number, first), times + 1 if place == (number, first) else 1
         return self._refused[1]

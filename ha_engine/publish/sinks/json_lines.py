@@ -1,4 +1,4 @@
-"""Rows as JSON, one object a line; pure. Times are in ISO 8601, decimals and bytes are texts."""
+"""Write rows as JSON, one object a line; pure. Times are ISO 8601, decimals and bytes are texts."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ MEDIA_TYPE = "application/x-ndjson"
 
 
 def json_lines(table: pa.Table) -> bytes:
-    """Each row as an object with all its columns, null or not, and a line feed behind it.
+    """Write each row as an object with all its columns, null or not, and a line feed after it.
 
-    Raises TypeError for a value without a form.
+    Raises TypeError for a value without a form in JSON.
     """
     return "".join(f"{json_text(row)}\n" for row in rows_of(table)).encode()
 
 
 def require_form(schema: pa.Schema) -> None:
-    """Raises SinkRefused for a column of a type that has no form in JSON."""
+    """Raise SinkRefused for a column of a type without a form in JSON."""
     for field in schema:
         if not _has_form(field.type):
             raise SinkRefused(
@@ -37,7 +37,7 @@ def _has_form(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         return _has_form(kind.value_type)
     if pa.types.is_map(kind):
-        # A key must become a text, which json does for numbers and booleans alone.
+        # A key must become a text, and json converts only numbers and booleans.
         plain = (pa.types.is_string, pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
         return any(of(kind.key_type) for of in plain) and _has_form(kind.item_type)
     if pa.types.is_nested(kind):
@@ -46,13 +46,13 @@ def _has_form(kind: pa.DataType) -> bool:
 
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:
-    """Each row by column; maps too are dictionaries."""
+    """The rows as dictionaries by column; maps become dictionaries too."""
     rows: list[dict[str, Any]] = table.to_pylist(maps_as_pydicts="lossy")
     return rows
 
 
 def json_text(value: Any) -> str:
-    """JSON has no word for NaN and the infinities: they become the texts that Spark writes."""
+    """Write a value as JSON. NaN and the infinities, which JSON lacks, become Spark's texts."""
     try:
         return _strict(value)
     except ValueError:
@@ -60,7 +60,7 @@ def json_text(value: Any) -> str:
 
 
 def _strict(value: Any) -> str:
-    """Raises ValueError for a number that JSON does not have, TypeError for an unknown type."""
+    """Write JSON. Raises ValueError for a number that JSON lacks, TypeError for an unknown type."""
     return json.dumps(
         value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_form
     )
@@ -81,7 +81,7 @@ def _form(value: Any) -> str:
 
 
 def _named(value: Any) -> Any:
-    """The same with texts for what is no finite number."""
+    """Replace numbers that are not finite by texts."""
     match value:
         case float() if math.isnan(value):
             return "NaN"

@@ -1,7 +1,7 @@
-"""A sink of a plug-in: the rows go where it says, the ledger lies in the node's database.
+"""A sink of a plug-in: the plug-in delivers the rows, and the ledger is in the node's database.
 
-The rows are delivered first and the ledger moves behind them, so what a crash leaves between the
-two is delivered again. Whatever the plug-in does, raise or hang, stays within its own sink.
+The rows are delivered first and the ledger moves after them. So a batch is delivered again after a
+crash between the two. A plug-in that raises or hangs affects only its own sink.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ T = TypeVar("T")
 
 SLICE_SECONDS = 0.1
 PREPARE_SECONDS = 2.0
-"""The query process waits for it with all of its queries."""
+"""Limit of ``prepare``: the query process waits for it before all of its queries."""
 CLOSE_SECONDS = 0.2
-"""A demotion waits for it."""
+"""Limit of ``close``: a demotion waits for it."""
 
 
 class LedgerCalls(Protocol):
-    """All block, and raise SinkUnavailable, SinkRefused or Fenced."""
+    """The ledger. All methods block, and raise SinkUnavailable, SinkRefused or Fenced."""
 
     def claim(self, epoch: int, start_after: int, group_id: str, remaining: Remaining) -> int: ...
     def advance(self, batch: int, epoch: int, remaining: Remaining) -> None: ...
@@ -61,7 +61,7 @@ class PluginSink:
         return self._dead_letters.rows
 
     def prepare(self, schema: pa.Schema) -> None:
-        """Ask the plug-in whether it takes rows of ``schema``, unless it is at something else."""
+        """Ask the plug-in whether it takes rows of ``schema``, unless another call is running."""
         if self._guard.busy:
             raise SinkUnavailable(f"sink {self.name} is busy")
         self._guard.call(
@@ -69,7 +69,7 @@ class PluginSink:
         )
 
     def claim(self, epoch: int, start_after: int, group_id: str, deadline: Deadline) -> int:
-        """Raise the ledger's epoch and answer the last batch published."""
+        """Raise the ledger's epoch and return the last published batch."""
         return self._ledger.claim(epoch, start_after, group_id, deadline.remaining_seconds)
 
     def publish(self, number: int, batch: OutboxBatch, epoch: int, deadline: Deadline) -> None:
@@ -90,7 +90,7 @@ class PluginSink:
         self._ledger.advance(number, epoch, deadline.remaining_seconds)
 
     def close(self) -> None:
-        """Let the plug-in close what it holds, and wait a moment for it; a later call opens it."""
+        """Close the plug-in, and wait a short time for that; a later call opens it again."""
         self._ledger.close()
         if self._plugin is not None and not self._guard.busy:
             self._guard.call("close", self._plugin.close, _for_seconds(CLOSE_SECONDS))
@@ -107,10 +107,10 @@ def _for_seconds(seconds: float) -> Remaining:
 
 
 class Guard:
-    """Calls of code that may raise anything or never return, one at a time.
+    """Calls code that may raise anything or never return, one call at a time.
 
-    Who waited in vain and comes again with the same step gets the outcome of the first call: what
-    takes longer than one deadline is done once all the same.
+    If a caller's time runs out and it calls again with the same step, it gets the outcome of the
+    first call. So a step that takes longer than one deadline still runs only once.
     """
 
     def __init__(self, whose: str) -> None:
@@ -124,7 +124,7 @@ class Guard:
         return begun is not None and not begun[1].done()
 
     def call(self, step: str, work: Callable[[], T], remaining: Remaining) -> T:
-        """Raises SinkUnavailable when the time is over: it may come to its end all the same."""
+        """Run ``work``. Raises SinkUnavailable when the time is over; ``work`` may still finish."""
         while True:
             if (left := remaining()) <= 0:
                 raise SinkUnavailable(f"{self._whose} {self._late(step)}")
@@ -135,7 +135,8 @@ class Guard:
                 return self._result(step, outcome)
 
     def _begin(self, step: str, work: Callable[[], T]) -> tuple[bool, Future[T]]:
-        """Whether what runs now is this step, and what it comes to."""
+        """Begin the step if nothing else runs. Return whether the running call is this step, and
+        its future."""
         with self._lock:
             if self._begun is None or (self._begun[0] != step and self._begun[1].done()):
                 self._begun = step, begin(step, work)

@@ -1,6 +1,6 @@
 """The ``postgres`` sink: rows and ledger move in one transaction (RULES.md#i7, RULES.md#r24).
 
-It knows Arrow and files; the database's side is behind ``SinkStore``, which the node hands over.
+It handles Arrow and files. ``SinkStore``, which the node passes in, handles the database.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ha_engine.publish.sinks.json_lines import require_form
 
 
 class SinkStore(Protocol):
-    """The sink's database. All methods block, and raise SinkUnavailable, SinkRefused or Fenced."""
+    """The sink's database. Methods block, and raise SinkUnavailable, SinkRefused or Fenced."""
 
     def prepare(self, schema: pa.Schema, remaining: Remaining) -> None: ...
     def claim(self, epoch: int, start_after: int, group_id: str, remaining: Remaining) -> int: ...
@@ -35,7 +35,7 @@ class SinkStore(Protocol):
 
 
 class PostgresSink:
-    """Implements ``publish.Sink``. ``key``: its columns, when rows replace older ones."""
+    """Implements ``publish.Sink``. ``key``: the key's columns, if rows replace older ones."""
 
     dead_letters = 0
 
@@ -52,18 +52,18 @@ class PostgresSink:
         self._prepared: pa.Schema | None = None
 
     def prepare(self, schema: pa.Schema) -> None:
-        """Make or check the table; writes no row, so it needs no authority."""
+        """Create or check the table. This writes no row, so it needs no authority."""
         require_form(pa.schema([field for field in schema if pa.types.is_nested(field.type)]))
         until = time.monotonic() + self._prepare_seconds
         self._store.prepare(schema, lambda: until - time.monotonic())
         self._prepared = schema
 
     def claim(self, epoch: int, start_after: int, group_id: str, deadline: Deadline) -> int:
-        """Raise the ledger's epoch and answer the last batch published."""
+        """Raise the ledger's epoch and return the last published batch."""
         return self._store.claim(epoch, start_after, group_id, deadline.remaining_seconds)
 
     def publish(self, number: int, batch: OutboxBatch, epoch: int, deadline: Deadline) -> None:
-        """Write the batch once; a batch without rows moves the ledger only."""
+        """Write the batch once; a batch without rows only moves the ledger."""
         remaining = deadline.remaining_seconds
         if batch.rows == 0:
             self._store.publish(number, epoch, (), 0, None, remaining)

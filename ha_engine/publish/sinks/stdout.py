@@ -1,4 +1,4 @@
-"""The ``stdout`` sink: each row as a line of JSON on the node's standard output, to look at."""
+"""The ``stdout`` sink: write each row as a line of JSON to the node's standard output."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ha_engine.publish.sinks.json_lines import json_text, rows_of
 
 
 class StdoutOptions(BaseModel):
-    """None."""
+    """The sink has no options."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -2,9 +2,9 @@
 
     a plug-in -> calls -> puller -> sift -> the intake and the gate
 
-``receivers`` starts them when the gate opens and stops them when it closes; ``puller`` is one
-source's life, from the offset that the journal has; ``calls`` keeps code that may raise anything or
-never return apart from the node, and ``fit`` looks at what it gives; ``sift`` parts rows from *dead
-letters*, which ``dead_letters`` keeps; ``file`` is the engine's own kind, with ``listing``,
-``lines`` and ``csv_rows`` beside it.
+``receivers`` starts the sources when the gate opens and stops them when it closes. ``puller`` reads
+one source, from the offset in the journal. A plug-in may raise anything or never return: ``calls``
+isolates the node from it, and ``fit`` checks what it returns. ``sift`` separates rows from *dead
+letters*, which ``dead_letters`` keeps. ``file`` is the engine's own kind of source, with
+``listing``, ``lines`` and ``csv_rows``.
 """

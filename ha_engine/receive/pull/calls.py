@@ -1,8 +1,8 @@
-"""Calls of a plug-in from the event loop: each in a thread of its own, one at a time, and waited
-for no longer than the caller likes.
+"""Call a plug-in from the event loop: each call in a thread of its own, one at a time. The caller
+may stop its wait at any time.
 
-A thread cannot be ended from outside. One that hangs is left alone, and no other call follows until
-it has come back.
+Nothing can end a thread from outside. A thread that hangs is left alone, and the next call waits
+until it returns.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ha_engine.plugins.calls import begin, told
 T = TypeVar("T")
 
 LATE_SECONDS = 10.0
-"""What should have ended long ago is told of as late; it is waited for all the same."""
+"""A call that takes longer than this is reported as late; the wait for it continues."""
 
 
 class Calls:
-    """Of one source. ``late(text)`` hears of a call that takes too long, once in a while."""
+    """The calls of one source. ``late(text)`` gets repeated reports of a call that is late."""
 
     def __init__(
         self, whose: str, late: Callable[[str], None], late_after: float = LATE_SECONDS
@@ -36,9 +36,9 @@ class Calls:
         return self._begun is not None and not self._begun[1].done()
 
     async def call(self, step: str, work: Callable[[], T]) -> T:
-        """Raises SourceUnavailable or SourceRefused, whatever ``work`` raises.
+        """Run ``work``. Raises SourceUnavailable or SourceRefused, whatever ``work`` raises.
 
-        Who is cancelled goes at once; what the call comes to is dropped.
+        A cancelled caller returns at once, and the outcome of the call is dropped.
         """
         await self._free()
         outcome = self._begin(step, work)
@@ -51,8 +51,10 @@ class Calls:
             raise SourceRefused(f"{self._whose} failed in {step}: {told(error)}") from error
 
     async def call_last(self, work: Callable[[], None], within: float) -> None:
-        """Let ``work`` follow whatever runs now, be it after ``within``; how it ends is of no
-        interest. No other call begins before it has ended."""
+        """Run ``work`` after the call that runs now; wait for it ``within`` seconds at most.
+
+        The outcome is ignored. No other call begins before ``work`` has ended.
+        """
         if self._last is None or self._last.done():
             step, before = self._begun if self.busy and self._begun else ("close", None)
             self._last = self._begin(step, lambda: _following(before, work))
@@ -86,7 +88,7 @@ def _following(before: Future[Any] | None, work: Callable[[], None]) -> None:
 
 
 def _watched(outcome: Future[Any]) -> asyncio.Future[None]:
-    """Done when ``outcome`` is; to cancel it does nothing to ``outcome``."""
+    """A future that is done when ``outcome`` is. Its cancellation does not cancel ``outcome``."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
 
@@ -98,7 +100,7 @@ def _watched(outcome: Future[Any]) -> asyncio.Future[None]:
         try:
             loop.call_soon_threadsafe(tell)
         except RuntimeError:
-            pass  # the node has ended meanwhile, and its loop with it
+            pass  # the node and its event loop have ended meanwhile
 
     outcome.add_done_callback(heard)
     return done

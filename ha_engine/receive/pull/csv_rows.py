@@ -1,4 +1,4 @@
-"""Lines of CSV as JSON objects of a stream's columns, so that one judge decides about both."""
+"""Turn lines of CSV into JSON objects of a stream's columns, so that one parser checks both."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ ToJson = Callable[[str], str]
 
 
 class BadRow(Exception):
-    """These lines are no row of the file; the text says why."""
+    """The lines are no row of the file; the text says why."""
 
 
 class CsvRows:
-    """Of one file. A cell without a character is null, or the empty text where the stream declares
-    a string not null; numbers are written as in JSON."""
+    """The rows of one file. An empty cell is null, or the empty text for a string column that the
+    stream declares not null. Numbers are written as in JSON."""
 
     def __init__(self, header: bytes, schema: pa.Schema, delimiter: str) -> None:
-        """Raises BadRow."""
+        """Read the header. Raises BadRow."""
         self._delimiter = delimiter
         names = self._cells(header.removeprefix(_BOM))
         self._keys = [json.dumps(name) for name in names]
@@ -43,7 +43,7 @@ class CsvRows:
         return True
 
     def to_json(self, row: bytes) -> bytes:
-        """Raises BadRow."""
+        """Convert a row to a JSON object. Raises BadRow."""
         cells = self._cells(row)
         if len(cells) != len(self._keys):
             raise BadRow(f"it has {len(cells)} fields, and the header has {len(self._keys)}")
@@ -55,7 +55,7 @@ class CsvRows:
             text = row.decode()
             plain = text.rstrip("\r\n")
             if '"' not in text and "\r" not in plain:
-                return plain.split(self._delimiter)  # the reader takes three times as long
+                return plain.split(self._delimiter)  # csv.reader takes three times as long
             lines = io.StringIO(text, newline="")
             [cells] = csv.reader(lines, delimiter=self._delimiter, strict=True)
         except UnicodeDecodeError:
@@ -66,11 +66,11 @@ class CsvRows:
 
 
 def whole_rows(lines: Iterable[Line], is_row: Callable[[bytes], bool]) -> Iterator[list[Line]]:
-    """The lines of each row: one, or more where a quoted cell holds line breaks.
+    """Yield the lines of each row: one, or more if a quoted cell contains line breaks.
 
-    Quotes are even in a row that is whole. Where several lines with even quotes are no row, and
-    where quotes stay odd for too long, the first line is a row alone and the next ones are looked
-    at again: a stray quote costs its own line.
+    A whole row has an even number of quotes. Several lines may have an even number and still be no
+    row, or the number may stay odd for too long. Then the first line becomes a row of its own, and
+    the next lines are read again. So a stray quote spoils only its own line.
     """
     again, source = deque[Line](), iter(lines)
     while first := again.popleft() if again else next(source, None):
@@ -82,7 +82,7 @@ def whole_rows(lines: Iterable[Line], is_row: Callable[[bytes], bool]) -> Iterat
 
 
 def _gathered(first: Line, again: deque[Line], source: Iterator[Line]) -> list[Line]:
-    """``first`` and what follows it until quotes are even, or it is too much, or the end."""
+    """``first`` and the next lines until quotes are even, the row is too long, or the file ends."""
     row, size = [first], first.size
     is_open = _opens(first)
     while is_open and len(row) <= LINES_OF_A_ROW_MAX and size <= ROW_BYTES_MAX:
@@ -100,7 +100,10 @@ def _are_closed(row: list[Line]) -> bool:
 
 
 def _opens(line: Line) -> bool:
-    """Or closes. A line that is too long is a row alone, since nobody knows all of its quotes."""
+    """Whether the line opens or closes a quoted cell.
+
+    A line that is too long is a row of its own, because not all of its quotes are known.
+    """
     return line.is_whole and line.raw.count(b'"') % 2 == 1
 
 

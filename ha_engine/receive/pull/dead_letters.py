@@ -1,11 +1,11 @@
-"""Rows of a source that are no events of its stream: put aside in files, for a person to read.
+"""Write rows of a source that are no events of its stream to files, for a person to read.
 
     <data_dir>/rejected/<stream>/<source>/<batch>-<digest>.jsonl
 
-Each line has the place, the reason and the beginning of what stood there. They are durable before
-the batch is journalled: a crash between the two leaves a file of a batch that the next active reads
-again, so a row may be put aside twice, and never not at all. They lie on the node that was the
-active then, and are part of no snapshot.
+Each line has the place of the row, the reason, and the beginning of its content. The file is
+durable before the batch is journalled. A crash between the two leaves the file of a batch that the
+next active reads again. So a row may be written twice, but is never lost. The files are on the node
+that was then active, and are part of no snapshot.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ RAW_BYTES_MAX = 4 << 10
 
 
 class SourceDeadLetters:
-    """Of one source of one stream."""
+    """The dead letters of one source of one stream."""
 
     def __init__(self, data_dir: Path, stream: str, source: str) -> None:
         self.directory = data_dir / DIRECTORY / stream / source
         self._stream, self._source = stream, source
 
     def put_aside(self, batch: int, letters: Sequence[DeadLetter]) -> None:
-        """Durable when it returns; the same again is the same file. Raises SourceUnavailable."""
+        """Write ``letters`` durably; equal calls write the same file. Raises SourceUnavailable."""
         content = "".join(map(_line, letters)).encode()
         name = hashlib.blake2b(content, digest_size=8).hexdigest()
         path = self.directory / f"{batch:012}-{name}.jsonl"

@@ -1,8 +1,8 @@
 """The kind ``file``: a directory of files, each read once and whole, in the order of their names.
 
-A file has all of its content from the moment that it has its name, so it comes by a rename, and it
-never changes afterwards. What the offset says of it, its size and a digest of its beginning, tells
-whether the next active sees the same file.
+A file must be complete when it gets its name, so create it by a rename, and never change it
+afterwards. The offset has the file's size and a digest of its beginning. From these the next active
+can check that it reads the same file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class FileOptions(BaseModel):
-    """``skip`` names files that are passed over, one that is half read too."""
+    """The options of the kind. ``skip`` names files to skip, also one that is partly read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -43,7 +43,7 @@ class FileOptions(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """The offset: ``bytes`` and ``lines`` of ``file`` are read; ``done`` when that is all of it."""
+    """The offset: ``bytes`` and ``lines`` of ``file`` are read; ``done``: all of it is read."""
 
     file: str
     size: int
@@ -105,14 +105,14 @@ class FileSource:
         batch, self._reached = self._chunk(reached, rows_max)
         return batch
 
-    # -- which file --------------------------------------------------------------------------------
+    # -- choice of the file ------------------------------------------------------------------------
 
     def _new_listing(self) -> Listing:
         options = self._options
         return Listing(options.directory, options.pattern, options.skip)
 
     def _begin(self, last: Reached | None) -> Reached | None:
-        """The beginning of the next file; an empty one is passed over."""
+        """Open the next file and return its start; None when there is none. Skips empty files."""
         name = self._listing.next_after("" if last is None else last.file)
         if name is None:
             return None
@@ -122,7 +122,7 @@ class FileSource:
         return self._past_header(file, Reached(name, size, head))
 
     def _resume(self, reached: Reached) -> BinaryIO:
-        """Where the journal ends. Raises SourceRefused when it is another file."""
+        """Open the file in the journal's offset. Raises SourceRefused when the file has changed."""
         file = self._opened(reached.file)
         size, head = _identity(file)
         if (size, head) != (reached.size, reached.head):
@@ -144,7 +144,7 @@ class FileSource:
             raise SourceUnavailable(f"{path} cannot be read: {error.strerror}") from error
 
     def _past_header(self, file: BinaryIO, reached: Reached) -> Reached:
-        """Keeps ``file``, which stands at its beginning, and reads what tells of all its rows."""
+        """Keep ``file``, which is at its beginning, and read its header, if the format has one."""
         self._file, self._csv = file, None
         if self._options.format != "csv":
             return reached
@@ -157,7 +157,7 @@ class FileSource:
             raise SourceRefused(f"the header of {file.name} is {bad}; name it in skip") from bad
         return reached if reached.bytes else replace(reached, bytes=file.tell(), lines=1)
 
-    # -- what it says ------------------------------------------------------------------------------
+    # -- rows --------------------------------------------------------------------------------------
 
     def _chunk(self, reached: Reached, rows_max: int) -> tuple[SourceBatch, Reached]:
         file = self._file or self._resume(reached)
@@ -198,8 +198,10 @@ class FileSource:
 
 @dataclass
 class _Chunk:
-    """Some rows of one file, from ``began`` to byte ``at`` behind ``line`` lines; ``numbers`` are
-    those of their lines."""
+    """Some rows of one file, from ``began`` to byte ``at``, after ``line`` lines of the file.
+
+    ``numbers`` are the line numbers of the rows.
+    """
 
     began: Reached
     rows: list[bytes] = field(default_factory=list)
@@ -213,7 +215,7 @@ class _Chunk:
 
     @property
     def taken(self) -> int:
-        """Rows, those that were rejected among them."""
+        """The number of rows, including rejected ones."""
         return len(self.rows) + len(self.letters)
 
     def add(self, row: bytes) -> None:
@@ -239,7 +241,7 @@ class _Chunk:
 
 
 def _identity(file: BinaryIO) -> tuple[int, str]:
-    """Size in bytes and a digest of the beginning; ``file`` stands there afterwards."""
+    """The size in bytes and a digest of the beginning; leaves ``file`` at its beginning."""
     head = file.read(HEAD_BYTES)
     file.seek(0)
     return os.fstat(file.fileno()).st_size, hashlib.blake2b(head, digest_size=16).hexdigest()

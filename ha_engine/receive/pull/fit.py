@@ -1,4 +1,4 @@
-"""What a plug-in has read is looked at before the engine relies on it: it may be anything."""
+"""Check what a plug-in has read before the engine relies on it: it may be anything."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ha_engine.plugins import OFFSET_BYTES_MAX, DeadLetter, SourceBatch
 
 
 def fitting(read: Any, rows_max: int) -> SourceBatch | None:
-    """The same in values that are what they are said to be. Raises TypeError, ValueError, and
-    whatever else other people's objects do."""
+    """Copy ``read`` into values of the declared types. Raises TypeError, ValueError, and any other
+    error of the plug-in's objects."""
     if read is None:
         return None
     if not isinstance(read, SourceBatch) or not isinstance(read.offset, str):

@@ -1,4 +1,4 @@
-"""Lines of a file, none of which takes more memory than it may."""
+"""Read the lines of a file with a limit on the memory of each line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PIECE_BYTES = 64 << 10
 
 
 class Line(NamedTuple):
-    """``size`` bytes of the file, of which ``raw`` is all, or the beginning of what is too long."""
+    """A line of ``size`` bytes; ``raw`` is its content, or its beginning if it is too long."""
 
     raw: bytes
     size: int
@@ -21,7 +21,7 @@ class Line(NamedTuple):
 
 
 def lines_of(file: BinaryIO) -> Iterator[Line]:
-    """From where ``file`` stands; line breaks included, but for the last one perhaps."""
+    """Yield the lines from the position of ``file``. Only the last one may lack its line break."""
     while raw := file.readline(LINE_BYTES_MAX):
         size = len(raw)
         if size == LINE_BYTES_MAX and not raw.endswith(b"\n"):

@@ -1,8 +1,8 @@
-"""The files of a directory in the order of their names, as far as that order is certain.
+"""List the files of a directory in the order of their names, as far as that order is certain.
 
-A listing that runs while files come may miss one and have another that came after it. What was
-there before a listing began, it has: so a file is taken once a second listing has seen it too, and
-with it all that came before.
+A listing that runs while files arrive may miss one file and contain a later one. It contains every
+file that existed before it began. So a file is read only after a second listing that began when
+the file was already listed: that listing also contains every file that arrived before it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ha_engine.errors import SourceUnavailable
 
 LOOK_EVERY_SECONDS = 0.2
 LOOKING_PART_MAX = 0.1
-"""A directory that takes long to list is listed less often."""
+"""Listing takes at most this part of the time: a slow directory is listed less often."""
 
 
 class Listing:
-    """Drafts (``.name`` and ``name.part``), empty files and the names in ``skip`` are not seen."""
+    """Ignores drafts (``.name`` and ``name.part``), empty files and the names in ``skip``."""
 
     def __init__(self, directory: Path, pattern: str, skip: tuple[str, ...]) -> None:
         self._directory, self._pattern, self._skip = directory, pattern, frozenset(skip)
@@ -30,7 +30,7 @@ class Listing:
         self._late: list[str] = []
 
     def look(self, read_through: str, *, now: bool = False) -> None:
-        """List again, if it is time or ``now``. Raises SourceUnavailable."""
+        """List again, if it is time to do so or ``now``. Raises SourceUnavailable."""
         began = time.monotonic()
         if began < self._next_look and not now:
             return
@@ -42,12 +42,12 @@ class Listing:
             self._late += [n for n in self._sizes if n not in before and n < read_through]
 
     def take_late(self) -> list[str]:
-        """Names that came before ``read_through`` when that was read already, each told once."""
+        """Names before ``read_through`` that appeared after it was read; each is returned once."""
         late, self._late = sorted(self._late), []
         return late
 
     def next_after(self, name: str) -> str | None:
-        """The first file behind ``name``."""
+        """The first file after ``name``."""
         found = self._first_after(name)
         if found is not None and found > self._certain_through:
             self.look(name, now=True)
@@ -77,7 +77,7 @@ class Listing:
 
 
 def _size(entry: os.DirEntry[str]) -> int:
-    """In bytes; 0 for what is no file, or none any more."""
+    """The size in bytes; 0 for an entry that is no file or no longer exists."""
     try:
         return entry.stat().st_size if entry.is_file() else 0
     except OSError:

@@ -1,7 +1,7 @@
-"""One source while this node takes events: opened where the journal ends, batch after batch.
+"""Read one source while this node takes events: open it at the journal's offset, then read batches.
 
-Not for deciding whether it may run: ``receivers`` starts and stops it with the gate, and the gate
-refuses what does not follow.
+``receivers`` decides whether it runs, and starts and stops it with the gate. The gate refuses a
+batch that does not follow the journal.
 """
 
 from __future__ import annotations
@@ -36,16 +36,17 @@ log = structlog.get_logger(__name__)
 
 ROWS_MAX = 10_000
 READ_SECONDS = 1.0
-"""A read without rows comes back after these, so that a source of a node that is no longer active
-is soon left alone."""
+"""A read without rows returns after this time, so that a node that is no longer active soon stops
+reading."""
 CLOSE_SECONDS = 0.2
 ERROR_CHARACTERS_MAX = 1_000
 IDLE_SECONDS = 0.05
-"""A plug-in that does not wait for rows by itself must not take a core."""
+"""A read without rows takes at least this time, so that a plug-in that never waits does not use a
+whole CPU core."""
 
 
 class SourceState(Enum):
-    """How a source fares, for the status page and metrics."""
+    """The state of a source, for the status page and metrics."""
 
     STOPPED = "stopped"
     READING = "reading"
@@ -61,9 +62,12 @@ _FAILED = frozenset({SourceState.UNAVAILABLE, SourceState.REFUSED})
 
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
-    """``known`` is what the journal has of it, the same on every node; ``backlog`` the bytes that
-    the source knows to wait, None when it does not know; ``since`` a Unix time; ``failures`` count
-    since the process began; ``dead_letters`` is where those of this node lie."""
+    """The status of one source.
+
+    ``known`` is how far the journal has the source; it is the same on every node. ``backlog`` is
+    the number of unread bytes that the source knows, or None. ``since`` is a Unix time.
+    ``failures`` counts since the process began. ``dead_letters`` is this node's directory of them.
+    """
 
     stream: str
     source: str
@@ -79,7 +83,7 @@ class SourceStatus:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds: the longest pause between two attempts, and when a call is told of as late."""
+    """In seconds: the longest pauses between two attempts, and when a call counts as late."""
 
     backoff_max: float = 5.0
     refused_max: float = 60.0
@@ -87,7 +91,7 @@ class Timing:
 
 
 class Puller:
-    """``make`` gives the plug-in's instance; it may raise anything."""
+    """Reads one source. ``make`` creates the plug-in's instance, and may raise anything."""
 
     def __init__(
         self,
@@ -109,13 +113,13 @@ class Puller:
         self._most = min(ROWS_MAX, intake.rows_max)
         self._is_open, self._rows_max = False, self._most
         self._state, self._error, self._since = SourceState.STOPPED, "", time.time()
-        # What the source has read behind; not what the journal may have got meanwhile.
+        # The offset that the source has read to. The journal may have another one meanwhile.
         self._after: str | None = None
         self._backlog: int | None = None
         self._failures = 0
 
     def status(self) -> SourceStatus:
-        """As it is now."""
+        """The present status."""
         return SourceStatus(
             self.stream,
             self.source,
@@ -130,7 +134,7 @@ class Puller:
         )
 
     async def run(self) -> None:
-        """Pull until cancelled. The plug-in has a moment to close then, and no more."""
+        """Pull until cancelled. Then wait at most CLOSE_SECONDS for the plug-in to close."""
         self._is_open = False
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(
@@ -155,7 +159,7 @@ class Puller:
         await self._room()
         if not self._is_open:
             await self._open()
-        self._is_open = False  # if this step fails, only the journal knows how far it came
+        self._is_open = False  # if this step fails, only the journal has the right offset
         began = time.monotonic()
         batch = await self._read()
         if batch is None or self._says_nothing(batch):
@@ -169,7 +173,7 @@ class Puller:
         self._is_open = True
 
     def _says_nothing(self, batch: SourceBatch) -> bool:
-        """A record that tells nobody anything would be on every disk."""
+        """Whether the batch has nothing new; its record would only use space on every disk."""
         return not batch.rows and not batch.dead_letters and batch.offset == self._after
 
     async def _open(self) -> None:
@@ -187,7 +191,7 @@ class Puller:
         )
 
     async def _room(self) -> None:
-        """Nothing is read that could not be stored. Raises NotActive."""
+        """Wait until the gate takes events, before any read. Raises NotActive."""
         while True:
             try:
                 self._intake.require_open()
@@ -206,7 +210,7 @@ class Puller:
     # -- a batch -----------------------------------------------------------------------------------
 
     async def _store(self, batch: SourceBatch) -> None:
-        """The dead letters first: a row that is behind the offset is somewhere."""
+        """Store the dead letters first, so that every row before the offset is stored somewhere."""
         sifted = await self._calls.call(
             "what it read", lambda: self._intake.sift(self.stream, batch)
         )
@@ -221,7 +225,7 @@ class Puller:
             await self._store_less(batch, error)
 
     async def _store_less(self, batch: SourceBatch, too_large: PayloadTooLarge) -> None:
-        """Fewer rows at the next read, or nothing of the one that is too large alone."""
+        """Read fewer rows next time; a single row that is too large becomes a dead letter."""
         if len(batch.rows) == 1:
             await self._store(await self._without_row(batch, str(too_large)))
             return
@@ -245,7 +249,7 @@ class Puller:
             except Backpressure as full:
                 await self._pause(full)
 
-    # -- how it fares ------------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------
 
     def _late(self, told: str) -> None:
         self._become(SourceState.LATE, told)
@@ -263,7 +267,7 @@ class Puller:
                 self._become(SourceState.UNAVAILABLE, str(error))
 
     def _become(self, state: SourceState, error: str = "") -> None:
-        # A plug-in may say anything, and file names may be no text.
+        # A plug-in's error may contain anything, and a file name may be no valid text.
         error = error[:ERROR_CHARACTERS_MAX].encode(errors="backslashreplace").decode()
         if state is self._state and error == self._error:
             return
@@ -277,7 +281,7 @@ class Puller:
 
 
 class _Pause(wait_base):
-    """Exponential with jitter; a refusal waits longer, since only an operator ends it."""
+    """Exponential waits with jitter. After a refusal they are longer: only an operator ends it."""
 
     def __init__(self, timing: Timing) -> None:
         self._unavailable = wait_random_exponential(multiplier=0.1, max=timing.backoff_max)

@@ -1,7 +1,7 @@
-"""The gate and the sources behind one word of the core: open, or closed.
+"""Open and close the gate and the sources together, as the core decides.
 
-A source may run only while the gate is open. It is stopped with it and not waited for: the gate
-refuses whatever comes late, and a row that was read and not journalled is read again.
+A source runs only while the gate is open. When the gate closes, the source is stopped without a
+wait. The gate refuses its late batches, and a row that was not journalled is read again.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from ha_engine.types import Record
 
 
 class Receivers:
-    """On the node's event loop. ``failed`` gets the exception of a task that died of anything that
-    no plug-in can do."""
+    """The gate and the sources, on the node's event loop.
+
+    ``failed`` gets the exception of a task that died from an error that no plug-in can cause.
+    """
 
     def __init__(self, gate: Gate, pullers: Sequence[Puller]) -> None:
         self._gate, self._pullers = gate, tuple(pullers)
@@ -37,20 +39,20 @@ class Receivers:
         self._gate.replay(record)
 
     def close(self, reason: str, active: str | None = None) -> None:
-        """The gate first: what a source has in flight there is answered or dropped."""
+        """Close the gate first: it answers or drops the batches of sources that are in flight."""
         self._gate.close(reason, active)
         self._is_open = False
         for task in self._running:
             task.cancel()
 
     async def stop(self) -> None:
-        """For the end of the node: each plug-in has its moment to close."""
+        """Stop at the end of the node; give each plug-in a short time to close."""
         self.close("this node is stopping")
         while self._running:
             await asyncio.wait(self._running)
 
     def status(self) -> list[SourceStatus]:
-        """Each source as it is now."""
+        """The present status of each source."""
         return [puller.status() for puller in self._pullers]
 
     def _start(self, puller: Puller) -> None:
@@ -70,7 +72,7 @@ class Receivers:
 
 
 async def _after(before: asyncio.Task[None] | None, puller: Puller) -> None:
-    """One life after the other; that of before was cancelled, and ends within a moment."""
+    """Run ``puller`` after its earlier task, which was cancelled and soon ends."""
     if before is not None:
         await asyncio.wait({before})
     await puller.run()

@@ -1,5 +1,7 @@
-"""Rows that are events of a stream, and those that are none, told apart: one bad row refuses itself
-and not its batch. The judge is the decoder, as for a request."""
+"""Separate the rows of a source that are events of its stream from those that are not.
+
+A bad row does not refuse its batch. The decoder decides, as for a request.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,18 @@ from ha_engine.receive.decode import Decoder, Format
 _BLANK = b" \t\r"
 
 Parse = Callable[[int, int], pa.RecordBatch]
-"""Rows from the one number up to the other. Raises InvalidEvents."""
+"""Parses the rows from the first number to before the second. Raises InvalidEvents."""
 
 
 class Sifted(NamedTuple):
-    """All rows in their order: those that are events, and the others."""
+    """The rows that are events, and the others as dead letters; each in order."""
 
     events: pa.RecordBatch
     dead_letters: tuple[DeadLetter, ...]
 
 
 def sift(decoder: Decoder, batch: SourceBatch) -> Sifted:
-    """Raises InvalidEvents when a record batch has no columns of the stream."""
+    """Sift one batch. Raises InvalidEvents when a record batch has no columns of the stream."""
     if isinstance(batch.rows, pa.RecordBatch):
         return _sift_arrow(decoder, batch.rows, batch)
     return _sift_lines(decoder, batch.rows, batch)
@@ -72,8 +74,11 @@ def _sift_arrow(decoder: Decoder, rows: pa.RecordBatch, batch: SourceBatch) -> S
 
 
 def _parted(count: int, parse: Parse) -> tuple[list[pa.RecordBatch], dict[int, str]]:
-    """The good rows in pieces, and the bad ones with the reason. What is behind a bad row is tried
-    in halves, so that many of them cost no more than the logarithm of their number."""
+    """Return the good rows in pieces, and the bad ones with the reason.
+
+    The rows after a bad row are tried in halves, so that many bad rows cost no more than the
+    logarithm of their number.
+    """
     parts, bad = list[pa.RecordBatch](), dict[int, str]()
     waiting = [(0, count)] if count else []
     while waiting:

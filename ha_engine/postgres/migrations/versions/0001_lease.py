@@ -26,9 +26,9 @@ _LEASE_IS_COMPLETE = (
     ),
 )
 
-# RULES.md#i1, RULES.md#i13: whatever a client believes, the epoch and the version never fall, and
-# no epoch has two holders. The compare-and-set keeps this already; the trigger is there for the bug
-# that does not.
+# RULES.md#i1, RULES.md#i13: the epoch and the version never fall, and no epoch has two holders,
+# whatever a client writes. The compare-and-set ensures this already. The trigger guards against a
+# bug in it.
 _BACKSTOP = """
 CREATE FUNCTION {schema}.lease_never_falls() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -66,8 +66,8 @@ def upgrade() -> None:
 
 
 def _create_lease(schema: str) -> None:
-    # RULES.md#i1: one row per group, so one holder; compare-and-set on (holder, epoch, version)
-    # changes it.
+    # RULES.md#i1: one row per group, so one holder. Only compare-and-set on (holder, epoch,
+    # version) changes it.
     op.create_table(
         "lease",
         sa.Column("group_name", sa.Text, primary_key=True),
@@ -90,7 +90,7 @@ def _create_lease(schema: str) -> None:
 
 
 def _create_history(schema: str) -> None:
-    # RULES.md#i1, seen afterwards: every change of holder, written in the statement that made it.
+    # RULES.md#i1, for later inspection: the statement that changes the holder also writes a line.
     op.create_table(
         "lease_history",
         sa.Column("id", sa.BigInteger, sa.Identity(always=True), primary_key=True),

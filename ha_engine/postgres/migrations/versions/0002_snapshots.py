@@ -1,4 +1,4 @@
-"""Snapshots: revisions, the chunks that they are made of, and which revision needs which chunk."""
+"""Snapshots: revisions, their chunks, and the references from revisions to chunks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def upgrade() -> None:
 
 
 def _create_chunk(schema: str) -> None:
-    # RULES.md#i10: named by its content, so what comes back under a name can be told from damage.
+    # RULES.md#i10: the content of a chunk gives its name, so a reader can detect damage.
     op.create_table(
         "chunk",
         sa.Column("digest", sa.LargeBinary, primary_key=True),
@@ -26,13 +26,12 @@ def _create_chunk(schema: str) -> None:
         schema=schema,
     )
     quoted = op.get_bind().dialect.identifier_preparer.quote(schema)
-    # It is compressed already; the server would only try again.
+    # A chunk is compressed already; the server would only try again.
     op.execute(f"ALTER TABLE {quoted}.chunk ALTER COLUMN stored SET STORAGE EXTERNAL")
 
 
 def _create_revision(schema: str) -> None:
-    # RULES.md#i9: one row, visible when it is complete; until then nobody but its writer looks at
-    # it.
+    # RULES.md#i9: one row, visible when it is complete. Until then only its writer reads it.
     op.create_table(
         "revision",
         sa.Column("id", sa.BigInteger, sa.Identity(always=True), primary_key=True),
@@ -40,7 +39,7 @@ def _create_revision(schema: str) -> None:
         sa.Column("taken_by", sa.Text, nullable=False),
         sa.Column("begun_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("visible_at", sa.DateTime(timezone=True)),
-        # Somebody restores it and needs it until then.
+        # A reader, such as a restore, needs the revision until then.
         sa.Column("pinned_until", sa.DateTime(timezone=True)),
         sa.Column("epoch", sa.BigInteger),
         sa.Column("sequence", sa.BigInteger),
@@ -62,8 +61,8 @@ def _create_revision(schema: str) -> None:
 
 
 def _create_revision_chunk(schema: str) -> None:
-    # RULES.md#i9, RULES.md#r29: by foreign key, so that no collector deletes what a writer has just
-    # found present.
+    # RULES.md#i9, RULES.md#r29: the foreign key prevents a collector from deleting a chunk that a
+    # writer has just found.
     op.create_table(
         "revision_chunk",
         sa.Column(

@@ -112,8 +112,8 @@ class LeaseClient:
             return self._rewrite(now)
         if row is None or lease.regressed or lease.is_doubtful(now, authority_ends):
             return Wait(
-                "the database lost writes to the lease row, and another node may have read it; "
-                "stop all nodes, compare their epochs, and write the row of the highest by hand"
+                "the database lost writes to the lease row, and another node may have read it: "
+                f"{HOW_TO_CHOOSE}"
             )
         if not lease.mine:
             return _lost(row)

@@ -1,19 +1,25 @@
-"""Draws the diagrams of the documents into docs/diagrams: roles, a pair, the timing of a takeover.
+"""Draws the diagrams of the documents into docs/diagrams: the packages and their imports, roles, a
+pair, the timing of a takeover.
 
 python -m tests.docs.diagram
 """
 
 from __future__ import annotations
 
+import configparser
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+
+import grimp
 
 from ha_engine.config import Config
 from ha_engine.core.role import LEGAL
 from ha_engine.types import Role
 from tests.docs.svg import Box, Point, arrow, document, line, text
 
-DIRECTORY = Path(__file__).parents[2] / "docs" / "diagrams"
+ROOT = Path(__file__).parents[2]
+DIRECTORY = ROOT / "docs" / "diagrams"
 
 PLACES = {
     Role.STARTING: Point(75, 90),
@@ -113,8 +119,68 @@ def takeover() -> str:
     return document(780, 260, title, [*axis, *spans, *labels])
 
 
+def packages() -> str:
+    """One row for each layer of the import contract, and the imports that no others imply."""
+    rows, width, down = layers(), 860.0, 62.0
+    boxes = {
+        name: Box(Point(x, 30 + down * number), 104, 30, (name,))
+        for number, row in enumerate(rows)
+        for x, name in zip(_spread(width, row, number), row, strict=True)
+    }
+    arrows = [arrow(boxes[one], boxes[other]) for one, other in needed_imports(boxes)]
+    frames = [box.drawn() for box in boxes.values()]
+    title = "The packages of ha_engine; each imports only from rows below its own"
+    return document(int(width), int(60 + down * (len(rows) - 1)), title, [*arrows, *frames])
+
+
+def _spread(width: float, row: list[str], number: int) -> list[float]:
+    """Side by side; rows of one alternate, so that no arrow passes behind a box of another row."""
+    if len(row) == 1:
+        return [width / 2 + (70 if number % 2 else -70)]
+    return [width * (place + 1) / (len(row) + 1) for place in range(len(row))]
+
+
+def layers() -> list[list[str]]:
+    """The packages of each layer, the highest first."""
+    contract = configparser.ConfigParser()
+    contract.read(ROOT / ".importlinter")
+    text_of_layers = contract["importlinter:contract:layers"]["layers"]
+    rows = [re.split(r" *[|:] *", row) for row in text_of_layers.strip().splitlines()]
+    packages_only = [[name for name in row if (ROOT / "ha_engine" / name).is_dir()] for row in rows]
+    return [row for row in packages_only if row]
+
+
+def needed_imports(names: Mapping[str, Box]) -> list[tuple[str, str]]:
+    """Pairs of packages of which the first imports the second, but for what another path shows."""
+    graph = grimp.build_graph("ha_engine", exclude_type_checking_imports=True, cache_dir=None)
+    imports = {
+        one: {other for other in names if other != one and _imports(graph, one, other)}
+        for one in names
+    }
+    return sorted(
+        (one, other)
+        for one, others in imports.items()
+        for other in others
+        if not any(other in _below(imports, third) for third in others - {other})
+    )
+
+
+def _imports(graph: grimp.ImportGraph, one: str, other: str) -> bool:
+    return graph.direct_import_exists(
+        importer=f"ha_engine.{one}", imported=f"ha_engine.{other}", as_packages=True
+    )
+
+
+def _below(imports: Mapping[str, set[str]], name: str) -> set[str]:
+    found = set(imports[name])
+    for other in imports[name]:
+        found |= _below(imports, other)
+    return found
+
+
 DRAWINGS: Mapping[str, Callable[[], str]] = {
     "roles.svg": roles,
+    "packages.svg": packages,
     "pair.svg": pair,
     "takeover.svg": takeover,
 }

@@ -1,4 +1,7 @@
-"""One real PostgreSQL for a whole run of the tests, whichever processes it has."""
+"""One real PostgreSQL for a whole run of the tests, whichever processes it has.
+
+It imports the engine only where it starts a server: tests/broken.py breaks the engine first.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,10 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ha_engine.postgres.embedded import EmbeddedPostgres
+if TYPE_CHECKING:
+    from ha_engine.postgres.embedded import EmbeddedPostgres
 
 DIRECTORY = "HA_ENGINE_TEST_POSTGRES"
 """Names the directory of a server that another process of the run has started."""
@@ -18,6 +23,8 @@ DIRECTORY = "HA_ENGINE_TEST_POSTGRES"
 @contextmanager
 def shared_postgres() -> Iterator[EmbeddedPostgres]:
     """Attach to the run's server, or be the process that starts it."""
+    from ha_engine.postgres.embedded import EmbeddedPostgres
+
     if given := os.environ.get(DIRECTORY):
         with EmbeddedPostgres(Path(given)) as server:
             yield server
@@ -29,6 +36,8 @@ def shared_postgres() -> Iterator[EmbeddedPostgres]:
 @contextmanager
 def new_postgres() -> Iterator[EmbeddedPostgres]:
     """A server of its own."""
+    from ha_engine.postgres.embedded import EmbeddedPostgres
+
     # Not below pytest's own directory: the server's user must reach it when the tests run as root.
     directory = Path(tempfile.mkdtemp(prefix="ha-engine-test-"))
     with EmbeddedPostgres(directory) as server:

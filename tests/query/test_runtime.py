@@ -60,4 +60,4 @@ def test_a_release_gives_the_same_digests_to_the_same_files(tmp_path: Path) -> N
     application = load_application(tmp_path / "application.yaml")
     assert application.queries["counts"].digest == "15f376ab1ccc74196e8c45418f428f66"
     assert application.digest == "d51861d0e8a927e043810cea349fad73"
-    assert group_digest(Config()) == "cbfcfc80f0f74591ebb7e268114e9bd6"
+    assert group_digest(Config()) == "60dfd59c8f8be7ae866ef7b5fec9bc7b"

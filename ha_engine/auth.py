@@ -1,7 +1,7 @@
-"""Who may do what: bearer tokens (RFC 6750), of which a node knows the SHA-256 alone.
+"""Authorization by bearer tokens (RFC 6750); a node knows only the SHA-256 of each.
 
-Tokens are random and long, so a plain digest keeps them: nothing can be tried out that is shorter
-than the token.
+Tokens are long and random, so a plain digest protects them: an attacker would have to guess the
+whole token.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SCHEME = "bearer "
 
 
 class Right(Enum):
-    """What a caller must be allowed to do. Who may do everything has a token for ADMIN."""
+    """Permission that an operation needs. A token for ADMIN gives every one."""
 
     NOTHING = "nothing"
     READ = "read"

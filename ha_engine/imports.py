@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """What is imported stays: whoever collects meanwhile looks at all of it again, for nothing."""
+    """Pause the garbage collector: it would scan all imported modules again and free nothing."""
     gc.disable()
     try:
         yield

@@ -136,7 +136,7 @@ class SourceBody(TypedDict):
     state: str
     """'stopped' on a node that is not active; else the present state of reading."""
     offset: str | None
-    """Where it continues, in the source's own form; null before its first batch."""
+    """Next place to read, in the source's own form; null before its first batch."""
     rows: int
     rejected: int
     batches: int
@@ -148,7 +148,7 @@ class SourceBody(TypedDict):
     failures: int
     """Failed attempts to read it since the node process started."""
     dead_letters: str
-    """Where this node keeps the rows that it rejected."""
+    """Directory of the rows that this node rejected."""
 
 
 @described

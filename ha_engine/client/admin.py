@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlencode
@@ -105,6 +106,11 @@ def _accepted(
     return said
 
 
+def _verify(url: str) -> ssl.SSLContext | bool:
+    """Authorities for the certificate; none for plain HTTP, since loading them is slow."""
+    return False if url.lower().startswith("http:") else trusted()
+
+
 def _call(method: str, url: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
     """Return the status of the answer and its JSON object; a refusal's object has an ``error``."""
     try:
@@ -113,7 +119,7 @@ def _call(method: str, url: str, path: str, body: Any = None) -> tuple[int, dict
             url.rstrip("/") + path,
             json=body,
             headers=authorization(),
-            verify=not url.lower().startswith("http:") and trusted(),
+            verify=_verify(url),
             timeout=TIMEOUT_SECONDS,
         )
     except (httpx.HTTPError, httpx.InvalidURL) as error:

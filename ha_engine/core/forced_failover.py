@@ -21,7 +21,7 @@ from ha_engine.types import Position
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What a forced failover to this node would give up, as far as this node can know.
+    """Records that a forced failover to this node would give up, as far as this node knows.
 
     ``last`` is the end of this journal. ``committed`` is the highest sequence that this node knows
     to be committed on any node. ``in_sync`` names the other nodes that the row of ``epoch`` lists:

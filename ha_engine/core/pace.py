@@ -29,7 +29,7 @@ class Pace:
     """The pace of one query's marks. Times are in seconds."""
 
     def __init__(self, min_interval: float, idle_batch_interval: float) -> None:
-        self._min_interval, self._tick_after = min_interval, idle_batch_interval
+        self._min_interval, self._idle_batch_interval = min_interval, idle_batch_interval
         self.cut_at = -math.inf
         # The duration of the newest batch that was timed, and its number.
         self._took, self._timed = 0.0, 0
@@ -58,7 +58,7 @@ class Pace:
         """When a batch without new input is due; infinite if it would yield nothing."""
         if self.quiet or self._ticks >= TICKS_IN_A_ROW_MAX:
             return math.inf
-        return self.cut_at + self._tick_after
+        return self.cut_at + self._idle_batch_interval
 
     def rests_until(self, slowest: int | None, *, starting: bool, full: bool) -> float:
         """When the rest after the last mark ends.

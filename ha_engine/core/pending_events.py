@@ -48,7 +48,7 @@ class PendingEvents:
         return bool(self._runs) and self._runs[0][0] <= sequence
 
     def cut(self, committed: int, barrier: int | None = None) -> int | None:
-        """Where the next batch ends: when it is full, at ``committed``, or at the ``barrier``.
+        """End the next batch when it is full, at ``committed``, or at the ``barrier``.
 
         The barrier is committed. A batch ends exactly there, even if no event of the query does.
         """

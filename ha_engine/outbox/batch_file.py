@@ -101,7 +101,7 @@ def _all_of(columns: pa.Table) -> list[tuple[str, str]]:
 
 
 def _heading(table: pa.Table) -> bytes:
-    """What the rows alone do not show: names, types and the number of rows."""
+    """Names, types and the number of rows, which the rows alone do not show."""
     fields = "".join(f"{field.name!r}: {field.type}\n" for field in table.schema)
     return f"{table.num_rows}\n{fields}".encode()
 

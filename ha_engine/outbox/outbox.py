@@ -1,4 +1,4 @@
-"""Which batches of which query are admitted: contiguous, never replaced (RULES.md#r19).
+"""Admitted batches of each query: contiguous, never replaced (RULES.md#r19).
 
     <directory>/<query>/pending/<n>.<incarnation>.arrow   written by the query process, not admitted
     <directory>/<query>/<n>.arrow                         admitted: renamed, directory fsynced

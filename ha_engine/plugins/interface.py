@@ -1,4 +1,4 @@
-"""What a plug-in implements, and how the engine finds it.
+"""The interface of a plug-in, and the search for installed ones.
 
 A package offers a kind of sink in the entry point group ``ha_engine.sinks``, and a kind of source
 in ``ha_engine.sources``. The entry's name is the ``type`` in an application file; its object is a

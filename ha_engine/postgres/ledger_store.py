@@ -87,7 +87,7 @@ def _sink_error(engine: Engine, error: BaseException) -> Exception:
 
 
 def _row_of(error: BaseException) -> str:
-    """Where in the batch the error is: the server names the line of a COPY."""
+    """Name the row of the batch that failed: the server reports the line of a COPY."""
     context = getattr(getattr(error, "diag", None), "context", None) or ""
     found = context.split(", line ", 1)
     return f" (row {found[1].split(':')[0].split(',')[0]} of the batch)" if len(found) == 2 else ""

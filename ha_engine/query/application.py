@@ -37,7 +37,7 @@ class OutputMode(Enum):
 
 
 class OnChange(Enum):
-    """What happens to a query's state when its digest changes."""
+    """Treatment of a query's state when its digest changes."""
 
     KEEP = "keep"
     RESET = "reset"
@@ -119,7 +119,7 @@ class PostgresSinkSpec:
 
     @property
     def shown(self) -> str:
-        """Where the rows go, for people."""
+        """Destination of the rows, for people."""
         return f"{self.mode} into {self.table}"
 
     @property

@@ -1,4 +1,4 @@
-"""What ``ha-engine app check`` reports about an application. It plans each query, starts none."""
+"""The report of ``ha-engine app check``, which plans each query and starts none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files of a checkpoint hold the state after one batch, and the one way to copy them
+"""Files of a checkpoint that hold the state after one batch, and the one way to copy them
 (RULES.md#r21).
 
 Spark writes each file once, with its version in the name. The state after Spark's batch n has

@@ -1,4 +1,4 @@
-"""What the parts of an application file share: sections, names, and the text of a refusal."""
+"""Sections, names and texts of refusals that all parts of an application file share."""
 
 from __future__ import annotations
 

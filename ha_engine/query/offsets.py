@@ -1,4 +1,4 @@
-"""Which mark a batch of Spark's belongs to, read from the checkpoint's offset log (RULES.md#r18).
+"""The mark of a Spark batch, read from the checkpoint's offset log (RULES.md#r18).
 
 Spark numbers batches on its own; only the mark means the same batch on every node.
 """

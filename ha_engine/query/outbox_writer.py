@@ -31,7 +31,7 @@ class BatchDiffers(QueryProcessFailed):
 
 @dataclass(frozen=True, slots=True)
 class OutboxPlace:
-    """Where one query's batches go. ``directory`` is the outbox; ``deterministic`` as declared."""
+    """Destination of a query's batches. ``directory`` is the outbox."""
 
     query: str
     directory: Path

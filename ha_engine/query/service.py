@@ -40,7 +40,7 @@ VERDICTS = {
 
 
 class Steps(Protocol):
-    """What the service needs of the driver."""
+    """The part of the driver that the service uses."""
 
     def handle(self, event: on.Input) -> None: ...
     def fail(self, error: BaseException) -> None: ...

@@ -42,7 +42,7 @@ At three times this size the gain ends, since Spark copies such rows one by one.
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What the query process passes to a source, as the text options of a data source.
+    """Text options that the query process passes to a source.
 
     ``schema`` is that of the journal's record batches. ``driver`` is the process that the source
     serves.

@@ -45,7 +45,7 @@ class Disk:
 
     @property
     def lack(self) -> str | None:
-        """Which space is lacking; None when the disk takes events."""
+        """Name the space that is lacking; None when the disk takes events."""
         if self._free_bytes() < self.min_free:
             least = format_size(self.min_free)
             return f"the disk of {self.directory} has less than {least} left"

@@ -72,8 +72,8 @@ class ProducerTable:
     """
 
     def __init__(self, max_producers: int, dedup_window: int) -> None:
-        self._producers_max = max_producers
-        self._sequences_kept = dedup_window
+        self._max_producers = max_producers
+        self._dedup_window = dedup_window
         self._producers: OrderedDict[str, _Producer] = OrderedDict()
 
     def __len__(self) -> int:
@@ -101,7 +101,7 @@ class ProducerTable:
         if submission.sequence <= self._floor(producer):
             raise SequenceForgotten(
                 f"sequence {submission.sequence} of producer {submission.producer} is older than "
-                f"the {self._sequences_kept} that are remembered; it may have been stored already, "
+                f"the {self._dedup_window} that are remembered; it may have been stored already, "
                 "so continue after the highest sequence that was answered"
             )
         return None
@@ -135,16 +135,16 @@ class ProducerTable:
         producer = self._producers.setdefault(name, _Producer())
         self._producers.move_to_end(name)
         producer.kept[sequence] = stored
-        if len(producer.kept) > self._sequences_kept:
+        if len(producer.kept) > self._dedup_window:
             lowest = min(producer.kept)
             del producer.kept[lowest]
             producer.forgotten_through = max(producer.forgotten_through, lowest)
-        if len(self._producers) > self._producers_max:
+        if len(self._producers) > self._max_producers:
             self._producers.popitem(last=False)
 
     def _floor(self, producer: _Producer) -> int:
         """The sequence at or below which a request is forgotten, or would be at once."""
-        full = len(producer.kept) >= self._sequences_kept
+        full = len(producer.kept) >= self._dedup_window
         return max(producer.forgotten_through, min(producer.kept) if full else -1)
 
 

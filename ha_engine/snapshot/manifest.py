@@ -1,4 +1,4 @@
-"""What a revision is a snapshot of, and which files it has.
+"""The manifest of a revision: its origin and its files.
 
 A manifest is stored as compressed JSON with a BLAKE2b digest beside it. A restore uses it only if
 both agree (RULES.md#i10).

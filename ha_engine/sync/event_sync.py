@@ -45,7 +45,7 @@ STRANGERS_MAX = 16
 
 
 class Owner(Protocol):
-    """What the stage needs from the node. It makes every call on the event loop."""
+    """The node as the stage uses it. The stage makes every call on the event loop."""
 
     def hello(self) -> Hello:
         """Return this node's present identity."""

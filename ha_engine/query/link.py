@@ -18,7 +18,12 @@ from tenacity.stop import stop_base
 from ha_engine.errors import QueryProcessFailed
 from ha_engine.v1.local_pb2_grpc import LocalStub
 
-_AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+_AWAY = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    # A node that stops answers so to the calls that it was just working on.
+    grpc.StatusCode.CANCELLED,
+)
 _NOT_MINE = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION)
 CALL_SECONDS = 10.0
 """Timeout of a call. After a timeout the link repeats the call with twice the time."""

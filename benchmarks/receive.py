@@ -27,6 +27,7 @@ from rich.console import Console
 
 from benchmarks.processes import cpu_seconds, spent
 from benchmarks.report import Result
+from ha_engine.demo.ports import FreePorts
 
 BODIES = {"4 KB": 4 << 10, "256 KB": 256 << 10}
 WARM_UP_SECONDS = 1.0
@@ -45,7 +46,7 @@ def measure(load: Load, rounds: int, directory: Path | None, result: Result) -> 
     """The journal lies in ``directory``; None: among the temporary files."""
     for name, size in BODIES.items():
         with tempfile.TemporaryDirectory(dir=directory) as place:
-            port = _free_port()
+            port = FreePorts().next()
             server = _start(Path(place), port)
             try:
                 body, rows = _body(size)
@@ -83,12 +84,6 @@ def _start(directory: Path, port: int) -> subprocess.Popen[bytes]:
         else:
             return server
     raise SystemExit("the server did not start; run python -m tests.receive.solo to see why")
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def _body(size: int) -> tuple[bytes, int]:

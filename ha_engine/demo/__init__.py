@@ -6,6 +6,7 @@ scoreboard  shows nodes and traffic on a terminal meanwhile
 watch       polls the nodes, and waits for conditions
 movement    detects progress, and describes a node's present work
 nodes       the two nodes
+ports       chooses their ports
 processes   finds and kills every process that the nodes started
 interrupts  notes signals, and ends the demo only where no process is half started
 traffic     the producer

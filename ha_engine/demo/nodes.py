@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib.resources
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import yaml
 
 from ha_engine.demo.interrupts import Interrupts
 from ha_engine.demo.movement import Status
+from ha_engine.demo.ports import FreePorts
 from ha_engine.demo.processes import kill_all_in, marked_environment
 from ha_engine.errors import EngineError
 
@@ -99,10 +99,15 @@ class DemoPair:
     ) -> None:
         path = directory / application
         path.write_text(sample_application(application))
-        listens = {name: f"127.0.0.1:{_free_port()}" for name in NAMES}
+        ports = FreePorts()
+        listens = {name: f"127.0.0.1:{ports.next()}" for name in NAMES}
         self._interrupts = interrupts
         self.nodes = [
-            DemoNode(name, directory / name, _config(name, directory, path, database_url, listens))
+            DemoNode(
+                name,
+                directory / name,
+                _config(name, directory, path, database_url, listens, ports.next()),
+            )
             for name in NAMES
         ]
 
@@ -143,7 +148,12 @@ def sample_application(name: str) -> str:
 
 
 def _config(
-    name: str, directory: Path, application: Path, database_url: str, listens: dict[str, str]
+    name: str,
+    directory: Path,
+    application: Path,
+    database_url: str,
+    listens: dict[str, str],
+    http_port: int,
 ) -> dict[str, Any]:
     peers = {peer: address for peer, address in listens.items() if peer != name}
     return {
@@ -151,15 +161,8 @@ def _config(
         "application": str(application),
         "node": {"id": name, "data_dir": str(directory / name / "data")},
         "database": {"url": database_url},
-        "http": {"listen": f"127.0.0.1:{_free_port()}"},
+        "http": {"listen": f"127.0.0.1:{http_port}"},
         # Loopback needs no TLS. Two Sparks share this machine, so batches have pauses between them.
         "event_sync": {"listen": listens[name], "peers": peers, "insecure": True},
         "query": {"min_batch_interval": "500ms", "heap": "768MiB", "class_archive": False},
     }
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ import httpx
 import psutil
 import yaml
 
+from ha_engine.demo.ports import FreePorts
 from ha_engine.system.process_group import members
 from tests.waiting import wait_ended, wait_until
 
@@ -60,8 +60,8 @@ class NodeUnderTest:
             # are not urgent, would leave a Spark that steps back further a thirtieth of a core.
             "query": {"heap": "768MiB", "class_archive": False, "nice": 5},
         }
-        for name, section in sections.items():
-            config[name] = {**config.get(name, {}), **section}
+        for key, section in sections.items():
+            config[key] = {**config.get(key, {}), **section}
         self.config_path = directory / "ha-engine.yaml"
         self.config_path.write_text(yaml.safe_dump(config))
         self.process: subprocess.Popen[bytes] | None = None
@@ -72,9 +72,9 @@ class NodeUnderTest:
     def reconfigure(self, **sections: Any) -> None:
         """Changes the config file; takes effect at the next start."""
         config = yaml.safe_load(self.config_path.read_text())
-        for name, section in sections.items():
-            merged = {**config.get(name, {}), **section} if isinstance(section, dict) else section
-            config[name] = merged
+        for key, section in sections.items():
+            merged = {**config.get(key, {}), **section} if isinstance(section, dict) else section
+            config[key] = merged
         self.config_path.write_text(yaml.safe_dump(config))
 
     # -- life --------------------------------------------------------------------------------------
@@ -164,12 +164,12 @@ class NodeUnderTest:
         return status is not None and status["role"] == "active"
 
     def wait_active(self, within: float = 30.0) -> None:
-        wait_until(lambda: self._lives() and self.is_active(), within=within, every=POLL_SECONDS)
+        wait_until(lambda: self.lives() and self.is_active(), within=within, every=POLL_SECONDS)
 
-    def _lives(self) -> bool:
+    def lives(self) -> bool:
         """Fails at once where waiting is of no use."""
         assert self.process is not None
-        assert self.process.poll() is None, f"the node ended with {self.process.returncode}"
+        assert self.process.poll() is None, f"{self.name} ended with {self.process.returncode}"
         return True
 
     def queries_run(self) -> bool:
@@ -259,8 +259,4 @@ def _of_engine(code: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(code)}
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+free_port = FreePorts().next

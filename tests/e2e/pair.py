@@ -73,12 +73,16 @@ class Pair:
         status = active.status() if active else None
         return status is not None and bool(status["protected"])
 
+    def lives(self) -> bool:
+        """Fails at once where waiting for both is of no use."""
+        return all(node.lives() for node in self.nodes.values())
+
     def wait_protected(self) -> NodeUnderTest:
         """The active, once both nodes are warm and in sync."""
         found: list[NodeUnderTest] = []
 
         def protected() -> bool:
-            active = self.active()
+            active = self.active() if self.lives() else None
             status = active.status() if active else None
             if active is None or not status or not (status["protected"] and status["warm"]):
                 return False

@@ -93,7 +93,7 @@ def partitioned(directory: Path, url: str, lease: dict[str, str]) -> Iterator[Sc
     """Both nodes are in sync, the active acknowledges, and nothing is silent yet."""
     pair = Pair(directory, APPLICATION, url, NodeWithoutSpark, lease=lease, **ROOM)
     with Network.of(pair, url) as network, running_pair(pair):
-        wait_until(pair.is_protected, within=PATIENCE, every=0.1)
+        wait_until(lambda: pair.lives() and pair.is_protected(), within=PATIENCE, every=0.1)
         active = pair.active()
         assert active is not None
         found = Scene(pair, network, active, pair.other(active), url)

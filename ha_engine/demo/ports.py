@@ -1,0 +1,39 @@
+"""Ports for servers that start later."""
+
+from __future__ import annotations
+
+import random
+import socket
+
+PORTS = range(10_000, 32_768)
+"""Below the ports that Linux gives to outgoing connections and to servers that ask for any port.
+
+A port of those may be taken between this choice and the start of the server.
+"""
+
+
+class FreePorts:
+    """Ports of the loopback interface that nothing uses now, each given once.
+
+    The first port is chosen at random, so that two processes seldom give the same ones.
+    """
+
+    def __init__(self) -> None:
+        self._last = random.choice(PORTS)
+
+    def next(self) -> int:
+        for _ in PORTS:
+            self._last = self._last + 1 if self._last + 1 in PORTS else PORTS.start
+            if _is_free(self._last):
+                return self._last
+        raise OSError("no port of the loopback interface is free")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

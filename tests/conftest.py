@@ -20,6 +20,7 @@ from ha_engine.postgres.lease_store import PostgresLeaseStore
 from ha_engine.postgres.upgrade import upgrade
 from tests import tiers
 from tests.shared_postgres import new_postgres, shared_postgres
+from tests.waiting import mark_descendants
 
 # Before gRPC is loaded. Tests fork only to exec at once, and its handlers have been seen to end the
 # child before that, where a thread of the test was just calling.
@@ -37,6 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    mark_descendants()
     tiers.hasten_spark(config)
 
 

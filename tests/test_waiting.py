@@ -19,6 +19,27 @@ def test_a_process_that_works_is_waited_for_beyond_the_limit() -> None:
         assert wait_ended(process, within=WITHIN) == 0
 
 
+ORPHAN = f"""
+import psutil, subprocess, sys
+from tests.waiting import mark_descendants, wait_until
+mark_descendants()
+shell = ["sh", "-c", '"$0" -c "$1" > /dev/null & echo $!', sys.executable, {WORKS!r}]
+pid = int(subprocess.run(shell, stdout=subprocess.PIPE, check=True).stdout)
+orphan = psutil.Process(pid)
+assert orphan.ppid() != psutil.Process().pid
+
+def ended():
+    return not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE
+
+wait_until(ended, within={WITHIN})
+"""
+
+
+def test_an_orphan_that_works_is_waited_for_beyond_the_limit() -> None:
+    done = _python(ORPHAN)
+    assert done.returncode == 0, done.stderr
+
+
 IDLE = f"""
 import subprocess, sys
 from tests.waiting import wait_ended
@@ -37,8 +58,12 @@ wait_until(lambda: sum(range(10_000)) < 0, within={WITHIN})
 @pytest.mark.parametrize("code", [IDLE, ASKS], ids=["a process idles", "only the waiter works"])
 def test_a_wait_without_progress_is_given_up(code: str) -> None:
     """In a process of its own: an idle JVM of other tests would count as progress here."""
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = _python(code)
     assert done.returncode == 1
     assert "without progress" in done.stderr
+
+
+def _python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )

@@ -7,9 +7,11 @@ whatever still uses the processor is waited for, up to SLOW_HOST times the limit
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import psutil
 
@@ -17,6 +19,7 @@ SLOW_HOST = 30
 """Two workers with a third of one core, beside load: work takes at most so many times as long."""
 _BUSY = 0.02
 """Share of a core: less than that is no progress of anything, only an idle process's wake-ups."""
+_MARK = "PYTEST_ANCESTOR"
 _POLL_SECONDS, _POLL_SECONDS_MAX = 0.01, 0.1
 
 
@@ -26,20 +29,21 @@ class Patience:
     def __init__(self, condition: Callable[[], object], within: float) -> None:
         self._condition, self._within = condition, within
         self._began = self._moved = time.monotonic()
-        self._measured, self._cpu = self._began, 0.0
+        self._measured, self._cpu = self._began, Usage()
 
     def pause(self, every: float) -> float:
         """Seconds until the next look, longer the longer it takes. Fails when the time is over."""
         now = time.monotonic()
         if not self._cpu and now - self._began > self._within / 4:
-            self._measured, self._cpu = now, cpu_seconds()
+            self._measured, self._cpu = now, usage()
         if now - self._moved >= self._within:
             self._require_progress(now)
         return max(every, min(_POLL_SECONDS_MAX, (now - self._began) / 20))
 
     def _require_progress(self, now: float) -> None:
-        used, waited = cpu_seconds(), now - self._began
-        moved = used - self._cpu > _BUSY * (now - self._measured)
+        used, waited = usage(), now - self._began
+        grown = sum(max(0.0, used[one] - self._cpu.get(one, 0.0)) for one in used)
+        moved = grown > _BUSY * (now - self._measured)
         why = f"not true after {waited:.1f}s, the last {self._within:g}s"
         assert moved, f"{why} without progress: {self._condition!r}"
         assert waited < SLOW_HOST * self._within, f"{why} with progress: {self._condition!r}"
@@ -47,16 +51,32 @@ class Patience:
         self._cpu = used
 
 
-def cpu_seconds() -> float:
-    """What this process and all below it have used, but for the thread that waits."""
+Usage = dict[psutil.Process, float]
+"""Seconds of CPU by process."""
+
+
+def usage() -> Usage:
+    """What this process, all below it and orphans of those have used, but for the thread that
+    waits."""
     this = psutil.Process()
-    used = -time.thread_time()
-    for process in (this, *this.children(recursive=True)):
-        try:
-            used += sum(process.cpu_times()[:4])
-        except psutil.Error:
-            continue
-    return used
+    found: Usage = {}
+    for process in (this, *this.children(recursive=True), *_marked()):
+        with contextlib.suppress(psutil.Error):
+            found[process] = sum(process.cpu_times()[:4])
+    found[this] -= time.thread_time()
+    return found
+
+
+def mark_descendants() -> None:
+    """From now on a process that this one starts can be told from others, whatever its parent."""
+    os.environ[_MARK] = str(os.getpid())
+
+
+def _marked() -> Iterator[psutil.Process]:
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(_MARK) == str(os.getpid()):
+                yield process
 
 
 def wait_until(

@@ -58,7 +58,7 @@ class Side:
         last = self.journal.last.sequence
         return Report(
             role="",
-            why="",
+            reason="",
             epoch=EPOCH,
             url="",
             journal_id=self.journal.journal_id,
@@ -67,7 +67,7 @@ class Side:
             committed=self.acked,
             suspended=False,
             warm=True,
-            room=True,
+            headroom=True,
             follows=True,
             attended=True,
         )
@@ -85,8 +85,8 @@ class Side:
                 self.acked = durable
         self.changed.set()
 
-    async def room(self) -> None:
-        await self.writer.room(PENDING_MAX)
+    async def wait_for_space(self) -> None:
+        await self.writer.wait_for_space(PENDING_MAX)
 
     def fail(self, error: BaseException) -> None:
         raise SystemExit(str(error))
@@ -147,8 +147,8 @@ async def backlog(side: Side, first: int, count: int, size: int) -> None:
     body = payload(size)
     for sequence in range(first, first + count):
         side.append([events(sequence, body)])
-        await side.room()
-    await side.writer.room(0)
+        await side.wait_for_space()
+    await side.writer.wait_for_space(0)
     side.sync.appended([])
     messages, began = side.sync.traffic()["follower"].messages_sent, time.perf_counter()
     side.sync.stream("follower", EPOCH, Position(min(1, first - 1), first - 1))

@@ -1,4 +1,4 @@
-"""Imports of a process that starts, without the garbage collector."""
+"""Import modules without the garbage collector, while a process starts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Pause the garbage collector: it would scan all imported modules again and free nothing."""
     gc.disable()
     try:

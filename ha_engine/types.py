@@ -336,5 +336,5 @@ class HolderChange:
     version: int
     holder: Holder | None
     previous: Holder | None
-    why: str | None
+    reason: str | None
     outage_seconds: float | None = None

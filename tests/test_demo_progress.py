@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ha_engine.demo.host import Room, cpu_quota, memory_left
+from ha_engine.demo.host import FreeResources, cpu_quota, memory_left
 from ha_engine.demo.interrupts import Interrupts
 from ha_engine.demo.movement import (
     CPU_LOOK_SECONDS,
@@ -180,8 +180,8 @@ def test_in_a_container_the_mount_stands_for_the_path_of_the_host(tmp_path: Path
 
 
 def test_it_says_what_is_little() -> None:
-    assert Room(2.0, 4 << 30).warning is None
-    assert Room(0.5, 3 << 30).warning == (
+    assert FreeResources(2.0, 4 << 30).warning is None
+    assert FreeResources(0.5, 3 << 30).warning == (
         "only 0.5 of 2 cores and 3.0 of 4 GB of memory are free here, "
         "so the demo takes longer than usual"
     )

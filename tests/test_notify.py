@@ -103,15 +103,15 @@ def test_a_socket_without_a_file_is_reached() -> None:
 
 
 async def test_nothing_is_told_where_nobody_asks(tmp_path: Path) -> None:
-    assert not ServiceManager({}).tell("READY=1")
+    assert not ServiceManager({}).send("READY=1")
     await asyncio.wait_for(ServiceManager({}).attend(lambda: ACTIVE), 5)
     await asyncio.wait_for(ServiceManager({}).bridge(asyncio.Event()), 5)
-    assert not ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "gone")}).tell("READY=1")
+    assert not ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "gone")}).send("READY=1")
 
 
 def test_a_manager_that_does_not_read_holds_no_node(manager: real.ServiceManager) -> None:
     service = ServiceManager({"NOTIFY_SOCKET": manager.address})
-    taken = [service.tell("WATCHDOG=1") for _ in range(10_000)]
+    taken = [service.send("WATCHDOG=1") for _ in range(10_000)]
     assert taken[0]
     assert not taken[-1]
 

@@ -44,9 +44,9 @@ class Patience:
         used, waited = usage(), now - self._began
         grown = sum(max(0.0, used[one] - self._cpu.get(one, 0.0)) for one in used)
         moved = grown > _BUSY * (now - self._measured)
-        why = f"not true after {waited:.1f}s, the last {self._within:g}s"
-        assert moved, f"{why} without progress: {self._condition!r}"
-        assert waited < SLOW_HOST * self._within, f"{why} with progress: {self._condition!r}"
+        reason = f"not true after {waited:.1f}s, the last {self._within:g}s"
+        assert moved, f"{reason} without progress: {self._condition!r}"
+        assert waited < SLOW_HOST * self._within, f"{reason} with progress: {self._condition!r}"
         self._moved = self._measured = now
         self._cpu = used
 

@@ -25,7 +25,7 @@ _NODE = (
     ("ha_engine.query.service", "LocalService.answer_mark", "node: mark committed, answered"),
     ("ha_engine.query.service", "LocalService.Locate", "node: Locate"),
     ("ha_engine.query.service", "LocalService.AdmitBatch", "node: AdmitBatch"),
-    ("ha_engine.outbox.shelf", "Shelf.add", "node: rename + directory fsync"),
+    ("ha_engine.outbox.query_outbox", "QueryOutbox.add", "node: rename + directory fsync"),
     ("ha_engine.publish.sinks.postgres", "PostgresSink.publish", "node: sink publish"),
 )
 _DRIVER = (

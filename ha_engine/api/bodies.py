@@ -33,7 +33,7 @@ class Check(TypedDict):
     """Whether the check succeeded; the status code says the same."""
     role: RoleName
     epoch: int
-    why: str
+    reason: str
     """Why it has this role, or waits for another."""
 
 
@@ -67,7 +67,7 @@ class HistoryLine(TypedDict):
     process: str | None
     previous_node: str | None
     previous_process: str | None
-    why: str | None
+    reason: str | None
     outage_seconds: float | None
     """How long nobody was active, as the new holder measured it."""
 

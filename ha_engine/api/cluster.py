@@ -33,7 +33,7 @@ def report_of(core: Core, to_restore: int, ingest: str = "") -> Report:
     """
     return Report(
         role=core.role.value,
-        why=core.why,
+        reason=core.reason,
         epoch=core.epoch,
         url=core.identity.advertise or "",
         journal_id=core.identity.journal_id,
@@ -42,7 +42,7 @@ def report_of(core: Core, to_restore: int, ingest: str = "") -> Report:
         committed=core.journal.committed,
         suspended=core.suspended(),
         warm=core.warm,
-        room=core.follower.room,
+        headroom=core.follower.headroom,
         follows=core.follower.epoch > 0,
         attended=core.query_control.process.attended,
         queries=tuple(
@@ -78,13 +78,13 @@ def cluster_of(core: Core, group: str, links: Neighbours, to_restore: int = 0) -
         "protected": core.lease.protected,
         "lease": None if row is None else _lease(row),
         "nodes": nodes,
-        "strangers": strangers(links),
+        "unknown_peers": unknown_peers(links),
     }
 
 
-def strangers(links: Neighbours) -> dict[str, str]:
+def unknown_peers(links: Neighbours) -> dict[str, str]:
     """Refused nodes that are not peers, with the reason."""
-    return {name: why for name, why in links.refusals().items() if name not in links.names()}
+    return {name: reason for name, reason in links.refusals().items() if name not in links.names()}
 
 
 def _said(core: Core, links: Neighbours, to_restore: int) -> dict[str, tuple[float, Report]]:
@@ -103,7 +103,7 @@ def _as_the_holder_knows(core: Core, name: str, report: Report) -> Report:
     if peer is None or peer.journal_id != report.journal_id:
         return report
     durable = max(report.durable, peer.match)
-    return replace(report, durable=durable, room=report.room and peer.room)
+    return replace(report, durable=durable, headroom=report.headroom and peer.headroom)
 
 
 def _active(said: Mapping[str, tuple[float, Report]]) -> str | None:
@@ -125,11 +125,11 @@ def _node(
         "reported_seconds_ago": round(age, 1),
         "url": report.url,
         "role": report.role,
-        "why": report.why,
+        "reason": report.reason,
         "epoch": report.epoch,
         "suspended": report.suspended,
         "warm": report.warm,
-        "disk_headroom_ok": report.room,
+        "disk_headroom_ok": report.headroom,
         "in_sync": in_sync,
         "journal": {
             "id": report.journal_id,
@@ -151,7 +151,7 @@ def _silent() -> ClusterNode:
         "reported_seconds_ago": None,
         "url": None,
         "role": None,
-        "why": None,
+        "reason": None,
         "epoch": None,
         "suspended": None,
         "warm": None,

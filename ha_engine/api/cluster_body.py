@@ -79,7 +79,7 @@ class ClusterNode(TypedDict):
     reported_seconds_ago: float | None
     url: str | None
     role: RoleName | None
-    why: str | None
+    reason: str | None
     epoch: int | None
     suspended: bool | None
     warm: bool | None
@@ -110,5 +110,5 @@ class Cluster(TypedDict):
     """A second member is in sync."""
     lease: LeaseBody | None
     nodes: dict[str, ClusterNode]
-    strangers: dict[str, str]
+    unknown_peers: dict[str, str]
     """Nodes that call but are not peers, each with the reason of its refusal."""

@@ -15,7 +15,7 @@ from ha_engine.core import Core
 from ha_engine.core import inputs as on
 from ha_engine.web.route import Answer, Operation, OperationRoute, Parameter
 
-_TELL = Operation(
+_SHOW = Operation(
     "failover-loss",
     "What a forced failover of this very node would give up.",
     {200: Answer("What may be lost, and whether it may be forced now.", Loss)},
@@ -45,7 +45,7 @@ def failover_routes(core: Core, handle: Callable[[on.Input], None]) -> list[Oper
     Both are about a failover to this node.
     """
 
-    async def tell(request: Request) -> JSONResponse:
+    async def show(request: Request) -> JSONResponse:
         return JSONResponse(failover_tree(core, request.query_params.getlist("confirmed_fenced")))
 
     async def force(request: Request) -> JSONResponse:
@@ -57,7 +57,7 @@ def failover_routes(core: Core, handle: Callable[[on.Input], None]) -> list[Oper
         return JSONResponse(tree, 202)
 
     return [
-        OperationRoute("/v1/failover", tell, _TELL, "GET"),
+        OperationRoute("/v1/failover", show, _SHOW, "GET"),
         OperationRoute("/v1/failover", force, _FORCE, "POST"),
     ]
 

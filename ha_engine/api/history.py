@@ -24,7 +24,7 @@ def _line(change: HolderChange) -> HistoryLine:
         "process": holder.process if holder else None,
         "previous_node": previous.node if previous else None,
         "previous_process": previous.process if previous else None,
-        "why": change.why,
+        "reason": change.reason,
         "outage_seconds": change.outage_seconds,
     }
 

@@ -207,7 +207,12 @@ def _check(
         status = view.status()
         lags = _LAG in takes and "lag" in request.query_params and _lags(view, request)
         ok = holds(view, status) and not lags
-        body = {"ok": ok, "role": status["role"], "epoch": status["epoch"], "why": status["why"]}
+        body = {
+            "ok": ok,
+            "role": status["role"],
+            "epoch": status["epoch"],
+            "reason": status["reason"],
+        }
         return JSONResponse(body, 200 if ok else 503)
 
     answers = {200: Answer("It is so.", Check), 503: Answer("It is not so.", Check)}

@@ -37,14 +37,14 @@ _BEARER = {"bearer": {"type": "http", "scheme": "bearer"}}
 def openapi_route(routes: Sequence[OperationRoute]) -> OperationRoute:
     """``GET /openapi.json``, about ``routes`` and itself, with the tokens that they need now."""
 
-    async def tell(request: Request) -> JSONResponse:
+    async def show(request: Request) -> JSONResponse:
         return JSONResponse(told(request.app.state.access.guarded))
 
     @lru_cache(maxsize=1)
     def told(rights: frozenset[Right]) -> dict[str, Any]:
         return document([*routes, itself], rights)
 
-    itself = OperationRoute("/openapi.json", tell, _ITSELF, "GET")
+    itself = OperationRoute("/openapi.json", show, _ITSELF, "GET")
     return itself
 
 

@@ -23,7 +23,7 @@ from ha_engine.stats.counters import Restored, SnapshotTally, Transfer
 from ha_engine.types import Revision
 from ha_engine.web.route import Answer, Operation, OperationRoute
 
-_TELL = Operation(
+_SHOW = Operation(
     "snapshots",
     "How snapshots are going.",
     {200: Answer("As this node knows.", SnapshotBody)},
@@ -39,7 +39,7 @@ _ASK = Operation(
 )
 
 
-class Archive(Protocol):
+class SnapshotState(Protocol):
     """The known revisions, newest first, and this process's work on them."""
 
     counts: SnapshotTally
@@ -54,12 +54,12 @@ class Archive(Protocol):
 
 
 def snapshot_routes(
-    core: Core, archive: Archive, handle: Callable[[on.Input], None]
+    core: Core, snapshots: SnapshotState, handle: Callable[[on.Input], None]
 ) -> list[OperationRoute]:
     """``GET /v1/snapshot`` shows the state, ``POST /v1/snapshot`` requests one from the active."""
 
-    async def tell(request: Request) -> JSONResponse:
-        return JSONResponse(snapshot_tree(core, archive))
+    async def show(request: Request) -> JSONResponse:
+        return JSONResponse(snapshot_tree(core, snapshots))
 
     async def ask(request: Request) -> JSONResponse:
         if core.term is None:
@@ -69,18 +69,18 @@ def snapshot_routes(
         return JSONResponse({"at_least": core.journal.committed}, 202)
 
     return [
-        OperationRoute("/v1/snapshot", tell, _TELL, "GET"),
+        OperationRoute("/v1/snapshot", show, _SHOW, "GET"),
         OperationRoute("/v1/snapshot", ask, _ASK, "POST"),
     ]
 
 
-def snapshot_tree(core: Core, archive: Archive) -> SnapshotBody:
+def snapshot_tree(core: Core, snapshots: SnapshotState) -> SnapshotBody:
     """The body of GET /v1/snapshot."""
-    snapshots = core.term.snapshots if core.term else None
-    age, revisions, counts = archive.age_seconds, archive.revisions, archive.counts
+    own = core.term.snapshots if core.term else None
+    age, revisions, counts = snapshots.age_seconds, snapshots.revisions, snapshots.counts
     return {
-        "state": snapshots.state if snapshots else None,
-        "why_not": snapshots.why_not if snapshots else None,
+        "state": own.state if own else None,
+        "why_not": own.why_not if own else None,
         "revisions": len(revisions),
         "age_seconds": None if age is None else round(age, 1),
         "newest": revision_tree(revisions[0]) if revisions else None,
@@ -88,9 +88,9 @@ def snapshot_tree(core: Core, archive: Archive) -> SnapshotBody:
         "failed": counts.failed,
         "skipped": counts.skipped,
         "seconds": round(counts.seconds, 3),
-        "taking": _bytes_of(archive.upload),
-        "restoring": _bytes_of(archive.transfer),
-        "restored": _restored(archive.restored) if archive.restored else None,
+        "taking": _bytes_of(snapshots.upload),
+        "restoring": _bytes_of(snapshots.transfer),
+        "restored": _restored(snapshots.restored) if snapshots.restored else None,
     }
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ha_engine import __version__
-from ha_engine.api.cluster import Neighbours, strangers
-from ha_engine.api.snapshot import Archive, snapshot_tree
+from ha_engine.api.cluster import Neighbours, unknown_peers
+from ha_engine.api.snapshot import SnapshotState, snapshot_tree
 from ha_engine.api.status_body import (
     AckLatency,
     ConfigStatus,
@@ -128,7 +128,7 @@ def status_of(
     step: StartStep | None,
     links: Links,
     tally: Tally,
-    archive: Archive,
+    snapshots: SnapshotState,
     arrivals: Arrivals,
     queues: Queues,
     reloaded: Reloaded,
@@ -143,23 +143,23 @@ def status_of(
         "node": core.identity.node,
         "version": __version__,
         "role": core.role.value,
-        "why": core.why,
+        "reason": core.reason,
         "epoch": core.epoch,
         "suspended": core.suspended(now),
         "protected": core.lease.protected,
         "in_sync": core.lease.row is not None and core.lease.member in core.lease.row.in_sync,
         "warm": core.warm,
-        "disk_headroom_ok": core.follower.room,
+        "disk_headroom_ok": core.follower.headroom,
         "active": core.lease.active_url,
         "handover_to": handover.to if handover else None,
         "uptime_seconds": round(time.monotonic() - started_at, 1),
         "config": _config(reloaded),
         "lease": _lease(core.lease, authority, now),
         "peers": {name: _peer(name, core, links, ages) for name in links.names()},
-        "strangers": strangers(links),
+        "unknown_peers": unknown_peers(links),
         "counts": _counts(tally),
         "journal": _journal(core, queues),
-        "snapshot": snapshot_tree(core, archive),
+        "snapshot": snapshot_tree(core, snapshots),
         "receive": _receive(gate, core, queues),
         "sources": _sources(sources),
         "query_process": _process(core.query_control.process, step, queues, now),
@@ -265,7 +265,7 @@ def _peer(name: str, core: Core, links: Links, ages: _Ages) -> PeerStatus:
         "lag_seconds": ages.behind(peer.match) if peer and known else None,
         "in_flight_bytes": links.in_flight().get(name, 0),
         "warm": peer.warm if peer and known else None,
-        "disk_headroom_ok": peer.room if peer and known else None,
+        "disk_headroom_ok": peer.headroom if peer and known else None,
         "refused": links.refusals().get(name) or links.unreachable().get(name),
         "bytes_sent": traffic.bytes_sent,
         "bytes_received": traffic.bytes_received,
@@ -296,7 +296,7 @@ def _query(
     ages: _Ages,
     differs: int | None,
 ) -> QueryStatus:
-    batches, size = marks.kept.backlog
+    batches, size = marks.outbox.backlog
     failure = life.failure
     return {
         "state": life.state.value,

@@ -236,7 +236,7 @@ class Status(TypedDict):
     node: str
     version: str
     role: RoleName
-    why: str
+    reason: str
     """Why it has this role, or waits for another."""
     epoch: int
     suspended: bool
@@ -255,7 +255,7 @@ class Status(TypedDict):
     config: ConfigStatus
     lease: LeaseStatus
     peers: dict[str, PeerStatus]
-    strangers: dict[str, str]
+    unknown_peers: dict[str, str]
     """Nodes that call but are not peers, each with the reason of its refusal."""
     counts: Counts
     journal: JournalStatus

@@ -24,7 +24,9 @@ def cluster_table(cluster: dict[str, Any]) -> Group:
         asked = " *" if name == cluster["node"] else ""
         table.add_row(escape(name) + asked, *(_known(node) if node["answers"] else _silent(node)))
     lines = [f"[bold]{escape(n)}[/]: {escape(_why(node))}" for n, node in cluster["nodes"].items()]
-    lines += [f"refused {escape(n)}: {escape(why)}" for n, why in cluster["strangers"].items()]
+    lines += [
+        f"refused {escape(n)}: {escape(reason)}" for n, reason in cluster["unknown_peers"].items()
+    ]
     return Group(table, *(Padding(line, (0, 1)) for line in lines), Padding("", 0))
 
 
@@ -79,7 +81,7 @@ def _to_go(rejoin: dict[str, Any]) -> str:
 
 def _reasons(node: dict[str, Any]) -> list[str]:
     """The reason of the node's role, the work it has left to rejoin, and its problems."""
-    reasons = [node["why"]]
+    reasons = [node["reason"]]
     if rejoin := node["rejoin"]:
         reasons.append(f"{rejoin['stage']}, {_to_go(rejoin)} to go")
     reasons += [

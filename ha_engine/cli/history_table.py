@@ -17,7 +17,7 @@ def history_table(group: str, changes: Sequence[HolderChange]) -> Table:
     table = Table(title=f"holders of group {group}", caption=none)
     for name in ("when (UTC)", "epoch", "node", "previous node"):
         table.add_column(name, no_wrap=True, justify="right" if name == "epoch" else "left")
-    table.add_column("why", overflow="fold")
+    table.add_column("reason", overflow="fold")
     table.add_column("outage", justify="right")
     for change in changes:
         table.add_row(
@@ -25,7 +25,7 @@ def history_table(group: str, changes: Sequence[HolderChange]) -> Table:
             str(change.epoch),
             _node(change.holder),
             _node(change.previous),
-            escape(change.why or "-"),
+            escape(change.reason or "-"),
             "-" if change.outage_seconds is None else f"{change.outage_seconds:.2f} s",
         )
     return table

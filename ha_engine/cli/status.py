@@ -96,9 +96,9 @@ def switchover(
     """
     from ha_engine.client.switchover import await_switchover
 
-    seconds, heir = await_switchover(url, to, by, wait)
-    sentence = f"{heir} is the active since {seconds:.2f} s after the call"
-    tree = {"active": heir, "seconds": round(seconds, 3)}
+    seconds, successor = await_switchover(url, to, by, wait)
+    sentence = f"{successor} is the active since {seconds:.2f} s after the call"
+    tree = {"active": successor, "seconds": round(seconds, 3)}
     show(tree, output, as_json, lambda: typer.echo(sentence))
 
 

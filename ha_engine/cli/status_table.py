@@ -19,7 +19,7 @@ def node_table(status: dict[str, Any]) -> Table:
     lease, journal, receive = status["lease"], status["journal"], status["receive"]
     role = status["role"].upper() + (" (suspended)" if status["suspended"] else "")
     rows = {
-        "role": f"{role}  {escape(status['why'])}",
+        "role": f"{role}  {escape(status['reason'])}",
         "epoch": status["epoch"],
         "lease": f"{lease['holder'] or 'nobody'}, version {lease['version']}"
         f", in sync: {', '.join(lease['in_sync']) or '-'}",

@@ -38,7 +38,7 @@ def await_switchover(
     def begin() -> tuple[float, str, str]:
         return time.monotonic(), *begin_switchover(url, to, by)
 
-    began, asked, heir = asking(begin)
+    began, asked, successor = asking(begin)
 
     def holder() -> str | None:
         try:
@@ -48,13 +48,14 @@ def await_switchover(
         return None if status["role"] == "active" else status["lease"]["holder"]
 
     ask = Retrying(
-        retry=retry_if_result(lambda found: found != heir),
+        retry=retry_if_result(lambda found: found != successor),
         wait=wait_fixed(0.02),
         stop=stop_after_delay(WAIT_SECONDS_MAX),
         retry_error_callback=lambda state: None,
     )
-    if ask(holder) != heir:
+    if ask(holder) != successor:
         raise EngineError(
-            f"{heir} has not become the active within {WAIT_SECONDS_MAX:g} s; see: ha-engine status"
+            f"{successor} has not become the active within {WAIT_SECONDS_MAX:g} s; "
+            "see: ha-engine status"
         )
-    return time.monotonic() - began, heir
+    return time.monotonic() - began, successor

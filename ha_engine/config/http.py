@@ -50,7 +50,7 @@ class HttpConfig(Section):
         return self.advertise or f"{'https' if self.tls.pair else 'http'}://{self.listen}"
 
     @model_validator(mode="after")
-    def _strangers_are_let_in_on_purpose_only(self) -> HttpConfig:
+    def _is_open_on_purpose_only(self) -> HttpConfig:
         require_on_purpose(self.listen, self.tls, self.insecure, "HTTP")
         require_named(self.listen, self.advertise)
         if self.tls.pair and self.url.startswith("http://"):

@@ -43,7 +43,7 @@ class IngestConfig(Section):
     )
 
     @model_validator(mode="after")
-    def _strangers_are_let_in_on_purpose_only(self) -> IngestConfig:
+    def _is_open_on_purpose_only(self) -> IngestConfig:
         listen = self.listen or DEFAULT_LISTEN
         require_on_purpose(listen, self.tls, self.insecure, "gRPC")
         require_named(listen, self.advertise)

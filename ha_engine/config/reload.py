@@ -97,9 +97,9 @@ def merged(running: Config, found: Config) -> Config:
         try:
             type(section).model_validate(section.model_dump(mode="json", by_alias=True))
         except ValidationError as error:
-            why = error.errors()[0]["msg"].removeprefix("Value error, ")
+            reason = error.errors()[0]["msg"].removeprefix("Value error, ")
             raise ConfigError(
-                f"{name}: with what the node has of it already, {why}; restart it to take all"
+                f"{name}: with what the node has of it already, {reason}; restart it to take all"
             ) from error
         sections[name] = section
     _require_guards(running, found)

@@ -30,14 +30,14 @@ class ServerTls(Section):
         return self
 
 
-def lets_in_strangers(listen: str) -> bool:
+def listens_beyond_loopback(listen: str) -> bool:
     """Whether other hosts can reach the address."""
     return not is_loopback(split_address(listen)[0])
 
 
 def require_on_purpose(listen: str, tls: ServerTls, insecure: bool, what: str) -> None:
     """Raise ValueError if other hosts would talk in plain text without ``insecure``."""
-    if lets_in_strangers(listen) and not (tls.pair or insecure):
+    if listens_beyond_loopback(listen) and not (tls.pair or insecure):
         raise ValueError(
             f"listen is {listen}, which other hosts reach, and {what} does not encrypt without "
             "tls.certificate and tls.key; give both, listen on 127.0.0.1, or write "

@@ -26,7 +26,7 @@ from ha_engine.config.sections import (
     Section,
     SnapshotConfig,
 )
-from ha_engine.config.server_tls import lets_in_strangers
+from ha_engine.config.server_tls import listens_beyond_loopback
 from ha_engine.system.runtime_dir import SOCKET_NAME, SOCKET_PATH_BYTES_MAX, derived_runtime_dir
 
 
@@ -112,8 +112,11 @@ class Config(Section):
 
     def _access_problem(self) -> str | None:
         """Refuse an interface without a token that other hosts reach, unless it is ``insecure``."""
-        http = lets_in_strangers(self.http.listen) and not self.http.insecure
-        grpc = lets_in_strangers(self.ingest.listen or DEFAULT_LISTEN) and not self.ingest.insecure
+        http = listens_beyond_loopback(self.http.listen) and not self.http.insecure
+        grpc = (
+            listens_beyond_loopback(self.ingest.listen or DEFAULT_LISTEN)
+            and not self.ingest.insecure
+        )
         lacking = [
             f"access.{right}"
             for right, wanted in (("admin", http), ("ingest", http or grpc))

@@ -18,24 +18,24 @@ class ReadLease:
 class CreateLease:
     """Write the row of a group that has none (RULES.md#r6).
 
-    Answered like WriteLease. ``why`` is for people; it is empty where the row itself says why.
+    Answered like WriteLease. ``reason`` is for people; it is empty where the row itself says why.
     """
 
     row: LeaseRow
-    why: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteLease:
     """Compare-and-set on (holder, epoch, version) of ``expected`` (RULES.md#r1).
 
-    Answered by LeaseWritten, LeaseDenied or DatabaseUnreachable. ``why`` goes to the history when
-    the holder changes.
+    Answered by LeaseWritten, LeaseDenied or DatabaseUnreachable. ``reason`` goes to the history
+    when the holder changes.
     """
 
     expected: LeaseRow
     wanted: LeaseRow
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class AppendRecords:
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class Send:
     """Send ``message`` to ``peer``. Without a link, drop it."""
 
     peer: str
@@ -95,7 +95,7 @@ class CutJournal:
     """
 
     match: Position
-    why: str
+    reason: str
     set_aside: bool = False
 
 
@@ -108,11 +108,11 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class ChangeRole:
-    """Log that the node's role changed; ``why`` is for the log and the status page."""
+    """Log that the node's role changed; ``reason`` is for the log and the status page."""
 
     role: Role
     epoch: int
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,7 @@ class Restore:
     """
 
     history: History
-    why: str
+    reason: str
     given_up: Position | None = None
 
 
@@ -275,7 +275,7 @@ Action = (
     | KeepHighWater
     | BindGroup
     | AppendRecords
-    | Tell
+    | Send
     | StreamRecords
     | StopStreams
     | CutJournal

@@ -73,9 +73,9 @@ class Core:
         )
         self.now = -math.inf
 
-    def stand_on(self, base: Base) -> None:
+    def load_base(self, base: Base) -> None:
         """Load the base, which replaces the trimmed records. Call it before ``restore``."""
-        self.journal.stand_on(base)
+        self.journal.load_base(base)
         self.lease.heard_of(base.position.epoch)
 
     def restore(self, record: Record) -> None:
@@ -115,7 +115,7 @@ class Core:
         if self._may_run:
             moments.append(self.query_control.wake_at(self.journal.committed))
             if self._may_trim:
-                moments.append(self.retention.wake_at(self._hold))
+                moments.append(self.retention.wake_at(self._retain_after))
         return min(moments)
 
     def _dispatch(self, event: on.Input) -> None:
@@ -152,24 +152,24 @@ class Core:
                 self.retention.trimmed()
             case on.SnapshotEvery(interval):
                 self.role_machine.take_snapshots_every(interval)
-            case on.RoomChanged():
-                self.follower.room = event.room
+            case on.HeadroomChanged():
+                self.follower.headroom = event.headroom
             case on.FailoverForced(_, confirmed_fenced):
                 if self.why_no_forced_failover(confirmed_fenced) is None:
                     self.forced_failover.ask(self.now, event)
             case on.StopAsked():
                 self._on_stop()
             case _:
-                broke = self.query_control.hear(self.now, event)
+                broke = self.query_control.handle(self.now, event)
                 if broke is not None:
                     self._on_broke(broke)
 
     def _on_broke(self, broke: Broke) -> None:
         if self.term is not None:
-            self.term.note_breakdown(broke.why, broke.in_flight)
-            self.term.snapshots.broke(broke.why)
+            self.term.note_breakdown(broke.reason, broke.in_flight)
+            self.term.snapshots.broke(broke.reason)
         if broke.cut is not None:
-            self._on_request(on.SnapshotFailed(broke.cut, broke.why))
+            self._on_request(on.SnapshotFailed(broke.cut, broke.reason))
 
     def _on_revisions(self, places: tuple[tuple[Position, Position], ...]) -> None:
         if self.term is None:
@@ -238,7 +238,7 @@ class Core:
         if self.term is not None:
             self.role_machine.do_all(self.term.tick(self.now))
         if self._may_run and self._may_trim:
-            self.role_machine.do_all(self.retention.trim(self.now, self._hold))
+            self.role_machine.do_all(self.retention.trim(self.now, self._retain_after))
 
     @property
     def _may_run(self) -> bool:
@@ -253,8 +253,8 @@ class Core:
         return self.term is None or self.term.may_act(self.now)
 
     @property
-    def _hold(self) -> float:
-        return math.inf if self.term is None else self.term.hold(self.now)
+    def _retain_after(self) -> float:
+        return math.inf if self.term is None else self.term.retain_after(self.now)
 
     def _ask_lease(self) -> None:
         row, term = self.lease.row, self.term
@@ -273,7 +273,7 @@ class Core:
     def _on_lease(
         self, event: on.LeaseRead | on.LeaseWritten | on.LeaseDenied | on.DatabaseUnreachable
     ) -> None:
-        match self.lease_client.hear(self.now, event):
+        match self.lease_client.handle(self.now, event):
             case Heard.READ:
                 self._after_read()
             case Heard.WRITTEN:
@@ -369,9 +369,9 @@ class Core:
     def _on_said(self, peer: str, message: say.Message) -> None:
         if isinstance(message, say.Answer):
             if self.term is not None:
-                self.role_machine.do_all(self.term.hear(self.now, peer, message))
+                self.role_machine.do_all(self.term.handle(self.now, peer, message))
         elif self._may_follow(message.epoch):
-            self.role_machine.do_all(self.follower.hear(self.now, peer, message))
+            self.role_machine.do_all(self.follower.handle(self.now, peer, message))
 
     def _may_follow(self, epoch: int) -> bool:
         """Whether this node obeys a holder of ``epoch`` (RULES.md#i14).
@@ -389,9 +389,9 @@ class Core:
         return self.role_machine.role
 
     @property
-    def why(self) -> str:
+    def reason(self) -> str:
         """One sentence for status: what this node waits for, or why it has its role."""
-        return self.role_machine.why
+        return self.role_machine.reason
 
     @property
     def epoch(self) -> int:

@@ -100,15 +100,15 @@ class Deployment:
 
     # -- records that are no longer there ----------------------------------------------------------
 
-    def stand_on(self, base: Base) -> None:
+    def load_base(self, base: Base) -> None:
         """Load the base, which replaces the records before the first one that follows."""
         self.versions.application, self.skips = base.application, Skips(base.skips)
         self._stands_on = base.position.sequence
         for one in base.queries:
             name = one.version.query
-            self.versions.stand_on(one.version, one.lineage, one.carried_on)
+            self.versions.load_base(one.version, one.lineage, one.carried_on)
             if name in self.marks:
-                self.marks[name].stand_on(one)
+                self.marks[name].load_base(one)
             else:
                 self.marks_of_others[name] = one.last
 
@@ -254,7 +254,7 @@ class Deployment:
             through = min(marks.published_committed(committed), marks.admitted)
             if through > self._trimmed.get(name, 0):
                 self._trimmed[name] = through
-                marks.kept.trim(through)
+                marks.outbox.trim(through)
                 yield do.TrimOutbox(name, through)
             passed = marks.pass_numbers() if self.changed_at <= committed else None
             if passed is not None:

@@ -39,20 +39,20 @@ class Follower:
         self.epoch = 0
         self.leader: str | None = None
         # The epoch of the newest message from a holder, and when it arrived.
-        self._heard: tuple[int, float] | None = None
+        self._last_message: tuple[int, float] | None = None
         # The journal is being cut or restored. The node ignores holders and acquires nothing until
         # its process ends or the restore fails.
         self.cutting = False
         # RULES.md#r26: committed records are to be given up, or a snapshot replaces the journal. No
         # query may run on state that was made from these records.
         self.giving_up = False
-        # RULES.md#r30: False while the disk is nearly full; the input RoomChanged sets it.
-        self.room = True
+        # RULES.md#r30: False while the disk is nearly full; the input HeadroomChanged sets it.
+        self.headroom = True
         self._restore_again_at = -math.inf
         self._not_restored: str | None = None
         # The highest sequence that this holder called committed (RULES.md#r12), and the highest
         # that any holder did.
-        self._committed = self.told_committed = 0
+        self._committed = self.highest_announced = 0
 
     def end(self) -> None:
         self.epoch, self.leader, self.giving_up = 0, None, False
@@ -64,13 +64,13 @@ class Follower:
 
         None if none did, or if a message of another epoch came later.
         """
-        if self._heard is None or self._heard[0] != epoch:
+        if self._last_message is None or self._last_message[0] != epoch:
             return None
-        return self._heard[1]
+        return self._last_message[1]
 
     def heard_within(self, now: float, seconds: float) -> bool:
         """Whether a message from a holder arrived in the last ``seconds``."""
-        return self._heard is not None and now - self._heard[1] < seconds
+        return self._last_message is not None and now - self._last_message[1] < seconds
 
     def lost(self, now: float, peer: str) -> None:
         if self.leader == peer:
@@ -79,10 +79,10 @@ class Follower:
 
     # -- messages ----------------------------------------------------------------------------------
 
-    def hear(self, now: float, peer: str, message: say.Message) -> Iterator[Outcome]:
+    def handle(self, now: float, peer: str, message: say.Message) -> Iterator[Outcome]:
         """Handle a holder's message. Its epoch is not below any that this node knows
         (RULES.md#i14)."""
-        self.leader, self._heard = peer, (message.epoch, now)
+        self.leader, self._last_message = peer, (message.epoch, now)
         match message:
             case say.Probe():
                 yield self._stand(peer, message.epoch)
@@ -104,15 +104,15 @@ class Follower:
 
     def _stand(self, peer: str, epoch: int) -> do.Action:
         journal, journal_id = self._journal, self._lease.member.journal_id
-        standing = say.Standing(epoch, journal_id, journal.last, journal.committed, journal.epochs)
-        return do.Tell(peer, standing)
+        reply = say.ProbeReply(epoch, journal_id, journal.last, journal.committed, journal.epochs)
+        return do.Send(peer, reply)
 
     def _follow(self, now: float, peer: str, message: say.Follow) -> Iterator[Outcome]:
         if message.journal_id != self._lease.member.journal_id:
             return
         if self.epoch != message.epoch or message.by_snapshot:
             if message.match != self._journal.last or message.by_snapshot:
-                # Otherwise this answers an older Standing and says nothing about later records
+                # Otherwise this answers an older ProbeReply and says nothing about later records
                 # (RULES.md#i14).
                 if message.stood == self._journal.last:
                     yield from self._cut(now, message, peer)
@@ -161,23 +161,23 @@ class Follower:
         elif message.by_snapshot or (message.forced and self._journal.base > ORIGIN):
             # The base covers trimmed records, so no replay of a cut journal rebuilds older state.
             if now >= self._restore_again_at:
-                why = f"the records behind {match} are no longer kept"
+                reason = f"the records behind {match} are no longer kept"
                 given_up = match if message.forced else None
                 self.giving_up = True
-                restore = do.Restore(History(message.begins, message.epochs), why, given_up)
-                yield from self._alone(restore, why)
+                restore = do.Restore(History(message.begins, message.epochs), reason, given_up)
+                yield from self._alone(restore, reason)
         elif match < self._journal.last:
-            why = f"{leader} became active with a journal up to {match}"
+            reason = f"{leader} became active with a journal up to {match}"
             # A restarted process does not know its commit position for certain. So a forced cut
             # always counts as one of committed records.
             self.giving_up = message.forced
-            yield from self._alone(do.CutJournal(match, why, set_aside=self.giving_up), why)
+            yield from self._alone(do.CutJournal(match, reason, set_aside=self.giving_up), reason)
 
-    def _alone(self, change: do.CutJournal | do.Restore, why: str) -> Iterator[do.Action]:
+    def _alone(self, change: do.CutJournal | do.Restore, reason: str) -> Iterator[do.Action]:
         """Make ``change``. First end the query process, if its state is made from what goes."""
         incarnation = self._query_control.process.incarnation
         if self.giving_up and incarnation is not None:
-            yield do.StopQueryProcess(incarnation, why)
+            yield do.StopQueryProcess(incarnation, reason)
             return
         self.cutting = True
         yield change
@@ -194,7 +194,7 @@ class Follower:
         self._restore_again_at = now + RESTORE_AGAIN_SECONDS
         if self.leader is not None:
             epoch = self._lease.high_water.epoch
-            yield do.Tell(self.leader, say.SnapshotLacking(epoch, reason))
+            yield do.Send(self.leader, say.SnapshotLacking(epoch, reason))
 
     def _take(self, message: say.Records) -> Iterator[do.Action]:
         self._note_committed(message.epoch, message.committed)
@@ -217,10 +217,10 @@ class Follower:
 
     def _beat(self, now: float, peer: str, message: say.Heartbeat) -> Iterator[do.Action]:
         self._note_committed(message.epoch, message.committed)
-        self.retention.kept = message.kept
+        self.retention.oldest_revision = message.oldest_revision
         if message.request and self._lease.promise(now, message.epoch):
             mine = self._lease.member.journal_id
-            yield do.Tell(peer, say.Promise(message.epoch, message.request, mine))
+            yield do.Send(peer, say.Promise(message.epoch, message.request, mine))
         if self.epoch == message.epoch:
             yield self._ack(peer)
 
@@ -228,7 +228,7 @@ class Follower:
         """Answer a holder's request for a snapshot; a request of an earlier holder is void."""
         answer = self._query_control.answer_of(event)
         if self.epoch and self.leader is not None and answer is not None:
-            yield do.Tell(self.leader, answer)
+            yield do.Send(self.leader, answer)
 
     # -- how far we are ----------------------------------------------------------------------------
 
@@ -247,7 +247,7 @@ class Follower:
     def _note_committed(self, epoch: int, committed: int) -> None:
         if epoch == self.epoch:
             self._committed = max(self._committed, committed)
-            self.told_committed = max(self.told_committed, committed)
+            self.highest_announced = max(self.highest_announced, committed)
 
     def _ack(self, peer: str) -> do.Action:
         journal, query_control = self._journal, self._query_control
@@ -255,8 +255,8 @@ class Follower:
             self.epoch,
             self._lease.member.journal_id,
             journal.durable,
-            self.room,
+            self.headroom,
             query_control.warm(journal.committed),
             query_control.batches(),
         )
-        return do.Tell(peer, ack)
+        return do.Send(peer, ack)

@@ -72,7 +72,7 @@ class ForcedFailover:
         row = self._lease.row
         in_sync = row.in_sync if row is not None else ()
         others = tuple(m.node for m in in_sync if m != self._lease.member)
-        committed = max(self._journal.committed, self._follower.told_committed)
+        committed = max(self._journal.committed, self._follower.highest_announced)
         return Loss(self._journal.last, committed, row.epoch if row else 0, others)
 
     def why_not(self, now: float, connected: Set[str], confirmed_fenced: Set[str]) -> str | None:

@@ -151,10 +151,10 @@ class BatchDigested:
 
 
 @dataclass(frozen=True, slots=True)
-class RoomChanged:
-    """The disk has become nearly full (``room`` is False), or has room again (RULES.md#r30)."""
+class HeadroomChanged:
+    """The disk has become nearly full (``headroom`` is False), or has room again (RULES.md#r30)."""
 
-    room: bool
+    headroom: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +303,7 @@ Input = (
     | MarkWanted
     | BatchAdmitted
     | BatchDigested
-    | RoomChanged
+    | HeadroomChanged
     | SinkPublished
     | SnapshotAsked
     | SnapshotEvery

@@ -29,12 +29,12 @@ class JournalState:
         self.durable = 0
         self.committed = 0
 
-    def stand_on(self, base: Base) -> None:
+    def load_base(self, base: Base) -> None:
         """Load the base, which replaces the trimmed records; all of these were committed."""
         self.base = self.last = base.position
         self.epochs, self._forced = base.epochs, base.forced
         self.durable = self.committed = base.position.sequence
-        self._deployment.stand_on(base)
+        self._deployment.load_base(base)
 
     def as_base(self) -> Base:
         """A base for all records so far. They must be committed, and no query may need them."""

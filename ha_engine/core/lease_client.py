@@ -56,10 +56,10 @@ class LeaseClient:
             lease.sent(now)
             return do.ReadLease()
         assert lease.row is not None
-        why = "renew" if in_sync == lease.row.in_sync else _changed(lease.row.in_sync, in_sync)
-        return self._write(now, lease.row, lease.renewed(in_sync), why)
+        reason = "renew" if in_sync == lease.row.in_sync else _changed(lease.row.in_sync, in_sync)
+        return self._write(now, lease.row, lease.renewed(in_sync), reason)
 
-    def hear(
+    def handle(
         self,
         now: float,
         answer: on.LeaseRead | on.LeaseWritten | on.LeaseDenied | on.DatabaseUnreachable,
@@ -79,21 +79,21 @@ class LeaseClient:
                 self.lease.again_at_once(now)
         return Heard.NOTHING
 
-    def release(self, now: float, successor: str | None, why: str) -> do.Action:
+    def release(self, now: float, successor: str | None, reason: str) -> do.Action:
         assert self.lease.row is not None
         self.releasing = True
-        return self._write(now, self.lease.row, self.lease.released(successor), why)
+        return self._write(now, self.lease.row, self.lease.released(successor), reason)
 
     def force(self, now: float, by: str) -> tuple[do.Action, int]:
         """Acquire over the row that was read last, and return the epoch that would begin
         (RULES.md#r26)."""
-        row, why = self.lease.row, f"failover forced by {by}"
+        row, reason = self.lease.row, f"failover forced by {by}"
         if row is None:
             group_id = self.group_id or self._new_group_id
             wanted = self.lease.forced_anew(group_id, self._advertise)
-            return self._make(now, wanted, why), wanted.epoch
+            return self._make(now, wanted, reason), wanted.epoch
         wanted = self.lease.forced(self._advertise)
-        return self._write(now, row, wanted, why), wanted.epoch
+        return self._write(now, row, wanted, reason), wanted.epoch
 
     def read_as_holder(
         self, now: float, epoch: int, authority_ends: float, *, stopping: bool
@@ -133,17 +133,17 @@ class LeaseClient:
             lease.again_at_once(now)
             return None
         if lease.may_acquire(now):
-            why = "released" if row.holder is None else "not renewed for a ttl"
-            return self._write(now, row, lease.acquired(self._advertise), why)
+            reason = "released" if row.holder is None else "not renewed for a ttl"
+            return self._write(now, row, lease.acquired(self._advertise), reason)
         return Wait(_why_not(lease, now))
 
-    def _write(self, now: float, expected: LeaseRow, wanted: LeaseRow, why: str) -> do.Action:
+    def _write(self, now: float, expected: LeaseRow, wanted: LeaseRow, reason: str) -> do.Action:
         self.lease.sent(now, wanted, expected)
-        return do.WriteLease(expected, wanted, why)
+        return do.WriteLease(expected, wanted, reason)
 
-    def _make(self, now: float, row: LeaseRow, why: str = "") -> do.Action:
+    def _make(self, now: float, row: LeaseRow, reason: str = "") -> do.Action:
         self.lease.sent(now, row)
-        return do.CreateLease(row, why)
+        return do.CreateLease(row, reason)
 
     def _create(self, now: float, new: bool) -> Outcome:
         """Create the group's first row; only a node that has seen no epoch does (RULES.md#r6)."""

@@ -49,7 +49,7 @@ class QueryMarks:
         self._throughs = array("Q")
         self._sequences = array("Q")
         self._uncut = PendingEvents(limits.max_events_per_batch)
-        self.kept = OutboxUsage()
+        self.outbox = OutboxUsage()
         self.admitted = 0
         self.published: dict[str, int] = dict.fromkeys(sinks, 0)
         # The published batch of every sink that a record names, also of removed sinks.
@@ -188,7 +188,7 @@ class QueryMarks:
 
     # -- records that are no longer there ---------------------------------------------------------
 
-    def stand_on(self, base: QueryBase) -> None:
+    def load_base(self, base: QueryBase) -> None:
         """Load from the base what the trimmed records said about the query."""
         self.initial, self.before, self.unwritten = base.initial, base.last, [*base.ahead]
         self.last = base.last
@@ -242,14 +242,14 @@ class QueryMarks:
         return floor
 
     def _begin_behind(self, floor: int) -> None:
-        self.kept.begin_behind(floor)
+        self.outbox.begin_behind(floor)
         for sink in self.published.keys() - self.recorded.keys():
             self.published[sink] = self._published_committed[sink] = floor
 
     @property
     def _lacks_numbers(self) -> bool:
         """Whether its state begins behind batches that this node will never run."""
-        return self.kept.last < self.initial.number
+        return self.outbox.last < self.initial.number
 
     @property
     def waits_for_outbox(self) -> bool:
@@ -264,7 +264,7 @@ class QueryMarks:
 
         It is returned once, None otherwise.
         """
-        if not self._lacks_numbers or self.kept.backlog[0]:
+        if not self._lacks_numbers or self.outbox.backlog[0]:
             return None
         self._begin_behind(self.initial.number)
         return self.initial.number
@@ -274,7 +274,7 @@ class QueryMarks:
 
         It is no later than the batch that records say the sink has.
         """
-        begins = self.initial.number if self._lacks_numbers else self.kept.floor
+        begins = self.initial.number if self._lacks_numbers else self.outbox.floor
         return min(begins, self.recorded.get(sink, begins))
 
     def asked(self, now: float, after: int) -> None:
@@ -307,7 +307,7 @@ class QueryMarks:
         # Data without output rows still moves the watermark. Only a tick without rows is the end.
         self._pace.quiet = rows == 0 and self._is_tick(number)
         self.admitted = max(self.admitted, number)
-        self.kept.add(number, size)
+        self.outbox.add(number, size)
 
     @property
     def settled(self) -> bool:
@@ -407,5 +407,5 @@ class QueryMarks:
         return self.mark_at(number).through == self.mark_at(number - 1).through
 
     def _outbox_full(self) -> bool:
-        batches, size = self.kept.backlog if self.sinks else (0, 0)
+        batches, size = self.outbox.backlog if self.sinks else (0, 0)
         return batches >= self.limits.outbox_batches_max or size >= self.limits.outbox_bytes_max

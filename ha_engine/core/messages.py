@@ -2,7 +2,7 @@
 
 Every message names the epoch of the holder that sent it or receives it. A node ignores a message of
 an older epoch (RULES.md#i14), and one of a higher epoch demotes it (RULES.md#r14). The holder asks
-each member where its journal ends (Probe, answered by Standing). It names the position to follow
+each member where its journal ends (Probe, answered by ProbeReply). It names the position to follow
 from (Follow) and sends records. The member acks those that are durable (Ack).
 """
 
@@ -15,13 +15,13 @@ from ha_engine.types import ORIGIN, Cut, Position, Record
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """From the holder: asks where the member's journal ends. Answered by Standing."""
+    """From the holder: asks where the member's journal ends. Answered by ProbeReply."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ProbeReply:
     """From a member: where its journal ends. Answers a Probe.
 
     ``epochs`` are the first positions of the epochs in the journal.
@@ -39,7 +39,7 @@ class Follow:
     """From the holder: ``match`` is the last position that both journals share.
 
     The member must cut the records that it has behind ``match``. ``stood`` is the end of its
-    journal in the Standing that this answers. ``forced``: an operator gave up what others had
+    journal in the ProbeReply that this answers. ``forced``: an operator gave up what others had
     committed behind ``match`` (RULES.md#r26). If ``match`` is before ``begins``, the holder no
     longer has all records that the member lacks. The member then restores a snapshot at ``begins``
     or later, in the history of ``epochs`` (RULES.md#r28).
@@ -82,28 +82,28 @@ class Heartbeat:
     """From the holder, several within ``sync_timeout``.
 
     ``request`` is not 0 when the holder asks for a promise, since it cannot reach the database
-    (RULES.md#r16). ``kept`` is the sequence of the oldest kept revision, 0 without one
+    (RULES.md#r16). ``oldest_revision`` is the sequence of the oldest kept revision, 0 without one
     (RULES.md#r29).
     """
 
     epoch: int
     committed: int
     request: int = 0
-    kept: int = 0
+    oldest_revision: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Ack:
     """From a follower, after each fdatasync and as the answer to each Heartbeat.
 
-    ``room`` is False while its disk is nearly full (RULES.md#r30). ``warm`` says whether its
+    ``headroom`` is False while its disk is nearly full (RULES.md#r30). ``warm`` says whether its
     queries are (RULES.md#r10). ``batches`` has (query, newest batch) for each query that runs.
     """
 
     epoch: int
     journal_id: str
     durable: int
-    room: bool
+    headroom: bool
     warm: bool
     batches: tuple[tuple[str, int], ...] = ()
 
@@ -183,7 +183,7 @@ class SnapshotLacking:
 
 SnapshotAnswer = SnapshotTaken | SnapshotFailed
 
-Answer = Standing | Ack | Promise | SnapshotAnswer | SnapshotLacking
+Answer = ProbeReply | Ack | Promise | SnapshotAnswer | SnapshotLacking
 """The messages from the other members."""
 
 Message = Word | Answer

@@ -45,7 +45,7 @@ class Peer:
         # The sequence that each journal has acked. A journal that is gone may still be listed as in
         # sync (RULES.md#i3).
         self._matches: dict[str, int] = {}
-        self.room, self.warm = True, False
+        self.headroom, self.warm = True, False
         self.batches: dict[str, int] = {}
         # When each query last made progress. A query without an entry counts from the link.
         self._batch_at: dict[str, float] = {}
@@ -54,8 +54,8 @@ class Peer:
         self.catches_up = False
         # RULES.md#r16: for each journal, when the holder sent the newest request that it answered.
         self._promised_at: dict[str, float] = {}
-        # RULES.md#r29: the last Standing, the sequence of the snapshot to restore, and the time of
-        # the last progress.
+        # RULES.md#r29: the last ProbeReply, the sequence of the snapshot to restore, and the time
+        # of the last progress.
         self._stood: tuple[str, Position] | None = None
         self._begins_from: int | None = None
         self._gets_on_at = -math.inf
@@ -109,7 +109,7 @@ class Peer:
         if ack.durable > self.match:
             self._matches[ack.journal_id] = ack.durable
             self.advanced_at = self._gets_on_at = now
-        self.room, self.warm = ack.room, ack.warm
+        self.headroom, self.warm = ack.headroom, ack.warm
         come_to = dict(ack.batches)
         for query, _ in come_to.items() ^ self.batches.items():
             self._batch_at[query] = now

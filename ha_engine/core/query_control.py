@@ -27,7 +27,7 @@ class Broke:
     was requested.
     """
 
-    why: str
+    reason: str
     in_flight: dict[str, int]
     cut: Cut | None = None
 
@@ -72,7 +72,7 @@ class QueryControl:
             case _:
                 return False
 
-    def hear(self, now: float, event: on.Input) -> Broke | None:
+    def handle(self, now: float, event: on.Input) -> Broke | None:
         match event:
             case on.MarkWanted():
                 self.deployment.marks[event.query].asked(now, event.after)

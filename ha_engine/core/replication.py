@@ -18,7 +18,7 @@ from ha_engine.core.progress import Peer, PeerTiming, Stage, common_prefix
 from ha_engine.types import ORIGIN, Member, Position
 
 REQUESTS_KEPT = 16
-HOLD_SECONDS = 300.0
+RETAIN_SECONDS = 300.0
 """The journal keeps records for a joining member until it has made no progress for so long."""
 
 
@@ -55,7 +55,7 @@ class Replication:
             self._heartbeat_at = now + self.timing.heartbeat_interval
             self._goal = self._next_goal = last
         self.peers.setdefault(name, Peer(name, now, connected=True)).linked(now)
-        yield do.Tell(name, say.Probe(self.epoch))
+        yield do.Send(name, say.Probe(self.epoch))
 
     def unlinked(self, name: str) -> None:
         if name in self.peers:
@@ -65,12 +65,12 @@ class Replication:
         self,
         now: float,
         name: str,
-        standing: say.Standing,
+        reply: say.ProbeReply,
         journal: JournalState,
         digests: Iterable[say.BatchDigest],
         begins: Position,
     ) -> Iterator[do.Action]:
-        """Answer a member's Standing with the position to follow from.
+        """Answer a member's ProbeReply with the position to follow from.
 
         If the member has nothing to cut (RULES.md#i8), send it records, and the digests of the
         newest batches, since it may still have to run some of these (RULES.md#i6). A member with an
@@ -79,25 +79,25 @@ class Replication:
         peer = self.peers.get(name)
         if peer is None or peer.stage is Stage.REPLICATE:
             return
-        match = common_prefix(journal.epochs, journal.last, standing.epochs, standing.last)
+        match = common_prefix(journal.epochs, journal.last, reply.epochs, reply.last)
         follow = say.Follow(
             self.epoch,
-            standing.journal_id,
+            reply.journal_id,
             match,
-            standing.last,
+            reply.last,
             journal.forced_behind(match),
-            begins if standing.last == ORIGIN else journal.base,
+            begins if reply.last == ORIGIN else journal.base,
             journal.epochs,
         )
-        yield do.Tell(name, follow)
-        peer.stands(now, standing.journal_id, standing.last)
+        yield do.Send(name, follow)
+        peer.stands(now, reply.journal_id, reply.last)
         if follow.by_snapshot:
             peer.begins(follow.begins.sequence)
-        elif match == standing.last:
-            peer.follows(now, standing.journal_id)
+        elif match == reply.last:
+            peer.follows(now, reply.journal_id)
             yield do.StreamRecords(name, self.epoch, match)
             for digest in digests:
-                yield do.Tell(name, digest)
+                yield do.Send(name, digest)
 
     def acked(self, now: float, name: str, ack: say.Ack) -> None:
         if name in self.peers:
@@ -108,19 +108,19 @@ class Replication:
         if peer is not None and sent_at is not None:
             peer.promised(promise.journal_id, sent_at)
 
-    def hold(self, now: float, in_sync: Iterable[Member]) -> float:
+    def retain_after(self, now: float, in_sync: Iterable[Member]) -> float:
         """The sequence after which joining members still need records (RULES.md#r29).
 
-        A member without progress counts for HOLD_SECONDS. Infinite if there is none.
+        A member without progress counts for RETAIN_SECONDS. Infinite if there is none.
         """
         listed = {member.node for member in in_sync}
-        needs = (p.needs(now, HOLD_SECONDS) for p in self.peers.values() if p.name not in listed)
+        needs = (p.needs(now, RETAIN_SECONDS) for p in self.peers.values() if p.name not in listed)
         return min(needs, default=math.inf)
 
     # -- time --------------------------------------------------------------------------------------
 
     def tick(
-        self, now: float, last: int, committed: int, kept: int, asks: bool
+        self, now: float, last: int, committed: int, oldest_revision: int, asks: bool
     ) -> Iterator[do.Action]:
         """Send heartbeats. ``asks``: also ask for promises, since the database does not answer
         (RULES.md#r16)."""
@@ -132,25 +132,25 @@ class Replication:
         self._note(now, last)
         self._probe_again(now)
         self._heartbeat_at = (
-            now + self.timing.heartbeat_interval if self._is_heard(now) else math.inf
+            now + self.timing.heartbeat_interval if self._has_listener(now) else math.inf
         )
         self._goal, self._next_goal = self._next_goal, last
         if asks:
             self._ask(now)
         request = self._request if asks else 0
-        yield from self._beat(say.Heartbeat(self.epoch, committed, request, kept))
+        yield from self._beat(say.Heartbeat(self.epoch, committed, request, oldest_revision))
 
     def _beat(self, heartbeat: say.Heartbeat) -> Iterator[do.Action]:
         for peer in self.peers.values():
             if peer.connected:
-                yield do.Tell(peer.name, heartbeat)
+                yield do.Send(peer.name, heartbeat)
             if peer.connected and peer.stage is Stage.PROBE:
-                yield do.Tell(peer.name, say.Probe(self.epoch))
+                yield do.Send(peer.name, say.Probe(self.epoch))
 
     def tell_all(self, message: say.Word) -> Iterator[do.Action]:
         for name, peer in sorted(self.peers.items()):
             if peer.connected:
-                yield do.Tell(name, message)
+                yield do.Send(name, message)
 
     @property
     def _gap_seconds(self) -> float:
@@ -161,7 +161,7 @@ class Replication:
         """
         return self.timing.sync_timeout / 2 - self.timing.heartbeat_interval
 
-    def _is_heard(self, now: float) -> bool:
+    def _has_listener(self, now: float) -> bool:
         """Whether a member is connected, or its silence has not lasted a sync_timeout yet."""
         timeout = self.timing.sync_timeout
         return any(p.connected or now < p.heard_at + timeout for p in self.peers.values())
@@ -211,7 +211,7 @@ class Replication:
             self._heartbeat_at,
             *(self._stuck_at(peer) for peer in peers),
             *(ahead(now, self._late_at(peer)) for peer in peers),
-            *(peer.wake_at(now, HOLD_SECONDS) for peer in peers),
+            *(peer.wake_at(now, RETAIN_SECONDS) for peer in peers),
             math.inf,
         )
 
@@ -248,7 +248,7 @@ class Replication:
             peer.member
             for peer in self.peers.values()
             if peer.stage is Stage.REPLICATE and now < self._late_at(peer)
-            if (peer.match >= self._goal and peer.room) or peer.member in self.joining
+            if (peer.match >= self._goal and peer.headroom) or peer.member in self.joining
         )
         return frozenset(member for member in near if member is not None)
 
@@ -276,7 +276,7 @@ class Replication:
     def full(self, in_sync: tuple[Member, ...]) -> str | None:
         """An in-sync member whose disk takes no more events; it stays in sync (RULES.md#r30)."""
         others = (self.peers.get(member.node) for member in in_sync if member != self.me)
-        return next((peer.name for peer in others if peer is not None and not peer.room), None)
+        return next((peer.name for peer in others if peer is not None and not peer.headroom), None)
 
     def slowest(
         self, now: float, in_sync: tuple[Member, ...], query: str, batch: int
@@ -308,7 +308,7 @@ class Replication:
             if member != self.me and peer and peer.gets_on(now, query):
                 yield peer
 
-    def heir(self, in_sync: tuple[Member, ...], batches: dict[str, int]) -> str | None:
+    def successor(self, in_sync: tuple[Member, ...], batches: dict[str, int]) -> str | None:
         """A warm in-sync member whose outbox has ``batches``, query by query (RULES.md#r22)."""
         for member in in_sync:
             if self.why_no_heir(member, in_sync) is None:

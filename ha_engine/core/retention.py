@@ -18,25 +18,25 @@ TRIM_EVERY_SECONDS = 10.0
 
 
 class Retention:
-    """``kept`` is the sequence of the oldest kept revision, 0 while there is none."""
+    """``oldest_revision`` is the sequence of the oldest kept revision, 0 while there is none."""
 
     def __init__(self, journal: JournalState, deployment: Deployment) -> None:
         self._journal, self._deployment = journal, deployment
-        self.kept = self._newest = 0
+        self.oldest_revision = self._newest = 0
         self._again_at = -math.inf
         self._trims = False
 
     def begin_epoch(self) -> None:
         """Forget the revisions of an earlier epoch, since the database may have lost them
         (RULES.md#r29)."""
-        self.kept = self._newest = 0
+        self.oldest_revision = self._newest = 0
 
     def revisions_are(self, places: tuple[tuple[Position, Position], ...]) -> None:
         """Note the revisions in the database; one of another history does not count
         (RULES.md#r28)."""
         has = self._journal.has
         ours = [position.sequence for position, written in places if has(position) and has(written)]
-        self.kept, self._newest = min(ours, default=0), max(ours, default=0)
+        self.oldest_revision, self._newest = min(ours, default=0), max(ours, default=0)
 
     @property
     def lacks_revision(self) -> bool:
@@ -46,23 +46,27 @@ class Retention:
     @property
     def begins(self) -> Position:
         """The start of an empty member: the oldest revision, or the base if that is later."""
-        return self._journal.position_at(max(self.kept, self._journal.base.sequence))
+        return self._journal.position_at(max(self.oldest_revision, self._journal.base.sequence))
 
-    def trim(self, now: float, hold: float) -> Iterator[do.Action]:
-        """Trim the journal. ``hold``: joining members need the records behind that sequence."""
-        if now >= self.wake_at(hold):
+    def trim(self, now: float, retain_after: float) -> Iterator[do.Action]:
+        """Trim the journal. Joining members need the records behind ``retain_after``."""
+        if now >= self.wake_at(retain_after):
             self._again_at, self._trims = now + TRIM_EVERY_SECONDS, True
-            yield do.TrimJournal(self._journal.position_at(self._through(hold)))
+            yield do.TrimJournal(self._journal.position_at(self._through(retain_after)))
 
-    def wake_at(self, hold: float) -> float:
+    def wake_at(self, retain_after: float) -> float:
         """When ``trim`` has something to trim, if no input arrives before."""
         base = self._journal.base.sequence
-        if self._trims or self.kept <= base or self._through(hold) <= base:
+        if self._trims or self.oldest_revision <= base or self._through(retain_after) <= base:
             return math.inf
         return self._again_at
 
-    def _through(self, hold: float) -> int:
-        return int(min(self.kept, self._journal.committed, self._deployment.need(), hold))
+    def _through(self, retain_after: float) -> int:
+        return int(
+            min(
+                self.oldest_revision, self._journal.committed, self._deployment.need(), retain_after
+            )
+        )
 
     def trimmed(self) -> None:
         self._trims = False

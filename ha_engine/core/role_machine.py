@@ -45,7 +45,7 @@ class RoleMachine:
         self.lease, self.lease_client = lease_client.lease, lease_client
         self.journal, self.query_control, self.follower = journal, query_control, follower
         self.term: Term | None = None
-        self.role, self.why = Role.STARTING, "the process has just started"
+        self.role, self.reason = Role.STARTING, "the process has just started"
         self.epoch = 0
         self.asked_to_stop = self.stopping = False
         self.connected: set[str] = set()
@@ -73,12 +73,12 @@ class RoleMachine:
 
     def do(self, outcome: Outcome) -> None:
         match outcome:
-            case Stop(why):
-                self.become_stopped(why)
-            case StepDown(why):
-                self.become_demoting(why)
-            case Wait(why):
-                self.why = why
+            case Stop(reason):
+                self.become_stopped(reason)
+            case StepDown(reason):
+                self.become_demoting(reason)
+            case Wait(reason):
+                self.reason = reason
             case action:
                 self.out.append(action)
 
@@ -88,10 +88,10 @@ class RoleMachine:
 
     # -- transitions -------------------------------------------------------------------------------
 
-    def _become(self, role: Role, why: str) -> None:
+    def _become(self, role: Role, reason: str) -> None:
         check_transition(self.role, role)
-        self.role, self.why = role, why
-        self.do(do.ChangeRole(role, self.epoch, why))
+        self.role, self.reason = role, reason
+        self.do(do.ChangeRole(role, self.epoch, reason))
 
     def start(self) -> None:
         if self.role is Role.STARTING:
@@ -138,28 +138,28 @@ class RoleMachine:
         if silent_since is not None:
             self.do(do.NoteOutage(self.epoch, self.now - silent_since))
 
-    def become_demoting(self, why: str) -> None:
-        self._become(Role.DEMOTING, why)
-        self._close(why)
+    def become_demoting(self, reason: str) -> None:
+        self._become(Role.DEMOTING, reason)
+        self._close(reason)
         self.term, self.lease_client.releasing = None, False
         self.lease.ended = self.epoch
         self.do(do.StopStreams())
-        self._become(Role.JOINING, why)
+        self._become(Role.JOINING, reason)
 
-    def become_stopped(self, why: str) -> None:
+    def become_stopped(self, reason: str) -> None:
         if self.role is Role.ACTIVE:
-            self._become(Role.DEMOTING, why)
+            self._become(Role.DEMOTING, reason)
             if not self.stopping:
-                self._close(why)
+                self._close(reason)
         self.term = None
-        self._become(Role.STOPPED, why)
-        self.do(do.Exit(why))
+        self._become(Role.STOPPED, reason)
+        self.do(do.Exit(reason))
 
-    def _close(self, why: str) -> None:
+    def _close(self, reason: str) -> None:
         if self.term is not None:
             self.term.receiving = False
         self._named = self.lease.active_url
-        self.do(do.CloseReceivers(why, self._named))
+        self.do(do.CloseReceivers(reason, self._named))
         self.do(do.StopPublishing())
 
     def note_standing(self) -> None:

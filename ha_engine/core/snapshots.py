@@ -102,10 +102,12 @@ class Snapshots:
         if self.state == "waiting":
             self.ask(now)
 
-    def tick(self, now: float, in_sync: tuple[Member, ...], kept: int) -> Iterator[do.Action]:
+    def tick(
+        self, now: float, in_sync: tuple[Member, ...], oldest_revision: int
+    ) -> Iterator[do.Action]:
         """Advance the snapshot under way, or begin one that is due.
 
-        ``kept`` is the sequence of the oldest kept revision.
+        ``oldest_revision`` is the sequence of the oldest kept revision.
         """
         if self._asked is not None:
             yield from self._await(now, self._asked)
@@ -114,7 +116,7 @@ class Snapshots:
         elif self.barrier is not None:
             yield from self._align(now, self.barrier, in_sync)
         elif now >= self.wake_at(now):
-            self._begin(now, kept)
+            self._begin(now, oldest_revision)
 
     def wake_at(self, now: float) -> float:
         """When ``tick`` has work next, if no input arrives before."""
@@ -138,12 +140,12 @@ class Snapshots:
         gone = asked.by is not None and not self._replication.peers[asked.by].connected
         return new or shown or gone
 
-    def _begin(self, now: float, kept: int) -> None:
+    def _begin(self, now: float, oldest_revision: int) -> None:
         self._due_at = now + self._interval if self._interval else math.inf
         self.why_not = barriers.why_none(self._deployment)
         # The journal keeps the records behind the oldest revision, since a member may restore that
         # one. So take snapshots until the oldest revision has the newest input too.
-        stored = min(self._newest_input, kept)
+        stored = min(self._newest_input, oldest_revision)
         if self.why_not is None and self._deployment.newest_input > stored:
             self.barrier, self._since = self._journal.committed, now
 
@@ -156,12 +158,12 @@ class Snapshots:
             )
             cut = Cut(self._requests, place, batches, written)
             # A warm in-sync member saves this node the work. None: this node takes it itself.
-            by = self._replication.heir(in_sync, {})
+            by = self._replication.successor(in_sync, {})
             self.barrier, self._asked, self._came_to = None, _Asked(cut, by, now), {}
             if by is None:
                 self._query_control.capture(self._replication.epoch, cut)
             else:
-                yield do.Tell(by, say.TakeSnapshot(self._replication.epoch, cut))
+                yield do.Send(by, say.TakeSnapshot(self._replication.epoch, cut))
         elif now >= self._since + ALIGN_SECONDS_MAX:
             self.barrier, self.why_not = None, "a query is too far behind"
 
@@ -211,11 +213,11 @@ class Snapshots:
         if self._asked is not None and self._asked.by == name:
             self._end(f"{name} was no longer connected")
 
-    def broke(self, why: str) -> None:
+    def broke(self, reason: str) -> None:
         """Give up a snapshot that waits for a digest here, which may never arrive
         (RULES.md#r28)."""
         if self._asked is not None and len(self._came_to) < len(self._asked.cut.batches):
-            self._end(why)
+            self._end(reason)
 
     def shown(self) -> None:
         """Note that the database has listed the visible revisions."""
@@ -226,5 +228,5 @@ class Snapshots:
             self._showing, self._newest_input = False, 0
             self.why_not = reason
 
-    def _end(self, why: str) -> None:
-        self._asked, self.why_not = None, why
+    def _end(self, reason: str) -> None:
+        self._asked, self.why_not = None, reason

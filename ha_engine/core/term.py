@@ -51,14 +51,14 @@ class Handover:
 
     to: str
     since: float
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
     """Queries stopped while they ran ``in_flight``; a member with all these may take over."""
 
-    why: str
+    reason: str
     in_flight: dict[str, int]
 
 
@@ -140,9 +140,9 @@ class Term:
             yield Wait("it holds the lease")
             yield do.OpenReceivers()
         else:
-            why = "the lease was not renewed in time; it goes on with the next renewal"
-            yield Wait(why)
-            yield do.CloseReceivers(why, None)
+            reason = "the lease was not renewed in time; it goes on with the next renewal"
+            yield Wait(reason)
+            yield do.CloseReceivers(reason, None)
 
     # -- records -----------------------------------------------------------------------------------
 
@@ -220,17 +220,19 @@ class Term:
     def tick(self, now: float) -> Iterator[do.Action]:
         replication, journal, lease = self.replication, self._journal, self._lease
         asks = (lease.failing or now >= lease.safe_until) and not lease.alone
-        kept = self._retention.kept
-        yield from replication.tick(now, journal.last.sequence, journal.committed, kept, asks)
+        oldest_revision = self._retention.oldest_revision
+        yield from replication.tick(
+            now, journal.last.sequence, journal.committed, oldest_revision, asks
+        )
         replication.admit(now)
         if self.may_act(now) and self._lease.row is not None:
-            yield from self.snapshots.tick(now, self._lease.row.in_sync, kept)
+            yield from self.snapshots.tick(now, self._lease.row.in_sync, oldest_revision)
 
-    def hear(self, now: float, peer: str, message: say.Answer) -> Iterator[do.Action]:
+    def handle(self, now: float, peer: str, message: say.Answer) -> Iterator[do.Action]:
         if message.epoch != self.epoch:
             return
         match message:
-            case say.Standing():
+            case say.ProbeReply():
                 known = self._query_control.digests.known_here(self.epoch)
                 begins = self._retention.begins
                 yield from self.replication.stands(now, peer, message, self._journal, known, begins)
@@ -243,9 +245,9 @@ class Term:
             case say.SnapshotLacking():
                 self.snapshots.ask(now)
 
-    def hold(self, now: float) -> float:
-        """Sequence after which a joining member still needs records; see Replication.hold."""
-        return self.replication.hold(now, self._in_sync)
+    def retain_after(self, now: float) -> float:
+        """See Replication.retain_after."""
+        return self.replication.retain_after(now, self._in_sync)
 
     def wanted_in_sync(self, now: float) -> tuple[Member, ...] | None:
         """The members that the row should list; None while there is no row."""
@@ -330,13 +332,13 @@ class Term:
             return
         assert self._lease.row is not None
         in_sync = tuple(m for m in self._lease.row.in_sync if to in (None, m.node))
-        heir = self.replication.heir(in_sync, {})
-        if heir is not None:
-            yield from self._begin_handover(now, heir, f"switchover by {by}")
+        successor = self.replication.successor(in_sync, {})
+        if successor is not None:
+            yield from self._begin_handover(now, successor, f"switchover by {by}")
 
-    def note_breakdown(self, why: str, in_flight: dict[str, int]) -> None:
+    def note_breakdown(self, reason: str, in_flight: dict[str, int]) -> None:
         """Note that a query, or all of them, stopped while the batches ``in_flight`` ran."""
-        self._breakdown = Breakdown(why, in_flight)
+        self._breakdown = Breakdown(reason, in_flight)
 
     def give_way(self, now: float) -> Iterator[do.Action]:
         """Hand over after a breakdown, to a member that is past the batches in flight
@@ -348,16 +350,16 @@ class Term:
         breakdown, row = self._breakdown, self._lease.row
         if breakdown is None or not self.may_act(now) or row is None or row.paused:
             return
-        heir = self.replication.heir(row.in_sync, breakdown.in_flight)
-        if heir is not None or self._deployment.is_past(breakdown.in_flight):
+        successor = self.replication.successor(row.in_sync, breakdown.in_flight)
+        if successor is not None or self._deployment.is_past(breakdown.in_flight):
             self._breakdown = None
-        if heir is not None:
-            yield from self._begin_handover(now, heir, breakdown.why)
+        if successor is not None:
+            yield from self._begin_handover(now, successor, breakdown.reason)
 
-    def _begin_handover(self, now: float, to: str, why: str) -> Iterator[do.Action]:
-        self.handover = Handover(to, now, why)
+    def _begin_handover(self, now: float, to: str, reason: str) -> Iterator[do.Action]:
+        self.handover = Handover(to, now, reason)
         self.receiving = False
-        yield do.CloseReceivers(why, None)
+        yield do.CloseReceivers(reason, None)
         yield do.StopPublishing()
 
     def hand_over(self, now: float) -> Iterator[Outcome]:
@@ -369,25 +371,25 @@ class Term:
         if handover is None or self._lease_client.releasing:
             return
         lease, row = self._lease, self._lease.row
-        heir = next((m for m in row.in_sync if m.node == handover.to), None) if row else None
+        successor = next((m for m in row.in_sync if m.node == handover.to), None) if row else None
         # RULES.md#r7: during a pause no node may acquire a released lease.
         paused = row is not None and row.paused
         doubtful = lease.is_doubtful(now, self.authority_ends())
         holds = lease.mine and not lease.regressed and not doubtful
         late = now >= handover.since + HANDOVER_SECONDS_MAX
-        if heir is None or paused or late or not holds:
+        if successor is None or paused or late or not holds:
             self.handover = None
             yield Wait(f"{handover.to} could not take over")
             yield do.StartPublishing(self.epoch)
-        elif self._is_level_with(heir) and lease.idle:
-            yield self._lease_client.release(now, handover.to, handover.why)
+        elif self._is_level_with(successor) and lease.idle:
+            yield self._lease_client.release(now, handover.to, handover.reason)
 
-    def _is_level_with(self, heir: Member) -> bool:
+    def _is_level_with(self, successor: Member) -> bool:
         journal = self._journal
-        return self.replication.match_of(heir) == journal.last.sequence == journal.committed
+        return self.replication.match_of(successor) == journal.last.sequence == journal.committed
 
     def released(self) -> Iterator[Outcome]:
         """Notify the members and step down, once the release has taken effect."""
         assert self.handover is not None
         yield from self.replication.tell_all(say.Released(self.epoch))
-        yield StepDown(self.handover.why)
+        yield StepDown(self.handover.reason)

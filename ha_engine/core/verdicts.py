@@ -11,21 +11,21 @@ from ha_engine.core import actions as do
 class Stop:
     """The database or a holder's journal is of another history than this node's journal."""
 
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class StepDown:
     """This epoch is over: another node holds the lease, may acquire it, or received it."""
 
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing to do now; ``why`` is for status."""
+    """Nothing to do now; ``reason`` is for status."""
 
-    why: str
+    reason: str
 
 
 Verdict = Stop | StepDown | Wait

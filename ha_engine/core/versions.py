@@ -58,7 +58,7 @@ class Versions:
         """The lineage of the query's state, then earlier ones whose checkpoint continues here."""
         return (self.lineages[query], *self.earlier.get(query, ()))
 
-    def stand_on(self, version: QueryVersion, lineage: int, carried_on: int | None) -> None:
+    def load_base(self, version: QueryVersion, lineage: int, carried_on: int | None) -> None:
         """Load from the base what the trimmed records said about a query."""
         self.of[version.query], self.lineages[version.query] = version, lineage
         if carried_on is not None:

@@ -14,7 +14,7 @@ CONTROL_GROUPS = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class FreeResources:
     """The free cores and the free memory in bytes."""
 
     cores: float
@@ -33,14 +33,14 @@ class Room:
         return f"only {' and '.join(lacks)} are free here, so the demo takes longer than usual"
 
 
-def room() -> Room:
+def free_resources() -> FreeResources:
     groups = Path("/proc/self/cgroup").read_text(encoding="ascii")
     # An idle machine has a load of about 0.4.
     idle = (os.cpu_count() or 1) - round(os.getloadavg()[0])
     usable = len(os.sched_getaffinity(0))
     cores = min(usable, max(idle, 0), cpu_quota(groups, CONTROL_GROUPS))
     memory = min(psutil.virtual_memory().available, memory_left(groups, CONTROL_GROUPS))
-    return Room(cores, int(memory))
+    return FreeResources(cores, int(memory))
 
 
 def cpu_quota(groups: str, root: Path) -> float:

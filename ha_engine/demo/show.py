@@ -18,7 +18,7 @@ from sqlalchemy import Engine, text
 
 from ha_engine.client.admin import begin_switchover
 from ha_engine.demo.flights import departures
-from ha_engine.demo.host import room
+from ha_engine.demo.host import free_resources
 from ha_engine.demo.interrupts import Interrupts
 from ha_engine.demo.nodes import DemoNode, DemoPair
 from ha_engine.demo.processes import kill_all_in
@@ -54,7 +54,7 @@ def show(directory: Path, console: Console) -> bool:
 
 def _show(directory: Path, steps: Steps, interrupts: Interrupts) -> bool:
     console = steps.console
-    if warning := room().warning:
+    if warning := free_resources().warning:
         console.print(warning, highlight=False)
     with steps.step("flights", "reading them") as step:
         year = departures()
@@ -171,11 +171,11 @@ class _Demo:
             step.what = f"{active.name} is active, {other.name} is in sync and warm"
 
     def _switch_over(self) -> None:
-        active, heir = self._send_in_peace()
-        with self.steps.step("switchover", f"{active.name} hands over to {heir.name}") as step:
-            self._measure(step, lambda: self._ask_for_switchover(active, heir))
+        active, successor = self._send_in_peace()
+        with self.steps.step("switchover", f"{active.name} hands over to {successor.name}") as step:
+            self._measure(step, lambda: self._ask_for_switchover(active, successor))
 
-    def _ask_for_switchover(self, active: DemoNode, heir: DemoNode) -> None:
+    def _ask_for_switchover(self, active: DemoNode, successor: DemoNode) -> None:
         """Request the switchover; called again while the active refuses.
 
         On a slow host the successor may be a batch behind, or the active may give the handover up.
@@ -183,13 +183,13 @@ class _Demo:
         status = self.watch.seen[active.name]
         if status and status["role"] == "active" and status["handover_to"] is None:
             try:
-                begin_switchover(active.url, heir.name, "the demo")
+                begin_switchover(active.url, successor.name, "the demo")
             except EngineError as error:
                 self.watch.refusal = str(error)
 
     def _lose(self) -> DemoNode:
-        active, heir = self._send_in_peace()
-        what = f"{active.name} loses all its processes, {heir.name} takes over"
+        active, successor = self._send_in_peace()
+        what = f"{active.name} loses all its processes, {successor.name} takes over"
         with self.steps.step("kill -9", what) as step:
             self._measure(step, active.lose)
         return active

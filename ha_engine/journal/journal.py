@@ -187,7 +187,7 @@ class Journal:
         check_follows(self._last, [frame.position for frame in frames])
         with self._fatal("written"):
             while frames:
-                count = self._tail.room(frames, self._segment_size)
+                count = self._tail.fitting(frames, self._segment_size)
                 if count == 0:
                     self._roll()
                     continue

@@ -134,9 +134,9 @@ def read_frames(extent: Extent, bytes_max: int) -> list[Frame]:
     return frames
 
 
-def read_header(file: BinaryIO, room: int) -> Header:
-    """The header of the frame that starts here, of at most ``room`` bytes. Raises BadFrame."""
-    return _whole(file.read(min(HEADER_BYTES, room)), room)
+def read_header(file: BinaryIO, bytes_max: int) -> Header:
+    """The header of the frame that starts here, of at most ``bytes_max`` bytes. Raises BadFrame."""
+    return _whole(file.read(min(HEADER_BYTES, bytes_max)), bytes_max)
 
 
 def scan(path: Path, first: int, epoch: int, *, payloads: bool = True) -> Outline:
@@ -231,8 +231,8 @@ def read_file_header(path: Path) -> FileHeader:
 # -- one frame -------------------------------------------------------------------------------------
 
 
-def _read_head(file: BinaryIO, room: int) -> tuple[Header, Body]:
-    header = read_header(file, room)
+def _read_head(file: BinaryIO, bytes_max: int) -> tuple[Header, Body]:
+    header = read_header(file, bytes_max)
     meta = verified(file.read(header.meta_length), header.meta_length, header.meta_crc, "meta")
     return header, to_record(header, meta, b"").body
 
@@ -249,10 +249,10 @@ def _read_rest(
     return Record(header.position, header.committed, body, payload)
 
 
-def _whole(raw: bytes, room: int) -> Header:
+def _whole(raw: bytes, bytes_max: int) -> Header:
     header = decode_header(raw)
-    if header.frame_length > room:
-        raise BadFrame(f"the record is cut after {room} of {header.frame_length} bytes")
+    if header.frame_length > bytes_max:
+        raise BadFrame(f"the record is cut after {bytes_max} of {header.frame_length} bytes")
     return header
 
 

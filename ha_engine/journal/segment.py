@@ -87,7 +87,7 @@ class Segment:
     def size(self) -> int:
         return self._end[1]
 
-    def room(self, frames: Sequence[Frame], segment_size: int) -> int:
+    def fitting(self, frames: Sequence[Frame], segment_size: int) -> int:
         """How many of ``frames`` fit; an empty segment takes the first, however large it is."""
         size = self.size
         for count, frame in enumerate(frames):

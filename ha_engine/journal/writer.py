@@ -97,7 +97,7 @@ class JournalWriter:
             self._last = frames[-1].position
         self._enqueue(frames)
 
-    async def room(self, pending_bytes: int) -> None:
+    async def wait_for_space(self, pending_bytes: int) -> None:
         """Return once at most ``pending_bytes`` are pending, or once the writer has failed."""
         while self._pending_bytes > pending_bytes and self._failure is None:
             self._progress.clear()

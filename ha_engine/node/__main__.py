@@ -21,10 +21,10 @@ from functools import partial
 from pathlib import Path
 
 from ha_engine.errors import EngineError, sentence_of
-from ha_engine.imports import uncollected
+from ha_engine.imports import gc_paused
 from ha_engine.system.process_group import die_with_parent
 
-with uncollected():
+with gc_paused():
     from ha_engine.config import Config
     from ha_engine.node.startup import check_place, checked_config, supervisor_settings
     from ha_engine.node.supervisor_link import NoSupervisor, SupervisorLink
@@ -41,7 +41,7 @@ def main() -> int:
         try:
             config = checked_config(arguments.config)
             earlier = check_place(config)
-            supervisor.tell("settings", supervisor_settings(config))
+            supervisor.send("settings", supervisor_settings(config))
             config = _with_database(config, supervisor, leaving)
         except Exception as error:
             return _complain(error, arguments.debug)
@@ -56,13 +56,13 @@ def _with_database(
     A database that does not answer passes. Raises DatabaseNotReady; an embedded database also
     raises ConfigError and DatabaseUnreachable.
     """
-    with uncollected():
+    with gc_paused():
         from ha_engine import logs
         from ha_engine.node.database import require_schema, with_embedded
 
     logs.configure(config.log, node=config.node.id, process="node")
     config = leaving.enter_context(with_embedded(config))
-    supervisor.tell("database", _database_settings(config))
+    supervisor.send("database", _database_settings(config))
     require_schema(config)
     return config
 
@@ -94,7 +94,7 @@ def _serve(
     arguments: argparse.Namespace,
     earlier: str | None,
 ) -> int:
-    with uncollected():
+    with gc_paused():
         import structlog
         import uvloop
 

@@ -52,8 +52,8 @@ class SyncOwner:
     def handle(self, event: on.Input) -> None:
         self._driver.handle(event)
 
-    async def room(self) -> None:
-        await self._writer.room(PENDING_BYTES_MAX)
+    async def wait_for_space(self) -> None:
+        await self._writer.wait_for_space(PENDING_BYTES_MAX)
 
     def fail(self, error: BaseException) -> None:
         self._driver.fail(error)

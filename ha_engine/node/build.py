@@ -42,7 +42,7 @@ from ha_engine.snapshot.base_builder import BaseBuilder
 from ha_engine.snapshot.capture import Capture
 from ha_engine.snapshot.manifest import CapturedQuery
 from ha_engine.snapshot.restore import Places, Restoring
-from ha_engine.snapshot.service import Archive, Facts
+from ha_engine.snapshot.service import Facts, SnapshotService
 from ha_engine.sync import Hello
 from ha_engine.types import Cut, Holder
 
@@ -117,7 +117,7 @@ def _plans(application: StreamApplication) -> tuple[QueryPlan, ...]:
     )
 
 
-def archive_of(
+def snapshot_service_of(
     config: Config,
     application: StreamApplication,
     core: Core,
@@ -125,19 +125,19 @@ def archive_of(
     writer: JournalWriter,
     outbox: Outbox,
     base_path: Path,
-) -> Archive:
+) -> SnapshotService:
     """Make the node's snapshot service; it connects when it takes the first snapshot."""
     home, receive, store = config.node.data_dir, config.receive, snapshot_store_of(config)
-    folding = BaseBuilder(
+    base_builder = BaseBuilder(
         base_path,
         journal,
         lambda: _deployment(config, application),
         lambda: ProducerTable(receive.max_producers, receive.dedup_window),
     )
-    return Archive(
+    return SnapshotService(
         store,
         Capture(config.checkpoint_dir, home, outbox),
-        folding,
+        base_builder,
         writer,
         Holder(core.identity.node, core.identity.process),
         lambda cut: _facts(core, application, cut),

@@ -59,7 +59,7 @@ class Driver:
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
         self._turns = count()
         self._threads = ThreadPoolExecutor(LEASE_THREADS, thread_name_prefix="lease")
-        self._disk = ThreadPoolExecutor(1, thread_name_prefix="keeper")
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="storage")
         self._tasks: set[asyncio.Task[None]] = set()
         self._reachability = Reachability(clock)
         self._kept: asyncio.Future[None] | None = None
@@ -132,7 +132,7 @@ class Driver:
     def offer(self, events: Events, payload: bytes) -> Position:
         """Hand validated events to the core; return their position. Raises NotActive."""
         if not self.core.receiving or self.ended.done():
-            raise NotActive(self.core.why)
+            raise NotActive(self.core.reason)
         position = Position(self.core.epoch, self.core.journal.last.sequence + 1)
         self.handle(on.EventsOffered(events, payload))
         return position
@@ -142,7 +142,7 @@ class Driver:
         if sequence <= self.core.journal.committed:
             return
         if not self.core.acting or self.ended.done():
-            raise NotActive(self.core.why)
+            raise NotActive(self.core.reason)
         future = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiters, (sequence, next(self._turns), future))
         await future
@@ -182,24 +182,24 @@ class Driver:
             case do.TakeSnapshot() | do.ShowSnapshot() | do.FindRevisions() | do.TrimJournal():
                 self._spawn(self._snapshot_actions(ports).perform(action), type(action).__name__)
             case do.TrimOutbox(query, through):
-                self._on_disk(ports.keeper.trim_outbox, query, through)
+                self._on_disk(ports.storage.trim_outbox, query, through)
             case do.ReadLease() | do.CreateLease() | do.WriteLease():
                 self._spawn(self._call_lease(action), "lease call")
             case do.KeepHighWater(high_water):
-                self._kept = self._on_disk(ports.keeper.keep, high_water)
+                self._kept = self._on_disk(ports.storage.keep, high_water)
             case do.BindGroup(group_id):
-                ports.keeper.bind_group(group_id)
+                ports.storage.bind_group(group_id)
                 ports.peers.introduce()
-            case do.Tell(peer, message):
-                ports.peers.tell(peer, message)
+            case do.Send(peer, message):
+                ports.peers.send(peer, message)
             case do.StreamRecords(peer, epoch, after):
                 ports.peers.stream(peer, epoch, after)
             case do.StopStreams():
                 ports.peers.stop_streams()
-            case do.ChangeRole(role, epoch, why):
-                log.info("role changed", role=role.value, epoch=epoch, why=why)
+            case do.ChangeRole(role, epoch, reason):
+                log.info("role changed", role=role.value, epoch=epoch, reason=reason)
                 if role is Role.DEMOTING:
-                    self._refuse_commits(why)
+                    self._refuse_commits(reason)
             case do.OpenReceivers():
                 ports.receivers.open()
             case do.CloseReceivers(reason, active):
@@ -243,8 +243,10 @@ class Driver:
                 ports.receivers.replay(record)
 
     async def _cut_journal(self, ports: Ports, cut: do.CutJournal) -> None:
-        await ports.keeper.cut_journal(cut.match.sequence, set_aside=cut.set_aside)
-        raise JournalCut(f"the journal was cut behind {cut.match}, since {cut.why}; it starts anew")
+        await ports.storage.cut_journal(cut.match.sequence, set_aside=cut.set_aside)
+        raise JournalCut(
+            f"the journal was cut behind {cut.match}, since {cut.reason}; it starts anew"
+        )
 
     async def _resume_query(self, ports: Ports, run: do.RunQuery) -> None:
         history, marks = self.core.journal.history, self.core.deployment.marks[run.query]
@@ -252,7 +254,7 @@ class Driver:
             ports.process_link.run_query(run)
 
     def _snapshot_actions(self, ports: Ports) -> SnapshotActions:
-        return SnapshotActions(ports.archive, self.handle)
+        return SnapshotActions(ports.snapshots, self.handle)
 
     async def _note_outage(self, outages: Outages, epoch: int, seconds: float) -> None:
         """Write the outage into the history. It is for people only, so one try is enough."""
@@ -295,10 +297,10 @@ class Driver:
         match action:
             case do.ReadLease():
                 return on.LeaseRead(store.read(), store.identity())
-            case do.CreateLease(row, why):
-                written = store.create(row, why=why or None)
-            case do.WriteLease(expected, wanted, why):
-                written = store.compare_and_set(expected, wanted, why=why)
+            case do.CreateLease(row, reason):
+                written = store.create(row, reason=reason or None)
+            case do.WriteLease(expected, wanted, reason):
+                written = store.compare_and_set(expected, wanted, reason=reason)
             case _:
                 raise TypeError(f"not a lease call: {action!r}")
         if written is None:

@@ -28,7 +28,7 @@ class LeaseStore(Protocol):
     def read(self) -> LeaseRow | None: ...
     def identity(self) -> DatabaseIdentity: ...
     def compare_and_set(
-        self, expected: LeaseRow, wanted: LeaseRow, *, why: str | None = None
+        self, expected: LeaseRow, wanted: LeaseRow, *, reason: str | None = None
     ) -> LeaseRow | None: ...
 
 
@@ -40,7 +40,7 @@ def release(store: LeaseStore, dead: Holder, data_dir: Path) -> None:
     row, identity = store.read(), store.identity()
     free = kept_high_water(data_dir).freed(row, dead, identity)
     if row is not None and free is not None:
-        store.compare_and_set(row, free, why="the node process died")
+        store.compare_and_set(row, free, reason="the node process died")
 
 
 async def release_within(store: LeaseStore, dead: Holder, data_dir: Path, seconds: float) -> None:

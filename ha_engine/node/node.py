@@ -29,13 +29,13 @@ from ha_engine.journal.writer import JournalWriter
 from ha_engine.node.adapters import LocalAnswers, OperatorRequests, QueryObserver, SyncOwner
 from ha_engine.node.build import (
     access_of,
-    archive_of,
     backlog_of,
     core_of,
     gate_of,
     hello_of,
     places_of,
     publisher_of,
+    snapshot_service_of,
 )
 from ha_engine.node.connectors import receivers_of, sinks_of
 from ha_engine.node.data_dir import DataDirectory
@@ -109,7 +109,7 @@ class Node:
         self.local = self._local_service()
         self.lease_store = lease_store_of(config)
         parts = self.core, self.journal, self.writer, self.outbox, self.data.base
-        self.archive = archive_of(config, self.application, *parts)
+        self.snapshots = snapshot_service_of(config, self.application, *parts)
         self.intake = Intake(self.gate, config.http.max_body)
         self.receivers = receivers_of(config, self.application, self.gate, self.intake)
         self.ingest = IngestServer(self.intake, config.ingest, access_of(config), self._ingest_of)
@@ -142,7 +142,7 @@ class Node:
 
     def _sync_owner(self, process_id: str) -> SyncOwner:
         hello = hello_of(self.config, self.application, self.journal, process_id)
-        transfer = self.archive.transfer
+        transfer = self.snapshots.transfer
         return SyncOwner(self.driver, self.writer, transfer, hello, lambda: self.ingest.address)
 
     def _stopped_publisher(self) -> Publisher:
@@ -157,7 +157,7 @@ class Node:
         ``earlier`` is the dead process that had the data directory before, if there is one.
         """
         last, streams = self.journal.last.sequence, self.application.streams
-        self.driver.arrivals.stand_on(boottime(), last, streams)
+        self.driver.arrivals.load_base(boottime(), last, streams)
         for failed in (self.publisher.failed, self.receivers.failed):
             failed.add_done_callback(self._stage_died)
         self.driver.connect(
@@ -171,14 +171,14 @@ class Node:
                 self.local,
                 NodeStorage(self.data, self.journal, self.writer, self.outbox),
                 self.peers,
-                self.archive,
+                self.snapshots,
                 self._exit,
             )
         )
         web_socket = listen(self.config.http.listen)
         runtime_dir = make_runtime_dir(self.config.socket_path.parent)
         local_server = await serve(self.local, str(runtime_dir / self.config.socket_path.name))
-        self.supervisor.tell("served", {})
+        self.supervisor.send("served", {})
         await self.peers.start()
         await self.ingest.start()
         if self.config.event_sync.peers:
@@ -187,10 +187,10 @@ class Node:
         tasks = [
             self._watch(self.web.serve(sockets=[web_socket]), "http"),
             self._watch(self.supervisor.attend(self.driver, self.observer.stepped), "supervisor"),
-            self._watch(self.archive.watch(self._revisions_seen), "revisions"),
+            self._watch(self.snapshots.watch(self._revisions_seen), "revisions"),
             # RULES.md#r30: the next ack reports to the peer that the disk has no room, or has room
             # again.
-            self._watch(self.disk.watch(self._room_changed), "disk"),
+            self._watch(self.disk.watch(self._headroom_changed), "disk"),
             self._watch(self.service.attend(self._condition), "service manager"),
             self._watch(self._release(earlier), "release"),
         ]
@@ -209,7 +209,7 @@ class Node:
         await self.writer.close()
         self.driver.close()
         self.lease_admin.close()
-        self.archive.close()
+        self.snapshots.close()
         await local_server.stop(grace=0.2)
         for task in tasks[1:]:
             task.cancel()
@@ -242,9 +242,9 @@ class Node:
         let_in(self.served, access)
         self.ingest.let_in(access)
         logs.configure(config.log, node=config.node.id, process="node")
-        self.supervisor.tell("log", config.log.model_dump())
+        self.supervisor.send("log", config.log.model_dump())
         self.disk.min_free, self.disk.journal_max = config.journal.min_free, config.journal.max_size
-        self.archive.keep = config.snapshot.revisions_to_keep
+        self.snapshots.keep = config.snapshot.revisions_to_keep
         self.driver.handle(on.SnapshotEvery(config.snapshot.interval))
         self.web.renew_certificate()
         self.ingest.look_at_certificate()
@@ -279,7 +279,7 @@ class Node:
             operator.switch_over,
             self._version,
         )
-        parts = self.intake, self.lease_admin, self.archive, self.config.group
+        parts = self.intake, self.lease_admin, self.snapshots, self.config.group
         return web_application(view, core, handle, *parts, access_of(self.config))
 
     # -- what stages ask ---------------------------------------------------------------------------
@@ -295,7 +295,7 @@ class Node:
             self.observer.step,
             self.peers,
             self.driver.tally,
-            self.archive,
+            self.snapshots,
             self.driver.arrivals,
             self._queues(),
             self.reloader.last,
@@ -310,16 +310,16 @@ class Node:
         return driver.steps, gate.rows_accepted, gate.rows_duplicate, rejected, self.reloader.last
 
     def _queues(self) -> Queues:
-        writer, room = self.writer, self.gate.room
+        writer, budget = self.writer, self.gate.budget
         polls = self.local.polls_pending
-        return Queues(room.taken, self.driver.acks_waiting, writer.pending_bytes, polls)
+        return Queues(budget.taken, self.driver.acks_waiting, writer.pending_bytes, polls)
 
     def cluster(self) -> Cluster:
-        return cluster_of(self.core, self.config.group, self.peers, self.archive.transfer.to_go)
+        return cluster_of(self.core, self.config.group, self.peers, self.snapshots.transfer.to_go)
 
     def _condition(self) -> Condition:
         core, lease = self.core, self.core.lease
-        return Condition(core.role, core.why, core.epoch, lease.protected, not lease.failing)
+        return Condition(core.role, core.reason, core.epoch, lease.protected, not lease.failing)
 
     def remaining_seconds(self) -> float:
         """The publisher's authority (RULES.md#r17)."""
@@ -344,8 +344,8 @@ class Node:
     def _revisions_seen(self, places: tuple[tuple[Position, Position], ...]) -> None:
         self.driver.handle(on.RevisionsKept(places))
 
-    def _room_changed(self, room: bool) -> None:
-        self.driver.handle(on.RoomChanged(room))
+    def _headroom_changed(self, headroom: bool) -> None:
+        self.driver.handle(on.HeadroomChanged(headroom))
 
     def _published(self, query: str, sink: str, batch: int) -> None:
         self.driver.handle(on.SinkPublished(query, sink, batch))

@@ -26,9 +26,9 @@ class LeaseStore(Protocol):
 
     def read(self) -> LeaseRow | None: ...
     def identity(self) -> DatabaseIdentity: ...
-    def create(self, row: LeaseRow, *, why: str | None = None) -> LeaseRow | None: ...
+    def create(self, row: LeaseRow, *, reason: str | None = None) -> LeaseRow | None: ...
     def compare_and_set(
-        self, expected: LeaseRow, wanted: LeaseRow, *, why: str | None = None
+        self, expected: LeaseRow, wanted: LeaseRow, *, reason: str | None = None
     ) -> LeaseRow | None: ...
 
 
@@ -53,7 +53,7 @@ class Receivers(Protocol):
 class Peers(Protocol):
     """The links to the other members. In a group of one there are none, and calls do nothing."""
 
-    def tell(self, peer: str, message: Message) -> None: ...
+    def send(self, peer: str, message: Message) -> None: ...
     def stream(self, peer: str, epoch: int, after: Position) -> None: ...
     def stop_streams(self) -> None: ...
     def appended(self, records: Sequence[Record]) -> None: ...
@@ -88,7 +88,7 @@ class NodeStorage(Protocol):
     async def cut_journal(self, after: int, *, set_aside: bool) -> None: ...
 
 
-class Archive(Protocol):
+class Snapshots(Protocol):
     """Snapshots in the database, and the base on disk, which replaces trimmed records."""
 
     async def take(self, cut: Cut) -> int:
@@ -128,7 +128,7 @@ class Ports:
     publishing: Publishing
     supervisor: Supervisor
     process_link: QueryProcessLink
-    keeper: NodeStorage
+    storage: NodeStorage
     peers: Peers
-    archive: Archive
+    snapshots: Snapshots
     exit: Callable[[str], None]

@@ -9,7 +9,7 @@ from starlette.applications import Starlette
 from ha_engine.api.failover import failover_routes
 from ha_engine.api.http import NodeView, application
 from ha_engine.api.lease import LeaseAdmin, lease_routes
-from ha_engine.api.snapshot import Archive, snapshot_routes
+from ha_engine.api.snapshot import SnapshotState, snapshot_routes
 from ha_engine.auth import Access
 from ha_engine.core import Core
 from ha_engine.core import inputs as on
@@ -23,7 +23,7 @@ def web_application(
     handle: Callable[[on.Input], None],
     intake: Intake,
     lease: LeaseAdmin,
-    archive: Archive,
+    snapshots: SnapshotState,
     group: str,
     access: Access,
 ) -> Starlette:
@@ -32,6 +32,6 @@ def web_application(
         *routes(intake),
         *lease_routes(lease, group),
         *failover_routes(core, handle),
-        *snapshot_routes(core, archive, handle),
+        *snapshot_routes(core, snapshots, handle),
     ]
     return application(view, others, access)

@@ -1,4 +1,4 @@
-"""Perform the core's snapshot actions with the archive; the outcome becomes an input."""
+"""Perform the core's snapshot actions with the snapshot service; the outcome becomes an input."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ha_engine.errors import (
     JournalCut,
     SnapshotDamaged,
 )
-from ha_engine.node.ports import Archive
+from ha_engine.node.ports import Snapshots
 from ha_engine.types import Cut, History
 
 log = structlog.get_logger(__name__)
@@ -29,7 +29,7 @@ Wish = do.TakeSnapshot | do.ShowSnapshot | do.FindRevisions | do.TrimJournal | d
 class SnapshotActions:
     """Performs snapshot actions; ``handle`` feeds the core with their outcomes."""
 
-    archive: Archive
+    snapshots: Snapshots
     handle: Callable[[on.Input], None]
 
     async def perform(self, wish: Wish) -> None:
@@ -40,11 +40,11 @@ class SnapshotActions:
             case do.ShowSnapshot(draft, epoch):
                 await self._show(draft, epoch)
             case do.FindRevisions():
-                # The archive looks again twice a minute, so one failed look does not matter.
+                # The service looks again twice a minute, so one failed look does not matter.
                 with contextlib.suppress(EngineError):
-                    self.handle(on.RevisionsKept(await self.archive.look()))
+                    self.handle(on.RevisionsKept(await self.snapshots.look()))
             case do.TrimJournal(position):
-                await self.archive.trim(position)
+                await self.snapshots.trim(position)
                 self.handle(on.JournalTrimmed(position))
             case do.Restore():
                 await self._restore(wish)
@@ -55,7 +55,7 @@ class SnapshotActions:
         False if the database is not reachable: the core tries the query again later.
         """
         try:
-            revision = await self.archive.bring_state(run, history, admitted)
+            revision = await self.snapshots.bring_state(run, history, admitted)
         except (DatabaseUnreachable, DatabaseNotReady) as error:
             reason = f"its checkpoint is lost, and no snapshot of it is reached: {error}"
             self.handle(on.QueryFailed(run.query, 0, reason, by_host=True))
@@ -69,7 +69,7 @@ class SnapshotActions:
 
     async def _take(self, cut: Cut) -> None:
         try:
-            draft = await self.archive.take(cut)
+            draft = await self.snapshots.take(cut)
         except EngineError as error:
             log.warning("no snapshot was taken", reason=str(error))
             self.handle(on.SnapshotFailed(cut, str(error)))
@@ -79,20 +79,20 @@ class SnapshotActions:
     async def _show(self, draft: int, epoch: int) -> None:
         """Make a draft visible. If that fails, the draft stays until the next one begins."""
         try:
-            self.handle(on.RevisionsKept(await self.archive.show(draft, epoch)))
+            self.handle(on.RevisionsKept(await self.snapshots.show(draft, epoch)))
         except EngineError as error:
             log.warning("a snapshot was taken and cannot be made visible", reason=str(error))
             self.handle(on.SnapshotNotShown(str(error)))
 
     async def _restore(self, restore: do.Restore) -> None:
-        log.info("a snapshot is to take the place of the journal", why=restore.why)
+        log.info("a snapshot is to take the place of the journal", reason=restore.reason)
         try:
-            revision = await self.archive.restore(restore)
+            revision = await self.snapshots.restore(restore)
         except (SnapshotDamaged, DatabaseUnreachable, DatabaseNotReady) as error:
             log.error("no snapshot was restored", reason=str(error))
             self.handle(on.RestoreFailed(str(error)))
         else:
             raise JournalCut(
                 f"the snapshot at {revision.position} takes the place of the journal, since "
-                f"{restore.why}; it starts anew"
+                f"{restore.reason}; it starts anew"
             )

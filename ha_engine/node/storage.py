@@ -29,8 +29,8 @@ def restore(base: Path, journal: Journal, outbox: Outbox, core: Core, gate: Gate
     """
     began, deployment = time.monotonic(), core.deployment
     if found := base_file.load(base):
-        core.stand_on(found.base)
-        gate.stand_on(found.producers, found.offsets)
+        core.load_base(found.base)
+        gate.load_base(found.producers, found.offsets)
     first = core.journal.last.sequence + 1
     if journal.first > first:
         reason = f"the journal begins at {journal.first} and this tells of nothing behind {first}"

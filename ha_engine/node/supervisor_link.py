@@ -48,7 +48,7 @@ class NoSupervisor:
     def stop_process(self, incarnation: str, reason: str) -> None:
         pass
 
-    def tell(self, name: str, said: Any) -> None:
+    def send(self, name: str, said: Any) -> None:
         pass
 
     async def attend(self, steps: Steps, stepped: Stepped) -> None:
@@ -66,12 +66,12 @@ class SupervisorLink:
 
     def start_process(self, incarnation: str) -> None:
         log.info("query process wanted", incarnation=incarnation)
-        self.tell("start", {"incarnation": incarnation})
+        self.send("start", {"incarnation": incarnation})
 
     def stop_process(self, incarnation: str, reason: str) -> None:
-        self.tell("stop", {"incarnation": incarnation, "reason": reason})
+        self.send("stop", {"incarnation": incarnation, "reason": reason})
 
-    def tell(self, name: str, said: Any) -> None:
+    def send(self, name: str, said: Any) -> None:
         line = json.dumps({name: said}).encode() + b"\n"
         if self._writer is None:
             self._pipe.sendall(line)

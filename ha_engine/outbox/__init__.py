@@ -1,7 +1,7 @@
 """Durable output of each batch, kept until every sink has it.
 
 outbox      which batches are admitted, and the verdict on a second attempt (RULES.md#r19)
-shelf       the admitted batches of one query, in memory and on disk
+query_outbox  the admitted batches of one query, in memory and on disk
 batch_file  the file of one batch and its digest (RULES.md#i6)
 canonical   one way to write each value, for the digest
 """

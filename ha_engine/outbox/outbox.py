@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ha_engine.errors import OutboxDamaged
 from ha_engine.outbox.batch_file import digest_of_file
-from ha_engine.outbox.shelf import OutboxBatch, Shelf
+from ha_engine.outbox.query_outbox import OutboxBatch, QueryOutbox
 
 __all__ = ["Outbox", "OutboxBatch", "Verdict"]
 
@@ -46,7 +46,7 @@ class Outbox:
 
     def __init__(self, directory: Path, max_batches: int, max_bytes: int) -> None:
         self._directory, self._max_batches, self._max_bytes = directory, max_batches, max_bytes
-        self._shelves: dict[str, Shelf] = {}
+        self._by_query: dict[str, QueryOutbox] = {}
         self._lock = threading.Lock()
 
     @classmethod
@@ -61,7 +61,7 @@ class Outbox:
         outbox._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for place in sorted(outbox._directory.iterdir()):
             if place.is_dir():
-                outbox._shelves[place.name] = Shelf.open(place, living)
+                outbox._by_query[place.name] = QueryOutbox.open(place, living)
         return outbox
 
     # -- the query process writes --------------------------------------------------------------
@@ -76,56 +76,56 @@ class Outbox:
         """
         attempt = _Attempt(number, self._pending(query, file), rows, bytes, digest or None)
         with self._lock:
-            shelf = self._shelf(query)
-            if number <= shelf.last:
-                return _again(shelf, attempt)
-            if number > shelf.last + 1:
+            query_outbox = self._of_query(query)
+            if number <= query_outbox.last:
+                return _again(query_outbox, attempt)
+            if number > query_outbox.last + 1:
                 raise OutboxDamaged(
-                    f"batch {number} of query {query} does not follow batch {shelf.last}; "
+                    f"batch {number} of query {query} does not follow batch {query_outbox.last}; "
                     "the query must start again from its checkpoint"
                 )
-            shelf.add(OutboxBatch(attempt.file, rows, bytes), attempt.digest)
+            query_outbox.add(OutboxBatch(attempt.file, rows, bytes), attempt.digest)
             return Verdict.ADMITTED
 
     def report_digest(self, query: str, number: int, digest: str) -> None:
         """Keep the digest of an admitted batch; a second report changes nothing."""
         with self._lock:
-            self._shelf(query).keep_digest(number, digest)
+            self._of_query(query).keep_digest(number, digest)
 
     # -- the node asks -------------------------------------------------------------------------
 
     def last_admitted(self, query: str) -> int:
         """The highest batch that is admitted, or published before; 0 for none."""
-        return self._shelf(query).last
+        return self._of_query(query).last
 
     def floor(self, query: str) -> int:
         """Batches up to and including this one are gone, since every sink has them."""
-        return self._shelf(query).floor
+        return self._of_query(query).floor
 
     def first(self, query: str) -> int | None:
         """The lowest batch that is kept; None while there is none."""
-        return min(self._shelf(query).batches, default=None)
+        return min(self._of_query(query).batches, default=None)
 
     def left(self, query: str) -> int:
         """The highest batch that was ever trimmed, as far as this disk has noted; 0 for none."""
-        return self._shelf(query).left
+        return self._of_query(query).left
 
     def batch(self, query: str, number: int) -> OutboxBatch | None:
         """An admitted batch; None when it is not admitted yet or is trimmed."""
-        return self._shelf(query).batches.get(number)
+        return self._of_query(query).batches.get(number)
 
     def digest(self, query: str, number: int) -> str | None:
         """The reported digest of a batch, also for a while after the batch was trimmed."""
-        return self._shelf(query).digests.get(number)
+        return self._of_query(query).digests.get(number)
 
     def digests(self, query: str) -> list[tuple[int, str]]:
         """All known digests with their numbers, in the order of the batches."""
-        return sorted(self._shelf(query).digests.items())
+        return sorted(self._of_query(query).digests.items())
 
     def backlog(self, query: str) -> tuple[int, int]:
         """The number of kept batches, and their bytes."""
-        shelf = self._shelf(query)
-        return len(shelf.batches), shelf.bytes
+        query_outbox = self._of_query(query)
+        return len(query_outbox.batches), query_outbox.bytes
 
     def is_full(self, query: str) -> bool:
         """Whether a limit is reached: no further batch of the query should be planned."""
@@ -140,30 +140,30 @@ class Outbox:
         Raises OutboxDamaged when one between is missing.
         """
         with self._lock:
-            self._shelf(query).restore(floor)
+            self._of_query(query).restore(floor)
 
     def trim(self, query: str, through: int) -> None:
         """Remove the batches up to and including ``through``."""
         with self._lock:
-            self._shelf(query).trim(through)
+            self._of_query(query).trim(through)
 
     def drop(self, query: str) -> None:
         """Forget everything about a query, also its numbers: its state begins from nothing."""
         with self._lock:
-            self._shelf(query).remove()
-            self._shelves.pop(query, None)
+            self._of_query(query).remove()
+            self._by_query.pop(query, None)
 
     def drop_all(self) -> None:
         """Forget every query: the records that their batches came from are given up."""
-        for query in list(self._shelves):
+        for query in list(self._by_query):
             self.drop(query)
 
     # ------------------------------------------------------------------------------------------
 
-    def _shelf(self, query: str) -> Shelf:
-        if query not in self._shelves:
-            self._shelves[query] = Shelf(self._place(query))
-        return self._shelves[query]
+    def _of_query(self, query: str) -> QueryOutbox:
+        if query not in self._by_query:
+            self._by_query[query] = QueryOutbox(self._place(query))
+        return self._by_query[query]
 
     def _place(self, query: str) -> Path:
         place = self._directory / query
@@ -178,10 +178,10 @@ class Outbox:
         return path
 
 
-def _again(shelf: Shelf, attempt: _Attempt) -> Verdict:
+def _again(query_outbox: QueryOutbox, attempt: _Attempt) -> Verdict:
     """Judge a second attempt at an admitted batch. The first one stays in any case."""
-    admitted = shelf.batches.get(attempt.number)
-    known = shelf.digests.get(attempt.number)
+    admitted = query_outbox.batches.get(attempt.number)
+    known = query_outbox.digests.get(attempt.number)
     if known is None and admitted is None:
         verdict = Verdict.DONE  # published and trimmed so long ago that its digest is gone too
     elif attempt.digest is None:
@@ -189,7 +189,7 @@ def _again(shelf: Shelf, attempt: _Attempt) -> Verdict:
     else:
         if known is None and admitted is not None:
             known = digest_of_file(admitted.path)
-            shelf.keep_digest(attempt.number, known)
+            query_outbox.keep_digest(attempt.number, known)
         verdict = Verdict.DONE if known == attempt.digest else Verdict.MISMATCH
     attempt.file.unlink(missing_ok=True)
     return verdict

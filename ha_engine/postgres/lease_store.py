@@ -105,7 +105,7 @@ class PostgresLeaseStore:
         """Read the row; None: the group has none."""
         return self._one_row(self._select, {})
 
-    def create(self, row: LeaseRow, *, why: str | None = None) -> LeaseRow | None:
+    def create(self, row: LeaseRow, *, reason: str | None = None) -> LeaseRow | None:
         """Write the row of a group that has none, as given (RULES.md#r6).
 
         None: another node was faster, or this is another database than ``row`` names (RULES.md#r5).
@@ -124,10 +124,10 @@ class PostgresLeaseStore:
         if row.holder is not None:
             statement = statement.add_cte(self._history_of(created))
         lost = "first row of the group" if row.epoch <= 1 else "the database had lost the row"
-        return self._one_row(statement, {"why": why or lost}, writes=True)
+        return self._one_row(statement, {"reason": reason or lost}, writes=True)
 
     def compare_and_set(
-        self, expected: LeaseRow, wanted: LeaseRow, *, why: str | None = None
+        self, expected: LeaseRow, wanted: LeaseRow, *, reason: str | None = None
     ) -> LeaseRow | None:
         """Replace ``expected`` by ``wanted`` with version + 1.
 
@@ -148,21 +148,20 @@ class PostgresLeaseStore:
         )
         values = {f"wanted_{name}": value for name, value in _columns(wanted).items()}
         values |= {f"expected_{name}": value for name, value in _columns(expected).items()}
-        return self._one_row(statement, {**values, "why": why}, writes=True)
+        return self._one_row(statement, {**values, "reason": reason}, writes=True)
 
     def _build_update(
         self, *, notify: bool, changes_holder: bool, names_database: bool
     ) -> Select[Any]:
         expected = {name: _parameter("expected", lease.c[name]) for name in _IDENTIFYING}
         wanted = {name: _parameter("wanted", lease.c[name]) for name in _WANTED}
-        here = wanted["system_identifier"] == _SYSTEM, wanted["timeline"] == _TIMELINE
+        unchanged = [lease.c[name].is_not_distinct_from(expected[name]) for name in expected]
+        here = [wanted["system_identifier"] == _SYSTEM, wanted["timeline"] == _TIMELINE]
+        if not names_database:
+            here = []
         written = (
             update(lease)
-            .where(
-                lease.c.group_name == self._group,
-                *(lease.c[name].is_not_distinct_from(value) for name, value in expected.items()),
-                *(here if names_database else ()),
-            )
+            .where(lease.c.group_name == self._group, *unchanged, *here)
             .values(**wanted, version=lease.c.version + 1, **self._times())
             .returning(*_ROW)
             .cte("written")
@@ -303,7 +302,7 @@ class PostgresLeaseStore:
         return func.pg_notify(self._channel, "").label("notified")
 
     def _history_of(self, written: CTE, **previous: BindParameter[Any]) -> CTE:
-        """The line of the history for a row ``written`` with a parameter ``why``."""
+        """The line of the history for a row ``written`` with a parameter ``reason``."""
         line = {
             "group_name": literal(self._group),
             "epoch": written.c.epoch,
@@ -311,7 +310,7 @@ class PostgresLeaseStore:
             "at": func.clock_timestamp(),
             "holder_node": written.c.holder_node,
             "holder_process": written.c.holder_process,
-            "why": bindparam("why", type_=lease_history.c.why.type),
+            "reason": bindparam("reason", type_=lease_history.c.reason.type),
             **previous,
         }
         lines = select(*line.values()).select_from(written)
@@ -379,6 +378,6 @@ def _holder_change(row: Row[Any]) -> HolderChange:
         version=row.version,
         holder=_holder(row.holder_node, row.holder_process),
         previous=_holder(row.previous_node, row.previous_process),
-        why=row.why,
+        reason=row.reason,
         outage_seconds=row.outage_seconds,
     )

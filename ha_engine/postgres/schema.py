@@ -55,7 +55,7 @@ lease_history = Table(
     Column("holder_process", Text),
     Column("previous_node", Text),
     Column("previous_process", Text),
-    Column("why", Text),
+    Column("reason", Text),
     Column("outage_seconds", Double),
 )
 

@@ -27,7 +27,7 @@
     reports       digests and progress to the node, off the batch's critical path
     progress      Spark's progress of a batch
     weight        the share of the processor: more while Spark starts
-    lifeline      ends a process whose parent or driver is gone
+    parent_watchdog  ends a process whose parent or driver is gone
     jvm           Spark's JVM: whether it lives, and why it ended
     host          whether the kernel killed a process for lack of memory
     runtime       the versions that compute a batch; two nodes compare them

@@ -19,7 +19,7 @@ from ha_engine.query.application import (
     StreamSpec,
 )
 from ha_engine.query.determinism import uses_python
-from ha_engine.query.lifeline import ProcessId
+from ha_engine.query.parent_watchdog import ProcessId
 from ha_engine.query.plan import PlannedQuery, plan_query
 from ha_engine.query.source_reader import SourceOptions
 

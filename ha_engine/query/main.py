@@ -16,11 +16,11 @@ from dataclasses import replace
 import structlog
 
 from ha_engine.errors import EngineError
-from ha_engine.imports import uncollected
+from ha_engine.imports import gc_paused
 from ha_engine.query.class_archive import AnyArchive, ClassArchive, NoArchive
 from ha_engine.query.failure import one_line
 from ha_engine.query.host import MemoryKills
-from ha_engine.query.lifeline import end_without
+from ha_engine.query.parent_watchdog import end_without
 from ha_engine.query.session import StartingSpark, installation_of
 from ha_engine.query.settings import Settings
 from ha_engine.query.start_report import STARTING_JAVA, STARTING_SPARK, StartReport
@@ -57,7 +57,7 @@ def _run(settings: Settings, weight: Weight, report: StartReport, kills: MemoryK
     report.step(STARTING_JAVA)
     starting = StartingSpark(options, settings.application.resolve().parent)
     # This import takes long, so it runs while Java starts.
-    with uncollected():
+    with gc_paused():
         from ha_engine.query.process import QueryProcess
 
     spark = starting.session(java_started=lambda: report.step(STARTING_SPARK))

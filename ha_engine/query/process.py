@@ -17,8 +17,8 @@ from ha_engine.query.checkpoints import mark_clean
 from ha_engine.query.class_archive import AnyArchive
 from ha_engine.query.host import MemoryKills
 from ha_engine.query.jvm import Jvm
-from ha_engine.query.lifeline import ProcessId, end_with_parent
 from ha_engine.query.link import Address, NodeLink, Superseded, is_refusal, open_channel
+from ha_engine.query.parent_watchdog import ProcessId, end_with_parent
 from ha_engine.query.reports import Reports
 from ha_engine.query.runner import QueryRunner
 from ha_engine.query.settings import Settings

@@ -27,10 +27,10 @@ from ha_engine.query.failure import (
 )
 from ha_engine.query.host import MemoryKills
 from ha_engine.query.jvm import Jvm
-from ha_engine.query.lifeline import ProcessId
 from ha_engine.query.link import NodeLink, Superseded
 from ha_engine.query.offsets import unfinished_mark
 from ha_engine.query.outbox_writer import OutboxPlace, OutboxWriter, clear_pending
+from ha_engine.query.parent_watchdog import ProcessId
 from ha_engine.query.plan import PlannedQuery, plan_query
 from ha_engine.query.reports import Reports
 from ha_engine.query.settings import Directories

@@ -221,10 +221,10 @@ class LocalService(rpc.LocalServicer):
         """Why the query must not start, or "". A sink that is down is tried again at publishing."""
         arrow = pa.ipc.read_schema(pa.py_buffer(schema))
         checks = [self._check(query, sink, arrow) for sink in self._sinks(query).values()]
-        why = next(filter(None, await asyncio.gather(*checks)), "")
-        if why:
-            self._steps.handle(on.QueryRefused(query, why))
-        return why
+        reason = next(filter(None, await asyncio.gather(*checks)), "")
+        if reason:
+            self._steps.handle(on.QueryRefused(query, reason))
+        return reason
 
     async def _check(self, query: str, sink: PreparedSink, schema: pa.Schema) -> str:
         try:

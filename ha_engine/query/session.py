@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from ha_engine.errors import JavaMissing
-from ha_engine.imports import uncollected
+from ha_engine.imports import gc_paused
 from ha_engine.query.class_archive import installation
 from ha_engine.query.spark_home import lean_spark_home
 
@@ -235,7 +235,7 @@ class StartingSpark:
 
         It calls ``java_started`` once the JVM answers.
         """
-        with uncollected():
+        with gc_paused():
             # PySpark imports this, and pandas with it, at its first call into Java.
             import pyspark.testing.utils  # noqa: F401
             from pyspark.sql import SparkSession

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from ha_engine.journal import read_extent
-from ha_engine.query.lifeline import ProcessId, end_with_parent
+from ha_engine.query.parent_watchdog import ProcessId, end_with_parent
 from ha_engine.query.record_rows import coalesced, with_system_columns
 from ha_engine.types import Events, Extent
 

@@ -49,10 +49,10 @@ class ArrowReader:
         """Convert to the stream's own schema. Raises InvalidEvents with the first bad row."""
         try:
             return self._shaped(batch)
-        except SchemaMismatch as misfit:
+        except SchemaMismatch as mismatch:
             row = first_bad(batch.num_rows, lambda *part: self._accepts(_part(batch, *part)))
             if row is None:
-                raise InvalidEvents(str(misfit)) from None
+                raise InvalidEvents(str(mismatch)) from None
             raise InvalidEvents(self._reason(_part(batch, row, row + 1)), row) from None
 
     # -- the stream --------------------------------------------------------------------------------
@@ -128,10 +128,10 @@ class ArrowReader:
         for reader, field in zip(self._readers, self._schema, strict=True):
             try:
                 self._column(row, reader, field)
-            except SchemaMismatch as misfit:
+            except SchemaMismatch as mismatch:
                 value = row.column(field.name)[0]
                 if not value.is_valid:
-                    return str(misfit)
+                    return str(mismatch)
                 return f"field {field.name!r} is {_text(value)}, expected {expected(field.type)}"
         return "it does not fit the stream's schema"
 

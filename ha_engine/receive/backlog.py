@@ -66,7 +66,7 @@ class Disk:
                 if has_room:
                     log.info("the disk has room for events")
                 else:
-                    log.warning("there is no room for events", why=lack)
+                    log.warning("there is no room for events", reason=lack)
                 changed(has_room)
             await asyncio.sleep(LOOK_EVERY_SECONDS if size != before else REST_SECONDS)
 

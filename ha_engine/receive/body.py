@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from ha_engine.errors import BodyTooSlow, InvalidEvents, PayloadTooLarge, UnsupportedFormat
-from ha_engine.receive.room import Room
+from ha_engine.receive.byte_budget import ByteBudget
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
@@ -19,16 +19,16 @@ class ClientGone(Exception):
 
 
 class Body:
-    """Reserves bytes in ``room`` for a ``with`` block: ``with Body(room, max_body) as body``."""
+    """Reserves bytes of ``budget`` for a ``with`` block."""
 
-    def __init__(self, room: Room, bytes_max: int) -> None:
-        self._room, self._bytes_max, self._held = room, bytes_max, 0
+    def __init__(self, budget: ByteBudget, bytes_max: int) -> None:
+        self._budget, self._bytes_max, self._held = budget, bytes_max, 0
 
     def __enter__(self) -> Body:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._room.give(self._held)
+        self._budget.give(self._held)
         self._held = 0
 
     def require_fits(self, content_length: bytes | None) -> None:
@@ -52,7 +52,7 @@ class Body:
             if message["type"] == "http.disconnect":
                 raise ClientGone
             part = message.get("body", b"")
-            self.hold(len(part))
+            self.reserve(len(part))
             parts.append(part)
             more = message.get("more_body", False)
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -67,13 +67,13 @@ class Body:
         self._require(len(body))
         if not unpacker.eof or unpacker.unused_data:
             raise InvalidEvents("the gzip body is cut, or has more after its end")
-        self.hold(len(body))
+        self.reserve(len(body))
         return body
 
-    def hold(self, length: int) -> None:
+    def reserve(self, length: int) -> None:
         """Reserve ``length`` more bytes. Raises PayloadTooLarge, Backpressure."""
         self._require(self._held + length)
-        self._room.take(length)
+        self._budget.take(length)
         self._held += length
 
     def _require(self, length: int) -> None:

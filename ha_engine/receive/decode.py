@@ -133,8 +133,8 @@ class Decoder:
         """Parse ``lines`` as one batch. Raises InvalidEvents with the first bad row."""
         try:
             return self._parse(lines)
-        except SchemaMismatch as misfit:
-            raise self._explain(lines.text.split(b"\n"), misfit) from None
+        except SchemaMismatch as mismatch:
+            raise self._explain(lines.text.split(b"\n"), mismatch) from None
 
     def parse_together(self, several: Sequence[Lines]) -> list[pa.RecordBatch] | None:
         """Parse ``several`` in one call, one batch for each; None when one of them has a bad row.
@@ -174,10 +174,10 @@ class Decoder:
 
     # -- the search for a reason -------------------------------------------------------------------
 
-    def _explain(self, lines: list[bytes], misfit: SchemaMismatch) -> InvalidEvents:
+    def _explain(self, lines: list[bytes], mismatch: SchemaMismatch) -> InvalidEvents:
         row = first_bad(len(lines), lambda low, high: self._accepts(lines[low:high]))
         if row is None:
-            return InvalidEvents(str(misfit))
+            return InvalidEvents(str(mismatch))
         return InvalidEvents(reason_for(lines[row], self.schema, self._misfit_of_field), row)
 
     def _accepts(self, lines: list[bytes]) -> bool:
@@ -194,8 +194,8 @@ class Decoder:
             column = _read(line, self._lenient[name]).column(name)
             reader.check(column, line)
             reader.converted(column)
-        except SchemaMismatch as misfit:
-            return misfit
+        except SchemaMismatch as mismatch:
+            return mismatch
         return None
 
     # -- Arrow -------------------------------------------------------------------------------------
@@ -246,11 +246,11 @@ class Decoder:
         for field in self.schema:
             try:
                 _read(b"{}", _options([ColumnReader(field.with_nullable(True))], "ignore"))
-            except SchemaMismatch as misfit:
+            except SchemaMismatch as mismatch:
                 raise ApplicationError(
                     f"column {field.name!r} of type {field.type} cannot be read from JSON; "
                     "declare another type"
-                ) from misfit
+                ) from mismatch
 
 
 _ONE_LINE = {ord("\n"): " ", ord("\r"): " "}

@@ -23,11 +23,11 @@ import pyarrow as pa
 
 from ha_engine.config import ReceiveConfig
 from ha_engine.errors import Backpressure, NotActive, OffsetMoved, PayloadTooLarge, UnknownStream
+from ha_engine.receive.byte_budget import ByteBudget
 from ha_engine.receive.decode import Decoder
 from ha_engine.receive.group import REQUEST_BYTES_MAX, Group, Request
 from ha_engine.receive.offsets import Offsets, OffsetTable, Pull, SourceKey
 from ha_engine.receive.producers import ProducerTable, require_same
-from ha_engine.receive.room import Room
 from ha_engine.types import Events, Position, Record, Submission
 
 
@@ -115,7 +115,7 @@ class Gate:
         self._written = Counter[str]()
         # Streams whose requests become a record at the end of this turn of the event loop.
         self._due = set[str]()
-        self.room = Room(config.max_pending)
+        self.budget = ByteBudget(config.max_pending)
         self.counters: Counters = counters if counters is not None else Tally()
 
     # -- the node's side ---------------------------------------------------------------------------
@@ -141,10 +141,10 @@ class Gate:
             case Events() as events:
                 self._remember(record.position, events)
 
-    def stand_on(self, producers: pa.Table, offsets: Offsets) -> None:
+    def load_base(self, producers: pa.Table, offsets: Offsets) -> None:
         """Load the producers and sources of the records that the journal no longer has."""
-        self._producers.stand_on(producers)
-        self.offsets.stand_on(offsets)
+        self._producers.load_base(producers)
+        self.offsets.load_base(offsets)
 
     def rebuild(self, records: Iterable[Record]) -> None:
         """Rebuild both tables from all records that the journal still has, in order."""
@@ -243,7 +243,7 @@ class Gate:
         loop = asyncio.get_running_loop()
         size = self._size_of(batch) + (0 if pull is None else pull.size)
         request = Request(batch, size, submission, pull, loop.create_future())
-        self.room.take(request.size)
+        self.budget.take(request.size)
         group = self._groups.get(stream)
         if group is not None and not group.has_room_for(request, self.rows_max):
             self._offer(stream)
@@ -265,7 +265,7 @@ class Gate:
                 f"one request holds at most {self.rows_max} events; send several smaller ones"
             )
         size: int = batch.nbytes
-        most = min(REQUEST_BYTES_MAX, self.room.size)
+        most = min(REQUEST_BYTES_MAX, self.budget.size)
         if size > most:
             raise PayloadTooLarge(
                 f"these events take {size} bytes, a request at most {most}; send fewer"
@@ -300,7 +300,7 @@ class Gate:
         self.offsets.apply(events)
 
     def _drop(self, group: Group, error: BaseException) -> None:
-        self.room.give(group.size)
+        self.budget.give(group.size)
         group.refuse(error)
 
     async def _settle(self, group: Group, position: Position) -> None:
@@ -313,7 +313,7 @@ class Gate:
         except Exception as error:
             group.refuse(error)
         finally:
-            self.room.give(group.size)
+            self.budget.give(group.size)
             self._in_flight.discard(asyncio.current_task())
             self._written[group.stream] -= 1
             if not self._written[group.stream] and group.stream in self._groups:

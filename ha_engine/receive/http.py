@@ -68,8 +68,8 @@ class EventsEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         stream: str = scope["path_params"]["stream"]
         try:
-            parcel = await self._take(stream, dict(scope["headers"]), receive)
-            receipt = await self._intake.store(parcel)
+            request = await self._take(stream, dict(scope["headers"]), receive)
+            receipt = await self._intake.store(request)
         except Rejected as refusal:
             self._intake.count(stream, refusal)
             await _refuse(send, refusal)

@@ -79,11 +79,11 @@ class IngestService(rpc.IngestServicer):
         async with asyncio.TaskGroup() as storing:
             async for request in talk.requests():
                 try:
-                    parcel = await self._unpack(request)
+                    decoded = await self._unpack(request)
                 except Rejected as refusal:
                     await talk.answer(self._refused(request.id, request.stream, refusal))
                 else:
-                    storing.create_task(self._store(request.id, parcel, talk))
+                    storing.create_task(self._store(request.id, decoded, talk))
 
     async def Describe(  # noqa: N802
         self, request: pb.DescribeRequest, context: Context
@@ -100,14 +100,14 @@ class IngestService(rpc.IngestServicer):
         identity = _identity(request)
         self._intake.require_open()
         with self._intake.body() as body:
-            body.hold(len(raw))
+            body.reserve(len(raw))
             return await self._intake.unpack(request.stream, raw, form, identity)
 
-    async def _store(self, request_id: int, parcel: DecodedRequest, talk: _Talk) -> None:
+    async def _store(self, request_id: int, decoded: DecodedRequest, talk: _Talk) -> None:
         try:
-            answer = _stored(request_id, await self._intake.store(parcel))
+            answer = _stored(request_id, await self._intake.store(decoded))
         except Rejected as refusal:
-            answer = self._refused(request_id, parcel.stream, refusal)
+            answer = self._refused(request_id, decoded.stream, refusal)
         await talk.answer(answer)
 
     def _refused(self, request_id: int, stream: str, refusal: Rejected) -> pb.PublishAnswer:

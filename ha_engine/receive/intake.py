@@ -20,7 +20,7 @@ from ha_engine.receive.gate import Gate, Receipt
 from ha_engine.receive.joining import BatchingDecoder
 from ha_engine.receive.offsets import Pull, SourceOffset
 from ha_engine.receive.producers import digest_of
-from ha_engine.receive.pull.sift import Sifted, sift
+from ha_engine.receive.pull.validate import Validated, validate
 from ha_engine.types import Submission
 
 DECODING_THREADS = 2
@@ -68,8 +68,8 @@ class Intake:
         self._gate.require_open()
 
     def body(self) -> Body:
-        """Reserve room for the body of one request."""
-        return Body(self._gate.room, self.body_max)
+        """Reserve bytes for the body of one request."""
+        return Body(self._gate.budget, self.body_max)
 
     async def unpack(
         self, stream: str, raw: bytes, form: Format, identity: Identity | None
@@ -78,20 +78,20 @@ class Intake:
         batch = await self._decoders[stream].decode(raw, form)
         return DecodedRequest(stream, batch, _submission(identity, stream, raw, batch.num_rows))
 
-    def sift(self, stream: str, batch: SourceBatch) -> Sifted:
+    def validate(self, stream: str, batch: SourceBatch) -> Validated:
         """Separate events from bad rows of a source; call it from any thread.
 
         Raises InvalidEvents, PayloadTooLarge.
         """
-        return sift(self._gate.decoder(stream), batch)
+        return validate(self._gate.decoder(stream), batch)
 
     def pulled(self, stream: str, source: str) -> SourceOffset:
         """How far the journal has a source."""
         return self._gate.offsets.find(stream, source)
 
-    async def store(self, parcel: DecodedRequest) -> Receipt:
+    async def store(self, request: DecodedRequest) -> Receipt:
         """Store the request and return when it is committed. Raises what ``Gate.submit`` raises."""
-        return await self._gate.submit(*parcel)
+        return await self._gate.submit(*request)
 
     def columns(self, stream: str) -> list[Column]:
         """The columns of a stream. Raises UnknownStream."""

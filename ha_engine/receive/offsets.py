@@ -87,7 +87,7 @@ class OffsetTable:
             for (stream, source), one in self._offsets.items()
         ]
 
-    def stand_on(self, rows: Offsets) -> None:
+    def load_base(self, rows: Offsets) -> None:
         """Load what ``to_rows`` returned, in place of all earlier records."""
         self._offsets = {
             (stream, source): SourceOffset(offset, *totals)

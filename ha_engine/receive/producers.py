@@ -56,10 +56,10 @@ class Stored:
 class _Producer:
     """The remembered requests of a producer.
 
-    A sequence up to ``forgotten_through`` that is not in ``kept`` may have been stored.
+    A sequence up to ``forgotten_through`` that is not in ``remembered`` may have been stored.
     """
 
-    kept: dict[int, Stored] = field(default_factory=dict)
+    remembered: dict[int, Stored] = field(default_factory=dict)
     forgotten_through: int = -1
 
 
@@ -94,7 +94,7 @@ class ProducerTable:
         producer = self._producers.get(submission.producer)
         if producer is None:
             return None
-        stored = producer.kept.get(submission.sequence)
+        stored = producer.remembered.get(submission.sequence)
         if stored is not None:
             require_same(submission, stored.digest)
             return stored
@@ -117,35 +117,35 @@ class ProducerTable:
         rows = [
             (name, producer.forgotten_through, sequence, *_columns(stored))
             for name, producer in self._producers.items()
-            for sequence, stored in producer.kept.items()
+            for sequence, stored in producer.remembered.items()
         ]
         columns = zip(*rows, strict=True) if rows else [()] * len(PRODUCERS_SCHEMA)
         return pa.table(list(map(list, columns)), schema=PRODUCERS_SCHEMA)
 
-    def stand_on(self, table: pa.Table) -> None:
+    def load_base(self, table: pa.Table) -> None:
         """Load what ``to_table`` returned, in place of all earlier records."""
         self._producers.clear()
         for row in table.to_pylist():
             producer = self._producers.setdefault(row["producer"], _Producer())
             producer.forgotten_through = row["forgotten_through"]
             position = Position(row["epoch"], row["position"])
-            producer.kept[row["sequence"]] = Stored(position, row["digest"], row["rows"])
+            producer.remembered[row["sequence"]] = Stored(position, row["digest"], row["rows"])
 
     def _remember(self, name: str, sequence: int, stored: Stored) -> None:
         producer = self._producers.setdefault(name, _Producer())
         self._producers.move_to_end(name)
-        producer.kept[sequence] = stored
-        if len(producer.kept) > self._dedup_window:
-            lowest = min(producer.kept)
-            del producer.kept[lowest]
+        producer.remembered[sequence] = stored
+        if len(producer.remembered) > self._dedup_window:
+            lowest = min(producer.remembered)
+            del producer.remembered[lowest]
             producer.forgotten_through = max(producer.forgotten_through, lowest)
         if len(self._producers) > self._max_producers:
             self._producers.popitem(last=False)
 
     def _floor(self, producer: _Producer) -> int:
         """The sequence at or below which a request is forgotten, or would be at once."""
-        full = len(producer.kept) >= self._dedup_window
-        return max(producer.forgotten_through, min(producer.kept) if full else -1)
+        full = len(producer.remembered) >= self._dedup_window
+        return max(producer.forgotten_through, min(producer.remembered) if full else -1)
 
 
 def _columns(stored: Stored) -> tuple[int, int, str, int]:

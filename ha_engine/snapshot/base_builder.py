@@ -11,7 +11,7 @@ from ha_engine.journal import Journal
 from ha_engine.receive.offsets import OffsetTable
 from ha_engine.receive.producers import ProducerTable
 from ha_engine.snapshot import base_file
-from ha_engine.snapshot.base_file import Standing
+from ha_engine.snapshot.base_file import JournalBase
 from ha_engine.types import Base, Cut, Events, Mark, Record
 
 
@@ -35,9 +35,9 @@ class BaseBuilder:
     def at(self, cut: Cut) -> bytes:
         """The same at the cut of a snapshot, with the marks that end there though their records
         come later (RULES.md#r28)."""
-        standing = self._fold(cut.position.sequence)
-        base = _with_marks(standing.base, cut, self._marks_behind(cut))
-        return base_file.encode(standing._replace(base=base))
+        found = self._fold(cut.position.sequence)
+        base = _with_marks(found.base, cut, self._marks_behind(cut))
+        return base_file.encode(found._replace(base=base))
 
     def _marks_behind(self, cut: Cut) -> list[Mark]:
         """The marks up to the cut's batches whose records come after the cut."""
@@ -52,19 +52,19 @@ class BaseBuilder:
                 break
         return found
 
-    def _fold(self, sequence: int) -> Standing:
+    def _fold(self, sequence: int) -> JournalBase:
         journal, producers = JournalState(self.deployment()), self.producers()
         offsets = OffsetTable()
         if found := base_file.load(self.path):
-            journal.stand_on(found.base)
-            producers.stand_on(found.producers)
-            offsets.stand_on(found.offsets)
+            journal.load_base(found.base)
+            producers.load_base(found.producers)
+            offsets.load_base(found.offsets)
         for record in self._records(journal.last.sequence + 1, sequence):
             journal.restore(record)
             if isinstance(record.body, Events):
                 producers.apply(record.position, record.body)
                 offsets.apply(record.body)
-        return Standing(journal.as_base(), producers.to_table(), offsets.to_rows())
+        return JournalBase(journal.as_base(), producers.to_table(), offsets.to_rows())
 
     def _records(self, first: int, last: int) -> Iterable[Record]:
         return self.journal.read(first, last, payloads=False) if first <= last else ()

@@ -29,7 +29,7 @@ DIGEST_BYTES = 32
 _KEY = b"ha_engine.base"
 
 
-class Standing(NamedTuple):
+class JournalBase(NamedTuple):
     """The content of the file.
 
     ``producers`` has PRODUCERS_SCHEMA. Each of ``offsets`` is a stream, a source, its offset, and
@@ -41,8 +41,8 @@ class Standing(NamedTuple):
     offsets: Sequence[tuple[str, str, str, int, int, int]] = ()
 
 
-def encode(standing: Standing) -> bytes:
-    base, producers, offsets = standing
+def encode(found: JournalBase) -> bytes:
+    base, producers, offsets = found
     version = VERSION_WITH_OFFSETS if offsets else VERSION
     tree = {"version": version, **asdict(base), "offsets": list(offsets)}
     metadata = {_KEY: json.dumps(tree).encode()}
@@ -54,7 +54,7 @@ def encode(standing: Standing) -> bytes:
     return _digest(content) + content
 
 
-def decode(encoded: bytes) -> Standing:
+def decode(encoded: bytes) -> JournalBase:
     """Decode the file. Raises ValueError if it is none, or of another version (RULES.md#r32)."""
     content = encoded[DIGEST_BYTES:]
     if encoded[:DIGEST_BYTES] != _digest(content):
@@ -66,7 +66,7 @@ def decode(encoded: bytes) -> Standing:
         if tree.pop("version") not in (VERSION, VERSION_WITH_OFFSETS):
             raise ValueError("it is of another version")
         offsets = tuple(map(_offset, tree.get("offsets", ())))
-        return Standing(_from_tree(tree), table.replace_schema_metadata(None), offsets)
+        return JournalBase(_from_tree(tree), table.replace_schema_metadata(None), offsets)
     except (pa.ArrowException, KeyError, TypeError) as error:
         raise ValueError("it cannot be read") from error
 
@@ -86,7 +86,7 @@ def store(path: Path, encoded: bytes) -> None:
     fsync_directory(path.parent)
 
 
-def load(path: Path) -> Standing | None:
+def load(path: Path) -> JournalBase | None:
     """Load the file; None if nothing was ever trimmed. Raises JournalDamaged."""
     try:
         return decode(path.read_bytes())

@@ -118,25 +118,25 @@ class Restoring:
 
     def _newest(self, history: History | None, bring: Bring, skipped: list[int]) -> Revision:
         """Restore the newest usable revision; add unusable ones to ``skipped``."""
-        why, unfit = "there is no snapshot", ""
+        reason, unfit = "there is no snapshot", ""
         for revision in self._candidates():
             if history is not None and not history.has_all(revision.position, revision.written):
-                why = f"no revision stands at {history.begins} or later in this history"
+                reason = f"no revision stands at {history.begins} or later in this history"
                 continue
             try:
                 self._bring_with(bring, revision)
             except RevisionForgotten as error:
-                why = str(error)
-                log.info("a revision cannot be restored", revision=revision.id, why=why)
+                reason = str(error)
+                log.info("a revision cannot be restored", revision=revision.id, reason=reason)
             except (ChunkDamaged, SnapshotDamaged) as error:
-                why = f"revision {revision.id}: {error}"
-                unfit = unfit or (why if isinstance(error, SnapshotUnfit) else "")
+                reason = f"revision {revision.id}: {error}"
+                unfit = unfit or (reason if isinstance(error, SnapshotUnfit) else "")
                 skipped.append(revision.id)
                 self.counts.skipped += 1
-                log.error("a revision cannot be restored", revision=revision.id, why=str(error))
+                log.error("a revision cannot be restored", revision=revision.id, reason=str(error))
             else:
                 return revision
-        raise SnapshotUnfit(unfit) if unfit else SnapshotDamaged(why)
+        raise SnapshotUnfit(unfit) if unfit else SnapshotDamaged(reason)
 
     def _candidates(self) -> Iterator[Revision]:
         """The revisions, newest first, then once those that became visible meanwhile.
@@ -153,8 +153,8 @@ class Restoring:
 
     def _manifest(self, revision: Revision) -> Manifest:
         manifest = manifest_of(self.store, revision)
-        if why := self.objection(manifest):
-            raise SnapshotUnfit(why)
+        if reason := self.objection(manifest):
+            raise SnapshotUnfit(reason)
         return manifest
 
     def _bring_with(self, bring: Bring, revision: Revision) -> None:

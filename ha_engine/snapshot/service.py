@@ -57,22 +57,24 @@ class Facts:
     queries: tuple[CapturedQuery, ...]
 
 
-class Archive:
-    """The driver's ``Archive``. It calls ``facts(cut)`` on the driver's loop, and keeps the newest
-    ``keep`` revisions."""
+class SnapshotService:
+    """Implements the driver's port ``Snapshots``.
+
+    It calls ``facts(cut)`` on the driver's loop, and keeps the newest ``keep`` revisions.
+    """
 
     def __init__(
         self,
         store: SnapshotStore,
         capture: Capture,
-        folding: BaseBuilder,
+        base_builder: BaseBuilder,
         writer: JournalWriter,
         me: Holder,
         facts: Callable[[Cut], Facts],
         restoring: Restoring,
         keep: int,
     ) -> None:
-        self._store, self._capture, self._folding = store, capture, folding
+        self._store, self._capture, self._folding = store, capture, base_builder
         self._restoring = restoring
         self._writer, self._me, self._facts, self.keep = writer, me, facts, keep
         self._names, self.transfer, self.upload = Names(), restoring.transfer, Transfer()
@@ -80,7 +82,7 @@ class Archive:
         self.counts = restoring.counts
         self.revisions: list[Revision] = []
         self._looked_at = time.monotonic()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="archive")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="snapshots")
 
     async def take(self, cut: Cut) -> int:
         """Store a draft of a snapshot at ``cut`` and return its id.

@@ -70,8 +70,8 @@ def distrust_damaged(
     wrong = dict[bytes, str]()
     for portion, found in in_portions(manifest.digests, store.chunks, progress):
         for digest in portion:
-            if why := _what_is_wrong(found.get(digest)):
-                wrong[digest] = f"chunk {digest.hex()[:16]} {why}"
+            if reason := _what_is_wrong(found.get(digest)):
+                wrong[digest] = f"chunk {digest.hex()[:16]} {reason}"
                 if digest in found:
                     store.distrust(found[digest])
         progress(sum(chunk.size for chunk in found.values()))

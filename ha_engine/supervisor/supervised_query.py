@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ha_engine.errors import QueryProcessFailed
-from ha_engine.query.lifeline import ProcessId
+from ha_engine.query.parent_watchdog import ProcessId
 from ha_engine.query.start_report import ENVIRONMENT as REPORT_FD
 from ha_engine.query.start_report import READY
 from ha_engine.supervisor.plain_log import PlainLog
@@ -71,14 +71,14 @@ class Query:
 class SupervisedQuery:
     """At most one query process of the node with the data directory ``home``.
 
-    ``tell`` sends the node process the steps of a start, and ends. ``program`` is the command of
+    ``send`` sends the node process the steps of a start, and ends. ``program`` is the command of
     the query process.
     """
 
     def __init__(
-        self, home: str, tell: Callable[[Message], None], program: Sequence[str] = PROGRAM
+        self, home: str, send: Callable[[Message], None], program: Sequence[str] = PROGRAM
     ) -> None:
-        self._home, self._tell, self._program = home, tell, program
+        self._home, self._send, self._program = home, send, program
         self._command: list[str] = []
         self._living: Query | None = None
         self._ended: asyncio.Task[None] | None = None
@@ -100,7 +100,7 @@ class SupervisedQuery:
         if (query := self._living) is not None:
             seconds = time.monotonic() - query.stepped_at
             step = {"incarnation": query.incarnation, "step": query.step, "seconds": seconds}
-            self._tell({"step": step})
+            self._send({"step": step})
 
     async def start(self, incarnation: str) -> None:
         await self.end("another incarnation is wanted")
@@ -194,7 +194,7 @@ class SupervisedQuery:
 
     def _tell_gone(self, incarnation: str, reason: str, by_host: bool) -> None:
         gone = {"incarnation": incarnation, "reason": reason, "by_host": by_host}
-        self._tell({"gone": gone})
+        self._send({"gone": gone})
 
     async def end(self, reason: str) -> None:
         """End the process by SIGTERM, so that Spark leaves a whole checkpoint; then kill the

@@ -248,7 +248,7 @@ class Supervisor:
             case {"settings": settings}:
                 query = await self._take(Settings(**settings))
                 node.link = writer
-                self._tell({"alive": query.alive})
+                self._send({"alive": query.alive})
                 query.tell_step()
             case {"database": settings}:
                 self._database = settings
@@ -275,7 +275,7 @@ class Supervisor:
             self._locks.append(lock_directory(Path(settings.data_dir), SUPERVISOR_LOCK))
             self._join_database(settings)
             await asyncio.to_thread(kill_session, settings.data_dir, None)
-            query = self._query = SupervisedQuery(settings.data_dir, self._tell)
+            query = self._query = SupervisedQuery(settings.data_dir, self._send)
         query.configure(settings.query, settings.start_timeout)
         if self._is_first and not self._stopping.is_set():
             self._is_first = False
@@ -286,7 +286,7 @@ class Supervisor:
         assert self._settings is not None
         configure(node=self._settings.node, process="supervisor", **settings)
 
-    def _tell(self, message: Message) -> None:
+    def _send(self, message: Message) -> None:
         """Send ``message``, unless the node process has no ``alive`` yet: that covers it."""
         if self._node is not None and self._node.link is not None:
             self._node.link.write(json.dumps(message).encode() + b"\n")

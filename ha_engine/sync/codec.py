@@ -17,13 +17,13 @@ from ha_engine.core.messages import (
     Heartbeat,
     Message,
     Probe,
+    ProbeReply,
     Promise,
     Records,
     Released,
     SnapshotFailed,
     SnapshotLacking,
     SnapshotTaken,
-    Standing,
     TakeSnapshot,
 )
 from ha_engine.journal.record import (
@@ -49,16 +49,18 @@ def to_frame(message: Message) -> pb.SyncFrame:
     match message:
         case Probe(epoch):
             return pb.SyncFrame(probe=pb.Probe(epoch=epoch))
-        case Standing():
-            return pb.SyncFrame(standing=_from_standing(message))
+        case ProbeReply():
+            return pb.SyncFrame(probe_reply=_from_probe_reply(message))
         case Follow():
             return pb.SyncFrame(follow=_from_follow(message))
         case Records(epoch, previous, records, committed):
             return records_frame(epoch, previous, b"".join(map(encode, records)), committed)
         case Committed(epoch, committed):
             return pb.SyncFrame(committed=pb.Committed(epoch=epoch, committed=committed))
-        case Heartbeat(epoch, committed, request, kept):
-            heartbeat = pb.Heartbeat(epoch=epoch, committed=committed, request=request, kept=kept)
+        case Heartbeat(epoch, committed, request, oldest_revision):
+            heartbeat = pb.Heartbeat(
+                epoch=epoch, committed=committed, request=request, oldest_revision=oldest_revision
+            )
             return pb.SyncFrame(heartbeat=heartbeat)
         case Ack():
             return pb.SyncFrame(ack=_from_ack(message))
@@ -95,8 +97,8 @@ def to_message(frame: pb.SyncFrame) -> Message:
     match frame.WhichOneof("frame"):
         case "probe":
             return Probe(frame.probe.epoch)
-        case "standing":
-            return _to_standing(frame.standing)
+        case "probe_reply":
+            return _to_probe_reply(frame.probe_reply)
         case "follow":
             return _to_follow(frame.follow)
         case "records":
@@ -105,7 +107,7 @@ def to_message(frame: pb.SyncFrame) -> Message:
             return Committed(frame.committed.epoch, frame.committed.committed)
         case "heartbeat":
             beat = frame.heartbeat
-            return Heartbeat(beat.epoch, beat.committed, beat.request, beat.kept)
+            return Heartbeat(beat.epoch, beat.committed, beat.request, beat.oldest_revision)
         case "ack":
             return _to_ack(frame.ack)
         case "promise":
@@ -141,23 +143,23 @@ def _to_position(position: pb.Position) -> Position:
     return Position(position.epoch, position.sequence)
 
 
-def _from_standing(standing: Standing) -> pb.Standing:
-    return pb.Standing(
-        epoch=standing.epoch,
-        journal_id=standing.journal_id,
-        last=_from_position(standing.last),
-        committed=standing.committed,
-        epochs=map(_from_position, standing.epochs),
+def _from_probe_reply(reply: ProbeReply) -> pb.ProbeReply:
+    return pb.ProbeReply(
+        epoch=reply.epoch,
+        journal_id=reply.journal_id,
+        last=_from_position(reply.last),
+        committed=reply.committed,
+        epochs=map(_from_position, reply.epochs),
     )
 
 
-def _to_standing(standing: pb.Standing) -> Standing:
-    return Standing(
-        standing.epoch,
-        standing.journal_id,
-        _to_position(standing.last),
-        standing.committed,
-        tuple(map(_to_position, standing.epochs)),
+def _to_probe_reply(reply: pb.ProbeReply) -> ProbeReply:
+    return ProbeReply(
+        reply.epoch,
+        reply.journal_id,
+        _to_position(reply.last),
+        reply.committed,
+        tuple(map(_to_position, reply.epochs)),
     )
 
 
@@ -190,7 +192,7 @@ def _from_ack(ack: Ack) -> pb.Ack:
         epoch=ack.epoch,
         journal_id=ack.journal_id,
         durable=ack.durable,
-        room=ack.room,
+        headroom=ack.headroom,
         warm=ack.warm,
         batches=[pb.QueryBatch(query=query, number=number) for query, number in ack.batches],
     )
@@ -198,7 +200,7 @@ def _from_ack(ack: Ack) -> pb.Ack:
 
 def _to_ack(ack: pb.Ack) -> Ack:
     batches = tuple((batch.query, batch.number) for batch in ack.batches)
-    return Ack(ack.epoch, ack.journal_id, ack.durable, ack.room, ack.warm, batches)
+    return Ack(ack.epoch, ack.journal_id, ack.durable, ack.headroom, ack.warm, batches)
 
 
 def _from_cut(epoch: int, cut: Cut) -> pb.TakeSnapshot:

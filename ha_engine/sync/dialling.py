@@ -108,12 +108,12 @@ class Dialler:
         self,
         peer: str,
         config: EventSyncConfig,
-        hold: Holding,
+        holding: Holding,
         refused: Callable[[str], None],
         unreachable: Callable[[str], None],
     ) -> None:
         self._peer, self._address, self._config = peer, config.peers[peer], config
-        self._hold, self._refused, self._unreachable = hold, refused, unreachable
+        self._holding, self._refused, self._unreachable = holding, refused, unreachable
         self._connect_seconds = cycle(CONNECT_SECONDS)
 
     async def run(self) -> None:
@@ -150,7 +150,7 @@ class Dialler:
                 raise self._meaning(error.details() or "it does not answer") from error
             try:
                 certified = self._peer if self._config.tls.given else None
-                await self._hold(ClientWire(call, certified), self._peer)
+                await self._holding(ClientWire(call, certified), self._peer)
             finally:
                 call.cancel()
 

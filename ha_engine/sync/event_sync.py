@@ -59,7 +59,7 @@ class Owner(Protocol):
     def handle(self, event: on.Input) -> None:
         """Handle PeerConnected, PeerSaid and PeerLost, which arrive in order for each peer."""
 
-    async def room(self) -> None:
+    async def wait_for_space(self) -> None:
         """Return when the journal's writer can take more records."""
 
     def fail(self, error: BaseException) -> None:
@@ -135,10 +135,10 @@ class EventSync(rpc.EventSyncServicer):
 
     # -- requests of the core ----------------------------------------------------------------------
 
-    def tell(self, peer: str, message: Message) -> None:
+    def send(self, peer: str, message: Message) -> None:
         """Send ``message``; drop it when there is no link."""
         if link := self._links.get(peer):
-            link.tell(to_frame(message))
+            link.send(to_frame(message))
 
     def stream(self, peer: str, epoch: int, after: Position) -> None:
         """Send every record after ``after``, then each one as it is appended."""
@@ -172,7 +172,7 @@ class EventSync(rpc.EventSyncServicer):
     def introduce(self) -> None:
         """Send Hello again on every link, because the group now has an id."""
         for link in self._links.values():
-            link.tell(hello_frame(self._owner.hello()))
+            link.send(hello_frame(self._owner.hello()))
 
     # -- status ------------------------------------------------------------------------------------
 
@@ -232,7 +232,9 @@ class EventSync(rpc.EventSyncServicer):
         reason = "the connection is gone"
         try:
             self._opened(link, theirs)
-            reason = await link.run(lambda frame: self._received(link, frame), self._owner.room)
+            reason = await link.run(
+                lambda frame: self._received(link, frame), self._owner.wait_for_space
+            )
         finally:
             self._lost(link, reason)
 
@@ -250,7 +252,7 @@ class EventSync(rpc.EventSyncServicer):
         self._traffic[peer].links += 1
         log.info("peer connected", peer=peer, process=theirs.process, address=theirs.address)
         self._owner.handle(on.PeerConnected(peer))
-        link.tell(report_frame(self._owner.report()))
+        link.send(report_frame(self._owner.report()))
 
     def _lost(self, link: Link, reason: str) -> None:
         link.end(reason)
@@ -317,7 +319,7 @@ class EventSync(rpc.EventSyncServicer):
             await asyncio.sleep(REPORT_EVERY_SECONDS)
             frame = report_frame(self._owner.report())
             for link in self._links.values():
-                link.tell(frame)
+                link.send(frame)
 
     def _note_unreachable(self, peer: str, reason: str) -> None:
         if peer not in self._unreachable:

@@ -51,7 +51,7 @@ class Link:
         self._wake = asyncio.Event()
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-    def tell(self, frame: pb.SyncFrame) -> None:
+    def send(self, frame: pb.SyncFrame) -> None:
         """Queue ``frame`` and return at once."""
         size = size_of(frame)
         if self._told_bytes + size > TOLD_BYTES_MAX:
@@ -79,14 +79,17 @@ class Link:
             self._ended.set_result(reason)
 
     async def run(
-        self, receive: Callable[[pb.SyncFrame], None], room: Callable[[], Awaitable[None]]
+        self, receive: Callable[[pb.SyncFrame], None], wait_for_space: Callable[[], Awaitable[None]]
     ) -> str:
         """Serve until the link is over, and return why it is.
 
         ``receive`` may raise MalformedFrame, which ends the link. Any other error of ``receive`` is
-        raised here. After a message of records nothing more is read until ``room()`` returns.
+        raised here. After a message of records
+        nothing more is read until ``wait_for_space()`` returns.
         """
-        reading = asyncio.create_task(self._read(receive, room), name=f"read from {self.peer}")
+        reading = asyncio.create_task(
+            self._read(receive, wait_for_space), name=f"read from {self.peer}"
+        )
         writing = asyncio.create_task(self._write(), name=f"write to {self.peer}")
         try:
             await asyncio.wait((reading, writing, self._ended), return_when=FIRST_COMPLETED)
@@ -105,7 +108,7 @@ class Link:
         return self._ended.result()
 
     async def _read(
-        self, receive: Callable[[pb.SyncFrame], None], room: Callable[[], Awaitable[None]]
+        self, receive: Callable[[pb.SyncFrame], None], wait_for_space: Callable[[], Awaitable[None]]
     ) -> None:
         while True:
             frame = await self._wire.read()
@@ -115,7 +118,7 @@ class Link:
             self._traffic.bytes_received += size_of(frame)
             receive(frame)
             if frame.HasField("records"):
-                await room()
+                await wait_for_space()
 
     async def _write(self) -> None:
         while True:

@@ -33,13 +33,13 @@ class Report:
     """A node's status in short. ``last``, ``durable`` and ``committed`` are sequences.
 
     ``url`` is the address of its HTTP interface. ``follows``: it takes the holder's records.
-    ``attended``: its Spark runs. ``room``: its disk has space for events. ``to_restore`` is the
+    ``attended``: its Spark runs. ``headroom``: its disk has space for events. ``to_restore`` is the
     number of bytes of a snapshot that it has not yet downloaded. ``ingest`` is its gRPC address
     for producers, or empty.
     """
 
     role: str
-    why: str
+    reason: str
     epoch: int
     url: str
     journal_id: str
@@ -48,7 +48,7 @@ class Report:
     committed: int
     suspended: bool
     warm: bool
-    room: bool
+    headroom: bool
     follows: bool
     attended: bool
     queries: tuple[QueryReport, ...] = ()
@@ -59,7 +59,7 @@ class Report:
 def to_frame(report: Report) -> pb.SyncFrame:
     said = pb.Report(
         role=report.role,
-        why=report.why[:TEXT_MAX],
+        reason=report.reason[:TEXT_MAX],
         epoch=report.epoch,
         url=report.url[:TEXT_MAX],
         journal_id=report.journal_id,
@@ -68,7 +68,7 @@ def to_frame(report: Report) -> pb.SyncFrame:
         committed=report.committed,
         suspended=report.suspended,
         warm=report.warm,
-        room=report.room,
+        headroom=report.headroom,
         follows=report.follows,
         attended=report.attended,
         queries=map(_from_query, report.queries[:QUERIES_MAX]),
@@ -80,13 +80,13 @@ def to_frame(report: Report) -> pb.SyncFrame:
 
 def from_frame(said: pb.Report) -> Report:
     """Decode a report. Raises MalformedFrame when it is longer than any real one."""
-    texts = [said.role, said.why, said.url, said.journal_id, said.ingest]
+    texts = [said.role, said.reason, said.url, said.journal_id, said.ingest]
     texts += [text for query in said.queries for text in (query.query, query.state)]
     if any(len(text) > TEXT_MAX for text in texts) or len(said.queries) > QUERIES_MAX:
         raise MalformedFrame("its report is longer than any")
     return Report(
         said.role,
-        said.why,
+        said.reason,
         said.epoch,
         said.url,
         said.journal_id,
@@ -95,7 +95,7 @@ def from_frame(said: pb.Report) -> Report:
         said.committed,
         said.suspended,
         said.warm,
-        said.room,
+        said.headroom,
         said.follows,
         said.attended,
         tuple(map(_to_query, said.queries)),

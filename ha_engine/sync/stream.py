@@ -67,16 +67,16 @@ class RecordStream:
 
     async def _run(self) -> None:
         while True:
-            await self._room_for(CHUNK_BYTES_MIN)
+            await self._wait_for_space(CHUNK_BYTES_MIN)
             chunk = await self._next()
-            await self._room_for(len(chunk.frames))
+            await self._wait_for_space(len(chunk.frames))
             frame = records_frame(self.epoch, self._at, chunk.frames, self._committed())
             self._at = chunk.last
             self._unconfirmed.append((chunk.last.sequence, len(chunk.frames)))
             self.in_flight += len(chunk.frames)
             await self._link.offer(frame)
 
-    async def _room_for(self, size: int) -> None:
+    async def _wait_for_space(self, size: int) -> None:
         while self.in_flight and self.in_flight + size > self._in_flight_max:
             await self._move()
 

@@ -36,7 +36,7 @@ class Condition:
     """The condition of a node, for the service manager."""
 
     role: Role
-    why: str
+    reason: str
     epoch: int = 0
     protected: bool = False
     has_database: bool = True
@@ -57,7 +57,7 @@ class Condition:
         if self.role is not Role.ACTIVE:
             # Join the lines of the reason: the service manager would read each further line as a
             # variable.
-            return " ".join(f"{self.role.value}: {self.why}".split())
+            return " ".join(f"{self.role.value}: {self.reason}".split())
         return f"active, epoch {self.epoch}, {'' if self.protected else 'not '}protected"
 
 
@@ -71,7 +71,7 @@ class ServiceManager:
         third = int(environ.get(_TIMEOUT) or 0) / 3e6
         self._pause = min(TELL_EVERY_SECONDS, third or TELL_EVERY_SECONDS)
 
-    def tell(self, *lines: str) -> bool:
+    def send(self, *lines: str) -> bool:
         """Send ``lines``; return whether that succeeded.
 
         It never waits, so that a manager that does not read cannot block a node.
@@ -92,7 +92,7 @@ class ServiceManager:
         told = None
         while self._address:
             seen = look()
-            if self.tell("WATCHDOG=1", *(seen.lines if seen != told else ())):
+            if self.send("WATCHDOG=1", *(seen.lines if seen != told else ())):
                 told = seen
             await asyncio.sleep(self._pause)
 
@@ -103,9 +103,9 @@ class ServiceManager:
         since a restart would read the same journal.
         """
         while self._address and not until.is_set():
-            self.tell("WATCHDOG=1", "STATUS=starting: the journal is read")
+            self.send("WATCHDOG=1", "STATUS=starting: the journal is read")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(until.wait(), self._pause)
 
     def stopping(self) -> None:
-        self.tell("STOPPING=1", "STATUS=stopping")
+        self.send("STOPPING=1", "STATUS=stopping")

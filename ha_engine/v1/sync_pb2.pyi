@@ -28,7 +28,7 @@ class SyncFrame(_message.Message):
     WELCOME_FIELD_NUMBER: _builtins.int
     REFUSAL_FIELD_NUMBER: _builtins.int
     PROBE_FIELD_NUMBER: _builtins.int
-    STANDING_FIELD_NUMBER: _builtins.int
+    PROBE_REPLY_FIELD_NUMBER: _builtins.int
     FOLLOW_FIELD_NUMBER: _builtins.int
     RECORDS_FIELD_NUMBER: _builtins.int
     HEARTBEAT_FIELD_NUMBER: _builtins.int
@@ -51,7 +51,7 @@ class SyncFrame(_message.Message):
     @_builtins.property
     def probe(self) -> Global___Probe: ...
     @_builtins.property
-    def standing(self) -> Global___Standing: ...
+    def probe_reply(self) -> Global___ProbeReply: ...
     @_builtins.property
     def follow(self) -> Global___Follow: ...
     @_builtins.property
@@ -85,7 +85,7 @@ class SyncFrame(_message.Message):
         welcome: Global___Welcome | None = ...,
         refusal: Global___Refusal | None = ...,
         probe: Global___Probe | None = ...,
-        standing: Global___Standing | None = ...,
+        probe_reply: Global___ProbeReply | None = ...,
         follow: Global___Follow | None = ...,
         records: Global___Records | None = ...,
         heartbeat: Global___Heartbeat | None = ...,
@@ -100,11 +100,11 @@ class SyncFrame(_message.Message):
         snapshot_failed: Global___SnapshotFailed | None = ...,
         snapshot_lacking: Global___SnapshotLacking | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "batch_digest", b"batch_digest", "committed", b"committed", "follow", b"follow", "frame", b"frame", "heartbeat", b"heartbeat", "hello", b"hello", "probe", b"probe", "promise", b"promise", "records", b"records", "refusal", b"refusal", "released", b"released", "report", b"report", "snapshot_failed", b"snapshot_failed", "snapshot_lacking", b"snapshot_lacking", "snapshot_taken", b"snapshot_taken", "standing", b"standing", "take_snapshot", b"take_snapshot", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "batch_digest", b"batch_digest", "committed", b"committed", "follow", b"follow", "frame", b"frame", "heartbeat", b"heartbeat", "hello", b"hello", "probe", b"probe", "probe_reply", b"probe_reply", "promise", b"promise", "records", b"records", "refusal", b"refusal", "released", b"released", "report", b"report", "snapshot_failed", b"snapshot_failed", "snapshot_lacking", b"snapshot_lacking", "snapshot_taken", b"snapshot_taken", "take_snapshot", b"take_snapshot", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "batch_digest", b"batch_digest", "committed", b"committed", "follow", b"follow", "frame", b"frame", "heartbeat", b"heartbeat", "hello", b"hello", "probe", b"probe", "promise", b"promise", "records", b"records", "refusal", b"refusal", "released", b"released", "report", b"report", "snapshot_failed", b"snapshot_failed", "snapshot_lacking", b"snapshot_lacking", "snapshot_taken", b"snapshot_taken", "standing", b"standing", "take_snapshot", b"take_snapshot", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "batch_digest", b"batch_digest", "committed", b"committed", "follow", b"follow", "frame", b"frame", "heartbeat", b"heartbeat", "hello", b"hello", "probe", b"probe", "probe_reply", b"probe_reply", "promise", b"promise", "records", b"records", "refusal", b"refusal", "released", b"released", "report", b"report", "snapshot_failed", b"snapshot_failed", "snapshot_lacking", b"snapshot_lacking", "snapshot_taken", b"snapshot_taken", "take_snapshot", b"take_snapshot", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["hello", "welcome", "refusal", "probe", "standing", "follow", "records", "heartbeat", "ack", "promise", "released", "batch_digest", "report", "committed", "take_snapshot", "snapshot_taken", "snapshot_failed", "snapshot_lacking"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["hello", "welcome", "refusal", "probe", "probe_reply", "follow", "records", "heartbeat", "ack", "promise", "released", "batch_digest", "report", "committed", "take_snapshot", "snapshot_taken", "snapshot_failed", "snapshot_lacking"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -273,7 +273,7 @@ class Probe(_message.Message):
 Global___Probe: _TypeAlias = Probe  # noqa: Y015
 
 @_typing.final
-class Standing(_message.Message):
+class ProbeReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     EPOCH_FIELD_NUMBER: _builtins.int
@@ -305,7 +305,7 @@ class Standing(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Standing: _TypeAlias = Standing  # noqa: Y015
+Global___ProbeReply: _TypeAlias = ProbeReply  # noqa: Y015
 
 @_typing.final
 class Follow(_message.Message):
@@ -326,7 +326,7 @@ class Follow(_message.Message):
     def match(self) -> Global___Position: ...
     @_builtins.property
     def stood(self) -> Global___Position:
-        """The end of the journal in the Standing that this answers."""
+        """The end of the journal in the ProbeReply that this answers."""
 
     @_builtins.property
     def begins(self) -> Global___Position:
@@ -414,23 +414,23 @@ class Heartbeat(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     COMMITTED_FIELD_NUMBER: _builtins.int
     REQUEST_FIELD_NUMBER: _builtins.int
-    KEPT_FIELD_NUMBER: _builtins.int
+    OLDEST_REVISION_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     committed: _builtins.int
     request: _builtins.int
-    kept: _builtins.int
-    """Where the oldest revision that is kept stands."""
+    oldest_revision: _builtins.int
+    """The sequence of the oldest retained snapshot; 0 without one."""
     def __init__(
         self,
         *,
         epoch: _builtins.int = ...,
         committed: _builtins.int = ...,
         request: _builtins.int = ...,
-        kept: _builtins.int = ...,
+        oldest_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed", b"committed", "epoch", b"epoch", "kept", b"kept", "request", b"request"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed", b"committed", "epoch", b"epoch", "oldest_revision", b"oldest_revision", "request", b"request"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -443,13 +443,13 @@ class Ack(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     JOURNAL_ID_FIELD_NUMBER: _builtins.int
     DURABLE_FIELD_NUMBER: _builtins.int
-    ROOM_FIELD_NUMBER: _builtins.int
+    HEADROOM_FIELD_NUMBER: _builtins.int
     WARM_FIELD_NUMBER: _builtins.int
     BATCHES_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     journal_id: _builtins.str
     durable: _builtins.int
-    room: _builtins.bool
+    headroom: _builtins.bool
     warm: _builtins.bool
     @_builtins.property
     def batches(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueryBatch]: ...
@@ -459,13 +459,13 @@ class Ack(_message.Message):
         epoch: _builtins.int = ...,
         journal_id: _builtins.str = ...,
         durable: _builtins.int = ...,
-        room: _builtins.bool = ...,
+        headroom: _builtins.bool = ...,
         warm: _builtins.bool = ...,
         batches: _abc.Iterable[Global___QueryBatch] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "durable", b"durable", "epoch", b"epoch", "journal_id", b"journal_id", "room", b"room", "warm", b"warm"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "durable", b"durable", "epoch", b"epoch", "headroom", b"headroom", "journal_id", b"journal_id", "warm", b"warm"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -716,7 +716,7 @@ class Report(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ROLE_FIELD_NUMBER: _builtins.int
-    WHY_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     URL_FIELD_NUMBER: _builtins.int
     JOURNAL_ID_FIELD_NUMBER: _builtins.int
@@ -725,14 +725,14 @@ class Report(_message.Message):
     COMMITTED_FIELD_NUMBER: _builtins.int
     SUSPENDED_FIELD_NUMBER: _builtins.int
     WARM_FIELD_NUMBER: _builtins.int
-    ROOM_FIELD_NUMBER: _builtins.int
+    HEADROOM_FIELD_NUMBER: _builtins.int
     FOLLOWS_FIELD_NUMBER: _builtins.int
     ATTENDED_FIELD_NUMBER: _builtins.int
     QUERIES_FIELD_NUMBER: _builtins.int
     TO_RESTORE_FIELD_NUMBER: _builtins.int
     INGEST_FIELD_NUMBER: _builtins.int
     role: _builtins.str
-    why: _builtins.str
+    reason: _builtins.str
     epoch: _builtins.int
     url: _builtins.str
     """Where its HTTP interface is."""
@@ -742,7 +742,7 @@ class Report(_message.Message):
     committed: _builtins.int
     suspended: _builtins.bool
     warm: _builtins.bool
-    room: _builtins.bool
+    headroom: _builtins.bool
     follows: _builtins.bool
     """Its journal is a prefix of the holder's, and takes records."""
     attended: _builtins.bool
@@ -757,7 +757,7 @@ class Report(_message.Message):
         self,
         *,
         role: _builtins.str = ...,
-        why: _builtins.str = ...,
+        reason: _builtins.str = ...,
         epoch: _builtins.int = ...,
         url: _builtins.str = ...,
         journal_id: _builtins.str = ...,
@@ -766,7 +766,7 @@ class Report(_message.Message):
         committed: _builtins.int = ...,
         suspended: _builtins.bool = ...,
         warm: _builtins.bool = ...,
-        room: _builtins.bool = ...,
+        headroom: _builtins.bool = ...,
         follows: _builtins.bool = ...,
         attended: _builtins.bool = ...,
         queries: _abc.Iterable[Global___QueryReport] | None = ...,
@@ -775,7 +775,7 @@ class Report(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attended", b"attended", "committed", b"committed", "durable", b"durable", "epoch", b"epoch", "follows", b"follows", "ingest", b"ingest", "journal_id", b"journal_id", "last", b"last", "queries", b"queries", "role", b"role", "room", b"room", "suspended", b"suspended", "to_restore", b"to_restore", "url", b"url", "warm", b"warm", "why", b"why"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attended", b"attended", "committed", b"committed", "durable", b"durable", "epoch", b"epoch", "follows", b"follows", "headroom", b"headroom", "ingest", b"ingest", "journal_id", b"journal_id", "last", b"last", "queries", b"queries", "reason", b"reason", "role", b"role", "suspended", b"suspended", "to_restore", b"to_restore", "url", b"url", "warm", b"warm"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

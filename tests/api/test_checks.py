@@ -10,7 +10,7 @@ import pytest
 from ha_engine.api.http import NodeView, application
 from ha_engine.auth import OPEN
 
-PASSIVE = {"role": "passive", "epoch": 3, "why": "in sync", "suspended": False, "queries": {}}
+PASSIVE = {"role": "passive", "epoch": 3, "reason": "in sync", "suspended": False, "queries": {}}
 
 
 async def asked(path: str, lag: int | None, **status: Any) -> httpx.Response:

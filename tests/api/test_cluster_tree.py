@@ -106,4 +106,4 @@ def test_of_two_that_call_themselves_active_the_higher_epoch_is(world: World) ->
 
 
 def test_a_refused_node_that_is_no_peer_is_a_stranger(world: World) -> None:
-    assert cluster_of(world.core, "g", Links(None))["strangers"] == {"c": "nobody knows it"}
+    assert cluster_of(world.core, "g", Links(None))["unknown_peers"] == {"c": "nobody knows it"}

@@ -66,9 +66,11 @@ def test_pause_and_resume_say_what_the_state_is_now(said: Said, store: PostgresL
 
 def test_history_says_when_who_and_why(said: Said, store: PostgresLeaseStore) -> None:
     store.create(HELD)
-    store.compare_and_set(HELD, replace(HELD, holder=None), why="stopped [by hand]")
+    store.compare_and_set(HELD, replace(HELD, holder=None), reason="stopped [by hand]")
     released = replace(HELD, holder=None, version=2)
-    store.compare_and_set(released, replace(HELD, holder=Holder("node-b", "p"), epoch=2), why="up")
+    store.compare_and_set(
+        released, replace(HELD, holder=Holder("node-b", "p"), epoch=2), reason="up"
+    )
     store.note_outage(2, 1.234)
     lines = [line.split("│") for line in said("history").splitlines() if "│" in line]
     cells = [[cell.strip() for cell in line] for line in lines]
@@ -89,7 +91,7 @@ def test_history_says_when_who_and_why(said: Said, store: PostgresLeaseStore) ->
         "process": "p",
         "previous_node": None,
         "previous_process": None,
-        "why": "up",
+        "reason": "up",
         "outage_seconds": 1.234,
     }
     assert (older["node"], older["previous_node"]) == (None, "node-a")

@@ -43,9 +43,9 @@ async def test_history_answers_the_newest_changes(store: PostgresLeaseStore) -> 
     empty = await _asked(store, "GET", "/v1/history")
     assert empty.json() == {"group": "flights", "history": []}
     store.create(HELD)
-    store.compare_and_set(HELD, replace(HELD, epoch=2), why="again")
+    store.compare_and_set(HELD, replace(HELD, epoch=2), reason="again")
     both = (await _asked(store, "GET", "/v1/history")).json()["history"]
-    assert [(line["epoch"], line["node"], line["why"]) for line in both] == [
+    assert [(line["epoch"], line["node"], line["reason"]) for line in both] == [
         (2, "node-a", "again"),
         (1, "node-a", "first row of the group"),
     ]

@@ -19,7 +19,7 @@ class Ghost:
     """The member b with the journal j2, as far as the core of ``world`` can tell."""
 
     def __init__(self, world: World) -> None:
-        self.world, self.linked, self.room = world, False, True
+        self.world, self.linked, self.headroom = world, False, True
         self.warm, self.digest_of_snapshots = False, ""
         # Whether a snapshot takes as long as the test wants, and then what it says of it.
         self.takes_long, self._taken = False, list[say.SnapshotTaken]()
@@ -46,11 +46,11 @@ class Ghost:
         if not self.linked:
             return
         match action:
-            case do.Tell(_, say.Probe(epoch)):
-                self._say(say.Standing(epoch, MEMBER.journal_id, self._last(), 0, self._epochs()))
-            case do.Tell(_, say.Heartbeat(epoch)) | do.StreamRecords(_, epoch):
+            case do.Send(_, say.Probe(epoch)):
+                self._say(say.ProbeReply(epoch, MEMBER.journal_id, self._last(), 0, self._epochs()))
+            case do.Send(_, say.Heartbeat(epoch)) | do.StreamRecords(_, epoch):
                 self._ack(epoch)
-            case do.Tell(_, say.TakeSnapshot(epoch, cut)):
+            case do.Send(_, say.TakeSnapshot(epoch, cut)):
                 self._take(epoch, cut)
             case do.AppendRecords(records):
                 self._ack(records[-1].position.epoch)
@@ -60,7 +60,7 @@ class Ghost:
     def _ack(self, epoch: int) -> None:
         last = self._last().sequence
         batches = self._level() if self._batches is None else self._batches
-        self._say(say.Ack(epoch, MEMBER.journal_id, last, self.room, self.warm, batches))
+        self._say(say.Ack(epoch, MEMBER.journal_id, last, self.headroom, self.warm, batches))
 
     def _take(self, epoch: int, cut: Cut) -> None:
         """Its batches came to the same as the holder's, or to ``digest_of_snapshots``."""

@@ -278,12 +278,12 @@ MUTANTS = (
         "confirmed and self.held is not None and (self.possible == {self.member})",
         "confirmed and True",
     ),
-    Mutant("history", "follower", "Follower.silent_since", "self._heard[0] != epoch", ""),
+    Mutant("history", "follower", "Follower.silent_since", "self._last_message[0] != epoch", ""),
     Mutant(
         "history",
         "follower",
-        "Follower.hear",
-        "self.leader, self._heard = (peer, (message.epoch, now))",
+        "Follower.handle",
+        "self.leader, self._last_message = (peer, (message.epoch, now))",
         "self.leader, _ = (peer, 0)",
     ),
     # -- an operator forces a failover -------------------------------------------------------------
@@ -473,8 +473,8 @@ MUTANTS = (
         "bounds",
         "marks",
         "QueryMarks._outbox_full",
-        "self.kept.backlog if self.sinks else (0, 0)",
-        "self.kept.backlog",
+        "self.outbox.backlog if self.sinks else (0, 0)",
+        "self.outbox.backlog",
     ),
     # -- when to be woken --------------------------------------------------------------------------
     Mutant("wake", "core", "Core.wake_at", "moments.append(self.lease.wake_at)", "pass"),
@@ -489,7 +489,7 @@ MUTANTS = (
         "wake",
         "core",
         "Core.wake_at",
-        "moments.append(self.retention.wake_at(self._hold))",
+        "moments.append(self.retention.wake_at(self._retain_after))",
         "pass",
     ),
     Mutant(
@@ -537,7 +537,7 @@ MUTANTS = (
         "",
     ),
     # -- members -----------------------------------------------------------------------------------
-    Mutant("R30", "replication", "Replication._near", "peer.room", ""),
+    Mutant("R30", "replication", "Replication._near", "peer.headroom", ""),
     Mutant("R10", "query_control", "QueryControl.warm", "not self.digests.differing", ""),
     Mutant("I6", "digests", "Digests._note", "other.get(batch, digest) == digest", "True"),
     Mutant("R26", "digests", "Digests.history_was_given_up", "self._theirs.clear()", "pass"),
@@ -551,7 +551,11 @@ MUTANTS = (
         "self._start_at",
     ),
     Mutant(
-        "R20", "query_control", "QueryControl.hear", "self.process.adopt(event.incarnation)", "pass"
+        "R20",
+        "query_control",
+        "QueryControl.handle",
+        "self.process.adopt(event.incarnation)",
+        "pass",
     ),
     Mutant(
         "R22",

@@ -136,9 +136,9 @@ class Story:
             case ("is", "at", "batch", int(number)):
                 self.world.ghost.is_at("delays", number)
             case ("has", "no", "room"):
-                self.world.ghost.room = False
+                self.world.ghost.headroom = False
             case ("has", "room"):
-                self.world.ghost.room = True
+                self.world.ghost.headroom = True
             case ("falls", "silent"):
                 self.world.ghost.linked = False
             case ("is", "off"):
@@ -245,7 +245,7 @@ class Story:
         suspended = ", suspended" if core.suspended() else ""
         backlog = core.deployment.backlog_events()
         waits = f"; {backlog} events wait for a batch" if backlog else ""
-        self._say(f"{core.role.value}{suspended}: {core.why}{waits}")
+        self._say(f"{core.role.value}{suspended}: {core.reason}{waits}")
         for name, life in core.deployment.lives.items():
             marks, failure = core.deployment.marks[name], life.failure
             batch = f"batch {failure.number}, " if failure and failure.number else ""
@@ -301,9 +301,9 @@ def tell(action: do.Action) -> str:
             return f"makes the first row: {_row(row)}"
         case do.WriteLease(_, _, "renew"):
             return "renews the lease"
-        case do.WriteLease(_, wanted, why):
-            return f"writes the lease ({why}): {_row(wanted)}"
-        case do.KeepHighWater() | do.Tell() | do.StreamRecords() | do.FindRevisions():
+        case do.WriteLease(_, wanted, reason):
+            return f"writes the lease ({reason}): {_row(wanted)}"
+        case do.KeepHighWater() | do.Send() | do.StreamRecords() | do.FindRevisions():
             return ""
         case do.BindGroup(group_id):
             return f"binds the journal to {group_id}"
@@ -313,8 +313,8 @@ def tell(action: do.Action) -> str:
             )
         case do.Commit(sequence):
             return f"commits through {sequence}"
-        case do.ChangeRole(role, _, why):
-            return f"becomes {role.value.upper()}: {why}"
+        case do.ChangeRole(role, _, reason):
+            return f"becomes {role.value.upper()}: {reason}"
         case _:
             return _tell_effect(action)
 
@@ -333,9 +333,9 @@ def _tell_effect(action: do.Action) -> str:
             return "stops publishing"
         case do.StopStreams():
             return ""
-        case do.CutJournal(match, why, set_aside):
+        case do.CutJournal(match, reason, set_aside):
             aside = ", setting aside what it cuts" if set_aside else ""
-            return f"cuts its journal behind {match}{aside}: {why}"
+            return f"cuts its journal behind {match}{aside}: {reason}"
         case do.ReportDifference(query, number):
             return f"reports that batch {number} of {query} differs from the holder's"
         case do.AnswerMark(mark):

@@ -47,13 +47,13 @@ class LeaseTable:
     lines: list[HolderChange] = field(default_factory=list)
 
     def create(self, now: float, row: LeaseRow) -> LeaseRow | None:
-        why = "first row of the group" if row.epoch <= 1 else "the database had lost the row"
+        reason = "first row of the group" if row.epoch <= 1 else "the database had lost the row"
         if self.row is not None or row.identity not in (None, self.identity):
             return None
-        return self.put(now, row, why)
+        return self.put(now, row, reason)
 
     def compare_and_set(
-        self, now: float, expected: LeaseRow, wanted: LeaseRow, why: str | None = None
+        self, now: float, expected: LeaseRow, wanted: LeaseRow, reason: str | None = None
     ) -> LeaseRow | None:
         is_row, expects = self.row, expected
         same = is_row is not None and (is_row.holder, is_row.epoch, is_row.version) == (
@@ -64,15 +64,15 @@ class LeaseTable:
         if not same or wanted.identity not in (None, self.identity):
             return None
         _require_legal(expected, wanted)
-        return self.put(now, replace(wanted, version=expected.version + 1), why)
+        return self.put(now, replace(wanted, version=expected.version + 1), reason)
 
-    def put(self, now: float, row: LeaseRow, why: str | None = None) -> LeaseRow:
+    def put(self, now: float, row: LeaseRow, reason: str | None = None) -> LeaseRow:
         before, self.row, self.changed_at = self.row, row, now
         self.history.append(row)
         previous, epoch = (before.holder, before.epoch) if before else (None, row.epoch)
         if (row.holder, row.epoch) != (previous, epoch):
             at = datetime.fromtimestamp(now, UTC)
-            line = HolderChange(at, row.epoch, row.version, row.holder, previous, why)
+            line = HolderChange(at, row.epoch, row.version, row.holder, previous, reason)
             self.lines.append(line)
         return row
 
@@ -111,10 +111,10 @@ class TableStore:
             return table.create(self._clock(), row)
 
     def compare_and_set(
-        self, expected: LeaseRow, wanted: LeaseRow, *, why: str | None = None
+        self, expected: LeaseRow, wanted: LeaseRow, *, reason: str | None = None
     ) -> LeaseRow | None:
         with self._reached() as table:
-            return table.compare_and_set(self._clock(), expected, wanted, why)
+            return table.compare_and_set(self._clock(), expected, wanted, reason)
 
     def history(self, limit: int = 20) -> list[HolderChange]:
         with self._reached() as table:

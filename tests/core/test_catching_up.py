@@ -11,7 +11,7 @@ from ha_engine.core.marks import MarkLimits, QueryMarks
 from ha_engine.core.messages import Ack
 from ha_engine.core.pace import BATCHES_OF_REST, CATCH_UP_SECONDS, CATCH_UP_SECONDS_MAX
 from ha_engine.core.progress import STUCK_AFTER_SECONDS, PeerTiming
-from ha_engine.core.replication import HOLD_SECONDS, Replication
+from ha_engine.core.replication import RETAIN_SECONDS, Replication
 from ha_engine.types import ORIGIN, Events, Mark, Member, Position
 
 ME, OTHER = Member("a", "a-1"), Member("b", "b-1")
@@ -46,7 +46,7 @@ class Pair:
         self.sequence += 1
         self.marks.saw_mark(self.sequence, mark)
         self.marks.saw_admitted(mark.number, 1, 1)
-        self.marks.kept.trim(mark.number)
+        self.marks.outbox.trim(mark.number)
         self.at.append(self.now)
 
     def step_beside(self, seconds_a_batch: float, rows: int = 1) -> None:
@@ -190,11 +190,11 @@ def test_records_are_kept_for_who_gets_on_and_not_for_who_comes_back_no_further(
     for _ in range(20):
         peer.stands(now, "b-1", Position(1, 7))
         peer.begins(40)
-        now += HOLD_SECONDS / 10
-    assert replication.hold(now, (ME,)) == math.inf
+        now += RETAIN_SECONDS / 10
+    assert replication.retain_after(now, (ME,)) == math.inf
     peer.stands(now, "b-2", ORIGIN)
     peer.follows(now, "b-2")
     replication.acked(now, "b", Ack(1, "b-2", 50, True, False, ()))
-    assert replication.hold(now + HOLD_SECONDS - 1, (ME,)) == 50
-    replication.restart_timers(now + HOLD_SECONDS)
-    assert replication.hold(now + HOLD_SECONDS, (ME,)) == math.inf
+    assert replication.retain_after(now + RETAIN_SECONDS - 1, (ME,)) == 50
+    replication.restart_timers(now + RETAIN_SECONDS)
+    assert replication.retain_after(now + RETAIN_SECONDS, (ME,)) == math.inf

@@ -86,13 +86,19 @@ def test_who_lacks_nothing_since_a_record_begins_the_query_anew_knows_it_after_a
     take(other, [FIRST, Mark("q", 1, 1), WITHOUT, Events("s", 1, 0), anew(1, 4)])
     other.forget_through(5)
     one = deployment()
-    one.stand_on(base_of(other, Base(Position(1, 5))))
+    one.load_base(base_of(other, Base(Position(1, 5))))
     assert one.marks["q"].last == Mark("q", 1, 4)
 
 
 def test_a_skip_of_a_batch_that_the_new_state_has_behind_it_is_forgotten() -> None:
     """RULES.md#r12. Live and when the records are read again, trimmed or not."""
-    bodies = [FIRST, Mark("q", 1, 1), Mark("q", 2, 2), Skip("q", 2, "operator", "why"), anew(2, 2)]
+    bodies = [
+        FIRST,
+        Mark("q", 1, 1),
+        Mark("q", 2, 2),
+        Skip("q", 2, "operator", "reason"),
+        anew(2, 2),
+    ]
     one = deployment()
     take(one, bodies)
     assert one.skips.known == set()

@@ -18,7 +18,7 @@ def test_who_joins_hears_the_newest_digests_after_it_was_told_where_to_go_on() -
     told: list[say.Message] = []
 
     def listen(action: do.Action) -> None:
-        if isinstance(action, do.Tell):
+        if isinstance(action, do.Send):
             told.append(action.message)
 
     world.heard = listen

@@ -59,7 +59,7 @@ def test_what_one_holder_called_committed_is_not_committed_under_the_next() -> N
     assert core.journal.committed == 0
     hear(core, say.Committed(3, 1))
     assert core.journal.committed == 1
-    assert core.follower.told_committed == 200
+    assert core.follower.highest_announced == 200
 
 
 def test_a_snapshot_is_told_of_to_who_wished_for_it() -> None:
@@ -110,7 +110,7 @@ def test_what_a_late_follow_wants_given_up_is_not_when_records_go_on() -> None:
 
 def told(core: Core, event: on.Input) -> list[say.Word]:
     actions = core.step(core.now + 0.1, event)
-    return [action.message for action in actions if isinstance(action, do.Tell)]
+    return [action.message for action in actions if isinstance(action, do.Send)]
 
 
 def test_who_wished_for_a_snapshot_hears_that_spark_died_before_it_was_begun() -> None:
@@ -135,4 +135,4 @@ def test_spark_stays_away_from_what_no_snapshot_could_replace_yet() -> None:
         actions = core.step(core.now + 10.0, on.Tick())
         assert not [action for action in actions if isinstance(action, do.StartQueryProcess)]
         core.step(core.now, on.LeaseRead(row, None))
-        assert core.why == "no snapshot was restored: none is sound"
+        assert core.reason == "no snapshot was restored: none is sound"

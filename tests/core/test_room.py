@@ -17,12 +17,12 @@ def test_a_full_member_is_named_while_it_is_in_sync_and_full() -> None:
     world.ghost.link()
     world.wait(1)
     assert full(world) is None
-    world.ghost.room = False
+    world.ghost.headroom = False
     world.wait(10)
     assert world.table.row is not None
     assert [member.node for member in world.table.row.in_sync] == ["a", "b"]
     assert full(world) == "b"
-    world.ghost.room = True
+    world.ghost.headroom = True
     world.wait(1)
     assert full(world) is None
 
@@ -30,12 +30,12 @@ def test_a_full_member_is_named_while_it_is_in_sync_and_full() -> None:
 def test_a_full_node_that_is_not_in_sync_holds_nobody_back() -> None:
     world = World()
     world.start()
-    world.ghost.room = False
+    world.ghost.headroom = False
     world.ghost.link()
     world.wait(10)
     assert world.table.row is not None
     assert [member.node for member in world.table.row.in_sync] == ["a"]
     assert full(world) is None
-    world.ghost.room = True
+    world.ghost.headroom = True
     world.wait(2)
     assert [member.node for member in world.table.row.in_sync] == ["a", "b"]

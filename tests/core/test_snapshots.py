@@ -189,9 +189,9 @@ def test_a_revision_of_another_history_holds_nothing_and_frees_nothing(world: Wo
     other = type(stands)(stands.epoch + 7, stands.sequence)
     for strange in ((other, written), (stands, other)):
         world.feed(on.RevisionsKept((strange,)))
-        assert world.core.retention.kept == 0
+        assert world.core.retention.oldest_revision == 0
     world.feed(on.RevisionsKept(((other, written), (stands, written))))
-    assert world.core.retention.kept == stands.sequence
+    assert world.core.retention.oldest_revision == stands.sequence
 
 
 def with_a_warm_member(world: World) -> World:
@@ -360,7 +360,7 @@ def lose_the_row(world: World) -> None:
 BROKEN: tuple[tuple[Callable[[World], None], Mutant], ...] = (
     (
         test_one_is_given_up_when_the_holders_own_spark_dies_so,
-        Mutant("R28", "core", "Core._on_broke", "self.term.snapshots.broke(broke.why)", "pass"),
+        Mutant("R28", "core", "Core._on_broke", "self.term.snapshots.broke(broke.reason)", "pass"),
     ),
     (
         test_a_wish_is_not_waited_for_when_its_link_is_another_one,

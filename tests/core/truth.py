@@ -31,7 +31,7 @@ class Violation(AssertionError):
 
 
 def is_forced(request: object) -> bool:
-    return isinstance(request, do.WriteLease) and request.why.startswith("failover forced by ")
+    return isinstance(request, do.WriteLease) and request.reason.startswith("failover forced by ")
 
 
 def require(holds: bool, rule: str, said: str) -> None:
@@ -60,7 +60,7 @@ class Truth:
                 self._write(action)
             case do.CreateLease():
                 known = self.world.disk.records or self.world.read_max > (0, 0)
-                forced = action.why.startswith("failover forced by")
+                forced = action.reason.startswith("failover forced by")
                 first = not known or forced or self._puts_back(action.row)
                 require(first, "R6", "a node with a past made the group's first row")
             case do.AppendRecords(records):

@@ -122,7 +122,7 @@ class World(SparkWorld):
         self.core, self.alive = self.new_core(), True
         for query, marks in self.core.deployment.marks.items():
             kept = len(self.disk.outbox.get(query, {}))
-            require(marks.kept.backlog[0] == kept, "R19", f"{query} has {kept} in the outbox")
+            require(marks.outbox.backlog[0] == kept, "R19", f"{query} has {kept} in the outbox")
         if self.spark is not None:
             self.feed(on.QueryProcessAdopted(self.spark.incarnation))
         if ticks:
@@ -158,7 +158,7 @@ class World(SparkWorld):
         high_water = disk.high_water or engine.HighWater()
         every = self.snapshot_every
         core = engine.Core(identity, self.timing, high_water, deployment, self.peers, every)
-        core.stand_on(disk.base)
+        core.load_base(disk.base)
         for record in records:
             if record.position > disk.base.position:
                 core.restore(record)

@@ -55,7 +55,7 @@ def test_the_node_that_was_behind_begins_from_a_snapshot(
         passive.start()
         advice = "run 'ha-engine reinit' on this node"
         wait_until(
-            lambda: all(advice in why for why in reasons(passive)) and reasons(passive),
+            lambda: all(advice in reason for reason in reasons(passive)) and reasons(passive),
             within=SPARK_SECONDS,
             every=0.2,
         )

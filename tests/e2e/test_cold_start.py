@@ -61,10 +61,10 @@ def test_nothing_acked_is_lost(
             shutil.rmtree(nodes[lost].data_dir)
         _start(nodes, first, lost)
         wait_until(pair.is_protected, within=PATIENCE, every=0.1)
-        heir = pair.active()
-        assert heir is not None
-        assert lost is None or heir is not nodes[lost]
-        _send(heir, REQUESTS)
+        successor = pair.active()
+        assert successor is not None
+        assert lost is None or successor is not nodes[lost]
+        _send(successor, REQUESTS)
         assert same_journal(pair)
         for node in nodes.values():
             node.stop()
@@ -95,4 +95,4 @@ def _stands(node: NodeUnderTest, *, has_its_disk: bool) -> bool:
     if has_its_disk:
         return node.is_active()
     status = node.status()
-    return status is not None and "bring back the data directory that it lists" in status["why"]
+    return status is not None and "bring back the data directory that it lists" in status["reason"]

@@ -84,8 +84,10 @@ def test_who_lacks_acked_events_waits_for_an_operator_when_the_active_is_lost_to
     lost.active.kill_everything()
     lost.standby.promote()
     lost.left.start()
-    why = "the database lost writes"
-    wait_until(lambda: why in (lost.left.status() or {}).get("why", ""), within=PATIENCE, every=0.1)
+    reason = "the database lost writes"
+    wait_until(
+        lambda: reason in (lost.left.status() or {}).get("reason", ""), within=PATIENCE, every=0.1
+    )
     assert not lost.left.is_active()
     # The node that acked them is back. It does not take over by itself either: it cannot know
     # whether another epoch is lost too. The operator sees which of the two has more.
@@ -119,7 +121,7 @@ def test_an_operator_says_whose_history_goes_on_where_the_database_lost_the_row(
         for node in (active, other):
             node.start()
         wait_until(lambda: _may_not_be_forced(active), within=PATIENCE, every=0.5)
-        assert "it lost the row" in (active.status() or {})["why"]
+        assert "it lost the row" in (active.status() or {})["reason"]
         other.stop()
         assert "make sure it is off" in _force(active).err
         confirmed = _force(active, "--confirm-fenced", other.name)
@@ -128,7 +130,7 @@ def test_an_operator_says_whose_history_goes_on_where_the_database_lost_the_row(
         wait_until(pair.is_protected, within=PATIENCE, every=0.1)
         assert same_journal(pair)
         newest = active.http.get("/v1/history").json()["history"][0]
-        assert newest["why"].startswith("failover forced by")
+        assert newest["reason"].startswith("failover forced by")
 
 
 def _may_not_be_forced(node: NodeUnderTest) -> bool:

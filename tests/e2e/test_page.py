@@ -216,22 +216,22 @@ def test_a_passive_that_was_killed_is_shown_and_comes_back(
 def test_a_page_whose_node_dies_goes_on_with_the_peer_and_shows_the_failover(
     pair: Pair, active: NodeUnderTest, browser: Browser
 ) -> None:
-    heir = pair.other(active)
+    successor = pair.other(active)
     browser.open(f"{active.url}/")
     shows(browser, "Protected")
-    shows(browser, "passive", where=f"[data-node={heir.name}]")
-    wait_until(lambda: any(heir.url in url for url in browser.asked()), within=PATIENCE)
+    shows(browser, "passive", where=f"[data-node={successor.name}]")
+    wait_until(lambda: any(successor.url in url for url in browser.asked()), within=PATIENCE)
     active.kill_everything()
     try:
-        shows(browser, f"Failing over to {heir.name}", f"{active.name} held the lease")
-        shows(browser, "takes over", where=f"[data-node={heir.name}]")
-        shows(browser, f"The page goes on with {heir.name}", where="#notices")
-        shows(browser, "Not protected", f"{heir.name} goes on alone")
+        shows(browser, f"Failing over to {successor.name}", f"{active.name} held the lease")
+        shows(browser, "takes over", where=f"[data-node={successor.name}]")
+        shows(browser, f"The page goes on with {successor.name}", where="#notices")
+        shows(browser, "Not protected", f"{successor.name} goes on alone")
         shows(browser, "not renewed for a ttl", where="#history")
         assert browser.text("#actions") == ""
     finally:
         active.start()
-    shows(browser, "Protected", f"{heir.name} is active")
+    shows(browser, "Protected", f"{successor.name} is active")
     wait_until(lambda: browser.text("#notices") == "", within=PATIENCE, every=0.1)
 
 

@@ -107,7 +107,7 @@ def _tells(status: dict[str, dict[str, dict[str, str]]] | None, said: tuple[str,
     if status is None:
         return False
     reasons = [peer["refused"] for peer in status["peers"].values()]
-    reasons += [str(reason) for reason in status["strangers"].values()]
+    reasons += [str(reason) for reason in status["unknown_peers"].values()]
     return any(reason and all(part in reason for part in said) for reason in reasons)
 
 

@@ -81,7 +81,7 @@ def test_a_running_node_takes_what_it_can_of_a_changed_config(node: NodeUnderTes
 def test_tokens_change_without_a_restart(node: NodeUnderTest) -> None:
     def pause(token: str | None) -> int:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        return node.http.post("/v1/pause", json={"why": "a test"}, headers=headers).status_code
+        return node.http.post("/v1/pause", json={"reason": "a test"}, headers=headers).status_code
 
     def guarded() -> bool:
         described = node.http.get("/openapi.json").json()["paths"]["/v1/pause"]["post"]

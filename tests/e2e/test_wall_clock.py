@@ -45,20 +45,20 @@ def pair(node_database: str, tmp_path: Path) -> Iterator[Pair]:
 
 
 def test_a_clock_that_is_an_hour_off_changes_nothing(pair: Pair) -> None:
-    heirs: set[str] = set()
+    successors: set[str] = set()
     for number in range(2):
         active = pair.active()
         assert active is not None
-        heir = pair.other(active)
+        successor = pair.other(active)
         assert _send(active, number)
         active.kill_everything()
-        wait_until(heir.is_active, within=PATIENCE, every=0.05)
-        assert _send(heir, 10 + number)
-        heirs.add(heir.name)
+        wait_until(successor.is_active, within=PATIENCE, every=0.05)
+        assert _send(successor, 10 + number)
+        successors.add(successor.name)
         active.start()
         wait_until(pair.is_protected, within=PATIENCE, every=0.1)
-        assert pair.active() is heir
-    assert heirs == {"node-a", "node-b"}
+        assert pair.active() is successor
+    assert successors == {"node-a", "node-b"}
     assert same_journal(pair)
 
 

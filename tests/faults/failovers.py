@@ -166,7 +166,7 @@ def _one_fault(
     if fault in LEAVES_A_DEAD_NODE:
         active.code = later
         active.start()
-    heir = pair.wait_protected()
+    successor = pair.wait_protected()
     acks, moves, epoch = traffic.acks, _ledger_moves(url), before["epoch"]
     outcome = Outcome(
         fault,
@@ -177,7 +177,7 @@ def _one_fault(
         stall=longest_gap(acks, at),
         whole=time.time() - at,
     )
-    return outcome, heir
+    return outcome, successor
 
 
 def _wait_for_output(url: str, since: float) -> None:

@@ -220,7 +220,7 @@ def _look(node: NodeUnderTest, process: psutil.Process, report: Report, epoch: i
         report.wrong.append("the status page did not answer")
         return
     if (status["role"], status["epoch"], status["suspended"]) != ("active", epoch, False):
-        report.wrong.append(f"{status['role']} in epoch {status['epoch']}: {status['why']}")
+        report.wrong.append(f"{status['role']} in epoch {status['epoch']}: {status['reason']}")
     for query in status["queries"].values():
         report.batches_max = max(report.batches_max, query["outbox_batches"])
         report.bytes_max = max(report.bytes_max, query["outbox_bytes"])

@@ -56,7 +56,7 @@ def producers() -> pa.Table:
 
 
 OFFSETS = (("flights", "drop", '{"file":"a"}', 7, 1, 3), ("weather", "drop", "", 0, 2, 1))
-STANDING = base_file.Standing(BASE, producers(), OFFSETS)
+STANDING = base_file.JournalBase(BASE, producers(), OFFSETS)
 
 
 def test_it_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -65,8 +65,8 @@ def test_it_comes_back_as_it_was(tmp_path: Path) -> None:
     base_file.store(path, base_file.encode(STANDING))
     assert base_file.load(path) == STANDING
     empty = pa.table([[]] * len(PRODUCERS_SCHEMA), schema=PRODUCERS_SCHEMA)
-    base_file.store(path, base_file.encode(base_file.Standing(Base(), empty)))
-    assert base_file.load(path) == base_file.Standing(Base(), empty)
+    base_file.store(path, base_file.encode(base_file.JournalBase(Base(), empty)))
+    assert base_file.load(path) == base_file.JournalBase(Base(), empty)
     assert [one.name for one in tmp_path.iterdir()] == ["base.arrow"]
 
 
@@ -100,7 +100,7 @@ def test_a_file_of_another_version_is_refused(
 
 def test_a_file_of_an_engine_that_knew_no_offsets_has_none() -> None:
     """And what has none is written so that such an engine reads it."""
-    encoded = base_file.encode(base_file.Standing(BASE, producers()))
+    encoded = base_file.encode(base_file.JournalBase(BASE, producers()))
     with pa.ipc.open_file(pa.py_buffer(encoded[base_file.DIGEST_BYTES :])) as reader:
         table = reader.read_all()
     tree = json.loads(table.schema.metadata[b"ha_engine.base"])
@@ -112,14 +112,14 @@ def test_a_file_of_an_engine_that_knew_no_offsets_has_none() -> None:
         writer.write_table(old)
     content = sink.getvalue().to_pybytes()
     digest = hashlib.blake2b(content, digest_size=base_file.DIGEST_BYTES).digest()
-    assert base_file.decode(digest + content) == base_file.Standing(BASE, producers(), ())
+    assert base_file.decode(digest + content) == base_file.JournalBase(BASE, producers(), ())
 
 
 def test_offsets_follow_the_records_as_the_table_of_them_does() -> None:
     table, other = OffsetTable(), OffsetTable()
     pulled = (Pulled("drop", "one", 3, 1), Pulled("other", "x", 2))
     table.apply(Events("flights", 5, 0, (), pulled))
-    other.stand_on(table.to_rows())
+    other.load_base(table.to_rows())
     for one in (table, other):
         one.apply(Events("flights", 1, 0, (), (Pulled("drop", "two", 1),)))
         assert one.find("flights", "drop") == SourceOffset("two", 4, 1, 2)

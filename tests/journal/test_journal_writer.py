@@ -104,11 +104,11 @@ async def test_records_that_do_not_follow_are_refused_where_they_are_appended(
 async def test_room_is_told_once_enough_is_durable(journal: Journal) -> None:
     told = Told()
     writer = told.writer(journal)
-    await writer.room(0)
+    await writer.wait_for_space(0)
     writer.append([events(n, size=1000) for n in range(1, 4)])
-    await writer.room(writer.pending_bytes)
+    await writer.wait_for_space(writer.pending_bytes)
     assert told.durable == []
-    await writer.room(0)
+    await writer.wait_for_space(0)
     assert (told.durable, writer.pending_bytes) == ([3], 0)
     await writer.close()
 
@@ -123,7 +123,7 @@ async def test_who_waits_for_room_is_not_left_waiting_by_a_failure(journal: Jour
     failing = asyncio.ensure_future(writer.run_exclusive(fail))
     await asyncio.sleep(0)
     writer.append([events(1)])
-    await asyncio.wait_for(writer.room(0), 10)
+    await asyncio.wait_for(writer.wait_for_space(0), 10)
     assert [str(error) for error in told.failures] == ["the disk is gone"]
     with pytest.raises(DiskFailed):
         await failing

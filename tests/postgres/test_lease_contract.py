@@ -246,7 +246,7 @@ def test_a_falling_epoch_and_a_second_holder_of_one_epoch_are_refused(store: Sto
 def test_each_change_of_holder_or_epoch_is_a_line_and_nothing_else_is(store: Store) -> None:
     row = FIRST
     store.create(row)
-    for change, why in (
+    for change, reason in (
         ({"holder": BY_A, "epoch": 1}, "never held"),
         ({}, "renewal"),
         ({"in_sync": (A,)}, "b left"),
@@ -255,11 +255,12 @@ def test_each_change_of_holder_or_epoch_is_a_line_and_nothing_else_is(store: Sto
         ({"holder": BY_B, "epoch": 2, "in_sync": (B,), "successor": None}, "released to b"),
         ({"epoch": 3}, "the database had lost writes"),
     ):
-        written = store.compare_and_set(row, replace(row, **change), why=why)
+        written = store.compare_and_set(row, replace(row, **change), reason=reason)
         assert written is not None
         row = written
     lines = [
-        (line.epoch, line.version, line.holder, line.previous, line.why) for line in store.history()
+        (line.epoch, line.version, line.holder, line.previous, line.reason)
+        for line in store.history()
     ]
     assert lines == [
         (3, 8, BY_B, BY_B, "the database had lost writes"),
@@ -272,7 +273,7 @@ def test_each_change_of_holder_or_epoch_is_a_line_and_nothing_else_is(store: Sto
 def test_a_first_row_with_a_holder_is_the_first_line(store: Store) -> None:
     store.create(HELD)
     (line,) = store.history()
-    assert (line.holder, line.previous, line.why) == (BY_A, None, "first row of the group")
+    assert (line.holder, line.previous, line.reason) == (BY_A, None, "first row of the group")
 
 
 def test_the_history_answers_the_newest_lines_first(store: Store) -> None:

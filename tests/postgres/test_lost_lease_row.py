@@ -31,8 +31,8 @@ def test_a_deleted_row_is_created_again_with_its_group_one_epoch_higher(
     assert store.create(again) == again
     assert store.read() == again
     newest, first = store.history()
-    assert (newest.epoch, newest.why) == (2, "the database had lost the row")
-    assert (first.epoch, first.why) == (1, "first row of the group")
+    assert (newest.epoch, newest.reason) == (2, "the database had lost the row")
+    assert (first.epoch, first.reason) == (1, "first row of the group")
 
 
 def test_an_older_row_is_overwritten_with_a_higher_epoch_and_told_in_the_history(
@@ -41,9 +41,9 @@ def test_an_older_row_is_overwritten_with_a_higher_epoch_and_told_in_the_history
     older = store.create(HELD)
     assert older is not None
     wanted = replace(HELD, epoch=2, version=2)
-    assert store.compare_and_set(older, wanted, why="the database had lost writes") == wanted
-    assert store.compare_and_set(older, wanted, why="the database had lost writes") is None
+    assert store.compare_and_set(older, wanted, reason="the database had lost writes") == wanted
+    assert store.compare_and_set(older, wanted, reason="the database had lost writes") is None
     newest, _ = store.history()
     assert (newest.epoch, newest.holder, newest.previous) == (2, HOLDER, HOLDER)
-    assert newest.why == "the database had lost writes"
+    assert newest.reason == "the database had lost writes"
     store.close()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ha_engine.errors import OutboxDamaged
 from ha_engine.outbox import Outbox, Verdict
 from ha_engine.outbox.batch_file import digest_of_table, read_batch_file, write_batch_file
-from ha_engine.outbox.shelf import DIGESTS_KEPT
+from ha_engine.outbox.query_outbox import DIGESTS_KEPT
 
 QUERY = "delays"
 

@@ -275,9 +275,9 @@ def test_a_cut_off_write_of_what_is_put_aside_is_no_file(
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(SinkUnavailable, match="No space left"):
-        letters.kept.put_aside(batch_of(4, rows), "why", rows)
+        letters.kept.put_aside(batch_of(4, rows), "reason", rows)
     monkeypatch.undo()
-    letters.kept.put_aside(batch_of(4, rows), "why", rows)
+    letters.kept.put_aside(batch_of(4, rows), "reason", rows)
     assert len(letters.lines()) == 3
 
 

@@ -11,7 +11,7 @@ from ha_engine.errors import ApplicationError, NonDeterministicQuery
 from ha_engine.query.application import StreamApplication
 from ha_engine.query.check import check_application
 from ha_engine.query.determinism import reasons
-from ha_engine.query.lifeline import ProcessId
+from ha_engine.query.parent_watchdog import ProcessId
 from ha_engine.query.plan import PlannedQuery, plan_query
 from ha_engine.query.source_reader import SourceOptions
 from tests.query.local_node import LocalNode

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from ha_engine.query.lifeline import ORPHANED_EXIT_CODE, ProcessId
+from ha_engine.query.parent_watchdog import ORPHANED_EXIT_CODE, ProcessId
 
 
 @pytest.fixture

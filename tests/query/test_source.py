@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from ha_engine.errors import DiskFailed
 from ha_engine.query.application import StreamApplication, load_application
-from ha_engine.query.lifeline import ProcessId
+from ha_engine.query.parent_watchdog import ProcessId
 from ha_engine.query.runner import QueryRunner
 from ha_engine.query.source_reader import SMALL_BYTES, SMALL_ROWS, JournalReader, SourceOptions
 from tests.query.local_node import LocalNode, run_command

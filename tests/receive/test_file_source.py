@@ -19,7 +19,7 @@ from ha_engine.receive.pull import file as file_module
 from ha_engine.receive.pull.file import FileOptions, FileSource
 from ha_engine.receive.pull.lines import LINE_BYTES_MAX
 from ha_engine.receive.pull.listing import Listing
-from ha_engine.receive.pull.sift import sift
+from ha_engine.receive.pull.validate import validate
 from ha_engine.testing import SourceContract
 from ha_engine.testing.sink_contract import SCHEMA
 
@@ -95,9 +95,9 @@ class Reader:
     def rest(self) -> tuple[list[dict[str, Any]], list[DeadLetter]]:
         rows, letters = list[dict[str, Any]](), list[DeadLetter]()
         while (batch := self.read()) is not None:
-            sifted = sift(self.decoder, batch)
-            rows += sifted.events.to_pylist()
-            letters += [*batch.dead_letters, *sifted.dead_letters]
+            validated = validate(self.decoder, batch)
+            rows += validated.events.to_pylist()
+            letters += [*batch.dead_letters, *validated.dead_letters]
         return rows, letters
 
     def ids(self) -> list[int]:

@@ -229,7 +229,7 @@ async def test_closing_refuses_what_was_only_gathered(solo: Solo) -> None:
     with pytest.raises(NotActive):
         await request
     assert solo.stored() == []
-    assert solo.gate.room.taken == 0
+    assert solo.gate.budget.taken == 0
 
 
 async def test_a_record_whose_fate_is_unknown_is_not_acked_and_not_stored_twice(
@@ -244,7 +244,7 @@ async def test_a_record_whose_fate_is_unknown_is_not_acked_and_not_stored_twice(
     solo.log.release()
     assert (await solo.gate.submit("flights", batch(1), submission(0))).position.sequence == 1
     assert flights(solo) == [1]
-    assert solo.gate.room.taken == 0
+    assert solo.gate.budget.taken == 0
 
 
 async def test_a_journal_that_breaks_lets_nobody_wait_for_ever(
@@ -256,7 +256,7 @@ async def test_a_journal_that_breaks_lets_nobody_wait_for_ever(
     monkeypatch.setattr(solo.log, "offer", broken)
     with pytest.raises(OSError, match="no disk"):
         await solo.gate.submit("flights", batch(1))
-    assert solo.gate.room.taken == 0
+    assert solo.gate.budget.taken == 0
 
 
 async def test_bytes_that_wait_are_bounded(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ async def test_bytes_that_wait_are_bounded(tmp_path: Path) -> None:
     assert refusal.value.retry_after_seconds > 0
     solo.log.release()
     await asyncio.gather(*requests)
-    assert solo.gate.room.taken == 0
+    assert solo.gate.budget.taken == 0
     await solo.gate.submit("flights", batch(1))
     await solo.close()
 

@@ -261,14 +261,14 @@ async def test_a_body_of_unknown_length_is_413_while_it_streams(
     answer = await post(client, body())
     assert answer.status_code == 413
     assert "larger than 1048576 bytes" in answer.json()["error"]
-    assert solo.gate.room.taken == 0
+    assert solo.gate.budget.taken == 0
 
 
 async def test_a_gzip_bomb_is_413(solo: Solo, client: httpx.AsyncClient) -> None:
     bomb = gzip.compress(b" " * (100 << 20))
     answer = await post(client, bomb, {"Content-Encoding": "gzip"})
     assert answer.status_code == 413
-    assert solo.gate.room.taken == 0
+    assert solo.gate.budget.taken == 0
 
 
 ZIPPED = gzip.compress(EVENT, mtime=0)
@@ -295,7 +295,7 @@ async def test_a_body_that_trickles_is_408(solo: Solo, client: httpx.AsyncClient
     answer = await asyncio.wait_for(reader.read(), 10)
     assert answer.startswith(b"HTTP/1.1 408")
     assert b"did not arrive within 1 s" in answer
-    assert solo.gate.room.taken == 0
+    assert solo.gate.budget.taken == 0
     writer.close()
 
 
@@ -307,9 +307,9 @@ async def test_a_client_that_leaves_in_the_middle_is_forgotten(
         f"POST {EVENTS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
         "Content-Length: 1000\r\n\r\n{".encode()
     )
-    await async_wait_until(lambda: solo.gate.room.taken == 1)
+    await async_wait_until(lambda: solo.gate.budget.taken == 1)
     writer.close()
-    await async_wait_until(lambda: solo.gate.room.taken == 0, within=0.9)
+    await async_wait_until(lambda: solo.gate.budget.taken == 0, within=0.9)
 
 
 # -- not now ---------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ async def test_an_ack_comes_only_when_the_events_are_committed(serving: Serving)
     call = serving.stub.Publish()
     await call.write(good())
     await async_wait_until(lambda: serving.solo.stored())
-    assert serving.solo.gate.room.taken > 0
+    assert serving.solo.gate.budget.taken > 0
     serving.solo.log.release()
     assert (await call.read()).HasField("stored")
 
@@ -193,7 +193,7 @@ async def test_a_bad_request_is_refused_by_its_kind_and_ends_nothing(
     assert answers[11].HasField("stored")
     assert len(serving.solo.stored()) == 2
     assert sum(serving.rejected.values()) == 1
-    assert serving.solo.gate.room.taken == 0
+    assert serving.solo.gate.budget.taken == 0
 
 
 def same(refused: pb.EventsRefused, expected: pb.EventsRefused) -> bool:
@@ -290,7 +290,7 @@ async def test_a_producer_that_leaves_in_the_middle_is_forgotten(serving: Servin
     await async_wait_until(lambda: serving.solo.stored())
     call.cancel()
     serving.solo.log.release()
-    await async_wait_until(lambda: serving.solo.gate.room.taken == 0)
+    await async_wait_until(lambda: serving.solo.gate.budget.taken == 0)
     assert (await serving.publish(good()))[1].HasField("stored")
 
 

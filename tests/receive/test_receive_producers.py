@@ -98,7 +98,7 @@ def test_a_table_that_went_through_a_file_goes_on_as_if_it_had_not(
 ) -> None:
     """Evictions included: what was the oldest producer still is."""
     standing = ProducerTable(PRODUCERS, KEPT)
-    standing.stand_on(table_of(*records[:cut]).to_table())
+    standing.load_base(table_of(*records[:cut]).to_table())
     for number, record in enumerate(records[cut:], len(records[:cut]) + 1):
         standing.apply(Position(1, number), record)
     assert _answers(standing) == _answers(table_of(*records))

@@ -198,8 +198,8 @@ class Faults:
 
     def no_room(self) -> None:
         node = self._someone()
-        node.now_or_later(on.RoomChanged(False))
-        self._later(1, 8, lambda: node.now_or_later(on.RoomChanged(True)))
+        node.now_or_later(on.HeadroomChanged(False))
+        self._later(1, 8, lambda: node.now_or_later(on.HeadroomChanged(True)))
 
     def sink_away(self) -> None:
         sink = self.random.choice(["board", "archive"])

@@ -42,8 +42,8 @@ def _played(group: Group) -> Group:
     try:
         _play(group)
     except Exception as error:
-        why = f"seed {group.seed}: {type(error).__name__}: {error}"
-        raise Failed(f"{why}\n{told(group)}\n{why}") from error
+        reason = f"seed {group.seed}: {type(error).__name__}: {error}"
+        raise Failed(f"{reason}\n{told(group)}\n{reason}") from error
     return group
 
 
@@ -69,8 +69,8 @@ def heal(group: Group) -> None:
                 group.pulling.sending = False
         if _settled(group) is None:
             break
-    why = _settled(group)
-    require(why is None, "liveness", f"not healed: {why}")
+    reason = _settled(group)
+    require(reason is None, "liveness", f"not healed: {reason}")
     _require_equal(group)
     group.count("histories")
 
@@ -90,7 +90,7 @@ def _end_faults(group: Group) -> None:
     for node in group.nodes.values():
         node.fsync_max = 0.02
         node.resume(node.processes)
-        node.now_or_later(on.RoomChanged(True))
+        node.now_or_later(on.HeadroomChanged(True))
 
 
 def _act_as_operator(group: Group, seconds: float) -> None:

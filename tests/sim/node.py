@@ -206,7 +206,7 @@ class SimNode(World):
 
     def _perform(self, action: do.Action) -> None:
         match action:
-            case do.Tell(peer, message):
+            case do.Send(peer, message):
                 self.group.facts.told(self, message)
                 self.group.network.send(self, peer, message)
             case do.StreamRecords(peer, epoch, after):

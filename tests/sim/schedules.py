@@ -365,7 +365,7 @@ def a_holder_sleeps_while_another_keeps_other_revisions(stage: Stage) -> None:
 
     def may_trim() -> bool:
         a.feed(on.SnapshotAsked())
-        kept = a.core.retention.kept
+        kept = a.core.retention.oldest_revision
         return kept > a.core.journal.base.sequence
 
     stage.until(may_trim)

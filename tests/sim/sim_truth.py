@@ -49,11 +49,11 @@ class SimTruth(Truth):
         world, wanted = self.world, action.wanted
         if wanted.holder is None and wanted.successor is not None:
             require(not action.expected.paused, "R7", "released what nobody may acquire")
-            heir = world.group.nodes[wanted.successor].disk
-            equal = heir.records[: heir.durable] == world.disk.records
+            successor = world.group.nodes[wanted.successor].disk
+            equal = successor.records[: successor.durable] == world.disk.records
             # A disk that was lost in this moment is not listed, so nobody acquires with what it is;
             # and when somebody has acquired meanwhile, this write is denied.
-            listed = heir.journal_id in [member.journal_id for member in wanted.in_sync]
+            listed = successor.journal_id in [member.journal_id for member in wanted.in_sync]
             void = not listed or max(world.group.facts.acquired) > wanted.epoch
             require(equal or void, "R3", "released for a switchover with unequal journals")
 

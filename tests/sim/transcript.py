@@ -34,19 +34,19 @@ def _sentence(what: object) -> str:
             return f"the row is now {_row(what)}"
         case on.Tick():
             return ""
-        case on.PeerSaid(_, message) | do.Tell(_, message) if isinstance(message, ROUTINE):
+        case on.PeerSaid(_, message) | do.Send(_, message) if isinstance(message, ROUTINE):
             return ""
         case on.LeaseRead(row):
             return f"reads {_row(row) if row else 'no row'}"
         case on.LeaseWritten(row):
             return f"has written {_row(row)}"
-        case do.WriteLease(_, wanted, why):
-            return f"wants to write {_row(wanted)} ({why})"
+        case do.WriteLease(_, wanted, reason):
+            return f"wants to write {_row(wanted)} ({reason})"
         case do.AppendRecords(records):
             return "appends " + ", ".join(_record(record) for record in records)
         case on.PeerSaid(peer, message):
             return f"hears from {peer}: {_message(message)}"
-        case do.Tell(peer, message):
+        case do.Send(peer, message):
             return f"tells {peer}: {_message(message)}"
         case say.Records():
             return f"streams {_message(what)}"
@@ -72,6 +72,6 @@ def _message(message: say.Message) -> str:
     if isinstance(message, say.Records):
         ends = f"{message.records[0].position}..{message.records[-1].position}"
         return f"Records {ends} after {message.previous}, committed {message.committed}"
-    if isinstance(message, say.Standing):
-        return f"Standing(epoch {message.epoch}, {message.journal_id}, last {message.last})"
+    if isinstance(message, say.ProbeReply):
+        return f"ProbeReply(epoch {message.epoch}, {message.journal_id}, last {message.last})"
     return str(message)

@@ -26,7 +26,7 @@ from ha_engine.snapshot.base_builder import BaseBuilder
 from ha_engine.snapshot.capture import Capture
 from ha_engine.snapshot.manifest import CapturedQuery
 from ha_engine.snapshot.restore import Places, Restoring
-from ha_engine.snapshot.service import Archive, Facts
+from ha_engine.snapshot.service import Facts, SnapshotService
 from ha_engine.types import (
     Application,
     Body,
@@ -80,7 +80,7 @@ class Node:
     home: Path
     journal: Journal
     outbox: Outbox
-    archive: Archive
+    archive: SnapshotService
     store: SnapshotStore
     refuses: list[str]
 
@@ -163,7 +163,7 @@ def node_at(home: Path, engine: Engine, *, empty: bool = False, application: str
     )
     capture = Capture(home / "checkpoints", home, outbox)
     writer = JournalWriter(journal, lambda sequence: None, lambda error: None)
-    archive = Archive(store, capture, folding, writer, ME, facts, restoring, keep=2)
+    archive = SnapshotService(store, capture, folding, writer, ME, facts, restoring, keep=2)
     return Node(home, journal, outbox, archive, store, refuses)
 
 

@@ -351,7 +351,7 @@ async def test_a_state_that_goes_on_under_changed_code_is_not_brought_where_it_i
 
 
 @pytest.mark.parametrize(
-    ("stamp", "history", "admitted", "why"),
+    ("stamp", "history", "admitted", "reason"),
     [
         ("j:7", HISTORY, 5, "no state of query delays as the journal knows it"),
         ("j:2", HISTORY, 2, "behind batch 3, and this node's outbox ends at 2"),
@@ -361,11 +361,11 @@ async def test_a_state_that_goes_on_under_changed_code_is_not_brought_where_it_i
     ids=["another lineage", "ahead of the outbox", "not in the journal yet", "trimmed there"],
 )
 async def test_a_state_that_does_not_fit_the_journal_is_not_brought(
-    engine: Engine, tmp_path: Path, stamp: str, history: History, admitted: int, why: str
+    engine: Engine, tmp_path: Path, stamp: str, history: History, admitted: int, reason: str
 ) -> None:
     node = node_at(tmp_path / "a", engine)
     await taken(node, 3)
-    with pytest.raises(SnapshotDamaged, match=why):
+    with pytest.raises(SnapshotDamaged, match=reason):
         await node.archive.bring_state(run_of(stamp), history, admitted)
     assert (node.places.checkpoints / QUERY / "commits" / str(BATCHES - 1)).exists()
 

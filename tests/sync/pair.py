@@ -54,7 +54,7 @@ class SyncNode:
         self.acking = True
         self.leader: str | None = None
         self.epoch = EPOCH
-        self.why = "a test"
+        self.reason = "a test"
         self.appended = self.journal.last
         self.received = self.asked = 0
         # Cleared: this node's disk has no room, and nothing is read from the link.
@@ -81,7 +81,7 @@ class SyncNode:
         last = self.appended.sequence
         return Report(
             role="passive",
-            why=self.why,
+            reason=self.reason,
             epoch=EPOCH,
             url=f"http://{self.node}:8080",
             journal_id=self.journal.journal_id,
@@ -90,7 +90,7 @@ class SyncNode:
             committed=self.committed(),
             suspended=False,
             warm=True,
-            room=True,
+            headroom=True,
             follows=True,
             attended=True,
         )
@@ -107,9 +107,9 @@ class SyncNode:
                 self.received += len(records)
                 self.append(records)
 
-    async def room(self) -> None:
+    async def wait_for_space(self) -> None:
         await self.gate.wait()
-        await self.writer.room(ROOM_BYTES)
+        await self.writer.wait_for_space(ROOM_BYTES)
 
     def fail(self, error: BaseException) -> None:
         self.failures.append(error)
@@ -124,14 +124,14 @@ class SyncNode:
 
     def ack(self, durable: int) -> None:
         if self.leader is not None:
-            self.tell(self.leader, Ack(self.epoch, self.journal.journal_id, durable, True, False))
+            self.send(self.leader, Ack(self.epoch, self.journal.journal_id, durable, True, False))
 
     def say(self, **others: object) -> None:
         """Change what this node's Hello says."""
         self.said = replace(self.said, **others)  # type: ignore[arg-type]
 
-    def tell(self, peer: str, message: Message) -> None:
-        self.sync.tell(peer, message)
+    def send(self, peer: str, message: Message) -> None:
+        self.sync.send(peer, message)
 
     def stream(self, peer: str, after: Position = ORIGIN, epoch: int = EPOCH) -> None:
         self.sync.stream(peer, epoch, after)

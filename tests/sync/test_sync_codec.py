@@ -18,13 +18,13 @@ from ha_engine.core.messages import (
     Heartbeat,
     Message,
     Probe,
+    ProbeReply,
     Promise,
     Records,
     Released,
     SnapshotFailed,
     SnapshotLacking,
     SnapshotTaken,
-    Standing,
     TakeSnapshot,
 )
 from ha_engine.journal.record import _REST, _START, MAGIC, encode
@@ -93,7 +93,7 @@ def record_messages(draw: st.DrawFn) -> Records:
 
 messages = st.one_of(
     st.builds(Probe, numbers),
-    st.builds(Standing, numbers, texts, places, numbers, st.lists(places).map(tuple)),
+    st.builds(ProbeReply, numbers, texts, places, numbers, st.lists(places).map(tuple)),
     st.builds(
         Follow,
         numbers,

@@ -52,9 +52,9 @@ class Served:
         self.heard: list[pb.SyncFrame] = []
         self.gate = asyncio.Event()
         self.gate.set()
-        self.over = asyncio.create_task(self.link.run(self.heard.append, self.room))
+        self.over = asyncio.create_task(self.link.run(self.heard.append, self.wait_for_space))
 
-    async def room(self) -> None:
+    async def wait_for_space(self) -> None:
         await self.gate.wait()
 
 
@@ -76,11 +76,11 @@ def records(size: int = 100) -> pb.SyncFrame:
 
 async def test_what_is_told_goes_before_what_is_offered(served: Served) -> None:
     link, wire = served.link, served.wire
-    link.tell(probe(1))
+    link.send(probe(1))
     await async_wait_until(lambda: wire.sent)
     offered = asyncio.create_task(link.offer(records()))
     await asyncio.sleep(0)
-    link.tell(probe(2))
+    link.send(probe(2))
     wire.passing.set()
     await offered
     assert wire.sent == [probe(1), probe(2), records()]
@@ -89,13 +89,13 @@ async def test_what_is_told_goes_before_what_is_offered(served: Served) -> None:
 
 async def test_an_offer_that_is_withdrawn_is_not_written(served: Served) -> None:
     link, wire = served.link, served.wire
-    link.tell(probe(1))
+    link.send(probe(1))
     await async_wait_until(lambda: wire.sent)
     offered = asyncio.create_task(link.offer(records()))
     await asyncio.sleep(0)
     offered.cancel()
     link.withdraw()
-    link.tell(probe(2))
+    link.send(probe(2))
     wire.passing.set()
     await async_wait_until(lambda: served.traffic.messages_sent == 2)
     assert wire.sent == [probe(1), probe(2)]
@@ -109,7 +109,7 @@ async def test_an_offer_that_is_being_written_goes_out_whole(served: Served) -> 
     link.withdraw()
     wire.passing.set()
     await async_wait_until(lambda: served.traffic.messages_sent == 1)
-    link.tell(probe(1))
+    link.send(probe(1))
     await async_wait_until(lambda: wire.sent == [records(), probe(1)])
 
 
@@ -136,7 +136,7 @@ async def test_nothing_is_read_behind_records_while_there_is_no_room(served: Ser
 async def test_a_peer_that_takes_nothing_is_given_up(served: Served) -> None:
     told = 0
     while not served.over.done() and told < 2 * TOLD_BYTES_MAX // 100_000:
-        served.link.tell(records(100_000))
+        served.link.send(records(100_000))
         told += 1
         await asyncio.sleep(0)
     assert await served.over == "it does not read what it is told"
@@ -158,9 +158,9 @@ async def test_an_error_of_the_node_itself_is_no_fault_of_the_link() -> None:
     def broken(frame: pb.SyncFrame) -> None:
         raise ZeroDivisionError
 
-    async def room() -> None: ...
+    async def wait_for_space() -> None: ...
 
-    over = asyncio.create_task(link.run(broken, room))
+    over = asyncio.create_task(link.run(broken, wait_for_space))
     await asyncio.sleep(0)
     wire.coming.set_result(probe(1))
     with pytest.raises(ZeroDivisionError):
@@ -173,12 +173,12 @@ async def test_a_stream_that_is_stopped_leaves_nothing_on_the_link(
     link, wire = served.link, served.wire
     journal = Journal.open(tmp_path, group="test")
     journal.append(some_records(10))
-    link.tell(probe(1))
+    link.send(probe(1))
     await async_wait_until(lambda: wire.sent)
     stream = RecordStream(link, 1, ORIGIN, Tail(journal), journal, lambda: 0, 1 << 20)
     await async_wait_until(lambda: stream.in_flight)
     stream.stop()
-    link.tell(probe(2))
+    link.send(probe(2))
     wire.passing.set()
     await async_wait_until(lambda: served.traffic.messages_sent == 2)
     assert wire.sent == [probe(1), probe(2)]

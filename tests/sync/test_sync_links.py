@@ -17,8 +17,8 @@ Pair = tuple[SyncNode, SyncNode]
 async def test_two_nodes_find_each_other_and_hear_each_other_in_order(pair: Pair) -> None:
     a, b = pair
     for number in range(500):
-        a.tell("node-b", Heartbeat(1, number))
-        b.tell("node-a", Probe(number))
+        a.send("node-b", Heartbeat(1, number))
+        b.send("node-a", Probe(number))
     await async_wait_until(lambda: len(a.heard()) == 500 == len(b.heard()))
     assert b.heard() == [Heartbeat(1, number) for number in range(500)]
     assert a.heard() == [Probe(number) for number in range(500)]
@@ -28,7 +28,7 @@ async def test_two_nodes_find_each_other_and_hear_each_other_in_order(pair: Pair
 
 async def test_a_group_of_one_opens_nothing(make: Make) -> None:
     alone = await make("node-a", plain({}))
-    alone.tell("node-b", Probe(1))
+    alone.send("node-b", Probe(1))
     alone.stream("node-b")
     assert alone.sync.port == 0
     assert alone.sync.refusals() == {}
@@ -52,7 +52,7 @@ async def test_three_nodes_are_all_linked(make: Make) -> None:
             traffic.connected for node in (a, b, c) for traffic in node.sync.traffic().values()
         )
     )
-    a.tell("node-c", Probe(7))
+    a.send("node-c", Probe(7))
     await async_wait_until(lambda: c.heard() == [Probe(7)])
     assert b.heard() == []
 
@@ -69,7 +69,7 @@ async def test_a_cut_link_is_told_once_on_both_sides_and_dialled_again(
         assert isinstance(lost, on.PeerLost)
         assert lost.peer == peer
         assert lost.reason
-    a.tell("node-b", Probe(3))
+    a.send("node-b", Probe(3))
     await async_wait_until(lambda: b.heard() == [Probe(3)])
 
 
@@ -116,7 +116,7 @@ async def test_a_new_process_takes_the_place_of_the_one_before(
     await a.sync.stop()
     await async_wait_until(lambda: second.connected("node-b") and b.connected("node-a"))
     heard = len(b.heard())
-    second.tell("node-b", Probe(9))
+    second.send("node-b", Probe(9))
     await async_wait_until(lambda: Probe(9) in b.heard()[heard:])
 
 
@@ -126,12 +126,12 @@ async def test_a_message_of_a_replaced_link_is_not_delivered(
     """The first link is silent, its message on the way; then a second link opens."""
     a, b = pair
     proxy.stop()
-    a.tell("node-b", Probe(666))
+    a.send("node-b", Probe(666))
     await async_wait_until(lambda: a.sync.traffic()["node-b"].messages_sent == 1)
     second = await make("node-a", plain({"node-b": b.sync.port}), "second", process="another")
     await async_wait_until(lambda: len(b.links()) == 3)
     proxy.go_on()
-    second.tell("node-b", Probe(1))
+    second.send("node-b", Probe(1))
     await async_wait_until(lambda: Probe(1) in b.heard())
     assert Probe(666) not in b.heard()
 

@@ -22,8 +22,8 @@ async def test_each_side_knows_the_others_report_and_hears_a_newer_one(
     a, b = pair
     await async_wait_until(lambda: "node-b" in a.sync.reports() and "node-a" in b.sync.reports())
     assert a.sync.reports()["node-b"][1] == b.report()
-    b.why = "something new"
-    await async_wait_until(lambda: a.sync.reports()["node-b"][1].why == "something new")
+    b.reason = "something new"
+    await async_wait_until(lambda: a.sync.reports()["node-b"][1].reason == "something new")
     age, _ = a.sync.reports()["node-b"]
     assert 0 <= age < 5
     assert a.heard() == []
@@ -40,10 +40,10 @@ async def test_a_report_goes_with_its_link(pair: tuple[SyncNode, SyncNode], prox
 async def test_a_report_comes_as_it_was_sent_and_long_reasons_are_cut(
     pair: tuple[SyncNode, SyncNode],
 ) -> None:
-    report = replace(pair[0].report(), queries=(QUERY,), room=False, suspended=True)
+    report = replace(pair[0].report(), queries=(QUERY,), headroom=False, suspended=True)
     assert from_frame(to_frame(report).report) == report
-    long = replace(report, why="x" * (TEXT_MAX + 1))
-    assert from_frame(to_frame(long).report).why == "x" * TEXT_MAX
+    long = replace(report, reason="x" * (TEXT_MAX + 1))
+    assert from_frame(to_frame(long).report).reason == "x" * TEXT_MAX
 
 
 async def test_a_report_that_is_longer_than_any_is_malformed(

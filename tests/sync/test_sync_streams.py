@@ -52,7 +52,7 @@ async def test_what_is_in_the_files_comes_first_then_each_record_as_it_is_append
 ) -> None:
     a, b = pair
     a.append(some_records(200, size=2_000))
-    await a.writer.room(0)
+    await a.writer.wait_for_space(0)
     a.append([events(201)])  # nothing before it is in memory any more
     a.stream("node-b")
     await equal(a, b)
@@ -108,7 +108,7 @@ async def test_records_that_are_not_durable_yet_are_sent(pair: Pair) -> None:
 async def test_a_backlog_is_gathered_into_large_messages(pair: Pair) -> None:
     a, b = pair
     a.append(some_records(2_000, size=4_000))
-    await a.writer.room(0)
+    await a.writer.wait_for_space(0)
     a.append([mark(2_001)])
     a.stream("node-b")
     await equal(a, b)
@@ -139,7 +139,7 @@ async def test_what_is_told_before_a_stream_is_asked_for_arrives_before_it(pair:
     a, b = pair
     a.append(some_records(100, size=10_000))
     follow = Follow(1, "j", ORIGIN, ORIGIN)
-    a.tell("node-b", follow)
+    a.send("node-b", follow)
     a.stream("node-b")
     await equal(a, b)
     assert b.heard()[0] == follow
@@ -151,7 +151,7 @@ async def test_what_is_told_during_a_backlog_goes_before_the_records_that_wait(p
     a.append([large(sequence, 1) for sequence in range(1, 31)])
     a.stream("node-b")
     await async_wait_until(lambda: b.received >= 1)
-    a.tell("node-b", Follow(1, "now", ORIGIN, ORIGIN))
+    a.send("node-b", Follow(1, "now", ORIGIN, ORIGIN))
     b.gate.set()
     await equal(a, b)
     place = b.heard().index(Follow(1, "now", ORIGIN, ORIGIN))
@@ -180,9 +180,9 @@ async def test_no_more_is_in_flight_than_the_bound_while_the_peer_acks_nothing(m
     a.stream("node-b")
     a.append([events(sequence, size=60_000) for sequence in range(1, 101)])
     await async_wait_until(lambda: b.received >= 16)  # four messages of four records
-    b.tell("node-a", Ack(EPOCH + 1, "j", 16, True, False))  # is of another epoch
+    b.send("node-a", Ack(EPOCH + 1, "j", 16, True, False))  # is of another epoch
     await async_wait_until(lambda: a.heard())
-    await a.writer.room(0)
+    await a.writer.wait_for_space(0)
     assert b.received == 16
     assert a.sync.in_flight()["node-b"] <= MIB
     b.acking = True
@@ -202,7 +202,7 @@ async def test_what_comes_while_the_peer_has_something_to_confirm_shares_a_messa
     await async_wait_until(lambda: b.received == 1)
     for sequence in range(2, 11):
         a.append([events(sequence)])
-        await a.writer.room(0)  # long enough for a message of its own
+        await a.writer.wait_for_space(0)  # long enough for a message of its own
     b.ack(1)
     await async_wait_until(lambda: b.received == 10)
     assert [len(one.records) for one in batches(b)] == [1, 9]
@@ -235,7 +235,7 @@ async def test_a_follower_whose_disk_is_behind_is_not_read_from(pair: Pair) -> N
     await async_wait_until(lambda: b.received == 1)
     a.append([large(sequence, 1) for sequence in range(2, 30)])
     await async_wait_until(lambda: a.sync.in_flight()["node-b"] > MIB)
-    await a.writer.room(0)
+    await a.writer.wait_for_space(0)
     assert b.received == 1
     b.gate.set()
     await equal(a, b)
@@ -280,7 +280,7 @@ async def test_stopped_streams_send_nothing_more(pair: Pair) -> None:
     await async_wait_until(lambda: b.received == 1)
     a.sync.stop_streams()
     a.append([events(2)])
-    a.tell("node-b", Follow(1, "end", ORIGIN, ORIGIN))
+    a.send("node-b", Follow(1, "end", ORIGIN, ORIGIN))
     await async_wait_until(lambda: b.heard()[-1] == Follow(1, "end", ORIGIN, ORIGIN))
     assert b.received == 1
     assert a.sync.in_flight() == {}
@@ -291,7 +291,7 @@ async def test_a_stream_from_before_the_trimmed_records_loses_the_peer_with_the_
 ) -> None:
     a, b = pair
     a.append(some_records(60, size=100_000))
-    await a.writer.room(0)
+    await a.writer.wait_for_space(0)
     await a.writer.run_exclusive(lambda: a.journal.trim_before(40))
     a.append([events(61)])
     a.stream("node-b")
@@ -379,9 +379,9 @@ async def test_an_old_record_that_is_damaged_ends_the_link_and_not_the_node(pair
     """Nobody needs it here any more, and a snapshot may be past it for who does."""
     a, _ = pair
     a.append(some_records(200, size=2_000))
-    await a.writer.room(0)
+    await a.writer.wait_for_space(0)
     a.append([events(201)])  # nothing before it is in memory any more
-    await a.writer.room(0)
+    await a.writer.wait_for_space(0)
     [extent] = a.journal.locate(100, 100)
     flip(Path(extent.path), extent.offset + extent.length // 2)
     links = a.sync.traffic()["node-b"].links

@@ -123,7 +123,7 @@ async def test_new_certificates_are_taken_without_a_restart(
     await async_wait_until(lambda: a.sync.refusals())
     put(authority.files("node-b"))
     await async_wait_until(lambda: a.connected("node-b"))
-    a.tell("node-b", Probe(1))
+    a.send("node-b", Probe(1))
 
 
 async def test_a_missing_file_is_told_at_start(make: Make, authority: Authority) -> None:

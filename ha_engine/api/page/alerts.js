@@ -25,7 +25,7 @@ export function alertsOf(group) {
     ...group.members.flatMap((member) => [...ofMember(member, group), ...ofItsQueries(member)]),
     ...ofSinks(status),
     ...ofSnapshots(status.snapshot),
-    ...ofStrangers(group.strangers),
+    ...ofStrangers(group.unknown_peers),
     ...ofTheLastChange(group),
   ];
   return together(alerts).sort((a, b) => ORDER.indexOf(a.level) - ORDER.indexOf(b.level));
@@ -115,17 +115,17 @@ function* ofSnapshots({age_seconds: age, why_not: why}) {
   }
 }
 
-function* ofStrangers(strangers) {
-  for (const [name, why] of Object.entries(strangers)) yield warn(`${name} is refused`, why);
+function* ofStrangers(unknown_peers) {
+  for (const [name, why] of Object.entries(unknown_peers)) yield warn(`${name} is refused`, why);
 }
 
 function* ofTheLastChange({history, dark}) {
   const changes = history?.changes ?? [];
   const last = changes.findIndex(({node}) => node);
-  const {node, at, previous_node: previous, why} = changes[last] ?? {};
+  const {node, at, previous_node: previous, reason: why} = changes[last] ?? {};
   const isFirst = !changes.slice(last + 1).some((change) => change.node);
   if (dark || isFirst || Date.now() - new Date(at) > LATELY_MS) return;
   // Whoever released the lease says why; whoever took it up only that it was released.
-  const reason = (previous ? why : changes[last + 1].why) ?? 'no reason was recorded';
+  const reason = (previous ? why : changes[last + 1].reason) ?? 'no reason was recorded';
   yield info(`${node} is the active since ${moment(at)}`, sentence(reason), 'HaEngineFailedOver');
 }

@@ -37,7 +37,7 @@ export function groupOf(nodes, now) {
     active: acting.sort((a, b) => epochOf(b) - epochOf(a))[0] ?? null,
     lease: teller.cluster.lease,
     isProtected: teller.cluster.protected,
-    strangers: teller.cluster.strangers,
+    unknown_peers: teller.cluster.unknown_peers,
     history: teller.history,
   };
 }
@@ -70,7 +70,7 @@ function memberOf(name, told, nodes, now, lit) {
     trouble: told.refused ?? told.unreachable ?? heard?.trouble ?? null,
     answers,
     role: answers ? said.role : null,
-    why: answers ? said.why : null,
+    reason: answers ? said.reason : null,
     suspended: answers && said.suspended,
     inSync: answers ? (told.in_sync ?? status.in_sync) : null,
     warm: answers ? said.warm : null,

@@ -34,7 +34,7 @@ function dark(group) {
 function led(group) {
   const {active} = group;
   if (active.role === 'promoting')
-    return ['busy', `${active.name} is taking over`, `${active.why}.`];
+    return ['busy', `${active.name} is taking over`, `${active.reason}.`];
   if (active.suspended) return suspended(active);
   const heir = active.status?.handover_to;
   if (heir)

@@ -255,5 +255,5 @@ def _changed(file: BinaryIO, reached: Reached, size: int) -> SourceRefused:
 
 
 def _too_late(name: str, reached: Reached) -> DeadLetter:
-    why = f"the file came when {reached.file} was read already; give it a name behind that"
-    return DeadLetter(name, why)
+    reason = f"the file came when {reached.file} was read already; give it a name behind that"
+    return DeadLetter(name, reason)

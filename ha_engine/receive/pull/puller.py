@@ -29,8 +29,8 @@ from ha_engine.plugins import DeadLetter, SourceBatch, SourcePlugin
 from ha_engine.receive.intake import DecodedRequest, Intake
 from ha_engine.receive.offsets import Pull, SourceOffset
 from ha_engine.receive.pull.calls import LATE_SECONDS, Calls
+from ha_engine.receive.pull.coerce import coerced
 from ha_engine.receive.pull.dead_letters import SourceDeadLetters
-from ha_engine.receive.pull.fit import fitting
 
 log = structlog.get_logger(__name__)
 
@@ -187,7 +187,7 @@ class Puller:
         plugin, most = self._plugin, self._rows_max
         assert plugin is not None
         return await self._calls.call(
-            "read", lambda: fitting(plugin.read(most, READ_SECONDS), most)
+            "read", lambda: coerced(plugin.read(most, READ_SECONDS), most)
         )
 
     async def _room(self) -> None:
@@ -211,15 +211,15 @@ class Puller:
 
     async def _store(self, batch: SourceBatch) -> None:
         """Store the dead letters first, so that every row before the offset is stored somewhere."""
-        sifted = await self._calls.call(
-            "what it read", lambda: self._intake.sift(self.stream, batch)
+        validated = await self._calls.call(
+            "what it read", lambda: self._intake.validate(self.stream, batch)
         )
-        letters = [*batch.dead_letters, *sifted.dead_letters]
+        letters = [*batch.dead_letters, *validated.dead_letters]
         if letters:
             await self._put_aside(self._known.batches + 1, letters)
         pull = Pull(self.source, self._after, batch.offset, len(letters))
         try:
-            await self._submit(DecodedRequest(self.stream, sifted.events, None, pull))
+            await self._submit(DecodedRequest(self.stream, validated.events, None, pull))
             self._after = batch.offset
         except PayloadTooLarge as error:
             await self._store_less(batch, error)
@@ -241,10 +241,10 @@ class Puller:
     async def _put_aside(self, number: int, letters: list[DeadLetter]) -> None:
         await asyncio.to_thread(self._dead_letters.put_aside, number, letters)
 
-    async def _submit(self, parcel: DecodedRequest) -> None:
+    async def _submit(self, request: DecodedRequest) -> None:
         while True:
             try:
-                await self._intake.store(parcel)
+                await self._intake.store(request)
                 return
             except Backpressure as full:
                 await self._pause(full)

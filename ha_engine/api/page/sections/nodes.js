@@ -38,7 +38,7 @@ function roleOf(member, isHeir) {
 }
 
 function whyOf(member, group) {
-  if (member.answers) return member.why;
+  if (member.answers) return member.reason;
   const was =
     member.last &&
     `It was ${member.last.role} when it last answered, ${seconds(member.silentSeconds)} ago.`;

@@ -46,7 +46,7 @@ export function history({history: seen}) {
           h(
             'tr',
             {},
-            ['when', 'active', 'outage', 'epoch', 'why'].map((name) =>
+            ['when', 'active', 'outage', 'epoch', 'reason'].map((name) =>
               h('th', {scope: 'col', class: name}, name),
             ),
           ),
@@ -57,7 +57,7 @@ export function history({history: seen}) {
   ];
 }
 
-function line({at, node, epoch, why, outage_seconds: outage}) {
+function line({at, node, epoch, reason, outage_seconds: outage}) {
   return h(
     'tr',
     {},
@@ -65,6 +65,6 @@ function line({at, node, epoch, why, outage_seconds: outage}) {
     h('th', {scope: 'row'}, node ?? 'nobody'),
     h('td', {class: 'outage'}, outage == null ? NONE : seconds(outage)),
     h('td', {class: 'epoch'}, count(epoch)),
-    h('td', {class: 'why'}, why ?? NONE),
+    h('td', {class: 'why'}, reason ?? NONE),
   );
 }

@@ -102,7 +102,7 @@ def _create_history(schema: str) -> None:
         sa.Column("holder_process", sa.Text),
         sa.Column("previous_node", sa.Text),
         sa.Column("previous_process", sa.Text),
-        sa.Column("why", sa.Text),
+        sa.Column("reason", sa.Text),
         sa.Column("outage_seconds", sa.Double),
         schema=schema,
     )

@@ -20,21 +20,21 @@ Parse = Callable[[int, int], pa.RecordBatch]
 """Parses the rows from the first number to before the second. Raises InvalidEvents."""
 
 
-class Sifted(NamedTuple):
+class Validated(NamedTuple):
     """The rows that are events, and the others as dead letters; each in order."""
 
     events: pa.RecordBatch
     dead_letters: tuple[DeadLetter, ...]
 
 
-def sift(decoder: Decoder, batch: SourceBatch) -> Sifted:
-    """Sift one batch. Raises InvalidEvents when a record batch has no columns of the stream."""
+def validate(decoder: Decoder, batch: SourceBatch) -> Validated:
+    """Validate one batch. Raises InvalidEvents when a record batch has no columns of the stream."""
     if isinstance(batch.rows, pa.RecordBatch):
-        return _sift_arrow(decoder, batch.rows, batch)
-    return _sift_lines(decoder, batch.rows, batch)
+        return _validate_arrow(decoder, batch.rows, batch)
+    return _validate_lines(decoder, batch.rows, batch)
 
 
-def _sift_lines(decoder: Decoder, rows: Sequence[bytes], batch: SourceBatch) -> Sifted:
+def _validate_lines(decoder: Decoder, rows: Sequence[bytes], batch: SourceBatch) -> Validated:
     lines, numbers, refused = list[bytes](), list[int](), dict[int, str]()
     for number, row in enumerate(rows):
         line = row.strip(_BLANK)
@@ -53,10 +53,10 @@ def _sift_lines(decoder: Decoder, rows: Sequence[bytes], batch: SourceBatch) -> 
         DeadLetter(str(batch.place(number)), refused[number], rows[number])
         for number in sorted(refused)
     ]
-    return Sifted(_joined(parts, decoder.schema), tuple(letters))
+    return Validated(_joined(parts, decoder.schema), tuple(letters))
 
 
-def _sift_arrow(decoder: Decoder, rows: pa.RecordBatch, batch: SourceBatch) -> Sifted:
+def _validate_arrow(decoder: Decoder, rows: pa.RecordBatch, batch: SourceBatch) -> Validated:
     def parse(low: int, high: int) -> pa.RecordBatch:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, rows.schema) as writer:
@@ -70,7 +70,7 @@ def _sift_arrow(decoder: Decoder, rows: pa.RecordBatch, batch: SourceBatch) -> S
         )
         for number, reason in sorted(bad.items())
     ]
-    return Sifted(_joined(parts, decoder.schema), tuple(letters))
+    return Validated(_joined(parts, decoder.schema), tuple(letters))
 
 
 def _parted(count: int, parse: Parse) -> tuple[list[pa.RecordBatch], dict[int, str]]:

@@ -31,7 +31,7 @@ class OutboxBatch:
     bytes: int
 
 
-class Shelf:
+class QueryOutbox:
     """The batches of one query. Invariant: ``batches`` are exactly the numbers from ``floor`` + 1
     to ``last`` (RULES.md#r19)."""
 
@@ -46,19 +46,19 @@ class Shelf:
         self.bytes = 0
 
     @classmethod
-    def open(cls, place: Path, living: str | None) -> Shelf:
+    def open(cls, place: Path, living: str | None) -> QueryOutbox:
         """Read a directory; pending files stay only if incarnation ``living`` wrote them."""
-        shelf = cls(place)
+        query_outbox = cls(place)
         with _disk(place):
-            shelf._sweep(living)
+            query_outbox._sweep(living)
             for number, path in _numbered(place, _BATCH):
-                shelf._put(number, OutboxBatch(path, _rows(path), path.stat().st_size))
-            shelf.digests = dict(_whole_digests(place))
-            shelf.left = max((number for number, _ in _numbered(place, _LEFT)), default=0)
-        shelf.last = max(shelf.last, shelf.left)
-        shelf.floor = min(shelf.batches, default=shelf.left + 1) - 1
-        shelf.require_no_gap()
-        return shelf
+                query_outbox._put(number, OutboxBatch(path, _rows(path), path.stat().st_size))
+            query_outbox.digests = dict(_whole_digests(place))
+            query_outbox.left = max((number for number, _ in _numbered(place, _LEFT)), default=0)
+        query_outbox.last = max(query_outbox.last, query_outbox.left)
+        query_outbox.floor = min(query_outbox.batches, default=query_outbox.left + 1) - 1
+        query_outbox.require_no_gap()
+        return query_outbox
 
     def require_no_gap(self) -> None:
         """Raise OutboxDamaged unless the invariant holds."""

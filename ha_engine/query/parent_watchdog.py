@@ -80,7 +80,7 @@ def end_with_parent(*others: ProcessId, end: Callable[[], None] | None = None) -
             ends.poll()
         (end or _exit_now)()
 
-    thread = threading.Thread(target=watch, name="lifeline", daemon=True)
+    thread = threading.Thread(target=watch, name="parent watchdog", daemon=True)
     thread.start()
     return thread
 

@@ -8,7 +8,7 @@ RETRY_AFTER_SECONDS = 0.2
 """Short, because the bytes of this stage wait for one fsync and one round trip, not for a query."""
 
 
-class Room:
+class ByteBudget:
     """A budget of ``size`` bytes, ``taken`` of them in use. For one event loop; it never waits."""
 
     def __init__(self, size: int) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from ha_engine.plugins import OFFSET_BYTES_MAX, DeadLetter, SourceBatch
 
 
-def fitting(read: Any, rows_max: int) -> SourceBatch | None:
+def coerced(read: Any, rows_max: int) -> SourceBatch | None:
     """Copy ``read`` into values of the declared types. Raises TypeError, ValueError, and any other
     error of the plug-in's objects."""
     if read is None:

@@ -309,9 +309,6 @@ class Core:
             assert self.term is not None
             self.role_machine.do_all(self.term.released())
             return
-        if self.lease.mine and not self.stopping:
-            # A renewal took effect, so a release that was sent before it is void (RULES.md#r3).
-            self.lease_client.releasing = False
         # RULES.md#r15: a renewal that was in flight when this epoch ended does not resume it.
         new = self.lease.mine and not self.lease.regressed and row.epoch > self.epoch
         if not new or self.stopping or self.follower.cutting:

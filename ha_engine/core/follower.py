@@ -52,7 +52,7 @@ class Follower:
         self._not_restored: str | None = None
         # The highest sequence that this holder called committed (RULES.md#r12), and the highest
         # that any holder did.
-        self._committed = self.highest_announced = 0
+        self._announced = self.highest_announced = 0
 
     def end(self) -> None:
         self.epoch, self.leader, self.giving_up = 0, None, False
@@ -120,7 +120,7 @@ class Follower:
             # RULES.md#i8: our journal is a prefix of this holder's from now on, and of no other's.
             # Start from our own commit position. What an earlier holder called committed, an
             # operator may have given up since (RULES.md#r26).
-            self.epoch, self._committed = message.epoch, self._journal.committed
+            self.epoch, self._announced = message.epoch, self._journal.committed
             self._query_control.forget_wish()
             if self._lease.row is not None:
                 yield from self._lease_client.bind(self._lease.row.group_id)
@@ -241,12 +241,11 @@ class Follower:
         """Take over the holder's commit position, as far as our own journal is durable
         (RULES.md#r12)."""
         if self.epoch:
-            heard = min(self._committed, self._journal.durable)
-            self._journal.committed = max(self._journal.committed, heard)
+            self._journal.commit(min(self._announced, self._journal.durable))
 
     def _note_committed(self, epoch: int, committed: int) -> None:
         if epoch == self.epoch:
-            self._committed = max(self._committed, committed)
+            self._announced = max(self._announced, committed)
             self.highest_announced = max(self.highest_announced, committed)
 
     def _ack(self, peer: str) -> do.Action:

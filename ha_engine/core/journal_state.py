@@ -82,11 +82,18 @@ class JournalState:
     def forced_behind(self, match: Position) -> bool:
         return any(match < start for start in self._forced)
 
+    def next_position(self, epoch: int) -> Position:
+        """The position of the next record that ``append`` writes under ``epoch``."""
+        return Position(epoch, self.last.sequence + 1)
+
     def append(self, epoch: int, body: Body, payload: bytes = b"") -> do.Action:
-        position = Position(epoch, self.last.sequence + 1)
-        record = Record(position, self.committed, body, payload)
+        record = Record(self.next_position(epoch), self.committed, body, payload)
         self.take(record)
         return do.AppendRecords((record,))
+
+    def commit(self, sequence: int) -> None:
+        """Note that the records up to ``sequence`` are committed; ``committed`` never falls."""
+        self.committed = max(self.committed, sequence)
 
     def written(self, sequence: int) -> bool:
         """Note that records up to ``sequence`` are durable; True if that is more than before."""

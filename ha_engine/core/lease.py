@@ -26,42 +26,76 @@ class LeaseTiming:
 
 
 class Lease:
-    """This node's knowledge of the lease row. All times are on its own clock."""
+    """This node's knowledge of the lease row. All times are on its own clock.
+
+    The methods that change each field; tests/core/test_lease.py keeps the table true:
+
+    ==================  ============================================
+    row                 saw, wrote
+    held                saw, wrote
+    identity            saw, wrote
+    still_since         saw, wrote
+    high_water          sent, saw, wrote, denied, heard_of, forces
+    ended               end
+    read_once           saw, denied, unknown
+    read_at             saw
+    sent_at             sent, saw, wrote, denied, unknown
+    next_at             sent, saw, again_at_once
+    safe_until          wrote
+    failing             saw, wrote, denied, unknown
+    _write_failed       wrote, denied, unknown
+    _in_flight          sent, saw, wrote, denied, unknown
+    _unresolved         saw, wrote, unknown
+    _tried_before       sent
+    _promised_until     promise
+    _promised_epoch     promise
+    ==================  ============================================
+    """
 
     def __init__(
         self, me: Holder, member: Member, timing: LeaseTiming, high_water: HighWater
     ) -> None:
-        self.me, self.member, self.timing, self.high_water = me, member, timing, high_water
+        self.me, self.member, self.timing = me, member, timing
+        # -- the row
+        # As last read or written; None: the group has none, or this node has not read yet.
         self.row: LeaseRow | None = None
         # RULES.md#r5, RULES.md#r6: the newest row that this node has seen, if it names this process
         # as the holder.
         self.held: LeaseRow | None = None
+        # The database that answered last.
+        self.identity: DatabaseIdentity | None = None
+        # RULES.md#r4: since when this process has seen the row unchanged.
+        self.still_since = math.inf
+        # The highest epoch and version that this node knows; the disk keeps them.
+        self.high_water = high_water
         # RULES.md#r15: the last epoch of this process that is over. A row that lost writes may
         # still name it.
         self.ended = 0
-        self.identity: DatabaseIdentity | None = None
+        # -- requests and authority
+        # Whether the row is the answer to the last request, and when the last read was sent.
         self.read_once, self.read_at = False, -math.inf
         # RULES.md#i2, RULES.md#r4: this node's clock before it sent the request, never after the
-        # reply.
+        # reply. None: no request is in flight.
         self.sent_at: float | None = None
+        # When the next request is due.
+        self.next_at = -math.inf
+        # RULES.md#i2: until when the last confirmed write lets this holder act.
+        self.safe_until = -math.inf
+        # The last call had no answer, or the holder's last write had none: it needs promises
+        # (RULES.md#i12).
+        self.failing = self._write_failed = False
         # RULES.md#r1: the row that the write in flight would leave, and those of writes with an
         # unknown outcome.
         self._in_flight: LeaseRow | None = None
         self._unresolved: tuple[LeaseRow, ...] = ()
+        # RULES.md#r16: the high water's ``tried`` before the request in flight.
         self._tried_before = high_water.tried
-        # A cache of ``possible``, since every step asks for it: its inputs and its result.
-        self._known: tuple[LeaseRow | None, ...] = ()
-        self._possible: frozenset[Member] = frozenset()
-        # The last call had no answer, or the holder's last write had none: it needs promises
-        # (RULES.md#i12).
-        self.failing = self._write_failed = False
-        self.next_at = -math.inf
-        self.safe_until = -math.inf
-        # RULES.md#r4: since when this process has seen the row unchanged.
-        self.still_since = math.inf
         # RULES.md#r16: until when this node has promised not to acquire, except on a release of
         # that epoch.
         self._promised_until, self._promised_epoch = -math.inf, 0
+        # A cache of ``possible``, since every step asks for it: its inputs and its result.
+        self._known: tuple[LeaseRow | None, ...] = ()
+        self._possible: frozenset[Member] = frozenset()
 
     # -- requests ----------------------------------------------------------------------------------
 
@@ -151,6 +185,10 @@ class Lease:
         (RULES.md#r14)."""
         if epoch > self.high_water.epoch:
             self.high_water = replace(self.high_water, epoch=epoch, version=0)
+
+    def end(self, epoch: int) -> None:
+        """Note that this process will not act under ``epoch`` any more (RULES.md#r15)."""
+        self.ended = epoch
 
     def forces(self, epoch: int) -> None:
         self.high_water = replace(self.high_water, forced=epoch)

@@ -38,8 +38,17 @@ class LeaseClient:
     ) -> None:
         self.lease, self.group_id = lease, group_id
         self._new_group_id, self._advertise = new_group_id, advertise
-        # RULES.md#i2: from the moment it sends a release, this node does not count as the holder.
-        self.releasing = False
+        # The epoch that the newest release would end; None after a write that keeps the lease.
+        self._release_of: int | None = None
+
+    @property
+    def releasing(self) -> bool:
+        """Whether this node may have released its epoch.
+
+        From the moment it sends the release, it does not count as the holder (RULES.md#i2). A write
+        that takes effect later and keeps the lease makes the release void (RULES.md#r3).
+        """
+        return self._release_of is not None and self._release_of > self.lease.ended
 
     def bind(self, group_id: str) -> Iterator[do.Action]:
         """Bind a new journal to the group of the first holder that it matches (RULES.md#r6)."""
@@ -70,6 +79,8 @@ class LeaseClient:
                 return Heard.READ
             case on.LeaseWritten(row, identity) if row.identity in (None, identity):
                 self.lease.wrote(now, row, identity)
+                if self.lease.mine:
+                    self._release_of = None
                 return Heard.WRITTEN
             case on.LeaseWritten() | on.DatabaseUnreachable():
                 # RULES.md#r5: the database failed over around this write and may have lost it.
@@ -81,7 +92,7 @@ class LeaseClient:
 
     def release(self, now: float, successor: str | None, reason: str) -> do.Action:
         assert self.lease.row is not None
-        self.releasing = True
+        self._release_of = self.lease.row.epoch
         return self._write(now, self.lease.row, self.lease.released(successor), reason)
 
     def force(self, now: float, by: str) -> tuple[do.Action, int]:

@@ -102,7 +102,7 @@ class RoleMachine:
 
         That record commits the whole journal before anything else (RULES.md#r3).
         """
-        self.epoch, self.lease_client.releasing = epoch, False
+        self.epoch = epoch
         self.follower.end()
         if forced:
             self.query_control.digests.history_was_given_up()
@@ -141,8 +141,8 @@ class RoleMachine:
     def become_demoting(self, reason: str) -> None:
         self._become(Role.DEMOTING, reason)
         self._close(reason)
-        self.term, self.lease_client.releasing = None, False
-        self.lease.ended = self.epoch
+        self.term = None
+        self.lease.end(self.epoch)
         self.do(do.StopStreams())
         self._become(Role.JOINING, reason)
 

@@ -188,7 +188,7 @@ class Term:
         signed = not self.active and limit >= self._first
         may_ack = self.active and now < self.authority_ends()
         if limit > journal.committed and (signed or may_ack) and not self._lease_client.releasing:
-            journal.committed = limit
+            journal.commit(limit)
             yield do.Commit(limit)
             yield from self.replication.tell_all(say.Committed(self.epoch, limit))
 

@@ -133,7 +133,8 @@ class Driver:
         """Hand validated events to the core; return their position. Raises NotActive."""
         if not self.core.receiving or self.ended.done():
             raise NotActive(self.core.reason)
-        position = Position(self.core.epoch, self.core.journal.last.sequence + 1)
+        assert not self._stepping, "the core takes the events before this returns"
+        position = self.core.journal.next_position(self.core.epoch)
         self.handle(on.EventsOffered(events, payload))
         return position
 

@@ -385,11 +385,11 @@ MUTANTS = (
         "I3",
         "term",
         "Term.commit",
-        "journal.committed = limit",
-        "journal.committed = journal.last.sequence",
+        "journal.commit(limit)",
+        "journal.commit(journal.last.sequence)",
     ),
     Mutant("I3", "core", "Core._dispatch", "event.sequence", "event.sequence + 1"),
-    Mutant("R12", "journal_state", "JournalState.append", "1", "2"),
+    Mutant("R12", "journal_state", "JournalState.next_position", "1", "2"),
     # -- a lost row, suspension --------------------------------------------------------------------
     Mutant("R5", "lease", "Lease.may_rewrite", "alone or now < authority_ends", "True"),
     Mutant(

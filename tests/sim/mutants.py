@@ -87,8 +87,8 @@ HUNTED = (
         "R12",
         "follower",
         "Follower.commit",
-        "min(self._committed, self._journal.durable)",
-        "self._committed",
+        "min(self._announced, self._journal.durable)",
+        "self._announced",
     ),
     _hunted(
         1,

@@ -26,8 +26,9 @@ from ha_engine.system.process_group import die_with_parent
 
 with gc_paused():
     from ha_engine.config import Config
-    from ha_engine.node.startup import check_place, checked_config, supervisor_settings
+    from ha_engine.node.startup import check_place, read_files, supervisor_settings
     from ha_engine.node.supervisor_link import NoSupervisor, SupervisorLink
+    from ha_engine.query.application import StreamApplication
 
 
 def main() -> int:
@@ -39,13 +40,13 @@ def main() -> int:
     supervisor = NoSupervisor() if link is None else SupervisorLink(socket.socket(fileno=link))
     with ExitStack() as leaving:
         try:
-            config = checked_config(arguments.config)
+            config, application = read_files(arguments.config)
             earlier = check_place(config)
             supervisor.send("settings", supervisor_settings(config))
             config = _with_database(config, supervisor, leaving)
         except Exception as error:
             return _complain(error, arguments.debug)
-        return _serve(config, supervisor, arguments, earlier)
+        return _serve(config, application, supervisor, arguments, earlier)
 
 
 def _with_database(
@@ -90,6 +91,7 @@ def _complain(error: Exception, debug: bool) -> int:
 
 def _serve(
     config: Config,
+    application: StreamApplication,
     supervisor: NoSupervisor | SupervisorLink,
     arguments: argparse.Namespace,
     earlier: str | None,
@@ -102,7 +104,7 @@ def _serve(
 
     try:
         supervisor.await_living()
-        uvloop.run(_main(config, supervisor, arguments, earlier))
+        uvloop.run(_main(config, application, supervisor, arguments, earlier))
     except EngineError as error:
         structlog.get_logger(__name__).error("the node process ends", reason=str(error))
         return error.exit_code
@@ -111,6 +113,7 @@ def _serve(
 
 async def _main(
     config: Config,
+    application: StreamApplication,
     supervisor: NoSupervisor | SupervisorLink,
     arguments: argparse.Namespace,
     earlier: str | None,
@@ -120,7 +123,8 @@ async def _main(
     from ha_engine.system.systemd import ServiceManager
 
     read = partial(load_config, arguments.config, os.environ)
-    node = Node(config, read, arguments.process, supervisor, ServiceManager(os.environ))
+    service = ServiceManager(os.environ)
+    node = Node(config, application, read, arguments.process, supervisor, service)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, node.reload)
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -48,7 +48,7 @@ from ha_engine.node.storage import NodeStorage, give_up, restore
 from ha_engine.node.supervisor_link import NoSupervisor, SupervisorLink
 from ha_engine.outbox import Outbox
 from ha_engine.publish import Publisher, Sink
-from ha_engine.query.application import load_application
+from ha_engine.query.application import StreamApplication
 from ha_engine.query.service import LocalService, serve
 from ha_engine.receive.backlog import Disk
 from ha_engine.receive.ingest import IngestServer
@@ -76,6 +76,7 @@ class Node:
     def __init__(
         self,
         config: Config,
+        application: StreamApplication,
         read_config: Callable[[], Config],
         process_id: str,
         supervisor: SupervisorLink | NoSupervisor,
@@ -83,7 +84,7 @@ class Node:
     ) -> None:
         self.config, self.service, self.started_at = config, service, time.monotonic()
         self.supervisor, living = supervisor, supervisor.living
-        self.application = load_application(config.application)
+        self.application = application
         self.data = DataDirectory(config.node.data_dir, process_id)
         self.journal, self.outbox = self._open(living)
         self.core = core_of(

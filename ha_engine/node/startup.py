@@ -16,7 +16,7 @@ from ha_engine.config import Config
 from ha_engine.config.load import load_config
 from ha_engine.journal.opening import read_identity
 from ha_engine.node.listening import listen
-from ha_engine.query.application import load_application
+from ha_engine.query.application import StreamApplication, load_application
 from ha_engine.query.session import check_java
 from ha_engine.system.file_lock import earlier_process
 from ha_engine.system.runtime_dir import make_runtime_dir
@@ -24,15 +24,14 @@ from ha_engine.system.runtime_dir import make_runtime_dir
 EMBEDDED = "embedded"
 
 
-def checked_config(path: Path | None) -> Config:
-    """Load the config and check Java and the application.
+def read_files(path: Path | None) -> tuple[Config, StreamApplication]:
+    """Load the config and the application, and check Java.
 
     Raises JavaMissing, ConfigError, ApplicationError, AddressInUse or ForeignJournal.
     """
     check_java()
     config = load_config(path, os.environ)
-    load_application(config.application)
-    return config
+    return config, load_application(config.application)
 
 
 def check_place(config: Config) -> str | None:

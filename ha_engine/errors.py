@@ -132,10 +132,6 @@ class DatabaseNotReady(EngineError):
     exit_code = 2
 
 
-class LeaseHeld(EngineError):
-    """Another node holds the lease, so the request is not possible here."""
-
-
 class GroupUnknown(EngineError):
     """The database has no lease row of this group: no node of it ever became active there."""
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, IntEnum
 
-MICROS = 1_000_000
-
 
 class Role(Enum):
     """The role of a node in its group. Legal transitions are data in core/role.py."""

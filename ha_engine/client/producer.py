@@ -25,7 +25,7 @@ from ha_engine.client.async_producer import (
     AsyncProducer,
     lines_of,
 )
-from ha_engine.client.payload import Payload, of_lines
+from ha_engine.client.payload import Payload
 from ha_engine.client.transport import RemoteColumn
 
 __all__ = ["IN_FLIGHT_MAX", "Ack", "Producer"]
@@ -95,10 +95,6 @@ class Producer:
         """See AsyncProducer. This thread encodes rows as JSON while others are in flight."""
         for lines in lines_of(rows, self._core.batch_rows):
             self._run(self._core.gather(stream, lines))
-
-    def send_lines(self, stream: str, lines: Sequence[bytes]) -> None:
-        """Send rows that are NDJSON already as one request, after all gathered rows."""
-        self.send_payload(stream, of_lines(lines))
 
     def send_batch(self, stream: str, batch: pa.RecordBatch) -> None:
         """See AsyncProducer."""

@@ -133,13 +133,9 @@ class Node:
         config, data = self.config, self.data
         if finish(places_of(config)):
             log.info("a snapshot has taken the place of journal, outbox and checkpoints")
-        size, limits = config.journal.segment_size, config.outbox
-        return Journal.open(data.journal, group=config.group, segment_size=size), Outbox.open(
-            data.outbox,
-            max_batches=limits.max_batches,
-            max_bytes=limits.max_bytes,
-            living=living,
-        )
+        size = config.journal.segment_size
+        journal = Journal.open(data.journal, group=config.group, segment_size=size)
+        return journal, Outbox.open(data.outbox, living=living)
 
     def _sync_owner(self, process_id: str) -> SyncOwner:
         hello = hello_of(self.config, self.application, self.journal, process_id)

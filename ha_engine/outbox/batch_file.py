@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,11 +58,6 @@ def read_batch_file(path: Path) -> pa.Table:
             f"{path} cannot be read ({error}); "
             "stop the node and restore it from its peer or a snapshot"
         ) from error
-
-
-def iter_batch_file(path: Path) -> Iterator[pa.RecordBatch]:
-    """The same rows in record batches, for a sink that takes them piece by piece."""
-    yield from read_batch_file(path).to_batches()
 
 
 def digest_of_file(path: Path) -> str:

@@ -44,20 +44,18 @@ class _Attempt:
 class Outbox:
     """All queries' batches below one directory; safe to call from several threads."""
 
-    def __init__(self, directory: Path, max_batches: int, max_bytes: int) -> None:
-        self._directory, self._max_batches, self._max_bytes = directory, max_batches, max_bytes
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
         self._by_query: dict[str, QueryOutbox] = {}
         self._lock = threading.Lock()
 
     @classmethod
-    def open(
-        cls, directory: Path, *, max_batches: int, max_bytes: int, living: str | None = None
-    ) -> Outbox:
+    def open(cls, directory: Path, *, living: str | None = None) -> Outbox:
         """Read what is admitted and remove what is not, except files of incarnation ``living``.
 
-        The limits are for each query. Raises OutboxDamaged and DiskFailed.
+        Raises OutboxDamaged and DiskFailed.
         """
-        outbox = cls(directory.resolve(), max_batches, max_bytes)
+        outbox = cls(directory.resolve())
         outbox._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for place in sorted(outbox._directory.iterdir()):
             if place.is_dir():
@@ -126,11 +124,6 @@ class Outbox:
         """The number of kept batches, and their bytes."""
         query_outbox = self._of_query(query)
         return len(query_outbox.batches), query_outbox.bytes
-
-    def is_full(self, query: str) -> bool:
-        """Whether a limit is reached: no further batch of the query should be planned."""
-        batches, size = self.backlog(query)
-        return batches >= self._max_batches or size >= self._max_bytes
 
     # -- the node trims ------------------------------------------------------------------------
 

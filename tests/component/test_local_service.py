@@ -96,7 +96,7 @@ def sinks() -> dict[str, dict[str, Any]]:
 @pytest.fixture
 async def local(tmp_path: Path, sinks: dict[str, dict[str, PreparedSink]]) -> AsyncIterator[Local]:
     directory = tmp_path / "outbox"
-    outbox = Outbox.open(directory, max_batches=1000, max_bytes=1 << 30)
+    outbox = Outbox.open(directory)
     recorder = Recorder(believed="i")
     service = LocalService(
         recorder,

@@ -16,7 +16,7 @@ from tests.receive.solo import Solo
 
 
 async def test_what_the_holder_tells_again_is_compared_with_what_is_on_disk(tmp_path: Path) -> None:
-    outbox = Outbox.open(tmp_path / "outbox", max_batches=10, max_bytes=1 << 30)
+    outbox = Outbox.open(tmp_path / "outbox")
     admit(outbox, tmp_path / "outbox", 1, pa.table({"n": [1]}))
     outbox.report_digest(QUERY, 1, "mine")
     journal, solo = Journal.open(tmp_path / "journal", group="test"), Solo(tmp_path)

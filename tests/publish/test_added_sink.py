@@ -23,7 +23,7 @@ class RestartedNode:
     """What a node does at start: the journal's word, the outbox's, then the publisher."""
 
     def __init__(self, directory: Path, url: str, last: int, published: dict[str, int]) -> None:
-        self.outbox = Outbox.open(directory, max_batches=100, max_bytes=1 << 30)
+        self.outbox = Outbox.open(directory)
         self.marks = QueryMarks(QUERY, frozenset({"s"}), (SINK,), LIMITS)
         for number in range(1, last + 1):
             self.marks.saw_mark(number, Mark(QUERY, number, number))
@@ -43,7 +43,7 @@ class RestartedNode:
 
 
 def outbox_with(directory: Path, *, last: int, trimmed: int) -> None:
-    outbox = Outbox.open(directory, max_batches=100, max_bytes=1 << 30)
+    outbox = Outbox.open(directory)
     for number in range(1, last + 1):
         admit(outbox, directory, number, pa.table({"n": [number]}))
     outbox.trim(QUERY, trimmed)

@@ -18,7 +18,7 @@ QUERY = "delays"
 
 
 def _open(directory: Path, living: str | None = None) -> Outbox:
-    return Outbox.open(directory, max_batches=3, max_bytes=1 << 20, living=living)
+    return Outbox.open(directory, living=living)
 
 
 def _rows(number: int) -> pa.Table:
@@ -170,16 +170,6 @@ def test_what_the_journal_says_is_published_bounds_what_must_be_there(tmp_path: 
     assert reopened.backlog(QUERY)[0] == 1
     reopened.restore_floor(QUERY, 9)
     assert (reopened.last_admitted(QUERY), reopened.backlog(QUERY)) == (9, (0, 0))
-
-
-def test_limits_are_told_and_a_trim_makes_room(tmp_path: Path) -> None:
-    outbox = _open(tmp_path)
-    for number in (1, 2, 3):
-        assert not outbox.is_full(QUERY)
-        _admit(outbox, tmp_path, number)
-    assert outbox.is_full(QUERY)
-    outbox.trim(QUERY, 1)
-    assert not outbox.is_full(QUERY)
 
 
 def test_a_dropped_query_starts_anew(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ class Node:
 
     def __init__(self, directory: Path, url: str, how: str) -> None:
         self.directory, self.url = directory, url
-        self.outbox = Outbox.open(directory / "outbox", max_batches=100, max_bytes=1 << 30)
+        self.outbox = Outbox.open(directory / "outbox")
         self.ended: list[BaseException] = []
         self.sinks: dict[tuple[str, str], Sink] = {
             (QUERY, "broken"): self.sink("broken", {"how": how}),

@@ -42,7 +42,7 @@ class Node:
         self, directory: Path, url: str, *, target: Target = TARGET, timeout: float = 2.0
     ) -> None:
         self.directory, self.url = directory, url
-        self.outbox = Outbox.open(directory, max_batches=1000, max_bytes=1 << 30)
+        self.outbox = Outbox.open(directory)
         self.authority = Granted()
         self.group_id = GROUP
         self.published: list[int] = []

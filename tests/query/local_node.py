@@ -58,7 +58,7 @@ class LocalNode(rpc.LocalServicer):
         self._commands: list[pb.QueryCommand] = []
         self._ended = False
         self._server: grpc.Server | None = None
-        self.outbox = Outbox.open(self.outbox_directory, max_batches=10_000, max_bytes=1 << 40)
+        self.outbox = Outbox.open(self.outbox_directory)
 
     # -- what a test does --------------------------------------------------------------------------
 

@@ -116,7 +116,7 @@ def write_batch(checkpoint: Path, batch: int, kind: str, state: bytes) -> None:
 
 
 def write_outbox(home: Path) -> Outbox:
-    outbox = Outbox.open(home / "outbox", max_batches=100, max_bytes=1 << 30)
+    outbox = Outbox.open(home / "outbox")
     for number in range(1, BATCHES + 1):
         admit(home, outbox, number)
     return outbox
@@ -145,7 +145,7 @@ def prepare(engine: Engine) -> None:
 def node_at(home: Path, engine: Engine, *, empty: bool = False, application: str = "app") -> Node:
     home.mkdir()
     journal = Journal.open(home / "journal", group="test", segment_size=1 << 10)
-    outbox = Outbox.open(home / "outbox", max_batches=100, max_bytes=1 << 30)
+    outbox = Outbox.open(home / "outbox")
     if not empty:
         for sequence, body in enumerate(bodies(), 1):
             journal.append([Record(Position(1, sequence), sequence - 1, body, b"x" * 300)])

@@ -82,7 +82,7 @@ def require_restored(home: Path, number: int) -> None:
     assert max(int(one.name) for one in (checkpoint / "commits").iterdir()) == number - 1
     assert (checkpoint / "state/0/0" / f"{number}.delta").read_bytes() == bytes([number - 1]) * 2000
     assert not (checkpoint / "state/0/0" / f"{number + 1}.delta").exists()
-    outbox = Outbox.open(home / "outbox", max_batches=100, max_bytes=1 << 30)
+    outbox = Outbox.open(home / "outbox")
     assert outbox.last_admitted(QUERY) == number
     kept = outbox.batch(QUERY, number)
     assert kept is not None
@@ -137,7 +137,7 @@ async def test_batches_that_every_sink_has_are_not_stored(engine: Engine, tmp_pa
     await new.archive.restore(ANYWHERE)
     new.journal.close()
     finish(new.places)
-    outbox = Outbox.open(new.home / "outbox", max_batches=100, max_bytes=1 << 30)
+    outbox = Outbox.open(new.home / "outbox")
     assert (outbox.floor(QUERY), outbox.last_admitted(QUERY)) == (2, 3)
 
 
@@ -151,7 +151,7 @@ async def test_batches_that_had_left_before_are_known_to_have_left(
     await new.archive.restore(ANYWHERE)
     new.journal.close()
     finish(new.places)
-    outbox = Outbox.open(new.home / "outbox", max_batches=100, max_bytes=1 << 30)
+    outbox = Outbox.open(new.home / "outbox")
     assert (outbox.first(QUERY), outbox.left(QUERY), outbox.last_admitted(QUERY)) == (None, 3, 3)
     admit(new.home, outbox, 4)
     assert outbox.last_admitted(QUERY) == 4

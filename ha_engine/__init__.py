@@ -1,17 +1,33 @@
 """ha_engine: keep a PySpark streaming query alive on two machines.
 
-The packages stand in the order in which an event meets them:
+An event meets the packages in this order:
 
     receive -> journal -> sync -> query -> outbox -> publish
 
-``core`` decides and touches nothing; ``node`` performs what it decides, and wires the stages of the
-node process together; ``supervisor`` keeps the node process and the query process alive.
-``snapshot`` stores what a node is in the database and restores it. ``postgres`` is the only package
-that talks to the database, ``api`` is what operators and load balancers see, over what ``web`` has
-for every server. ``client`` is what producers import, ``cli`` the command line, ``demo`` its demo.
-``config`` are the settings, ``plugins`` the kinds of sinks and sources, ``testing`` the tests that
-they must pass. ``stats`` counts, and ``system`` is what the operating system offers. Here are only
-``types``, ``errors``, ``auth``, ``logs`` with ``redaction``, and ``imports``; ``v1`` is generated.
+receive     takes events over HTTP and gRPC, and pulls them from sources
+journal     keeps records on the disk
+sync        copies records to the other node, and carries acks back
+query       runs Spark in a process of its own
+outbox      keeps each batch of output until every sink has it
+publish     delivers batches to sinks
+core        decides everything, and does no I/O
+node        performs the decisions, and wires the packages above into the node process
+supervisor  keeps the node process and the query process alive
+snapshot    stores a node's state in the database, and restores it
+postgres    is the only package that calls the database
+api         serves operators, load balancers and Prometheus
+web         has what every HTTP server needs
+client      is the library for producers
+cli         is the command line
+demo        is the demo of the command line
+config      reads the settings
+plugins     defines the interface of sinks and sources; testing has the tests that they must pass
+formats     reads text formats, for producers' files and for sources
+stats       counts and measures
+system      wraps calls of the operating system
+
+The root has what every package uses: ``types``, ``errors``, ``auth``, ``logs`` with ``redaction``,
+and ``imports``. ``v1`` is generated from ``proto``.
 """
 
 __version__ = "0.1.0"

@@ -1,27 +1,25 @@
 """Read a file of events part by part: NDJSON and CSV as lines of JSON, Parquet as Arrow.
 
-Rules for CSV: the first line names the columns. An empty field is null, except in a string column.
-NA is null in a number, a date or a timestamp. A quoted field contains no line break. The node
-checks the values, also those of Parquet. Line numbers count from 1, and are exact unless a CSV file
-has blank lines. Rows of Parquet count from 1. Memory has only one part and, for Parquet, the pages
-that it comes from.
+``ha_engine.formats.csv_rows`` has the rules for CSV. The node checks the values, also those of
+Parquet. Line numbers count from 1, and so do rows of Parquet. Memory has only one part and, for
+Parquet, the pages that it comes from.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import IO, NamedTuple, Protocol, cast
+from typing import BinaryIO, NamedTuple, Protocol
 
 import pyarrow as pa
-import pyarrow.csv as arrow_csv
 import pyarrow.parquet as parquet
 
-from ha_engine.client.payload import Payload, as_line, of_batch, of_lines
+from ha_engine.client.payload import Payload, of_batch, of_lines
 from ha_engine.client.transport import RemoteColumn
 from ha_engine.errors import ConfigError, InvalidEvents
+from ha_engine.formats.csv_rows import BadRow, CsvColumn, CsvRows, whole_rows
+from ha_engine.formats.lines import LINE_BYTES_MAX, lines_of
 
 FORMATS = {
     ".csv": "csv",
@@ -32,9 +30,6 @@ FORMATS = {
     ".pq": "parquet",
 }
 PAGE_BUFFER_BYTES = 1 << 20
-_NO_VALUE = ("", "NA")
-_CSV_CELL = re.compile(r"CSV column #(\d+): Row #(\d+): CSV conversion error to (\w+): ([^\n]*)")
-_CSV_ROW = re.compile(r"Row #(\d+): ([^\n]*)")
 
 Line = tuple[int, bytes]
 """Number of the line in the file, and the event as one line of JSON."""
@@ -99,7 +94,7 @@ class TextSource:
 
     def __init__(self, path: Path | None, form: str) -> None:
         self._form, self._seekable = form, path is not None
-        self._file = _opened(path, form)
+        self._file = _opened(path)
 
     def parts(self, rows: int, columns: Callable[[], list[RemoteColumn]]) -> Iterator[Part]:
         lines = _ndjson(self._file) if self._form == "ndjson" else _csv(self._file, columns())
@@ -113,75 +108,41 @@ class TextSource:
         self._file.close()
 
 
-def _opened(path: Path | None, form: str) -> IO[bytes]:
+def _opened(path: Path | None) -> BinaryIO:
     if path is None:
         return open(0, "rb", closefd=False)
     try:
-        opened = path.open("rb")
+        return path.open("rb")
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-    if form != "csv":
-        return opened
-    # Arrow reads ahead in a thread of its own. If the thread still reads a Python file when the
-    # interpreter ends, it aborts the process.
-    opened.close()
-    return cast(IO[bytes], pa.OSFile(str(path)))
 
 
-def _ndjson(file: IO[bytes]) -> Iterator[Line]:
+def _ndjson(file: BinaryIO) -> Iterator[Line]:
     # readline, because tell() fails while a file is iterated.
     for number, line in enumerate(iter(file.readline, b""), 1):
         if stripped := line.strip():
             yield number, stripped
 
 
-def _csv(file: IO[bytes], columns: list[RemoteColumn]) -> Iterator[Line]:
-    optional = [column.name for column in columns if column.type != "string"]
+def _csv(file: BinaryIO, columns: list[RemoteColumn]) -> Iterator[Line]:
+    known = [CsvColumn(column.name, column.type, column.nullable) for column in columns]
+    lines = lines_of(file)
+    header = next(lines, None)
+    if header is None:
+        return
+    number = 1
     try:
-        reader = arrow_csv.open_csv(
-            file,
-            read_options=arrow_csv.ReadOptions(use_threads=False),
-            convert_options=arrow_csv.ConvertOptions(
-                column_types={column.name: _csv_type(column) for column in columns}
-            ),
-        )
-        names = reader.schema.names
-        if len(set(names)) < len(names):
-            raise InvalidEvents(f"the header names a column twice: {', '.join(names)}")
-        number = 1
-        for batch in reader:
-            for row in batch.to_pylist():
-                number += 1
-                for name in optional:
-                    if row.get(name) in _NO_VALUE:
-                        row[name] = None
-                yield number, as_line(row)
-    except pa.ArrowInvalid as error:
-        raise InvalidEvents(_csv_reason(str(error))) from None
-
-
-def _csv_reason(said: str) -> str:
-    """Reword pyarrow's error: it counts columns from 0, and rows as lines of the file."""
-    if found := _CSV_CELL.search(said):
-        return f"line {found[2]}, column {int(found[1]) + 1}: {found[4]}, expected {found[3]}"
-    if found := _CSV_ROW.search(said):
-        return f"line {found[1]}: {found[2]}"
-    return f"not readable as CSV: {said}"
-
-
-def _csv_type(column: RemoteColumn) -> pa.DataType:
-    """The type to read. Numbers become JSON numbers; all else stays text for the node to check."""
-    match column.type:
-        case "int8" | "int16" | "int32" | "int64":
-            return pa.int64()
-        case "float" | "double":
-            return pa.float64()
-        case "bool":
-            return pa.bool_()
-        case nested if nested.startswith(("list", "struct")):
-            raise InvalidEvents(f"column {column.name!r} is nested; send NDJSON instead of CSV")
-        case _:
-            return pa.string()
+        rows = CsvRows(header.raw, known)
+        for row in whole_rows(lines, rows.is_row):
+            number += 1
+            if not all(line.is_whole for line in row):
+                raise BadRow(f"it is longer than {LINE_BYTES_MAX} bytes")
+            raw = row[0].raw if len(row) == 1 else b"".join(line.raw for line in row)
+            if raw.strip():
+                yield number, rows.to_json(raw)
+            number += len(row) - 1
+    except BadRow as bad:
+        raise InvalidEvents(f"line {number}: {bad}") from None
 
 
 # -- Parquet ---------------------------------------------------------------------------------------

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 
 from ha_engine.errors import SourceRefused, SourceUnavailable
+from ha_engine.formats.lines import LINE_BYTES_MAX
 from ha_engine.plugins import DeadLetter, SourceBatch, SourcePlace
 from ha_engine.receive.decode import Decoder
 from ha_engine.receive.pull import file as file_module
 from ha_engine.receive.pull.file import FileOptions, FileSource
-from ha_engine.receive.pull.lines import LINE_BYTES_MAX
 from ha_engine.receive.pull.listing import Listing
 from ha_engine.receive.pull.validate import validate
 from ha_engine.testing import SourceContract

@@ -8,5 +8,5 @@ calls         isolates the node from a plug-in, which may raise anything or neve
 coerce        copies what a plug-in returns into values of the declared types
 validate      separates events from *dead letters*
 dead_letters  keeps those
-file          the engine's own kind of source, with ``listing``, ``lines`` and ``csv_rows``
+file          the engine's own kind of source, with ``listing``
 """

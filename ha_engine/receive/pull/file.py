@@ -19,9 +19,9 @@ from typing import BinaryIO, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from ha_engine.errors import SourceRefused, SourceUnavailable
+from ha_engine.formats.csv_rows import BadRow, CsvColumn, CsvRows, whole_rows
+from ha_engine.formats.lines import LINE_BYTES_MAX, Line, lines_of
 from ha_engine.plugins import DeadLetter, SourceBatch, SourcePlace
-from ha_engine.receive.pull.csv_rows import BadRow, CsvRows, whole_rows
-from ha_engine.receive.pull.lines import LINE_BYTES_MAX, Line, lines_of
 from ha_engine.receive.pull.listing import LOOK_EVERY_SECONDS, Listing
 
 CHUNK_BYTES = 4 << 20
@@ -149,12 +149,11 @@ class FileSource:
         if self._options.format != "csv":
             return reached
         try:
-            self._csv = CsvRows(
-                file.readline(LINE_BYTES_MAX), self._schema, self._options.delimiter
-            )
+            columns = [CsvColumn(one.name, str(one.type), one.nullable) for one in self._schema]
+            self._csv = CsvRows(file.readline(LINE_BYTES_MAX), columns, self._options.delimiter)
         except BadRow as bad:
             self.close()
-            raise SourceRefused(f"the header of {file.name} is {bad}; name it in skip") from bad
+            raise SourceRefused(f"the header of {file.name}: {bad}; name it in skip") from bad
         return reached if reached.bytes else replace(reached, bytes=file.tell(), lines=1)
 
     # -- rows --------------------------------------------------------------------------------------

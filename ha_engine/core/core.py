@@ -315,7 +315,7 @@ class Core:
             return
         if self.acting:
             self.role_machine.become_demoting(
-                "the database had lost the lease row; it is written again"
+                "the database lost the lease row; this node writes it again"
             )
         forced = self.forced_failover.acquired(row.epoch)
         self.role_machine.become_promoting(row.epoch, row.group_id, forced=forced)

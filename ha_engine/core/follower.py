@@ -2,7 +2,7 @@
 
 A follower keeps its journal a prefix of the holder's. It reports where its journal ends, appends
 the holder's records, and acks what is durable. It cuts off records that the holder does not have.
-If the two journals are of different histories, the node stops.
+If the two journals have different histories, the node stops.
 """
 
 from __future__ import annotations
@@ -155,19 +155,20 @@ class Follower:
             lease.again_at_once(now)
         elif match.sequence < self._journal.committed and not message.forced:
             yield Stop(
-                f"{leader} does not have what is committed here behind {match}: the two journals "
-                "are of different histories; keep the right one, and reinit the other node"
+                f"{leader} lacks records that are committed here behind {match}: the two journals "
+                "have different histories; keep the right one, and run ha-engine reinit on the "
+                "other node"
             )
         elif message.by_snapshot or (message.forced and self._journal.base > ORIGIN):
             # The base covers trimmed records, so no replay of a cut journal rebuilds older state.
             if now >= self._restore_again_at:
-                reason = f"the records behind {match} are no longer kept"
+                reason = f"the active has trimmed the records behind {match}"
                 given_up = match if message.forced else None
                 self.giving_up = True
                 restore = do.Restore(History(message.begins, message.epochs), reason, given_up)
                 yield from self._alone(restore, reason)
         elif match < self._journal.last:
-            reason = f"{leader} became active with a journal up to {match}"
+            reason = f"{leader} became active with a journal that ends at {match}"
             # A restarted process does not know its commit position for certain. So a forced cut
             # always counts as one of committed records.
             self.giving_up = message.forced

@@ -39,18 +39,18 @@ class Loss:
 
     def __str__(self) -> str:
         known = f"at least {self.records_min} committed records behind that"
-        lost = known if self.records_min else "whatever was committed behind that"
+        lost = known if self.records_min else "all records committed behind that"
         return (
             f"the journal of this node ends at {self.last}, and {self._who_has_all}; {lost} would "
-            "be given up, acked events among them, while batches published from them stay in the "
-            "sinks"
+            "be given up, acked events among them; the sinks keep the batches that these "
+            "events yielded"
         )
 
     @property
     def _who_has_all(self) -> str:
         if not self.in_sync:
-            return "the database has lost who was in sync since"
-        return f"all that was committed in epoch {self.epoch} is on {' and '.join(self.in_sync)}"
+            return "the database has lost the in-sync list"
+        return f"all records committed in epoch {self.epoch} are on {' and '.join(self.in_sync)}"
 
 
 class ForcedFailover:
@@ -93,7 +93,7 @@ class ForcedFailover:
         if row.paused:
             return "failover is paused; run: ha-engine resume"
         if self._lease.member in row.in_sync and not self._lease.regressed:
-            return "this node is in sync and takes over by itself when the active falls silent"
+            return "this node is in sync, so it takes over by itself when the active is lost"
         return None
 
     def _who_lives(self, now: float, connected: Set[str]) -> str | None:
@@ -102,32 +102,34 @@ class ForcedFailover:
         # This covers promises too: a heartbeat asks for each, and a promise binds for one ttl from
         # then on (RULES.md#r16).
         if self._follower.heard_within(now, ttl):
-            return f"an active was heard in the last {ttl:g} s"
+            return f"an active sent a message in the last {ttl:g} s"
         if lease.row is not None and lease.row.holder is not None and still > 0:
             return (
-                f"{lease.row.holder.node} may be active: its lease must stand still for "
-                f"{still:.1f} s more before it counts as silent"
+                f"{lease.row.holder.node} may be active: wait until its lease has not been renewed "
+                f"for another {still:.1f} s"
             )
         lost = lease.row is None or lease.regressed
         answering = sorted((set(self._peers) if lost else self._listed) & connected)
         if answering and lost:
             return (
-                f"{answering[0]} answers, and since the database lost writes nobody knows who has "
-                f"more; stop all others and {HOW_TO_CHOOSE}"
+                f"{answering[0]} answers; the database lost writes, so no node knows which journal "
+                f"has more records; stop all other nodes and {HOW_TO_CHOOSE}"
             )
         if answering:
-            return f"{answering[0]} has what this node lacks, and answers: let it take over"
+            return (
+                f"{answering[0]} answers and has the records that this node lacks; let it take over"
+            )
         return None
 
     def _who_may_live(self, connected: Set[str], confirmed_fenced: Set[str]) -> str | None:
         wrong = sorted(confirmed_fenced & connected)
         if wrong:
-            return f"{wrong[0]} is said to be off, and it answers"
+            return f"{wrong[0]} answers, but --confirm-fenced names it"
         silent = sorted((self._listed | set(self._peers)) - connected - confirmed_fenced)
         if silent:
             names = " and ".join(silent)
             options = " ".join(f"--confirm-fenced {name}" for name in silent)
-            return f"{names} may be active out of sight; make sure it is off, then say {options}"
+            return f"{names} may be active unseen; make sure that it is off, then add {options}"
         return None
 
     @property

@@ -161,7 +161,8 @@ class LeaseClient:
         if not new or self.lease.high_water.epoch > 0:
             return Wait(
                 "the database has no lease row but this node's journal belongs to a group; either "
-                f"the url names another database, or it lost the row: {HOW_TO_CHOOSE}"
+                "database.url names another database, or the database lost the row: "
+                f"{HOW_TO_CHOOSE}"
             )
         return self._make(now, self.lease.first_row(self._new_group_id, self._advertise))
 
@@ -172,7 +173,7 @@ class LeaseClient:
         """
         before, wanted = self.lease.row, self.lease.rewritten()
         if before is not None:
-            return self._write(now, before, wanted, "the database had lost writes")
+            return self._write(now, before, wanted, "the database lost writes")
         return self._make(now, wanted)
 
     def is_foreign(self, row: LeaseRow | None) -> bool:
@@ -182,8 +183,8 @@ class LeaseClient:
         assert self.lease.row is not None
         return (
             f"the lease row belongs to group {self.lease.row.group_id}, this journal to "
-            f"{self.group_id}; point the node at its own database, or give it an empty data "
-            "directory"
+            f"{self.group_id}; set database.url to the database of this node's group, or give the "
+            "node an empty data directory"
         )
 
 
@@ -210,8 +211,8 @@ def _why_not(lease: Lease, now: float) -> str:
     if lease.member not in row.in_sync:
         return (
             f"the lease row does not list journal {lease.member.journal_id} of "
-            f"{lease.member.node} as in sync; bring back the data directory that it lists, or "
-            "where all are lost, run: ha-engine snapshot restore"
+            f"{lease.member.node} as in sync; bring back the data directory that it lists; if all "
+            "are lost, run: ha-engine snapshot restore"
         )
     if row.paused:
         return "automatic failover is paused"

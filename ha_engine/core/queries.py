@@ -11,8 +11,8 @@ DOUBLINGS_MAX = 30
 """Doublings of a backoff. A float overflows after about a thousand; a node may fail for days."""
 
 UNDECIDED = (
-    "its definition changed since it last ran; set on_change to keep (its state goes on) or reset "
-    "(its state is emptied and it starts at the present position)"
+    "its definition changed since it last ran; set on_change to keep (it keeps its state) or reset "
+    "(it starts without state at the present position)"
 )
 
 

@@ -174,7 +174,7 @@ class Snapshots:
             self._showing = True
             yield do.ShowSnapshot(asked.taken.draft, self._replication.epoch)
         elif now >= asked.since + TAKE_SECONDS_MAX:
-            self._end("it took too long")
+            self._end("the snapshot took too long")
         elif asked.by is not None and not self._replication.peers[asked.by].connected:
             self._end(f"{asked.by} is no longer connected")
 

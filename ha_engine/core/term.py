@@ -140,7 +140,7 @@ class Term:
             yield Wait("it holds the lease")
             yield do.OpenReceivers()
         else:
-            reason = "the lease was not renewed in time; it goes on with the next renewal"
+            reason = "the lease was not renewed in time; this node continues after the next renewal"
             yield Wait(reason)
             yield do.CloseReceivers(reason, None)
 
@@ -318,7 +318,7 @@ class Term:
         if row.paused:
             return "failover is paused; run: ha-engine resume"
         if now >= self.authority_ends():
-            return "this node is suspended, since its lease was not renewed in time"
+            return "this node is suspended, because its lease was not renewed in time"
         if self.handover is not None:
             return f"a handover to {self.handover.to} is under way"
         members = [m for m in row.in_sync if m != self._lease.member and to in (None, m.node)]

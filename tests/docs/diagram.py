@@ -109,7 +109,7 @@ def takeover() -> str:
         text(Point(left - 12, 186), "B may act", anchor="end"),
         text(at(authority / 2, 50), f"safe_until = sent + ttl - margin = {authority:g} s"),
         text(at(lease.ttl - 1.5, 112), f"margin {lease.margin:g} s, at the least", small=True),
-        text(at(lease.ttl - 1.6, 180), "B saw the row stand still for a ttl", small=True),
+        text(at(lease.ttl - 1.6, 180), "B saw no change of the row for a ttl", small=True),
     ]
     axis = [line("axis", at(0, 220), at(lease.ttl + 1, 220))]
     for second in range(int(lease.ttl) + 2):

@@ -121,9 +121,9 @@ def test_an_operator_says_whose_history_goes_on_where_the_database_lost_the_row(
         for node in (active, other):
             node.start()
         wait_until(lambda: _may_not_be_forced(active), within=PATIENCE, every=0.5)
-        assert "it lost the row" in (active.status() or {})["reason"]
+        assert "the database lost the row" in (active.status() or {})["reason"]
         other.stop()
-        assert "make sure it is off" in _force(active).err
+        assert "make sure that it is off" in _force(active).err
         confirmed = _force(active, "--confirm-fenced", other.name)
         assert (confirmed.code, active.is_active()) == (0, True), confirmed.err
         other.start()
@@ -137,7 +137,7 @@ def _may_not_be_forced(node: NodeUnderTest) -> bool:
     """For as long as the other answers, since it may have more."""
     ended = _force(node)
     assert ended.code == 1
-    return "nobody knows who has more" in ended.err
+    return "no node knows which journal" in ended.err
 
 
 def _force(node: NodeUnderTest, *words: str) -> Ended:

@@ -52,7 +52,7 @@ def test_an_operator_gives_up_what_the_lost_node_had_and_it_is_kept(pair: Pair) 
     words = ("failover", "--force", "--yes", "--url", left.url)
     refused = left.command(*words)
     assert refused.code == 1
-    assert f"all that was committed in epoch 1 is on {lost.name}" in refused.err
+    assert f"all records committed in epoch 1 are on {lost.name}" in refused.err
     confirmed = (*words, "--confirm-fenced", lost.name)
     wait_until(lambda: left.command(*confirmed).code == 0, within=PATIENCE, every=0.5)
     assert left.is_active()

@@ -253,7 +253,7 @@ def test_each_change_of_holder_or_epoch_is_a_line_and_nothing_else_is(store: Sto
         ({"paused": True, "advertise": "http://other:1"}, "an operator"),
         ({"holder": None, "successor": "node-b"}, "switchover"),
         ({"holder": BY_B, "epoch": 2, "in_sync": (B,), "successor": None}, "released to b"),
-        ({"epoch": 3}, "the database had lost writes"),
+        ({"epoch": 3}, "the database lost writes"),
     ):
         written = store.compare_and_set(row, replace(row, **change), reason=reason)
         assert written is not None
@@ -263,7 +263,7 @@ def test_each_change_of_holder_or_epoch_is_a_line_and_nothing_else_is(store: Sto
         for line in store.history()
     ]
     assert lines == [
-        (3, 8, BY_B, BY_B, "the database had lost writes"),
+        (3, 8, BY_B, BY_B, "the database lost writes"),
         (2, 7, BY_B, None, "released to b"),
         (1, 6, None, BY_A, "switchover"),
         (1, 2, BY_A, None, "never held"),

@@ -41,9 +41,9 @@ def test_an_older_row_is_overwritten_with_a_higher_epoch_and_told_in_the_history
     older = store.create(HELD)
     assert older is not None
     wanted = replace(HELD, epoch=2, version=2)
-    assert store.compare_and_set(older, wanted, reason="the database had lost writes") == wanted
-    assert store.compare_and_set(older, wanted, reason="the database had lost writes") is None
+    assert store.compare_and_set(older, wanted, reason="the database lost writes") == wanted
+    assert store.compare_and_set(older, wanted, reason="the database lost writes") is None
     newest, _ = store.history()
     assert (newest.epoch, newest.holder, newest.previous) == (2, HOLDER, HOLDER)
-    assert newest.reason == "the database had lost writes"
+    assert newest.reason == "the database lost writes"
     store.close()

@@ -56,6 +56,13 @@ def test_each_alert_says_what_to_do(rule: dict[str, Any]) -> None:
     assert rule["labels"]["severity"] in ("critical", "warning", "info")
 
 
+def test_the_page_names_alerts_that_exist() -> None:
+    page = (ROOT / "ha_engine" / "api" / "page").rglob("*.js")
+    named = {name for script in page for name in re.findall(r"'(HaEngine\w+)'", script.read_text())}
+    assert named
+    assert named <= {rule["alert"] for rule in RULES}
+
+
 @pytest.mark.parametrize(
     "text",
     [yaml.safe_dump(RULES), json.dumps(json.loads(DASHBOARD.read_text()))],

@@ -38,7 +38,7 @@ test-all: java $(PROJECT) ## Run every test, seed and mutant: for the night, and
 	$(BIN)/pytest --thorough --durations=50 $(ARGS)
 
 test-slow: java $(CLASSES) ## Run the tests with a third of one core.
-	$(BIN)/python -m tests.slow_host --share $(SHARE) -- $(BIN)/pytest $(TIER) $(ARGS)
+	$(BIN)/python -m tests.slow_host --share $(SHARE) -- $(BIN)/pytest $(TIER) --timeout=7200 $(ARGS)
 
 sim: $(PROJECT) ## Play histories of faults over simulated nodes; SEEDS=100000 says how many.
 	$(BIN)/python -m tests.sim --seeds $(SEEDS) --workers 2 $(ARGS)

@@ -68,8 +68,12 @@ def _send(node: NodeUnderTest, number: int) -> bool:
 def test_the_active_writes_what_the_database_lost_one_epoch_higher(lost: Lost) -> None:
     before = (lost.active.status() or {})["epoch"]
     lost.standby.promote()
-    wait_until(lambda: (lost.active.status() or {})["epoch"] > before, within=PATIENCE)
-    assert lost.active.is_active()
+
+    def writes_it_again() -> bool:
+        status = lost.active.status() or {"epoch": 0}
+        return status["epoch"] > before and status["role"] == "active"
+
+    wait_until(writes_it_again, within=PATIENCE)
     assert _send(lost.active, EVENTS)
     lost.left.start()
     wait_until(lost.pair.is_protected, within=PATIENCE, every=0.1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 import subprocess
 import sys
@@ -72,6 +73,22 @@ def test_the_core_imports_no_clock_random_socket_thread_or_spark() -> None:
         if name not in PURE and not (name + ".").startswith("ha_engine.core.")
     ]
     assert strange == []
+
+
+def test_each_part_of_the_core_imports_only_parts_below_it() -> None:
+    package = ROOT / "ha_engine" / "core"
+    text = ast.get_docstring(ast.parse((package / "__init__.py").read_text())) or ""
+    lists = re.findall(r"^ {4}((?:\w+, )*\w+)(?: {2,}|$)", text, re.MULTILINE)
+    rows = [line.split(", ") for line in lists]
+    row_of = {name: number for number, row in enumerate(rows) for name in row}
+    upwards = [
+        f"{part} imports {name}"
+        for part in row_of
+        for name in (one.removeprefix("ha_engine.core.") for one in imports(package / f"{part}.py"))
+        if row_of.get(name, math.inf) < row_of[part]
+    ]
+    assert upwards == []
+    assert {file.stem for file in package.glob("*.py")} - set(row_of) == {"__init__", "invariants"}
 
 
 def test_every_module_says_what_it_is_for() -> None:

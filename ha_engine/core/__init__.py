@@ -3,28 +3,30 @@
     step(now, input) -> list of actions
 
 ``inputs`` lists what can happen, and ``actions`` what the node may have to do. ``core`` decides
-which actions follow from an input. Each of its parts knows only those after it:
+which actions follow from an input. Each part imports only parts below it, and ``invariants`` checks
+all of them after each step:
 
-    core                       one input at a time; questions that change nothing
-    role_machine               the role of this node from start to stop
-    term                       one epoch as the active: records, commits, in-sync, handover
-      replication, progress    how far the other members are, and which ones a commit waits for
-      snapshots, barrier       when the active has a snapshot taken, and at which sequence
-    follower                   a member that is not the active
-    forced_failover            a failover that an operator forces
-    query_control              the queries of this node
-      deployment, versions     which queries run, from which definition and which records on
-      marks, pace, pending_events
-                               where each query cuts its batches, when, from which events
-      outbox_usage, skips, digests
-                               the outbox, batches that were given up, digests of batches
-      process, queries         the query process and each query: alive, failed, started again
-    retention, base            which records the journal may drop, and the state that they left
-    lease_client, lease        what to ask the database, what answers mean, when this node may act
-    high_water, identity       what the disk and the config say about this node
-    journal_state              how far the journal of this node is
-    role, verdicts, messages   legal transitions; what an answer may lead to; messages of nodes
-    invariants, deadlines      what must hold after each step; moments at which time alone decides
+    core                    one input at a time; questions that change nothing
+    role_machine            the role of this node from start to stop
+    term                    one epoch as the active: records, commits, in-sync, handover
+    forced_failover         a failover that an operator forces
+    follower                a member that is not the active
+    snapshots               when the active has a snapshot taken, and at which sequence
+    replication, progress   how far the other members are, and which ones a commit waits for
+    query_control, barrier  the queries of this node
+    retention               which records the journal may drop
+    journal_state, base     how far this journal is, and the state that dropped records left
+    deployment, versions    which queries run, from which definition and which records on
+    marks, pace, pending_events
+                            where each query cuts its batches, when, from which events
+    outbox_usage, skips, digests
+                            the outbox, batches that were given up, digests of batches
+    process, queries        the query process and each query: alive, failed, started again
+    lease_client, lease     what to ask the database, what answers mean, when this node may act
+    verdicts, inputs, actions, messages
+                            what an answer may lead to; inputs, actions; messages between nodes
+    high_water, identity    what the disk and the config say about this node
+    role, deadlines         legal transitions; moments at which time alone decides
 
 Nothing here reads a clock, opens a socket or a file, or draws a random number: time and outcomes
 arrive as inputs, so every history can be replayed.

@@ -1,4 +1,4 @@
-"""Decide when the gate must refuse events, because queries are slow or a disk is full."""
+"""Decide when the gate must refuse events: the queries are slow, or a disk is full."""
 
 from __future__ import annotations
 

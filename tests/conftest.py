@@ -75,7 +75,7 @@ def plugin_example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture
 def engine(database_url: str) -> Engine:
     """Of a database that has the engine's own tables, and nothing in them."""
-    engine = open_engine(database_url, statement_timeout=5)
+    engine = open_engine(database_url, connect_timeout=30, statement_timeout=60)
     upgrade(engine)
     return engine
 
@@ -98,7 +98,8 @@ def own_postgres() -> Iterator[EmbeddedPostgres]:
 def database_url(postgres: EmbeddedPostgres) -> Iterator[str]:
     """URL of an empty database of this test alone."""
     name = f"test_{os.getpid()}_{next(_numbers)}"
-    administration = open_engine(postgres.url).execution_options(isolation_level="AUTOCOMMIT")
+    patient = open_engine(postgres.url, connect_timeout=30, statement_timeout=120)
+    administration = patient.execution_options(isolation_level="AUTOCOMMIT")
     with administration.connect() as connection:
         connection.execute(text(f"CREATE DATABASE {name}"))
     yield postgres.url_of(name)

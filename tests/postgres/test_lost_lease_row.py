@@ -18,7 +18,7 @@ HELD = LeaseRow("group-1", HOLDER, 1, 1, (A,))
 
 @pytest.fixture
 def store(engine: Engine) -> PostgresLeaseStore:
-    return PostgresLeaseStore(engine, "default", 5.0)
+    return PostgresLeaseStore(engine, "default", 5.0, db_timeout=60)
 
 
 def test_a_deleted_row_is_created_again_with_its_group_one_epoch_higher(

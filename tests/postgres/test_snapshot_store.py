@@ -24,7 +24,7 @@ AT = Position(EPOCH, 100)
 @pytest.fixture
 def engine(engine: Engine) -> Engine:
     """Where node-a holds the lease."""
-    leases = PostgresLeaseStore(engine, "default", 5.0)
+    leases = PostgresLeaseStore(engine, "default", 5.0, db_timeout=60)
     leases.create(LeaseRow("group-1", HOLDER, EPOCH, 1, (Member("node-a", "journal-a"),)))
     leases.close()
     return engine

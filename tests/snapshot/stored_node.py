@@ -137,7 +137,7 @@ def deployment() -> Deployment:
 def prepare(engine: Engine) -> None:
     """The schema, and a lease that ME holds under epoch 1."""
     upgrade(engine)
-    leases = PostgresLeaseStore(engine, "test", 5.0)
+    leases = PostgresLeaseStore(engine, "test", 5.0, db_timeout=60)
     leases.create(LeaseRow("group-1", ME, 1, 1, (Member("node-a", "journal-a"),)))
     leases.close()
 

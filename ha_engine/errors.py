@@ -18,7 +18,7 @@ def sentence_of(error: BaseException) -> str:
     if isinstance(error, EngineError):
         return str(error)
     reason = f"{type(error).__name__}: {error}"
-    return f"unexpected {reason}; 'ha-engine --debug …' shows where"
+    return f"unexpected {reason}; run 'ha-engine --debug …' to see where"
 
 
 class InvariantBroken(EngineError):
@@ -62,7 +62,7 @@ class DemoInterrupted(EngineError):
     """A signal asked the demo to end; its nodes and its database have ended."""
 
     def __init__(self, number: int) -> None:
-        super().__init__("the demo was interrupted; none of its processes is left")
+        super().__init__("the demo was interrupted; all of its processes have ended")
         self.exit_code = 128 + number
 
 
@@ -149,8 +149,8 @@ class ChunkDamaged(EngineError):
     def __init__(self, digest: bytes, reason: str) -> None:
         self.digest, self.reason = digest, reason
         super().__init__(
-            f"chunk {digest.hex()[:16]} of a snapshot is damaged: {reason}; an older revision is "
-            "used, or take a new one: ha-engine snapshot now"
+            f"chunk {digest.hex()[:16]} of a snapshot is damaged: {reason}; a restore uses an "
+            "older revision until you take a new snapshot: ha-engine snapshot now"
         )
 
 
@@ -175,7 +175,7 @@ class RevisionForgotten(EngineError):
 
     def __init__(self, revision_id: int) -> None:
         super().__init__(
-            f"revision {revision_id} was forgotten meanwhile, since newer ones took its place"
+            f"revision {revision_id} was deleted meanwhile, since newer revisions replaced it"
         )
 
 

@@ -97,5 +97,5 @@ def test_the_reason_names_step_time_and_what_comes_next() -> None:
     watch = StartWatch(120.0, "starting Java", 0.0)
     assert watch.reason(240.0) == (
         "no progress for 120 s while starting Java: no CPU used, nothing read; "
-        "tried again with 240 s"
+        "retrying with a limit of 240 s"
     )

@@ -158,7 +158,8 @@ async def test_a_start_whose_java_hangs_is_named_ended_and_tried_again(node: Nod
     (gone,) = node.gone()
     assert gone["by_host"]
     assert gone["reason"] == (
-        "no progress for 1 s while starting Java: no CPU used, nothing read; tried again with 2 s"
+        "no progress for 1 s while starting Java: no CPU used, nothing read; "
+        "retrying with a limit of 2 s"
     )
     assert node.session() == []
     await query.start("j")

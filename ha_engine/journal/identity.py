@@ -50,9 +50,9 @@ def load(directory: Path) -> Identity | None:
         if version == VERSION:
             return _from_tree(tree)
     except (ValueError, KeyError, TypeError) as error:
-        raise JournalDamaged(str(path), 0, "it is no identity of a journal") from error
+        raise JournalDamaged(str(path), 0, "it is not a journal identity") from error
     raise UnknownJournalVersion(
-        f"{path} is of version {version} and this engine reads {VERSION}; "
+        f"{path} has format version {version}, but this engine reads {VERSION}; "
         "run the version that wrote it"
     )
 

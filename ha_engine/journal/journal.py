@@ -206,7 +206,9 @@ class Journal:
     def truncate_after(self, sequence: int) -> None:
         """Remove every record after ``sequence``, durably. Raises DiskFailed."""
         if not self.first - 1 <= sequence <= self.last.sequence:
-            raise AssertionError(f"no record {sequence} to cut after: {self.first} to {self.last}")
+            raise AssertionError(
+                f"cannot cut after {sequence}: the journal has {self.first} to {self.last}"
+            )
         with self._fatal("truncated"):
             # Newest first: a crash at any point leaves a prefix of the journal.
             while len(self._segments) > 1 and self._tail.first > sequence:
@@ -326,7 +328,7 @@ def _create_at(directory: Path, identity: Identity, first: int) -> Identity:
 def _mend(tail: Found, identity: Identity) -> None:
     if tail.torn is None:
         return
-    log.warning("journal: %s; it was never acknowledged and is cut off", tail.torn)
+    log.warning("journal: %s; this torn tail was never acknowledged and is cut", tail.torn)
     if tail.headless:
         settle(create(tail.path.parent, identity.journal_id, tail.first))
     else:

@@ -113,9 +113,10 @@ def _torn(path: Path, outline: Outline, is_tail: bool) -> str | None:
 
 def _check_place(path: Path, header: FileHeader, identity: Identity, last: Position) -> None:
     if header.journal_id not in (identity.journal_id, *identity.former):
-        raise JournalDamaged(str(path), 0, f"it is of another journal, {header.journal_id}")
+        raise JournalDamaged(str(path), 0, f"it belongs to another journal, {header.journal_id}")
     if header.first != int(path.stem):
-        raise JournalDamaged(str(path), 0, f"its first record is {header.first}, not its name")
+        reason = f"its first record is {header.first}, but its name says {int(path.stem)}"
+        raise JournalDamaged(str(path), 0, reason)
     if header.first != last.sequence + 1:
-        reason = f"it starts with record {header.first} where {last.sequence + 1} belongs"
+        reason = f"it begins with record {header.first} instead of {last.sequence + 1}"
         raise JournalDamaged(str(path), 0, reason)

@@ -219,7 +219,7 @@ def read_file_header(path: Path) -> FileHeader:
         raise BadFrame("the file header is cut")
     magic, crc = _FILE_START.unpack_from(raw)
     if magic != FILE_MAGIC:
-        raise BadFrame("it is no journal segment")
+        raise BadFrame("it is not a journal segment")
     if crc32c(raw[_FILE_START.size :]) != crc:
         raise BadFrame("the file header's checksum is wrong")
     version, journal_id, first = _FILE_REST.unpack_from(raw, _FILE_START.size)
@@ -275,7 +275,7 @@ def _check_parts(file: BinaryIO, header: Header, payloads: bool) -> None:
 def _extend(outline: Outline, header: Header, path: Path) -> None:
     expected, epoch = outline.last.sequence + 1, outline.last.epoch
     if header.sequence != expected:
-        reason = f"record {header.sequence} stands where {expected} belongs"
+        reason = f"it has record {header.sequence} instead of {expected}"
         raise JournalDamaged(str(path), outline.end, reason)
     if header.epoch < epoch:
         reason = f"epoch {header.epoch} follows epoch {epoch}"

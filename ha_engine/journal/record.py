@@ -167,7 +167,7 @@ def to_record(header: Header, meta: bytes, payload: bytes) -> Record:
     try:
         body = _read(header.kind, json.loads(meta))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise BadFrame(f"the meta of kind {header.kind} is not understood ({error})") from error
+        raise BadFrame(f"the meta of kind {header.kind} cannot be read ({error})") from error
     return Record(header.position, header.committed, body, payload)
 
 

@@ -136,7 +136,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="ha_engine.node", description=__doc__)
     parser.add_argument("--config", type=Path)
     parser.add_argument("--process", default=str(uuid.uuid4()))
-    parser.add_argument("--parent", type=int, help="pid without which this process must end")
+    parser.add_argument(
+        "--parent", type=int, help="end this process when the process with this pid ends"
+    )
     parser.add_argument("--link", type=int, help="descriptor of the pipe to the supervisor")
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     return parser.parse_args()

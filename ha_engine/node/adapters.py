@@ -146,5 +146,5 @@ class OperatorRequests:
         if needs_active and self.core.role is not Role.ACTIVE:
             return "this node is not active; ask the active"
         if life.failure is not None and life.failure.reason == UNDECIDED:
-            return f"query {query} waits for a decision and not for a {what}: {UNDECIDED}"
+            return f"a {what} does not help query {query}: {UNDECIDED}"
         return ""

@@ -77,7 +77,8 @@ def _postgres_sink(config: Config, query: str, spec: PostgresSinkSpec, base: Pat
     url = None if spec.url is None else dereferenced(spec.url, base, os.environ)
     if url is None and spec.url is not None:
         raise ConfigError(
-            f"query {query}: the url of sink {spec.name} is {spec.url}, which is not set"
+            f"query {query}: the url of sink {spec.name} refers to {spec.url}, which is missing; "
+            "provide it"
         )
     key = LedgerKey(config.group, query, spec.name)
     target = Target(spec.table, spec.mode, spec.key, spec.auto_create)

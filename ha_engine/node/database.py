@@ -66,7 +66,7 @@ async def release_earlier(config: Config, dead: Holder) -> None:
     try:
         await release_within(store, dead, config.node.data_dir, config.lease.ttl)
     except (EngineError, OSError, ValueError) as error:  # the last two: the high-water file
-        log.warning("lease not released; it ends by itself", reason=str(error))
+        log.warning("lease not released; it expires after its ttl", reason=str(error))
     finally:
         store.close()
 
@@ -116,4 +116,4 @@ def require_schema(config: Config) -> None:
     try:
         require_current(engine, config.database.schema_name)
     except DatabaseUnreachable as error:
-        log.warning("the database does not answer yet; the node waits for it", reason=str(error))
+        log.warning("database unreachable, schema not checked", reason=str(error))

@@ -246,7 +246,7 @@ class Driver:
     async def _cut_journal(self, ports: Ports, cut: do.CutJournal) -> None:
         await ports.storage.cut_journal(cut.match.sequence, set_aside=cut.set_aside)
         raise JournalCut(
-            f"the journal was cut behind {cut.match}, since {cut.reason}; it starts anew"
+            f"the journal was cut after {cut.match}, since {cut.reason}; the node process restarts"
         )
 
     async def _resume_query(self, ports: Ports, run: do.RunQuery) -> None:
@@ -262,7 +262,7 @@ class Driver:
         try:
             await asyncio.to_thread(outages.note_outage, epoch, seconds)
         except EngineError as error:
-            log.warning("the outage is not in the history", seconds=seconds, reason=str(error))
+            log.warning("outage not written to the history", seconds=seconds, reason=str(error))
 
     # -- lease -------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ def listen(address: str) -> socket.socket:
     except OSError as error:
         opened.close()
         raise AddressInUse(
-            f"http.listen {address} cannot be bound: {error.strerror}; stop what uses it or choose "
-            "another port"
+            f"http.listen {address} cannot be bound: {error.strerror}; "
+            "stop the program that uses it, or choose another port"
         ) from error
     return opened

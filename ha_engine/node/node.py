@@ -132,7 +132,7 @@ class Node:
     def _open(self, living: str | None) -> tuple[Journal, Outbox]:
         config, data = self.config, self.data
         if finish(places_of(config)):
-            log.info("a snapshot has taken the place of journal, outbox and checkpoints")
+            log.info("restored snapshot replaced journal, outbox and checkpoints")
         size = config.journal.segment_size
         journal = Journal.open(data.journal, group=config.group, segment_size=size)
         return journal, Outbox.open(data.outbox, living=living)

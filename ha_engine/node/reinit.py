@@ -49,8 +49,8 @@ def require_this_host(config: Config, node: str) -> None:
     """Raises ConfigError if ``node`` is not the one that this configuration describes."""
     if node != config.node.id:
         raise ConfigError(
-            f"this is the configuration of {config.node.id} and not of {node}; run reinit on the "
-            f"host of {node}, with the configuration of its node"
+            f"this configuration is for node {config.node.id}, not for {node}; run reinit on the "
+            f"host of {node}, with the configuration of {node}"
         )
 
 
@@ -96,8 +96,8 @@ def require_another_copy(config: Config, row: LeaseRow | None) -> None:
         return
     if row is None or (journal and journal.group_id not in (None, row.group_id)):
         raise OnlyCopy(
-            f"the database has no lease row of this journal's group {config.group}, so nothing "
-            "tells whether another node has its records; correct database.url and group"
+            f"the database has no lease row of this journal's group {config.group}, so it does "
+            "not show whether another node has the records; correct database.url and group"
         )
     mine = [m for m in row.in_sync if m.node == config.node.id]
     others = [m.node for m in row.in_sync if m.node != config.node.id]
@@ -115,8 +115,9 @@ def require_no_journal(config: Config) -> None:
     directory = config.node.data_dir / "journal"
     if directory.is_dir() and any(directory.iterdir()):
         raise OnlyCopy(
-            f"{directory} holds a journal, which may have more than any snapshot: start the node; "
-            f"if it is worth nothing, run 'ha-engine reinit {config.node.id}' first"
+            f"{directory} holds a journal, which may have records that no snapshot has: start the "
+            "node; if the journal is worth nothing, run "
+            f"'ha-engine reinit {config.node.id}' first"
         )
 
 

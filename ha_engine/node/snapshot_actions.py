@@ -57,21 +57,25 @@ class SnapshotActions:
         try:
             revision = await self.snapshots.bring_state(run, history, admitted)
         except (DatabaseUnreachable, DatabaseNotReady) as error:
-            reason = f"its checkpoint is lost, and no snapshot of it is reached: {error}"
+            reason = f"its checkpoint is lost, and no snapshot can be read: {error}"
             self.handle(on.QueryFailed(run.query, 0, reason, by_host=True))
             return False
         except SnapshotDamaged as error:
-            log.error("no snapshot has the state of a query", query=run.query, reason=str(error))
+            log.error("no snapshot has the query's state", query=run.query, reason=str(error))
             return True
         if revision is not None:
-            log.warning("a lost state is restored", query=run.query, at=str(revision.position))
+            log.warning(
+                "lost query state restored from a snapshot",
+                query=run.query,
+                at=str(revision.position),
+            )
         return True
 
     async def _take(self, cut: Cut) -> None:
         try:
             draft = await self.snapshots.take(cut)
         except EngineError as error:
-            log.warning("no snapshot was taken", reason=str(error))
+            log.warning("snapshot not taken", reason=str(error))
             self.handle(on.SnapshotFailed(cut, str(error)))
         else:
             self.handle(on.SnapshotTaken(cut, draft))
@@ -81,18 +85,18 @@ class SnapshotActions:
         try:
             self.handle(on.RevisionsKept(await self.snapshots.show(draft, epoch)))
         except EngineError as error:
-            log.warning("a snapshot was taken and cannot be made visible", reason=str(error))
+            log.warning("snapshot not made visible", reason=str(error))
             self.handle(on.SnapshotNotShown(str(error)))
 
     async def _restore(self, restore: do.Restore) -> None:
-        log.info("a snapshot is to take the place of the journal", reason=restore.reason)
+        log.info("restoring a snapshot in place of the journal", reason=restore.reason)
         try:
             revision = await self.snapshots.restore(restore)
         except (SnapshotDamaged, DatabaseUnreachable, DatabaseNotReady) as error:
-            log.error("no snapshot was restored", reason=str(error))
+            log.error("snapshot not restored", reason=str(error))
             self.handle(on.RestoreFailed(str(error)))
         else:
             raise JournalCut(
-                f"the snapshot at {revision.position} takes the place of the journal, since "
-                f"{restore.reason}; it starts anew"
+                f"the snapshot at {revision.position} replaces the journal, since "
+                f"{restore.reason}; the node process restarts"
             )

@@ -33,7 +33,7 @@ def restore(base: Path, journal: Journal, outbox: Outbox, core: Core, gate: Gate
         gate.load_base(found.producers, found.offsets)
     first = core.journal.last.sequence + 1
     if journal.first > first:
-        reason = f"the journal begins at {journal.first} and this tells of nothing behind {first}"
+        reason = f"the journal begins at {journal.first}, but this base ends before {first}"
         raise JournalDamaged(str(base), 0, reason)
     for record in journal.read(first, payloads=False) if first <= journal.last.sequence else ():
         core.restore(record)
@@ -49,7 +49,7 @@ def restore(base: Path, journal: Journal, outbox: Outbox, core: Core, gate: Gate
         for number, digest in outbox.digests(name):
             core.query_control.digests.note_mine(name, number, digest)
     if journal.torn:
-        log.warning("a torn tail was cut from the journal", what=journal.torn)
+        log.warning("torn tail cut from the journal", what=journal.torn)
     seconds = round(time.monotonic() - began, 3)
     log.info("journal read", last=str(core.journal.last), seconds=seconds)
 
@@ -91,4 +91,4 @@ class NodeStorage:
         kept = await self._writer.run_exclusive(
             lambda: self._journal.give_up_after(after), copies=True
         )
-        log.warning("committed records were given up by a forced failover", kept_in=str(kept))
+        log.warning("committed records given up by a forced failover", kept_in=str(kept))

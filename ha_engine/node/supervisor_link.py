@@ -43,7 +43,9 @@ class NoSupervisor:
         pass
 
     def start_process(self, incarnation: str) -> None:
-        log.warning("no supervisor starts the query process", incarnation=incarnation)
+        log.warning(
+            "query process not started, since there is no supervisor", incarnation=incarnation
+        )
 
     def stop_process(self, incarnation: str, reason: str) -> None:
         pass
@@ -65,7 +67,7 @@ class SupervisorLink:
         self._writer: asyncio.StreamWriter | None = None
 
     def start_process(self, incarnation: str) -> None:
-        log.info("query process wanted", incarnation=incarnation)
+        log.info("query process requested", incarnation=incarnation)
         self.send("start", {"incarnation": incarnation})
 
     def stop_process(self, incarnation: str, reason: str) -> None:

@@ -134,7 +134,7 @@ def encoded(value: Any) -> bytes:
         case tuple():
             return _framed(b"r", b"".join(encoded(item) for item in value))
         case _:
-            raise TypeError(f"a batch cannot be compared by values of {type(value).__name__}")
+            raise TypeError(f"values of type {type(value).__name__} cannot be compared")
 
 
 def _framed(tag: bytes, body: bytes) -> bytes:

@@ -161,7 +161,7 @@ class Outbox:
     def _place(self, query: str) -> Path:
         place = self._directory / query
         if place.parent != self._directory or query in {"", ".", ".."}:
-            raise OutboxDamaged(f"{query!r} is no name of a query; rename it in the application")
+            raise OutboxDamaged(f"{query!r} is not a query name; rename it in the application")
         return place
 
     def _pending(self, query: str, file: str) -> Path:

@@ -65,7 +65,7 @@ class QueryOutbox:
         for number in range(self.floor + 1, self.last + 1):
             if number not in self.batches:
                 raise OutboxDamaged(
-                    f"batch {number} is missing in {self._place}, though later ones are there; "
+                    f"batch {number} is missing in {self._place}, but later batches are there; "
                     "stop the node and restore it from its peer or a snapshot"
                 )
 
@@ -78,7 +78,7 @@ class QueryOutbox:
                 pending.path.rename(path)
             except FileNotFoundError:
                 raise OutboxDamaged(
-                    f"{pending.path} is not there; the query must write batch {number} again"
+                    f"{pending.path} is missing; the query must write batch {number} again"
                 ) from None
             fsync_directory(self._place)
         self._put(number, replace(pending, path=path))

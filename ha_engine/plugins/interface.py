@@ -207,7 +207,7 @@ def _kind(what: str, group: str, name: str, built_in: tuple[str, ...] = ()) -> A
     except Exception as error:  # it is other people's code, and may raise anything
         package = entry.dist.name if entry.dist else entry.value
         raise ApplicationError(
-            f"{what}s of type {name!r} come from the package {package}, which cannot be used: "
+            f"{what}s of type {name!r} come from the package {package}, which cannot be loaded: "
             f"{type(error).__name__}: {error}"
         ) from error
     return found
@@ -219,7 +219,7 @@ def require_fit(found: Any, group: str = SINKS) -> None:
     if missing:
         raise TypeError(f"{found!r} has no {', '.join(missing)}")
     if not isinstance(getattr(found, "guarantee", None), str):
-        raise TypeError(f"{found!r} states no guarantee")
+        raise TypeError(f"{found!r} has no guarantee")
     options = getattr(found, "Options", None)
     if not (isinstance(options, type) and issubclass(options, BaseModel)):
-        raise TypeError(f"Options of {found!r} is no pydantic model")
+        raise TypeError(f"Options of {found!r} is not a pydantic model")

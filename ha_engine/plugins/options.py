@@ -41,7 +41,7 @@ def _resolved(value: Any, base: Path, where: str) -> Any:
         case str():
             found = dereferenced(value, base, os.environ)
             if found is None:
-                raise ConfigError(f"{where} refers to {value}, which is not set")
+                raise ConfigError(f"{where} refers to {value}, which is missing; provide it")
             return found
         case _:
             return value

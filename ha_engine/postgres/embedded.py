@@ -210,7 +210,7 @@ class EmbeddedPostgres:
         lines = (
             self._log.read_text(errors="replace").strip().splitlines() if self._log.exists() else []
         )
-        return lines[-1] if lines else "it left no word in its log"
+        return lines[-1] if lines else "its log is empty"
 
 
 def _server(data: Path) -> Any:

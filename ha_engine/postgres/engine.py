@@ -63,7 +63,7 @@ def _parsed(url: str) -> URL:
         return parsed.set(drivername="postgresql+psycopg2")
     except (ArgumentError, NoSuchModuleError):
         raise ConfigError(
-            "the database URL is not one; write postgresql://user@host:5432/database"
+            "the database URL is not valid; write postgresql://user@host:5432/database"
         ) from None
 
 
@@ -142,7 +142,7 @@ def database_error(engine: Engine, error: BaseException) -> Exception:
                 "check that it runs, and that its URL is right"
             )
         case _:
-            return DatabaseUnreachable(f"the database {where} did not answer as it should: {words}")
+            return DatabaseUnreachable(f"the database {where} answered with an error: {words}")
 
 
 def sqlstate(error: BaseException) -> str:

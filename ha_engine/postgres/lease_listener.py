@@ -129,10 +129,12 @@ class LeaseListener:
     def _tell_deaf(self, state: RetryCallState) -> None:
         reason = state.outcome.exception() if state.outcome is not None else None
         if not self._deaf:
-            log.warning("changes of the lease are polled, not heard", reason=str(reason))
+            log.warning(
+                "lease notifications unavailable, polling the lease row", reason=str(reason)
+            )
         self._deaf = True
 
     def _tell_hearing(self) -> None:
         if self._deaf:
-            log.info("changes of the lease are heard again")
+            log.info("lease notifications available again")
         self._deaf = False

@@ -201,7 +201,7 @@ class PostgresLeaseStore:
         if row is None:
             raise GroupUnknown(
                 f"the database {self._place} has no lease row of group {self._group}; "
-                "start a node of it first, or check group and database.url"
+                "start a node of the group first, or correct group or database.url"
             )
         if row.paused is paused:
             return row
@@ -220,7 +220,7 @@ class PostgresLeaseStore:
         if row.identity not in (None, self.identity()):
             raise LeaseNotChanged(
                 f"the database {self._place} is not the one that the holder wrote its lease to, so "
-                "the row may be an older one; try again once a node holds the lease here"
+                "the row may be out of date; try again once a node holds the lease here"
             )
 
     def identity(self) -> DatabaseIdentity:

@@ -110,12 +110,13 @@ class Ledger:
         if found_epoch < epoch:
             raise SinkUnavailable(
                 f"the ledger of sink {self._key.sink} fell back to epoch {found_epoch}; "
-                "it is claimed again"
+                "the node claims it again"
             )
         if found_batch < batch - 1:
             raise SinkRefused(
                 f"the ledger of sink {self._key.sink} ends at batch {found_batch}, "
-                f"so batch {batch} would leave a gap; was its database restored to an older state?"
+                f"so batch {batch} would leave a gap; "
+                "check whether its database was restored to an older state"
             )
         return False
 
@@ -128,8 +129,8 @@ class Ledger:
         if row.group_id != self._group_id:
             raise SinkRefused(
                 f"the row of sink {self._key.sink} of query {self._key.query} in "
-                f"{self.table.fullname} belongs to group {row.group_id}, and this is group "
-                f"{self._group_id}, though both are named {self._key.group}; give this sink or "
+                f"{self.table.fullname} belongs to group {row.group_id}, not to this group "
+                f"{self._group_id}, but both are named {self._key.group}; give this sink or "
                 "this group another name, or delete that row if its group is gone for good"
             )
         return row.epoch, row.batch

@@ -80,10 +80,10 @@ def _sink_error(engine: Engine, error: BaseException) -> Exception:
     where, state = place(engine), sqlstate(error)
     words = first_line(error) + _row_of(error)
     if state.startswith(_FOR_EVER):
-        return SinkRefused(f"the sink database {where} refuses: {words}; mend it, then it goes on")
-    return SinkUnavailable(
-        f"the sink database {where} is not available: {words}; it is tried again"
-    )
+        return SinkRefused(
+            f"the sink database {where} refuses: {words}; correct that, and the node continues"
+        )
+    return SinkUnavailable(f"the sink database {where} is not available: {words}; the node retries")
 
 
 def _row_of(error: BaseException) -> str:

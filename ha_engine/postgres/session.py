@@ -54,7 +54,7 @@ class Session:
         Other errors of the driver are translated. The own errors of ``work`` are raised unchanged.
         """
         if not self._turn.acquire(timeout=max(0.0, remaining())):
-            raise self._too_late("was busy with another call of ours")
+            raise self._too_late("was busy with another call of this process")
         try:
             future = self._worker.submit(self._run, work, remaining)
             try:

@@ -66,7 +66,7 @@ class PostgresSinkStore:
             else:
                 self._upsert(connection, columns, rows, csv)
             if remaining() <= 0:
-                raise SinkUnavailable(f"batch {batch} was not written in time; it is tried again")
+                raise SinkUnavailable(f"batch {batch} was not written in time; the node retries")
 
         self._ledgers.transact(work, remaining)
 

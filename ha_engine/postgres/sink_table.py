@@ -91,7 +91,7 @@ def _check_names(target: Target, schema: pa.Schema) -> None:
     for name in (target.table, *schema.names):
         if not name or len(name.encode()) > _NAME_BYTES_MAX or "\0" in name:
             raise SinkRefused(
-                f"{name!r} is no name for PostgreSQL (1 to {_NAME_BYTES_MAX} bytes); "
+                f"{name!r} is not a PostgreSQL name (1 to {_NAME_BYTES_MAX} bytes); "
                 "give the column an alias, or rename the table"
             )
     if len(set(schema.names)) != len(schema.names):

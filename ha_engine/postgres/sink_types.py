@@ -32,7 +32,7 @@ def column_type(field: pa.Field) -> ColumnType:
     found = _number(kind) or _text_or_bytes(kind) or _time(kind) or _nested(kind)
     if found is None:
         raise SinkRefused(
-            f"column {field.name} has type {kind}, which PostgreSQL has no equal of; "
+            f"column {field.name} has type {kind}, and PostgreSQL has no such type; "
             "cast it in the query, for example to string or to a number"
         )
     return found

@@ -122,7 +122,7 @@ class SnapshotStore:
         def work(connection: Connection) -> None:
             chunk_rows.put(connection, chunks)
             if len(chunk_rows.refer(connection, draft, digests)) < len(digests):
-                raise _ReferenceBroken("what was there already was collected before we referred")
+                raise _ReferenceBroken("a chunk was deleted before the draft referred to it")
 
         if digests:
             self._referring(draft, work)
@@ -308,15 +308,17 @@ class SnapshotStore:
         try:
             outcome: T = retrying(self._call, of_a_draft)
         except _ReferenceBroken as error:
-            raise SnapshotFailed(f"what it needs was collected again and again: {error}") from error
+            raise SnapshotFailed(
+                f"its chunks were deleted in each of {_ATTEMPTS} attempts: {error}"
+            ) from error
         return outcome
 
 
 def _lost(draft: int) -> DraftLost:
     return DraftLost(
-        f"draft {draft} of a snapshot is gone: another node has begun one since, the database "
-        "failed over and lost a part of it, or a part was found damaged; the next snapshot is "
-        "taken as usual"
+        f"draft {draft} of a snapshot is gone: another node began a newer draft, the database "
+        "failed over and lost a part of it, or a part was damaged; the next snapshot comes at its "
+        "usual time"
     )
 
 

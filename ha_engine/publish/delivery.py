@@ -187,8 +187,8 @@ class Delivery:
         if through > last:
             raise SinkRefused(
                 f"the ledger of sink {self.sink.name} says that batch {through} of query "
-                f"{self.query} is published, but the last one planned here is {last}; bring back "
-                "the data directory that made it, or give the sink a new name"
+                f"{self.query} is published, but this node planned none after {last}; bring back "
+                f"the data directory that made batch {through}, or give the sink a new name"
             )
 
     def _reached(self, number: int, published: Callable[[int], None]) -> None:
@@ -210,8 +210,8 @@ class Delivery:
         if number <= floor:
             raise SinkRefused(
                 f"sink {self.sink.name} of query {self.query} lacks batch {number}, but the outbox "
-                f"goes on behind {floor}; give the sink a new name to let it begin there, or "
-                "restore its ledger together with its rows"
+                f"begins after batch {floor}; give the sink a new name to let it begin there, or "
+                "restore the sink's ledger together with its rows"
             )
 
     # -- calls ---------------------------------------------------------------------------------

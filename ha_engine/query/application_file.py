@@ -148,7 +148,8 @@ def _watermark(
     known = {c.name: c.sql for c in (*columns, *(SYSTEM_COLUMNS[name] for name in system))}
     if known.get(raw.column) != "timestamp":
         raise ApplicationError(
-            f"streams.{stream}.watermark.column: {raw.column!r} is not a timestamp column of it"
+            f"streams.{stream}.watermark.column: {raw.column!r} is not a timestamp column of "
+            "the stream"
         )
     return Watermark(raw.column, raw.delay)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from ha_engine.errors import ApplicationError, QueryProcessFailed
 from ha_engine.query.application import PythonFunction, StreamApplication, load_application
 
-CHANGED = "the application file changed under the running node; restart ha-engine run"
+CHANGED = "the application file changed while the node ran; restart ha-engine run"
 
 
 class ApplicationChanged(ApplicationError):
@@ -41,7 +41,7 @@ class ApplicationVersions:
         if not _holds(now, query, digest):
             raise ApplicationChanged(CHANGED)
         if before is not None and _python_changed(before, now):
-            raise PythonChanged("a Python function changed; the query process starts anew with it")
+            raise PythonChanged("a Python function changed; the query process restarts with it")
         self._loaded = now
         return now
 

@@ -33,10 +33,10 @@ OnPlanned = Callable[["QueryReport", float], None]
 """Called after each query, with the seconds that planning it took."""
 
 _PYTHON = (
-    "a Python function cannot be checked for what differs between nodes: "
-    "the digests of its batches are compared instead"
+    "a Python function cannot be checked for differences between nodes: "
+    "the nodes compare the digests of its batches instead"
 )
-_UNCOMPARED = "deterministic: false, so a difference between nodes goes unnoticed"
+_UNCOMPARED = "deterministic: false, so the nodes do not compare its batches"
 _NO_SINK = "no sink: its batches are computed and dropped"
 _NEVER_CLOSES = "no watermark on {}: state that depends on it is kept for ever"
 
@@ -131,7 +131,7 @@ def _check_sinks(spec: QuerySpec, schema: pa.Schema) -> None:
             if column not in schema.names:
                 raise ApplicationError(
                     f"query {spec.name}: sink {sink.name} has the key {column!r}, but the query "
-                    f"yields {', '.join(schema.names)}"
+                    f"yields {', '.join(schema.names)}; select it, or name another key"
                 )
 
 

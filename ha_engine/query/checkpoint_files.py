@@ -53,7 +53,7 @@ def copy_as_of(
             copy.parent.mkdir(parents=True, exist_ok=True)
             _link(path, copy)
     except FileNotFoundError as error:
-        raise CheckpointIncomplete(f"{error.filename} went while it was to be copied") from error
+        raise CheckpointIncomplete(f"{error.filename} was deleted before it was copied") from error
 
 
 def files_as_of(
@@ -71,7 +71,7 @@ def files_as_of(
         if chains:
             yield from _cheapest(checkpoint, chains, stored).files
         elif any(map(_VERSIONED.fullmatch, names)):
-            raise CheckpointIncomplete(f"{directory} has no whole state of version {batch + 1}")
+            raise CheckpointIncomplete(f"{directory} has no complete state of version {batch + 1}")
         elif directory.name not in {"SSTs", "logs"}:
             yield from (directory / name for name in names)
 
@@ -115,7 +115,7 @@ def _with_parts(whole: Path) -> Iterator[Path]:
             for key, name, folder in _ROCKSDB_FILES:
                 yield from (whole.parent / folder / one[name] for one in named.get(key, ()))
         except (zipfile.BadZipFile, KeyError, ValueError) as error:
-            raise CheckpointIncomplete(f"{whole} does not tell which files it needs") from error
+            raise CheckpointIncomplete(f"{whole} does not name the files that it needs") from error
     yield whole
 
 

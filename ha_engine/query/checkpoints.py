@@ -28,9 +28,8 @@ _ASIDE = ".set-aside-"
 _WRITTEN_BY_SPARK = ("offsets", "commits", "state")
 _LOST = (
     "its checkpoint is lost, and the journal cannot rebuild its state, which is older than the "
-    "journal or than its definition; run 'ha-engine reinit' on this node, so that it begins from a "
-    "snapshot, or set on_change to reset and change the query (a comment is enough) to start with "
-    "empty state"
+    "journal or than its definition; run 'ha-engine reinit' on this node to restore a snapshot, or "
+    "set on_change to reset and change the query (a comment is enough) to begin with empty state"
 )
 
 

@@ -111,7 +111,7 @@ class ClassArchive:
         Blocks for a minute or several. Raises OSError, SubprocessError.
         """
         if shutil.disk_usage(self._directory).free < FREE_BYTES_MIN:
-            log.info("no class archive is written: the disk has little room")
+            log.info("Spark's class archive is not written: the disk has little room")
             return
         listed, draft = self._list.with_suffix(".listed"), self._archive.with_suffix(".draft")
         # The JVM still writes to its own list, and may be in the middle of a line.
@@ -130,7 +130,7 @@ class ClassArchive:
         )
         size = draft.stat().st_size
         draft.rename(self._archive)
-        log.info("class archive written; the next start of Spark is faster", bytes=size)
+        log.info("Spark's class archive written; the next start is faster", bytes=size)
 
 
 def _shape(jvm: Sequence[str]) -> list[str]:

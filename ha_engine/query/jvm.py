@@ -39,7 +39,7 @@ class Jvm:
             case code if code == _OUT_OF_MEMORY:
                 return QueryProcessFailed("Spark's JVM ran out of memory; raise query.heap")
             case int(code) if code < 0:
-                return QueryProcessFailed(f"Spark's JVM died of {signal.Signals(-code).name}")
+                return QueryProcessFailed(f"Spark's JVM was killed by {signal.Signals(-code).name}")
             case code:
                 return QueryProcessFailed(f"Spark's JVM ended with exit code {code}")
 

@@ -102,7 +102,8 @@ class NodeLink:
         except grpc.RpcError as error:
             if is_refusal(error):
                 raise Superseded(
-                    f"the node refused this query process ({_details(error)}); it has another one"
+                    f"the node refused this query process ({_details(error)}); "
+                    "the node runs another one"
                 ) from error
             raise QueryProcessFailed(
                 f"the node answered {_code(error).name}: {_details(error)}"

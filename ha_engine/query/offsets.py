@@ -25,8 +25,8 @@ def mark_of_batch(checkpoint: Path, batch_id: int) -> int:
     if len(marks) != 1:
         found = ", ".join(str(mark) for mark in sorted(marks)) or "none"
         raise SourcesDisagree(
-            f"the sources of batch {batch_id} in {checkpoint} stand at marks {found}; "
-            "the query stops, so that it is rebuilt"
+            f"the sources of batch {batch_id} in {checkpoint} name marks {found} instead of one; "
+            "the query stops, so that its state is rebuilt"
         )
     return marks.pop()
 

@@ -79,8 +79,8 @@ class OutboxWriter:
             case _:
                 written.path.unlink(missing_ok=True)
                 raise BatchDiffers(
-                    f"batch {number} came out with other rows than when it was admitted; the query "
-                    "depends on something that differs between runs, so compare it with `app check`"
+                    f"batch {number} has other rows than when it was admitted; the query depends "
+                    "on something that differs between runs: run 'ha-engine app check'"
                 )
 
     def _ask(self, number: int, written: WrittenBatch, *, digest: str) -> int:

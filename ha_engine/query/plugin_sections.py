@@ -32,7 +32,8 @@ def sources_of(where: str, raw: list[PluginSection]) -> tuple[SourceSpec, ...]:
     names = [source.name.lower() for source in raw]
     if len(set(names)) < len(names):
         raise ApplicationError(
-            f"{where}.sources: two sources have the same name; the journal tells them apart by it"
+            f"{where}.sources: two sources have the same name; rename one, since the journal "
+            "identifies a source by name"
         )
     return tuple(_source(f"{where}.sources.{source.name}", source) for source in raw)
 

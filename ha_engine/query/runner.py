@@ -171,7 +171,7 @@ class QueryRunner:
         try:
             running.streaming.awaitTermination()
             error: Exception = QueryProcessFailed(
-                "Spark ended the query though nobody asked for it; its log may say why"
+                "Spark ended the query without a request; look for the cause in Spark's log"
             )
         except Exception as failure:
             error = running.writer.error or failure

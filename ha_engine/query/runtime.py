@@ -41,7 +41,9 @@ def why_not_continued(written_with: Mapping[str, str]) -> str | None:
     ours, theirs = checkpoint_versions(), {SEMANTICS: "1", **written_with}
     for name in ("spark", SEMANTICS):
         if theirs.get(name) != ours[name]:
-            return f"{name} {theirs.get(name)} wrote its state, and this is {name} {ours[name]}"
+            return (
+                f"{name} {theirs.get(name)} wrote its state, but this node has {name} {ours[name]}"
+            )
     return None
 
 

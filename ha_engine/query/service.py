@@ -186,7 +186,7 @@ class LocalService(rpc.LocalServicer):
             if told:
                 self._steps.handle(on.BatchDigested(r.query, r.number, told))
         elif verdict is Verdict.MISMATCH:
-            log.error("a batch came out differently", query=r.query, batch=r.number)
+            log.error("batch differs from its admitted output", query=r.query, batch=r.number)
         return verdict
 
     async def ReportDigest(  # noqa: N802
@@ -238,7 +238,7 @@ class LocalService(rpc.LocalServicer):
     async def _known(self, incarnation: str, context: Context) -> None:
         if incarnation != self._answers.incarnation():
             self._note_orphan(incarnation)
-            reason = f"query process {incarnation} is not the one this node runs"
+            reason = f"query process {incarnation} is not the one that this node runs"
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
 
     def _note_orphan(self, incarnation: str) -> None:

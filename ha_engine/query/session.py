@@ -65,8 +65,8 @@ def check_java() -> int:
     java = find_java()
     found = _VERSION.search(_version_text(java))
     if found is None or int(found[1]) < JAVA_VERSION_MIN:
-        what = f"version {found[1]}" if found else "of a version that it does not tell"
-        raise JavaMissing(f"{java} is {what}: {_ADVICE}")
+        what = f"is version {found[1]}" if found else "reports no version"
+        raise JavaMissing(f"{java} {what}: {_ADVICE}")
     return int(found[1])
 
 

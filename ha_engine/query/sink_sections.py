@@ -42,7 +42,8 @@ def sinks_of(where: str, raw: list[PluginSection], mode: OutputMode) -> tuple[Si
     names = [sink.name for sink in raw]
     if len(set(names)) < len(names):
         raise ApplicationError(
-            f"{where}.sinks: two sinks have the same name; the ledger tells them apart by it"
+            f"{where}.sinks: two sinks have the same name; rename one, since the ledger "
+            "identifies a sink by name"
         )
     return tuple(_sink(f"{where}.sinks.{sink.name}", sink, mode) for sink in raw)
 
@@ -67,7 +68,7 @@ def _postgres_sink(
     where: str, name: str, raw: PostgresSinkSection, mode: OutputMode
 ) -> PostgresSinkSpec:
     if raw.mode == "upsert" and not raw.key:
-        raise ApplicationError(f"{where}: mode upsert needs key, the columns that tell rows apart")
+        raise ApplicationError(f"{where}: mode upsert needs key, the columns that identify a row")
     if raw.mode == "insert" and raw.key:
         raise ApplicationError(
             f"{where}: key is only for mode upsert; remove it or set mode: upsert"

@@ -38,11 +38,11 @@ def pack(content: bytes) -> Chunk:
 def unpack(chunk: Chunk) -> bytes:
     """The content. Raises ChunkDamaged when it is not what the digest names (RULES.md#i10)."""
     if not 0 < chunk.size <= CHUNK_BYTES:  # the codec allocates this much before it decompresses
-        raise ChunkDamaged(chunk.digest, f"no chunk has {chunk.size} bytes")
+        raise ChunkDamaged(chunk.digest, f"its size of {chunk.size} bytes is impossible")
     try:
         content: bytes = _CODEC.decompress(chunk.stored, chunk.size, asbytes=True)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise ChunkDamaged(chunk.digest, "it cannot be decompressed") from error
     if digest_of(content) != chunk.digest:
-        raise ChunkDamaged(chunk.digest, "its content is not what its name says")
+        raise ChunkDamaged(chunk.digest, "its content does not match its name")
     return content

@@ -171,5 +171,5 @@ def _contents(store: ChunkReader, digests: Iterable[bytes], progress: Progress) 
     for portion, found in in_portions(digests, store.chunks, progress):
         for digest in portion:
             if digest not in found:
-                raise ChunkDamaged(digest, "it is not there")
+                raise ChunkDamaged(digest, "it is missing")
             yield unpack(found[digest])

@@ -121,19 +121,19 @@ class Restoring:
         reason, unfit = "there is no snapshot", ""
         for revision in self._candidates():
             if history is not None and not history.has_all(revision.position, revision.written):
-                reason = f"no revision stands at {history.begins} or later in this history"
+                reason = f"no revision of this history is at {history.begins} or later"
                 continue
             try:
                 self._bring_with(bring, revision)
             except RevisionForgotten as error:
                 reason = str(error)
-                log.info("a revision cannot be restored", revision=revision.id, reason=reason)
+                log.info("revision cannot be restored", revision=revision.id, reason=reason)
             except (ChunkDamaged, SnapshotDamaged) as error:
                 reason = f"revision {revision.id}: {error}"
                 unfit = unfit or (reason if isinstance(error, SnapshotUnfit) else "")
                 skipped.append(revision.id)
                 self.counts.skipped += 1
-                log.error("a revision cannot be restored", revision=revision.id, reason=str(error))
+                log.error("revision cannot be restored", revision=revision.id, reason=str(error))
             else:
                 return revision
         raise SnapshotUnfit(unfit) if unfit else SnapshotDamaged(reason)
@@ -180,8 +180,8 @@ class Restoring:
         """
         if manifest.application != self.application:
             raise SnapshotUnfit(
-                f"it was taken under the application {manifest.application[:8]} and this node runs "
-                f"{self.application[:8]}, whose queries may need another state"
+                f"it was taken under the application {manifest.application[:8]}, but this node "
+                f"runs {self.application[:8]}, whose queries may need other state"
             )
 
     def _bring(self, manifest: Manifest, progress: Progress) -> None:
@@ -198,11 +198,11 @@ class Restoring:
         """
         captured = {one.query: one for one in manifest.queries}.get(query)
         if captured is None or str(captured.lineage) != stamp.rpartition(":")[2]:
-            raise SnapshotDamaged(f"it has no state of query {query} as the journal knows it")
+            raise SnapshotDamaged(f"it has no state of query {query} of the lineage in the journal")
         if captured.number > admitted:
             raise SnapshotDamaged(
-                f"its state of query {query} is behind batch {captured.number}, and this node's "
-                f"outbox ends at {admitted}"
+                f"its state of query {query} is after batch {captured.number}, but this node's "
+                f"outbox ends at batch {admitted}"
             )
         name = f"{CHECKPOINTS}/{query}"
         files = [file for file in manifest.files if file.path.startswith(f"{name}/")]
@@ -231,7 +231,7 @@ class Restoring:
         try:
             base = base_file.decode((coming / base_file.NAME).read_bytes()).base
         except ValueError as error:
-            raise SnapshotDamaged(f"what its journal said cannot be read: {error}") from error
+            raise SnapshotDamaged(f"the base of its journal cannot be read: {error}") from error
         journal_id = Journal.create_behind(
             coming / JOURNAL,
             base.position,

@@ -133,7 +133,7 @@ class SnapshotService:
         try:
             revision = await self._in_thread(lambda: self._restore(restore))
         except SnapshotDamaged as error:
-            advice = "take one on the active: ha-engine snapshot now"
+            advice = "take a new snapshot on the active: ha-engine snapshot now"
             raise SnapshotDamaged(f"{error}; {advice}") from error
         seconds = round(time.monotonic() - began, 3)
         size = revision.bytes_total
@@ -221,7 +221,7 @@ class SnapshotService:
 
     def _show(self, draft: int, epoch: int) -> None:
         if not self._store.show(draft, self._me, epoch):
-            raise SnapshotFailed("this node does not hold the lease any more")
+            raise SnapshotFailed("this node no longer holds the lease")
         gone = self._store.forget(self.keep)
         log.info("snapshot visible", draft=draft, gone=gone.revisions, chunks_gone=gone.chunks)
 
@@ -236,7 +236,7 @@ class SnapshotService:
             if given_up is not None and given_up.sequence < journal.last.sequence:
                 behind = max(given_up.sequence, journal.first - 1)
                 path = journal.set_aside_after(behind, directory)
-                log.warning("committed records were given up", kept_in=path.name)
+                log.warning("committed records given up by a forced failover", kept_in=path.name)
 
         return self._restoring.restore(restore.history, keep)
 

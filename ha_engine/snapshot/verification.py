@@ -35,11 +35,11 @@ def manifest_of(store: RevisionReader, revision: Revision) -> Manifest:
     manifest, group_id = decode(*found), store.group_id()
     if manifest.position != revision.position:
         raise SnapshotDamaged(
-            f"its manifest is of {manifest.position}, and it stands at {revision.position}"
+            f"its manifest is for {manifest.position}, but its row says {revision.position}"
         )
     if group_id is not None and manifest.group_id not in ("", group_id):
         raise SnapshotDamaged(
-            f"it is of the group {manifest.group_id}, and the database knows this one as {group_id}"
+            f"it belongs to group id {manifest.group_id}, but this group has the id {group_id}"
         )
     return manifest
 
@@ -80,7 +80,7 @@ def distrust_damaged(
 
 def _what_is_wrong(chunk: Chunk | None) -> str | None:
     if chunk is None:
-        return "is not there"
+        return "is missing"
     try:
         unpack(chunk)
     except ChunkDamaged as error:

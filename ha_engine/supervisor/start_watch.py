@@ -81,5 +81,5 @@ class StartWatch:
         """Why the supervisor ended the start."""
         return (
             f"no progress for {self.patience_seconds:g} s while {self.step}: no CPU used, nothing "
-            f"read; tried again with {next_patience_seconds:g} s"
+            f"read; retrying with a limit of {next_patience_seconds:g} s"
         )

@@ -103,7 +103,7 @@ class SupervisedQuery:
             self._send({"step": step})
 
     async def start(self, incarnation: str) -> None:
-        await self.end("another incarnation is wanted")
+        await self.end("a new query process replaces it")
         reading, writing = os.pipe()
         try:
             process = await asyncio.create_subprocess_exec(
@@ -118,7 +118,7 @@ class SupervisedQuery:
             )
         except OSError as error:
             os.close(reading)
-            reason = f"it could not be started: {error.strerror}"
+            reason = f"start failed: {error.strerror}"
             log.error("query process not started", reason=reason)
             self._tell_gone(incarnation, reason, True)
             return
@@ -137,7 +137,7 @@ class SupervisedQuery:
         code = await query.process.wait()
         watching.cancel()
         while not await self._session_is_empty(query.session):
-            log.error("processes of the query process will not die; trying again")
+            log.error("processes of the query process survived SIGKILL, retrying")
         await asyncio.wait([listening], timeout=LAST_WORDS_SECONDS)
         _stop_listening(listening)
         self._living = None
@@ -214,7 +214,7 @@ class SupervisedQuery:
 def _stop_listening(listening: asyncio.Task[None]) -> None:
     listening.cancel()
     if listening.done() and not listening.cancelled() and (error := listening.exception()):
-        log.error("reports of the query process not understood", reason=str(error))
+        log.error("reports of the query process not readable", reason=str(error))
 
 
 def how_it_ended(code: int) -> str:

@@ -232,7 +232,7 @@ class Supervisor:
         out, _ = await releasing.communicate(json.dumps(wanted).encode())
         if releasing.returncode != 0:
             reason = out.decode(errors="replace").strip() or how_it_ended(releasing.returncode or 0)
-            log.warning("lease not released; it ends by itself", reason=reason)
+            log.warning("lease not released; it expires after its ttl", reason=reason)
 
     # -- link to the node process ------------------------------------------------------------------
 

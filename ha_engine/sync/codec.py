@@ -129,7 +129,9 @@ def to_message(frame: pb.SyncFrame) -> Message:
             lacking = frame.snapshot_lacking
             return SnapshotLacking(lacking.epoch, lacking.reason[:TEXT_MAX])
         case other:
-            raise MalformedFrame(f"it sent {other or 'a frame of no known kind'} among messages")
+            raise MalformedFrame(
+                f"the peer sent {other or 'an unknown frame'} instead of a message"
+            )
 
 
 # -- parts -----------------------------------------------------------------------------------------
@@ -241,7 +243,7 @@ def _to_records(message: pb.Records) -> Records:
     try:
         records = tuple(_decoded(message.frames))
     except (BadFrame, RecursionError) as error:
-        raise MalformedFrame(f"it sent a record that is not whole: {error}") from error
+        raise MalformedFrame(f"the peer sent a damaged record: {error}") from error
     _check_chain(previous, records)
     return Records(message.epoch, previous, records, message.committed)
 
@@ -270,12 +272,14 @@ def _check_same(record: Record, head: bytes) -> None:
     except (TypeError, ValueError, UnicodeError, struct.error):
         same = False
     if not same:
-        raise MalformedFrame(f"it sent record {record.position} in a form of another engine")
+        raise MalformedFrame(
+            f"the peer sent record {record.position} in the format of another engine"
+        )
 
 
 def _check_chain(previous: Position, records: tuple[Record, ...]) -> None:
     for record in records:
         position = record.position
         if position.sequence != previous.sequence + 1 or position.epoch < previous.epoch:
-            raise MalformedFrame(f"it sent record {position} behind {previous}")
+            raise MalformedFrame(f"the peer sent record {position} directly after {previous}")
         previous = position

@@ -47,8 +47,8 @@ def require_usable(tls: TlsConfig) -> None:
         ssl.create_default_context(cafile=tls.ca)
     except ssl.SSLError as error:
         raise ConfigError(
-            f"event_sync.tls.ca: {tls.ca} holds no certificate; name that of the authority which "
-            "signed those of all peers"
+            f"event_sync.tls.ca: {tls.ca} holds no certificate; name the certificate of the "
+            "authority that signed those of all peers"
         ) from error
 
 

@@ -36,9 +36,9 @@ _DISTRUST = {
     "Hostname Verification": "the node at {address} shows no certificate for {peer}; correct "
     "event_sync.peers, or the names in its certificate",
     "CERTIFICATE_VERIFY_FAILED": "the certificate at {address} has expired or is not signed by "
-    "event_sync.tls.ca; correct the one or the other",
-    "WRONG_VERSION_NUMBER": "the node at {address} speaks plain text and this one TLS; give both "
-    "certificates in event_sync.tls",
+    "event_sync.tls.ca; correct the certificate or the setting",
+    "WRONG_VERSION_NUMBER": "the node at {address} uses plain text, but this node uses TLS; set "
+    "event_sync.tls on both",
 }
 """Parts of gRPC's errors about a peer that it does not trust, and what each one means."""
 
@@ -88,7 +88,7 @@ def _verdict(reason: str | None) -> pb.SyncFrame:
 async def _expect(wire: Wire, *kinds: str) -> pb.SyncFrame:
     frame = await wire.read()
     if frame.WhichOneof("frame") not in kinds:
-        raise MalformedFrame(f"it sent {frame.WhichOneof('frame')} instead of {kinds[0]}")
+        raise MalformedFrame(f"the peer sent {frame.WhichOneof('frame')} instead of {kinds[0]}")
     return frame
 
 
@@ -134,7 +134,7 @@ class Dialler:
             self._refused(error.reason)
             raise NoLink(error.reason) from error
         except (WireBroken, MalformedFrame, ConfigError, TimeoutError) as error:
-            self._unreachable(str(error) or "it does not answer")
+            self._unreachable(str(error) or "no answer")
             raise NoLink(str(error)) from error
         if asyncio.get_running_loop().time() - began < BRIEF_SECONDS:
             raise NoLink("the link was brief")
@@ -147,7 +147,7 @@ class Dialler:
                 async with asyncio.timeout(next(self._connect_seconds)):
                     await call.wait_for_connection()
             except grpc.aio.AioRpcError as error:
-                raise self._meaning(error.details() or "it does not answer") from error
+                raise self._meaning(error.details() or "no answer") from error
             try:
                 certified = self._peer if self._config.tls.given else None
                 await self._holding(ClientWire(call, certified), self._peer)

@@ -127,8 +127,8 @@ class EventSync(rpc.EventSyncServicer):
                 self.port = server.add_secure_port(address, trusted)
         except RuntimeError as error:
             raise AddressInUse(
-                f"event_sync.listen: {address} is taken or not of this host; stop what listens "
-                "there, or choose another address"
+                f"event_sync.listen: {address} is in use or not an address of this host; stop the "
+                "program that listens there, or choose another address"
             ) from error
         await server.start()
         return server
@@ -229,7 +229,7 @@ class EventSync(rpc.EventSyncServicer):
         callers = [peer for peer in self._config.peers if peer < ours.node]
         theirs = await greet(wire, ours, callers if dialled is None else [dialled])
         link = Link(theirs.node, wire, self._traffic[theirs.node])
-        reason = "the connection is gone"
+        reason = "the connection is lost"
         try:
             self._opened(link, theirs)
             reason = await link.run(
@@ -241,7 +241,7 @@ class EventSync(rpc.EventSyncServicer):
     def _opened(self, link: Link, theirs: Hello) -> None:
         peer = link.peer
         if former := self._links.get(peer):
-            self._lost(former, "a newer link took its place")
+            self._lost(former, "a newer link replaced it")
         if self._stopping:
             link.end("this node stops")
             return
@@ -307,7 +307,7 @@ class EventSync(rpc.EventSyncServicer):
             case JournalDamaged() | DiskFailed() as error:
                 # This node works without the old record that cannot be read. A snapshot may soon
                 # cover that record.
-                log.error("records for a peer cannot be read", peer=link.peer, error=str(error))
+                log.error("records for the peer cannot be read", peer=link.peer, error=str(error))
                 link.end(str(error))
             case BaseException() as error:
                 self._owner.fail(error)
@@ -323,7 +323,7 @@ class EventSync(rpc.EventSyncServicer):
 
     def _note_unreachable(self, peer: str, reason: str) -> None:
         if peer not in self._unreachable:
-            log.warning("peer cannot be reached; it is tried on", peer=peer, reason=reason)
+            log.warning("peer unreachable, retrying", peer=peer, reason=reason)
         self._unreachable[peer] = reason
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:

@@ -66,7 +66,7 @@ def from_frame(said: pb.Hello) -> Hello:
     texts += [hello.journal_id, hello.application, hello.config, hello.address]
     texts += [text for pair in hello.runtime.items() for text in pair]
     if any(len(text) > _TEXT_MAX for text in texts) or len(hello.runtime) > _TEXT_MAX:
-        raise MalformedFrame("its Hello is longer than any")
+        raise MalformedFrame("the peer's Hello is too long")
     return hello
 
 
@@ -110,27 +110,27 @@ def _of_identity(
     ours: Hello, theirs: Hello, welcome: Collection[str], certified: Collection[str] | None
 ) -> str | None:
     if certified is not None and theirs.node not in certified:
-        names = ", ".join(sorted(certified)) or "nobody"
+        names = ", ".join(sorted(certified)) or "no node"
         return (
             f"a node that calls itself {theirs.node} shows a certificate for {names}; give it one "
-            "whose subject alternative names hold its node.id"
+            "whose subject alternative names contain its node.id"
         )
     if max(ours.protocol_min, theirs.protocol_min) > min(ours.protocol_max, theirs.protocol_max):
         return (
             f"{theirs.node} (engine {theirs.engine}) speaks versions {theirs.protocol_min} to "
-            f"{theirs.protocol_max} of the sync protocol and this node (engine {ours.engine}) "
+            f"{theirs.protocol_max} of the sync protocol, but this node (engine {ours.engine}) "
             f"{ours.protocol_min} to {ours.protocol_max}; upgrade the older engine"
         )
     if theirs.node == ours.node:
         return (
-            f"the node at {theirs.address} calls itself {ours.node} like this one at "
+            f"the node at {theirs.address} calls itself {ours.node}, like this one at "
             f"{ours.address}; give each node a node.id of its own"
         )
     if theirs.node not in welcome:
-        wanted = ", ".join(sorted(welcome)) or "nobody"
+        wanted = ", ".join(sorted(welcome)) or "no peer"
         return (
-            f"{theirs.node} called where {wanted} is expected; correct event_sync.peers on the "
-            "node that has it wrong"
+            f"{ours.node} expects {wanted}, but {theirs.node} is at the other end; correct "
+            "event_sync.peers on the node where it is wrong"
         )
     return None
 
@@ -138,14 +138,14 @@ def _of_identity(
 def _of_group(ours: Hello, theirs: Hello) -> str | None:
     if theirs.group != ours.group:
         return (
-            f"{theirs.node} is of the group {theirs.group} and this node of {ours.group}; set the "
+            f"{theirs.node} is in group {theirs.group}, but this node is in {ours.group}; set the "
             "same 'group' on both, or correct event_sync.peers"
         )
     if theirs.group_id and ours.group_id and theirs.group_id != ours.group_id:
         return (
-            f"{theirs.node} knows the group {ours.group} by the id {_short(theirs.group_id)} and "
-            f"this node by {_short(ours.group_id)}, so their leases lie in two databases; make "
-            "database.url name the same one on both"
+            f"{theirs.node} has the id {_short(theirs.group_id)} for group {ours.group}, but this "
+            f"node has {_short(ours.group_id)}, so they use two databases; set database.url to the "
+            "same database on both"
         )
     if theirs.journal_id == ours.journal_id:
         return (
@@ -158,7 +158,7 @@ def _of_group(ours: Hello, theirs: Hello) -> str | None:
 def _of_batches(ours: Hello, theirs: Hello) -> str | None:
     if theirs.application != ours.application:
         return (
-            f"{theirs.node} runs the application {_short(theirs.application)} and this node "
+            f"{theirs.node} runs the application {_short(theirs.application)}, but this node runs "
             f"{_short(ours.application)}; give both the same application file and restart them"
         )
     differing = sorted(
@@ -168,20 +168,20 @@ def _of_batches(ours: Hello, theirs: Hello) -> str | None:
     )
     if differing:
         return (
-            f"{theirs.node} runs {_versions(theirs, differing)} and this node "
+            f"{theirs.node} has {_versions(theirs, differing)}, but this node has "
             f"{_versions(ours, differing)}; install the same versions on both"
         )
     if theirs.config != ours.config:
         return (
-            f"{theirs.node} has the group-wide settings {_short(theirs.config)} and this node "
-            f"{_short(ours.config)}; make those equal that 'ha-engine config schema' calls "
+            f"{theirs.node} has the group-wide settings {_short(theirs.config)}, but this node has "
+            f"{_short(ours.config)}; make all settings equal that 'ha-engine config schema' calls "
             "group-wide"
         )
     return None
 
 
 def _versions(hello: Hello, names: list[str]) -> str:
-    return ", ".join(f"{name} {hello.runtime.get(name, 'of no version')}" for name in names)
+    return ", ".join(f"{name} {hello.runtime.get(name, 'none')}" for name in names)
 
 
 def _short(digest: str) -> str:

@@ -55,7 +55,7 @@ class Link:
         """Queue ``frame`` and return at once."""
         size = size_of(frame)
         if self._told_bytes + size > TOLD_BYTES_MAX:
-            self.end("it does not read what it is told")
+            self.end("the peer does not read its messages")
             return
         self._told.append((frame, size))
         self._told_bytes += size

@@ -83,7 +83,7 @@ def from_frame(said: pb.Report) -> Report:
     texts = [said.role, said.reason, said.url, said.journal_id, said.ingest]
     texts += [text for query in said.queries for text in (query.query, query.state)]
     if any(len(text) > TEXT_MAX for text in texts) or len(said.queries) > QUERIES_MAX:
-        raise MalformedFrame("its report is longer than any")
+        raise MalformedFrame("the peer's report is too long")
     return Report(
         said.role,
         said.reason,

@@ -115,7 +115,7 @@ class Files:
         except (ValueError, JournalDamaged) as error:
             if first >= self._journal.first:
                 raise
-            raise Trimmed(f"record {first} is trimmed; it must restore a snapshot") from error
+            raise Trimmed(f"record {first} is trimmed; the peer must restore a snapshot") from error
 
     def _chunk(self, first: int, last: int, bytes_max: int) -> Chunk:
         if not self._extents or self._next != first:

@@ -117,14 +117,14 @@ def _translated() -> Iterator[None]:
     except grpc.aio.AioRpcError as error:
         raise WireBroken(_reason(error)) from error
     except (grpc.aio.BaseError, asyncio.InvalidStateError) as error:
-        raise WireBroken("the connection is gone") from error
+        raise WireBroken("the connection is lost") from error
     except DecodeError as error:
-        raise WireBroken("what it sent is no frame") from error
+        raise WireBroken("the peer sent bytes that are not a frame") from error
 
 
 def _reason(error: grpc.aio.AioRpcError) -> str:
     details = error.details() or ""
-    return "the connection is gone" if details in _SAYS_NOTHING else details
+    return "the connection is lost" if details in _SAYS_NOTHING else details
 
 
 def _not_the_end(frame: pb.SyncFrame | Any) -> pb.SyncFrame:

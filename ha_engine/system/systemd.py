@@ -103,7 +103,7 @@ class ServiceManager:
         since a restart would read the same journal.
         """
         while self._address and not until.is_set():
-            self.send("WATCHDOG=1", "STATUS=starting: the journal is read")
+            self.send("WATCHDOG=1", "STATUS=starting: reading the journal")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(until.wait(), self._pause)
 

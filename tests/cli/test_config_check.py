@@ -99,10 +99,13 @@ def test_the_secrets_of_sinks_and_sources_are_looked_up(check: Check, tmp_path: 
     tree = yaml.safe_load((tmp_path / "flights.yaml").read_text())
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(with_source(tree, directory="env:NOT_SET")))
     code, _, problem = check(application="own.yaml")
-    assert (code, "source files refers to env:NOT_SET, which is not set" in problem) == (2, True)
+    assert (code, "source files refers to env:NOT_SET, which is missing" in problem) == (2, True)
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(with_sink(tree, url="env:NOT_SET")))
     code, _, problem = check(application="own.yaml")
-    assert (code, "url of sink table is env:NOT_SET, which is not set" in problem) == (2, True)
+    assert (code, "url of sink table refers to env:NOT_SET, which is missing" in problem) == (
+        2,
+        True,
+    )
 
 
 def with_source(tree: dict[str, Any], **keys: str) -> dict[str, Any]:

@@ -132,7 +132,7 @@ def test_a_group_that_never_ran_is_one_sentence(
 ) -> None:
     code, words = _failure(capsys, command, "-c", str(config))
     assert code == 1
-    assert "no lease row of group flights; start a node of it first" in words
+    assert "no lease row of group flights; start a node of the group first" in words
     assert words.count("\n") == 1
 
 

@@ -137,7 +137,7 @@ def test_a_snapshot_that_waits_for_its_place_does_not_come_back(
 
 
 def test_another_nodes_name_is_the_wrong_host(reinit: Run, home: Path) -> None:
-    assert "of node-b and not of node-a" in refusal(reinit("node-a", "--yes"), ConfigError)
+    assert "for node node-b, not for node-a" in refusal(reinit("node-a", "--yes"), ConfigError)
     assert has_data(home)
 
 

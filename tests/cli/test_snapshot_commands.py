@@ -171,6 +171,6 @@ async def test_who_changed_the_application_is_told_to_put_the_former_one_back(
         )
     refused = snapshot("restore", "node-b", "--yes").exception
     assert isinstance(refused, SnapshotUnfit)
-    assert f"revision {newest.id}: it was taken under the application app and" in str(refused)
+    assert f"revision {newest.id}: it was taken under the application app, but" in str(refused)
     assert "put back what was there then" in str(refused)
     assert "begin anew" not in str(refused)

@@ -217,7 +217,7 @@ def test_a_port_in_use_is_named(refused: Callable[..., Ended]) -> None:
     assert ended.code == 1
     assert ended.err == (
         f"ha-engine: http.listen {address} cannot be bound: Address already in use; "
-        "stop what uses it or choose another port\n"
+        "stop the program that uses it, or choose another port\n"
     )
 
 

@@ -106,7 +106,7 @@ def test_an_interrupted_demo_leaves_no_process(demo: RunningDemo, point: str) ->
     number = signal.SIGTERM if point == "Java" else signal.SIGINT
     assert demo.interrupted(number) == 128 + number
     assert processes_in(demo.directory) == []
-    assert "none of its processes is left" in demo.said
+    assert "all of its processes have ended" in demo.said
 
 
 def test_the_next_demo_ends_what_a_killed_one_left(demo: RunningDemo, tmp_path: Path) -> None:

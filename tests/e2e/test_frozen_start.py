@@ -44,7 +44,7 @@ def test_a_start_whose_jvm_hangs_is_ended_and_the_next_one_runs(
         wait_until(lambda: query_process()["last_death"], within=SPARK_SECONDS)
         told = query_process()["last_death"]
         assert told.startswith(f"no progress for 20 s while {STARTING_SPARK}")
-        assert told.endswith("tried again with 40 s")
+        assert told.endswith("retrying with a limit of 40 s")
         assert told in node.log_text()
         assert node.send("events", [{"id": 1, "text": "kept"}]).is_success
         node.wait_running()

@@ -64,15 +64,15 @@ def other_timings(_: Pair, b: NodeWithoutSpark) -> None:
 
 
 CASES: dict[Change, tuple[str, str]] = {
-    same_id: ("calls itself node-a like this one", "give each node a node.id of its own"),
+    same_id: ("calls itself node-a, like this one", "give each node a node.id of its own"),
     copied_data: (
         "one data directory is a copy of the other",
         "run 'ha-engine reinit' on the copy",
     ),
     another_application: ("runs the application", "give both the same application file"),
-    another_protocol: ("of the sync protocol and this node", "upgrade the older engine"),
-    another_group: ("is of the group", "set the same 'group' on both"),
-    other_timings: ("has the group-wide settings", "make those equal"),
+    another_protocol: ("of the sync protocol, but this node", "upgrade the older engine"),
+    another_group: ("is in group", "set the same 'group' on both"),
+    other_timings: ("has the group-wide settings", "make all settings equal"),
 }
 """What is changed, and what both nodes say: the reason, and what to do."""
 

@@ -66,7 +66,7 @@ def test_a_node_whose_disk_was_wiped_restores_and_takes_over(
         flights.send(2_000)
         passive.start()
         assert pair.wait_protected() is active
-        assert "a snapshot has taken the place" in passive.log_text()
+        assert "restored snapshot replaced journal" in passive.log_text()
         assert base_of(passive) == second["sequence"]
         flights.send(2_000)
 
@@ -76,7 +76,7 @@ def test_a_node_whose_disk_was_wiped_restores_and_takes_over(
         lose_checkpoints(active)
         active.start()
         assert pair.wait_protected() is passive
-        assert active.log_text().count("a lost state is restored") == 2
+        assert active.log_text().count("lost query state restored from a snapshot") == 2
         switch_over(pair, passive, active)
         flights.send(2_000)
         flights.require_equal()

@@ -69,7 +69,7 @@ def test_of_all_processes_the_node_process_alone_knows_the_service_manager(
     monkeypatch.setenv("JAVA_HOME", str(no_spark(tmp_path)))
     with running(NodeUnderTest(tmp_path, APPLICATION, node_database)) as node:
         # The supervisor feeds the watchdog while there is no loop of a node process yet.
-        assert manager.hears("STATUS=starting: the journal is read", within=PATIENCE)
+        assert manager.hears("STATUS=starting: reading the journal", within=PATIENCE)
         assert manager.hears("READY=1", within=PATIENCE)
         assert _knows(node, "node") == {"NOTIFY_SOCKET", "WATCHDOG_USEC"}
         wait_until(lambda: node.pid_of("query"), within=PATIENCE)

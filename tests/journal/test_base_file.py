@@ -94,7 +94,7 @@ def test_a_file_of_another_version_is_refused(
     newer = base_file.encode(STANDING)
     monkeypatch.undo()
     (tmp_path / "base.arrow").write_bytes(newer)
-    with pytest.raises(JournalDamaged, match="another version"):
+    with pytest.raises(JournalDamaged, match="another format version"):
         base_file.load(tmp_path / "base.arrow")
 
 

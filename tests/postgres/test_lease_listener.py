@@ -169,8 +169,8 @@ def test_after_a_restart_of_the_server_it_listens_again_and_says_so_once(
         _changed(store, HELD)
         changes.wait_for(3)
     assert [(line["log_level"], line["event"]) for line in lines] == [
-        ("warning", "changes of the lease are polled, not heard"),
-        ("info", "changes of the lease are heard again"),
+        ("warning", "lease notifications unavailable, polling the lease row"),
+        ("info", "lease notifications available again"),
     ]
     store.close()
 

@@ -87,6 +87,6 @@ def test_a_row_that_another_database_wrote_is_left_alone(store: Overtaken, engin
     row = replace(
         HELD, version=2, identity=DatabaseIdentity(identity.system_identifier, "0000000F")
     )
-    with pytest.raises(LeaseNotChanged, match="may be an older one"):
+    with pytest.raises(LeaseNotChanged, match="may be out of date"):
         store.set_paused(True)
     assert store.read() == row

@@ -164,7 +164,7 @@ def test_a_draft_of_which_a_chunk_was_found_damaged_is_never_complete(
     draft = store.begin("node-b")
     assert store.refer(draft, [digest]) == set()
     store.distrust(store.chunks([digest])[digest])
-    with pytest.raises(DraftLost, match="found damaged"):
+    with pytest.raises(DraftLost, match="a part was damaged"):
         complete(store, draft, b"a", chunks=1)
     shown(store, "a")
     require_whole(store)
@@ -206,7 +206,7 @@ def test_a_writer_that_is_overtaken_is_told_and_leaves_only_what_is_collected(
         lambda: complete(store, late, b"late", chunks=1),
         lambda: store.show(late, HOLDER, EPOCH),
     ):
-        with pytest.raises(DraftLost, match="another node has begun one"):
+        with pytest.raises(DraftLost, match="another node began a newer draft"):
             call()
     store.forget(keep=2)
     assert chunk_count(engine) == 1

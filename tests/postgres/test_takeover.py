@@ -158,7 +158,7 @@ async def test_a_history_that_cannot_be_written_is_told_once_and_stops_nothing(
 ) -> None:
     with capture_logs() as logs:
         await take_over(driver, store, UnreachableHistory())
-        told = "the outage is not in the history"
+        told = "outage not written to the history"
         await async_wait_until(lambda: any(line["event"] == told for line in logs))
     assert [line["reason"] for line in logs if line["event"] == told] == ["the database is down"]
     assert not driver.ended.done()

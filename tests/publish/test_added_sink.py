@@ -102,7 +102,7 @@ async def test_a_sink_that_comes_back_under_its_old_name_is_refused_for_what_it_
     node.publisher.start(1)
     await async_wait_until(lambda: node.publisher.status()[0].state is SinkState.REFUSED)
     error = node.publisher.status()[0].error or ""
-    assert "lacks batch 4, but the outbox goes on behind 10; give the sink a new name" in error
+    assert "lacks batch 4, but the outbox begins after batch 10; give the sink a new name" in error
     await node.publisher.close()
 
 

@@ -219,7 +219,7 @@ GENERATED = "k text, n bigint GENERATED ALWAYS AS (1) STORED"
         ("k text, n bigint, UNIQUE (k, n)", KEYED, "no unique index"),
         ("k text UNIQUE DEFERRABLE, n bigint", KEYED, "no unique index"),
         (None, OTHER_KEY, "key column z .* is not in the query's output"),
-        (None, Target("d" * 64, auto_create=True), "is no name for PostgreSQL"),
+        (None, Target("d" * 64, auto_create=True), "is not a PostgreSQL name"),
     ],
 )
 def test_a_table_that_does_not_fit_is_refused_in_a_sentence(

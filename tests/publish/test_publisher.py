@@ -311,7 +311,7 @@ async def test_who_waits_for_a_batch_that_the_outbox_passes_is_refused(
     node.outbox.trim(QUERY, 3)
     node.admit(4)
     await async_wait_until(lambda: node.status.state is SinkState.REFUSED)
-    assert "lacks batch 2, but the outbox goes on behind 3" in (node.status.error or "")
+    assert "lacks batch 2, but the outbox begins after batch 3" in (node.status.error or "")
 
 
 async def test_a_ledger_ahead_of_what_was_made_here_is_refused_and_reported_to_nobody(
@@ -326,7 +326,7 @@ async def test_a_ledger_ahead_of_what_was_made_here_is_refused_and_reported_to_n
     after.publisher.start(2)
     await async_wait_until(lambda: after.status.state is SinkState.REFUSED)
     assert "batch 3" in (after.status.error or "")
-    assert "the last one planned here is 1" in (after.status.error or "")
+    assert "this node planned none after 1" in (after.status.error or "")
     assert after.published == []
     after.admit(2, 3, 4)
     await after.published_through(4)

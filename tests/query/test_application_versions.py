@@ -52,7 +52,7 @@ def test_a_file_that_changed_before_it_was_read_runs_nothing(
 ) -> None:
     digest = write(tmp_path, SQL).queries["one"].digest
     (tmp_path / "application.yaml").write_text(APPLICATION + left)
-    with pytest.raises(ApplicationChanged, match="changed under the running node; restart"):
+    with pytest.raises(ApplicationChanged, match="changed while the node ran; restart"):
         versions.holding("one", digest)
 
 

@@ -254,7 +254,7 @@ def test_a_query_that_spark_ends_by_itself_is_reported(
     node.admitted("filter", 1)
     for query in spark.streams.active:
         query.stop()
-    assert "nobody asked" in node.failure("filter", within=30).reason
+    assert "without a request" in node.failure("filter", within=30).reason
 
 
 def test_a_full_disk_ends_the_process_and_is_no_batchs_fault(

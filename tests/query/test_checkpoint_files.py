@@ -132,5 +132,5 @@ def test_a_state_with_a_gap_is_not_copied(tmp_path: Path, missing: str) -> None:
 def test_a_file_that_goes_while_it_is_copied_says_so(tmp_path: Path) -> None:
     root = checkpoint(tmp_path / "c", *batches(0), f"{STATE}/1.delta")
     (root / "metadata").unlink()
-    with pytest.raises(CheckpointIncomplete, match="went while"):
+    with pytest.raises(CheckpointIncomplete, match="was deleted before"):
         copy_as_of(root, 0, tmp_path / "copy")

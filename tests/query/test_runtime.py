@@ -32,7 +32,7 @@ def test_a_checkpoint_is_continued_by_the_same_spark_and_semantics_only() -> Non
     assert why_not_continued({"spark": spark, SEMANTICS: "1"}) is None
     assert "spark 3.5.0 wrote its state" in (why_not_continued({"spark": "3.5.0"}) or "")
     other = why_not_continued({"spark": spark, SEMANTICS: "2"})
-    assert other == "batch semantics 2 wrote its state, and this is batch semantics 1"
+    assert other == "batch semantics 2 wrote its state, but this node has batch semantics 1"
 
 
 APPLICATION = """

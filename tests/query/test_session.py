@@ -41,7 +41,7 @@ def test_no_java_is_told_with_what_to_install(
     [
         ('openjdk version "11.0.2" 2019-01-15', "is version 11"),
         ('java version "1.8.0_202"', "is version 8"),
-        ("something else", "does not tell"),
+        ("something else", "reports no version"),
     ],
 )
 def test_a_java_that_is_too_old_is_told(

@@ -434,7 +434,10 @@ def test_an_application_names_its_sources(tmp_path: Path) -> None:
         ({"type": "tial"}, r"streams.events.sources.drop.type: .*did you mean 'tail'"),
         ({"type": "tail", "fil": "/x"}, r"drop.fil is not a known key; did you mean 'file'"),
         ({"type": "file", "directory": "/x"}, r"sources.drop.format is missing"),
-        ({"type": "unloadable"}, r"package ha-engine-example-sink, which cannot be used: ModuleN"),
+        (
+            {"type": "unloadable"},
+            r"package ha-engine-example-sink, which cannot be loaded: ModuleN",
+        ),
     ],
 )
 def test_a_bad_source_is_named(tmp_path: Path, source: dict[str, Any], told: str) -> None:

@@ -170,7 +170,7 @@ async def test_a_batch_that_spark_has_not_finished_fails_the_snapshot(
 async def test_who_does_not_hold_the_lease_shows_nothing(engine: Engine, tmp_path: Path) -> None:
     node = node_at(tmp_path / "a", engine)
     draft = await node.archive.take(cut_behind(3))
-    with pytest.raises(SnapshotFailed, match="does not hold the lease"):
+    with pytest.raises(SnapshotFailed, match="no longer holds the lease"):
         await node.archive.show(draft, 2)
     assert node.store.revisions() == []
 
@@ -265,10 +265,10 @@ async def test_a_manifest_of_another_revision_is_not_restored(
         connection.execute(text(SWAP_MANIFESTS))
     told = [verify(old.store, one, lambda _: None) for one in old.store.revisions()]
     assert told == [
-        ["its manifest is of 1.7, and it stands at 1.9"],
-        ["its manifest is of 1.9, and it stands at 1.7"],
+        ["its manifest is for 1.7, but its row says 1.9"],
+        ["its manifest is for 1.9, but its row says 1.7"],
     ]
-    with pytest.raises(SnapshotDamaged, match=r"its manifest is of 1\.9, and it stands at 1\.7"):
+    with pytest.raises(SnapshotDamaged, match=r"its manifest is for 1\.9, but its row says 1\.7"):
         await new.archive.restore(ANYWHERE)
 
 
@@ -280,7 +280,7 @@ async def test_a_snapshot_of_another_group_of_the_same_name_is_not_restored(
     await taken(old, 3)
     with engine.begin() as connection:
         connection.execute(text("UPDATE ha_engine.lease SET group_id = 'group-2', version = 2"))
-    with pytest.raises(SnapshotDamaged, match=r"of the group group-1, and .* as group-2"):
+    with pytest.raises(SnapshotDamaged, match=r"group id group-1, but .* the id group-2"):
         await new.archive.restore(ANYWHERE)
     with engine.begin() as connection:
         connection.execute(text("DELETE FROM ha_engine.lease"))
@@ -333,7 +333,7 @@ async def test_another_application_takes_the_state_of_a_query_and_not_all_a_node
     stamp = f"{changed.journal.journal_id}:2"
     assert await changed.archive.bring_state(run_of(stamp), HISTORY, BATCHES) is not None
     with pytest.raises(
-        SnapshotDamaged, match="under the application app and this node runs another"
+        SnapshotDamaged, match="under the application app, but this node runs another"
     ):
         await changed.archive.restore(ANYWHERE)
 
@@ -353,10 +353,10 @@ async def test_a_state_that_goes_on_under_changed_code_is_not_brought_where_it_i
 @pytest.mark.parametrize(
     ("stamp", "history", "admitted", "reason"),
     [
-        ("j:7", HISTORY, 5, "no state of query delays as the journal knows it"),
-        ("j:2", HISTORY, 2, "behind batch 3, and this node's outbox ends at 2"),
+        ("j:7", HISTORY, 5, "no state of query delays of the lineage in the journal"),
+        ("j:2", HISTORY, 2, "after batch 3, but this node's outbox ends at batch 2"),
         ("j:2", History(Position(1, 1), (Position(1, 1),), Position(1, 6)), 5, "no revision"),
-        ("j:2", History(Position(1, 8), (Position(1, 1),)), 5, "no revision stands"),
+        ("j:2", History(Position(1, 8), (Position(1, 1),)), 5, "no revision of this history"),
     ],
     ids=["another lineage", "ahead of the outbox", "not in the journal yet", "trimmed there"],
 )
@@ -444,7 +444,9 @@ async def test_without_a_sound_revision_everything_stays_and_the_sentence_says_w
         (Position(1, 8), (Position(1, 1),)),  # it stands before what the holder still has
         (Position(1, 1), (Position(1, 1), Position(2, 5))),  # it stands on another history
     ):
-        with pytest.raises(SnapshotDamaged, match=r"no revision stands at .* snapshot now"):
+        with pytest.raises(
+            SnapshotDamaged, match=r"no revision of this history is at .* snapshot now"
+        ):
             await new.archive.restore(do.Restore(History(begins, epochs), "a test"))
     new.refuses.append("it was taken under another application")
     with pytest.raises(SnapshotDamaged, match="another application"):

@@ -43,7 +43,7 @@ def test_it_is_pinned_anew_before_the_pin_ends_as_long_as_bytes_come(
 
 def test_a_reader_is_told_that_its_revision_is_gone(clock: SimpleNamespace) -> None:
     store = Pinned()
-    with pytest.raises(RevisionForgotten, match="revision 2 was forgotten meanwhile"):
+    with pytest.raises(RevisionForgotten, match="revision 2 was deleted meanwhile"):
         pinned(store, 2, lambda _: None)
     progress = pinned(store, 1, lambda _: None)
     store.there, clock.now = False, clock.now + PIN_SECONDS

@@ -139,7 +139,7 @@ async def test_a_peer_that_takes_nothing_is_given_up(served: Served) -> None:
         served.link.send(records(100_000))
         told += 1
         await asyncio.sleep(0)
-    assert await served.over == "it does not read what it is told"
+    assert await served.over == "the peer does not read its messages"
     assert told < TOLD_BYTES_MAX // 100_000 + 20  # the loop takes some turns to end it
 
 

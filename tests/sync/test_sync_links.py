@@ -110,7 +110,7 @@ async def test_a_new_process_takes_the_place_of_the_one_before(
     await async_wait_until(lambda: len(b.links()) >= 3)
     assert b.links()[:3] == [
         on.PeerConnected("node-a"),
-        on.PeerLost("node-a", "a newer link took its place"),
+        on.PeerLost("node-a", "a newer link replaced it"),
         on.PeerConnected("node-a"),
     ]
     await a.sync.stop()
@@ -147,14 +147,14 @@ async def test_stopping_says_nothing_more_to_the_core(pair: Pair) -> None:
 # -- refusals --------------------------------------------------------------------------------------
 
 OTHERS = [
-    ({"group": "prod"}, "is of the group prod"),
-    ({"group_id": "22222222-x"}, "by the id 22222222 and this node by 11111111"),
+    ({"group": "prod"}, "is in group prod"),
+    ({"group_id": "22222222-x"}, "has the id 22222222 for group test, but this node has 11111111"),
     ({"protocol_min": 2, "protocol_max": 3}, "speaks versions 2 to 3 of the sync protocol"),
-    ({"application": "b" * 32}, "runs the application bbbbbbbb and this node aaaaaaaa"),
-    ({"config": "d" * 32}, "has the group-wide settings dddddddd and this node cccccccc"),
+    ({"application": "b" * 32}, "runs the application bbbbbbbb, but this node runs aaaaaaaa"),
+    ({"config": "d" * 32}, "has the group-wide settings dddddddd, but this node has cccccccc"),
     (
         {"runtime": {"python": "3.11.7", "spark": "4.4.0"}},
-        "runs spark 4.4.0 and this node spark 4.3.0",
+        "has spark 4.4.0, but this node has spark 4.3.0",
     ),
 ]
 
@@ -187,7 +187,7 @@ async def test_a_group_id_that_turns_out_to_differ_ends_the_link(make: Make) -> 
         node.say(group_id=group_id)
     a.sync.introduce()
     await async_wait_until(lambda: a.sync.refusals() and b.sync.refusals())
-    assert "make database.url name the same one" in b.sync.refusals()["node-a"]
+    assert "set database.url to the same database" in b.sync.refusals()["node-a"]
     assert not a.connected("node-b")
 
 
@@ -195,8 +195,8 @@ async def test_a_node_with_our_id_is_refused_on_both_sides(make: Make) -> None:
     twin = await make("node-a", plain({"node-0": 1}), "twin")
     a = await make("node-a", plain({"node-b": twin.sync.port}))
     await async_wait_until(lambda: a.sync.refusals() and twin.sync.refusals())
-    assert "calls itself node-a like this one" in a.sync.refusals()["node-b"]
-    assert "calls itself node-a like this one" in twin.sync.refusals()["node-a"]
+    assert "calls itself node-a, like this one" in a.sync.refusals()["node-b"]
+    assert "calls itself node-a, like this one" in twin.sync.refusals()["node-a"]
 
 
 async def test_a_copied_data_directory_is_refused_on_both_sides(make: Make) -> None:
@@ -211,15 +211,17 @@ async def test_an_unknown_node_is_refused_and_learns_why(make: Make) -> None:
     b = await make("node-b", plain({"node-0": 1}))
     a = await make("node-a", plain({"node-b": b.sync.port}))
     await async_wait_until(lambda: a.sync.refusals() and b.sync.refusals())
-    assert b.sync.refusals()["node-a"].startswith("node-a called where node-0 is expected")
-    assert a.sync.refusals()["node-b"].startswith("node-b refuses this node and says: node-a")
+    assert b.sync.refusals()["node-a"].startswith("node-b expects node-0, but node-a is at")
+    assert a.sync.refusals()["node-b"].startswith(
+        "node-b refuses this node and says: node-b expects node-0"
+    )
 
 
 async def test_another_node_behind_a_peers_address_is_refused(make: Make) -> None:
     c = await make("node-c", plain({"node-a": 1}))
     a = await make("node-a", plain({"node-b": c.sync.port}))
     await async_wait_until(lambda: a.sync.refusals())
-    assert "node-c called where node-b is expected" in a.sync.refusals()["node-b"]
+    assert "node-a expects node-b, but node-c is at the other end" in a.sync.refusals()["node-b"]
 
 
 async def test_a_refusal_is_logged_once_and_gone_when_the_reason_is(

@@ -103,7 +103,7 @@ async def test_plain_text_and_tls_do_not_meet(make: Make, authority: Authority) 
     other = await make("node-d", plain({"node-c": 1}))
     c = await make("node-c", secured({"node-d": other.sync.port}, authority.files("node-c")))
     await async_wait_until(lambda: a.sync.unreachable() and c.sync.refusals())
-    assert "speaks plain text and this one TLS" in c.sync.refusals()["node-d"]
+    assert "uses plain text, but this node uses TLS" in c.sync.refusals()["node-d"]
     assert a.links() == [] == c.links()
 
 
@@ -145,5 +145,5 @@ async def test_a_file_that_is_something_else_is_told_at_start(
 
 async def test_an_address_that_is_taken_is_told_at_start(make: Make) -> None:
     a = await make("node-a", plain({"node-b": 1}))
-    with pytest.raises(AddressInUse, match="is taken"):
+    with pytest.raises(AddressInUse, match="is in use"):
         await make("node-b", plain({"node-a": 1}, port=a.sync.port))

@@ -102,5 +102,5 @@ def _as_json(column: str, value: Any) -> str:
     except (TypeError, ValueError) as error:
         raise SinkRefused(
             f"a value of column {column} has no form in JSON ({error}); "
-            "select its fields as columns of their own"
+            "select the fields of that column as separate columns"
         ) from error

@@ -38,7 +38,7 @@ class FilesSink:
 
     Options: ClassVar[type[BaseModel]] = FilesOptions
     guarantee: ClassVar[str] = (
-        "exactly once by name: one file a batch, which a repeated delivery finds there"
+        "exactly once by name: one file a batch; a repeated delivery finds that file"
     )
 
     def __init__(self, options: FilesOptions, place: SinkPlace) -> None:
@@ -61,7 +61,7 @@ class FilesSink:
             elif target.read_bytes() == content:
                 fsync_directory(self._directory)  # its writer may have died before it did this
             else:
-                raise SinkRefused(f"{target} holds other rows than this batch; move it away")
+                raise SinkRefused(f"{target} has other rows than this batch; move that file away")
         except OSError as error:
             raise SinkUnavailable(f"{target} cannot be written: {error.strerror}") from error
 

@@ -40,9 +40,11 @@ def _url(written: str) -> str:
     try:
         parsed = httpx.URL(written)
     except httpx.InvalidURL:
-        raise ValueError("is no URL; a password needs its odd characters as %XX") from None
+        raise ValueError(
+            "is not a URL; write the special characters of a password as %XX"
+        ) from None
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ValueError("is no URL of http or https")
+        raise ValueError("is not a URL of http or https")
     return written
 
 
@@ -50,7 +52,7 @@ def _headers(written: dict[str, str]) -> dict[str, str]:
     """Refuse a value that no request can carry: each failure would show it, secret or not."""
     for name, value in written.items():
         if not (_HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value)):
-            raise ValueError(f"{name!r} is no header, or its value holds more than printable ASCII")
+            raise ValueError(f"{name!r} is not a header, or its value is not printable ASCII")
     return written
 
 
@@ -71,7 +73,7 @@ class HttpSink:
 
     Options: ClassVar[type[BaseModel]] = HttpOptions
     guarantee: ClassVar[str] = (
-        "at least once: each request has an Idempotency-Key that is the same when it is repeated"
+        "at least once: a repeated request has the Idempotency-Key of the first one"
     )
 
     def __init__(self, options: HttpOptions, place: SinkPlace) -> None:
@@ -106,7 +108,7 @@ class HttpSink:
     def _send(self, batch: OutputBatch, first: int, rows: pa.Table) -> None:
         body, remaining = json_lines(rows), batch.remaining_seconds()
         if remaining <= 0:
-            raise SinkUnavailable(f"the time was over before {self._where} had all rows")
+            raise SinkUnavailable(f"the deadline passed before {self._where} had all rows")
         key = f"{batch.key}/{first}/{hashlib.blake2b(body, digest_size=8).hexdigest()}"
         answer = self._post(key, body, remaining)
         if answer.is_success:
@@ -117,7 +119,7 @@ class HttpSink:
         if answer.is_redirect or answer.status_code in _OPERATOR:
             raise SinkRefused(told)
         if self._times_refused(batch.number, first) < self._options.attempts:
-            raise SinkUnavailable(f"{told}; it is tried again before these rows are put aside")
+            raise SinkUnavailable(f"{told}; the node retries before it puts these rows aside")
         self._place.put_aside(batch, told, rows)
 
     def _times_refused(self, number: int, first: int) -> int:

@@ -29,7 +29,7 @@ def require_form(schema: pa.Schema) -> None:
         if not _has_form(field.type):
             raise SinkRefused(
                 f"column {field.name} is {field.type}, which has no form in JSON; "
-                "cast it to a text in the query"
+                "cast it to string in the query"
             )
 
 

@@ -63,7 +63,7 @@ class PluginSink:
     def prepare(self, schema: pa.Schema) -> None:
         """Ask the plug-in whether it takes rows of ``schema``, unless another call is running."""
         if self._guard.busy:
-            raise SinkUnavailable(f"sink {self.name} is busy")
+            raise SinkUnavailable(f"sink {self.name} is busy with an earlier call")
         self._guard.call(
             "prepare", lambda: self._opened().prepare(schema), _for_seconds(PREPARE_SECONDS)
         )
@@ -145,8 +145,8 @@ class Guard:
     def _late(self, step: str) -> str:
         begun = self._begun
         if begun is None or begun[0] == step:
-            return f"did not end {step} in time; restart the node if it stays so"
-        return f"is still at {begun[0]}; restart the node if it stays so"
+            return f"did not finish {step} in time; restart the node if that lasts"
+        return f"has not finished {begun[0]} yet; restart the node if that lasts"
 
     def _result(self, step: str, outcome: Future[T]) -> T:
         try:

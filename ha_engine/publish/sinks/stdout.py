@@ -23,7 +23,7 @@ class StdoutSink:
 
     Options: ClassVar[type[BaseModel]] = StdoutOptions
     guarantee: ClassVar[str] = (
-        "at least once: each line has its query and batch; after a crash the last batch comes again"
+        "at least once: each line has its query and batch; after a crash the last batch is repeated"
     )
 
     def __init__(self, options: StdoutOptions, place: SinkPlace) -> None:

@@ -263,7 +263,7 @@ class History:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class SnapshotPlace:
     """The place of a snapshot: each of ``batches``, (query, number), ends at ``position``.
 
     ``written`` is the newest record of the marks that end them. A history without that record has

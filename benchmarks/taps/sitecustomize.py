@@ -21,10 +21,10 @@ _DIRECTORY = os.environ.get("HA_BENCH_NOTES")
 _NODE = (
     ("ha_engine.receive.gate", "Gate.submit", "request decoded"),
     ("ha_engine.journal.writer", "JournalWriter._write", "node: journal write + fdatasync"),
-    ("ha_engine.query.service", "LocalService.AwaitMark", "node: AwaitMark"),
-    ("ha_engine.query.service", "LocalService.answer_mark", "node: mark committed, answered"),
-    ("ha_engine.query.service", "LocalService.Locate", "node: Locate"),
-    ("ha_engine.query.service", "LocalService.AdmitBatch", "node: AdmitBatch"),
+    ("ha_engine.node.local_service", "LocalService.AwaitMark", "node: AwaitMark"),
+    ("ha_engine.node.local_service", "LocalService.answer_mark", "node: mark committed, answered"),
+    ("ha_engine.node.local_service", "LocalService.Locate", "node: Locate"),
+    ("ha_engine.node.local_service", "LocalService.AdmitBatch", "node: AdmitBatch"),
     ("ha_engine.outbox.query_outbox", "QueryOutbox.add", "node: rename + directory fsync"),
     ("ha_engine.publish.sinks.postgres", "PostgresSink.publish", "node: sink publish"),
 )

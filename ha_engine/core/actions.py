@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ha_engine.core.high_water import HighWater
 from ha_engine.core.messages import Message
-from ha_engine.types import Cut, History, LeaseRow, Mark, Position, Record, Role
+from ha_engine.types import History, LeaseRow, Mark, Position, Record, Role, SnapshotPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ class TakeSnapshot:
     Answered by SnapshotTaken or SnapshotFailed.
     """
 
-    cut: Cut
+    cut: SnapshotPlace
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,13 +74,13 @@ class Core:
         self.now = -math.inf
 
     def load_base(self, base: Base) -> None:
-        """Load the base, which replaces the trimmed records. Call it before ``restore``."""
+        """Load the base, which replaces the trimmed records. Call it before ``replay``."""
         self.journal.load_base(base)
         self.lease.heard_of(base.position.epoch)
 
-    def restore(self, record: Record) -> None:
+    def replay(self, record: Record) -> None:
         """Replay one record that the journal has at start. Call it in the order of the records."""
-        self.journal.restore(record)
+        self.journal.replay(record)
         self.lease.heard_of(record.position.epoch)
 
     # -- the step ----------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class Core:
                 self._on_request(event)
             case on.RecordsDurable():
                 if self.journal.written(event.sequence):
-                    self.role_machine.do_all(self.follower.confirm())
+                    self.role_machine.perform_all(self.follower.confirm())
             case on.BatchDigested():
                 self._on_digested(event)
             case on.Tick():
@@ -141,7 +141,7 @@ class Core:
             case on.PeerConnected() | on.PeerLost() | on.PeerSaid():
                 self._on_peer(event)
             case on.RestoreFailed(reason):
-                self.role_machine.do_all(self.follower.restore_failed(self.now, reason))
+                self.role_machine.perform_all(self.follower.restore_failed(self.now, reason))
             case on.RevisionsKept(places):
                 self._on_revisions(places)
             case on.SnapshotNotShown(reason):
@@ -185,13 +185,13 @@ class Core:
             self.role_machine.stop()
         else:
             self.role_machine.asked_to_stop = True
-            self.role_machine.do_all(self.term.part(self.now))
+            self.role_machine.perform_all(self.term.part(self.now))
 
     def _on_request(self, event: Request) -> None:
         if self.term is not None:
-            self.role_machine.do_all(self.term.serve(self.now, event))
+            self.role_machine.perform_all(self.term.serve(self.now, event))
         elif isinstance(event, on.SnapshotTaken | on.SnapshotFailed):
-            self.role_machine.do_all(self.follower.report(event))
+            self.role_machine.perform_all(self.follower.report(event))
         elif isinstance(event, on.EventsOffered):
             raise ValueError("events were offered to a node that is not active")
 
@@ -204,30 +204,30 @@ class Core:
         self.deployment.revive_skipped(self.journal.committed)
         if leads is not None:
             self._lead(leads)
-        self.role_machine.do_all(self.deployment.trims(self.journal.committed))
+        self.role_machine.perform_all(self.deployment.trims(self.journal.committed))
         if leads is not None:
-            self.role_machine.do_all(leads.plan_marks(self.now))
-        self.role_machine.do_all(self.deployment.answers(self.journal.committed))
+            self.role_machine.perform_all(leads.plan_marks(self.now))
+        self.role_machine.perform_all(self.deployment.answers(self.journal.committed))
         if self._may_run and self.role is not Role.STARTING:
             committed, journal_id = self.journal.committed, self.identity.journal_id
-            self.role_machine.do_all(self.query_control.run(self.now, committed, journal_id))
-        self.role_machine.do_all(self.query_control.captures())
+            self.role_machine.perform_all(self.query_control.run(self.now, committed, journal_id))
+        self.role_machine.perform_all(self.query_control.captures())
         self.role_machine.leave()
 
     def _commit(self) -> None:
         if self.term is None:
             self.follower.commit()
         else:
-            self.role_machine.do_all(self.term.commit(self.now))
+            self.role_machine.perform_all(self.term.commit(self.now))
 
     def _lead(self, term: Term) -> None:
-        if not term.active and term.signed:
+        if not term.active and term.epoch_committed:
             self.role_machine.become_active(term)
         if term.wants_another_row(self.now):
             self._ask_lease()
-        self.role_machine.do_all(term.give_way(self.now))
-        self.role_machine.do_all(term.hand_over(self.now))
-        self.role_machine.do_all(term.suspend_or_resume(self.now))
+        self.role_machine.perform_all(term.give_way(self.now))
+        self.role_machine.perform_all(term.hand_over(self.now))
+        self.role_machine.perform_all(term.suspend_or_resume(self.now))
 
     # -- lease -------------------------------------------------------------------------------------
 
@@ -236,13 +236,13 @@ class Core:
         if self.lease.due(self.now) and self.role is not Role.STOPPED:
             self._ask_lease()
         if self.term is not None:
-            self.role_machine.do_all(self.term.tick(self.now))
+            self.role_machine.perform_all(self.term.tick(self.now))
         if self._may_run and self._may_trim:
-            self.role_machine.do_all(self.retention.trim(self.now, self._retain_after))
+            self.role_machine.perform_all(self.retention.trim(self.now, self._retain_after))
 
     @property
     def _may_run(self) -> bool:
-        return not self.is_bound and not self.follower.giving_up
+        return not self.is_leaving and not self.follower.giving_up
 
     @property
     def _may_trim(self) -> bool:
@@ -258,17 +258,19 @@ class Core:
 
     def _ask_lease(self) -> None:
         row, term = self.lease.row, self.term
+        # Without a term the list stays: the row may name this process because the answer to its
+        # acquisition was lost. Then the next write confirms the acquisition (RULES.md#r1).
         listed = row.in_sync if row is not None else None
         wanted = listed if term is None else term.wanted_in_sync(self.now)
-        self.role_machine.do(
+        self.role_machine.perform(
             self.lease_client.request(self.now, wanted, self.role_machine.authority_ends)
         )
 
     def _keep_high_water(self, before: HighWater) -> None:
         """Put KeepHighWater before the lease write that the high water records (RULES.md#r16)."""
-        mark = self.lease.high_water
-        if mark != before:
-            self.role_machine.out.insert(0, do.KeepHighWater(mark))
+        high_water = self.lease.high_water
+        if high_water != before:
+            self.role_machine.out.insert(0, do.KeepHighWater(high_water))
 
     def _on_lease(
         self, event: on.LeaseRead | on.LeaseWritten | on.LeaseDenied | on.DatabaseUnreachable
@@ -284,18 +286,18 @@ class Core:
     def _after_read(self) -> None:
         outcome = self._read()
         if outcome is not None:
-            self.role_machine.do(outcome)
+            self.role_machine.perform(outcome)
         if self.role in (Role.JOINING, Role.PASSIVE):
             self.role_machine.note_standing()
-            self.role_machine.do_all(self.follower.bind())
-            self.role_machine.do_all(self.follower.waits())
+            self.role_machine.perform_all(self.follower.bind())
+            self.role_machine.perform_all(self.follower.waits())
 
     def _read(self) -> Outcome | None:
         lease_client = self.lease_client
         if self.acting:
             ends = self.role_machine.authority_ends
             return lease_client.read_as_holder(self.now, self.epoch, ends, stopping=self.stopping)
-        if self.is_bound:
+        if self.is_leaving:
             return None
         forced = self.forced_failover.after_read(self.now, self.role_machine.connected)
         if forced is not None:
@@ -307,11 +309,11 @@ class Core:
         assert row is not None
         if self.acting and not self.lease.mine and not self.stopping:
             assert self.term is not None
-            self.role_machine.do_all(self.term.released())
+            self.role_machine.perform_all(self.term.released())
             return
         # RULES.md#r15: a renewal that was in flight when this epoch ended does not resume it.
         new = self.lease.mine and not self.lease.regressed and row.epoch > self.epoch
-        if not new or self.stopping or self.follower.cutting:
+        if not new or self.stopping or self.follower.replacing_journal:
             return
         if self.acting:
             self.role_machine.become_demoting(
@@ -338,7 +340,9 @@ class Core:
                 self.role_machine.connected.add(peer)
                 if self.term is not None:
                     last = self.journal.last.sequence
-                    self.role_machine.do_all(self.term.replication.linked(self.now, peer, last))
+                    self.role_machine.perform_all(
+                        self.term.replication.linked(self.now, peer, last)
+                    )
                     self.term.snapshots.linked(peer)
             case on.PeerLost(peer):
                 self.role_machine.connected.discard(peer)
@@ -359,16 +363,16 @@ class Core:
         equal = self.query_control.digests.note_mine(query, number, digest)
         if self.term is not None:
             message = say.BatchDigest(self.epoch, query, number, digest)
-            self.role_machine.do_all(self.term.replication.tell_all(message))
+            self.role_machine.perform_all(self.term.replication.tell_all(message))
         if not equal:
-            self.role_machine.do(do.ReportDifference(query, number))
+            self.role_machine.perform(do.ReportDifference(query, number))
 
     def _on_said(self, peer: str, message: say.Message) -> None:
         if isinstance(message, say.Answer):
             if self.term is not None:
-                self.role_machine.do_all(self.term.handle(self.now, peer, message))
+                self.role_machine.perform_all(self.term.handle(self.now, peer, message))
         elif self._may_follow(message.epoch):
-            self.role_machine.do_all(self.follower.handle(self.now, peer, message))
+            self.role_machine.perform_all(self.follower.handle(self.now, peer, message))
 
     def _may_follow(self, epoch: int) -> bool:
         """Whether this node obeys a holder of ``epoch`` (RULES.md#i14).
@@ -377,7 +381,7 @@ class Core:
         """
         if epoch < self.lease.high_water.epoch or self.acting or self.stopping:
             return False
-        return not self.follower.cutting and self.role is not Role.STOPPED
+        return not self.follower.replacing_journal and self.role is not Role.STOPPED
 
     # -- questions between steps; none changes anything -------------------------------------------
 
@@ -413,7 +417,7 @@ class Core:
         return self.authority_seconds(self.now) > 0
 
     def suspended(self, now: float | None = None) -> bool:
-        """Whether this active is past safe_until and waits for a renewal (RULES.md#r15).
+        """Whether the authority of this active is over until a renewal (RULES.md#r15).
 
         Pass ``now`` where the process may have been paused since the last step.
         """
@@ -437,7 +441,7 @@ class Core:
         """
         if self.acting:
             return "this node is the active"
-        if self.is_bound:
+        if self.is_leaving:
             return "this node is stopping, or cuts its journal"
         return self.forced_failover.why_not(
             self.now, self.role_machine.connected, frozenset(confirmed_fenced)
@@ -456,7 +460,7 @@ class Core:
         return self.lease_client.group_id
 
     @property
-    def is_bound(self) -> bool:
-        """Whether this process may no longer take over: it stops or cuts its journal."""
+    def is_leaving(self) -> bool:
+        """Whether this process may no longer take over: it stops, or replaces its journal."""
         gone = self.stopping or self.role is Role.STOPPED
-        return gone or self.follower.cutting
+        return gone or self.follower.replacing_journal

@@ -42,7 +42,7 @@ class Follower:
         self._last_message: tuple[int, float] | None = None
         # The journal is being cut or restored. The node ignores holders and acquires nothing until
         # its process ends or the restore fails.
-        self.cutting = False
+        self.replacing_journal = False
         # RULES.md#r26: committed records are to be given up, or a snapshot replaces the journal. No
         # query may run on state that was made from these records.
         self.giving_up = False
@@ -151,7 +151,7 @@ class Follower:
         """
         lease, row, match = self._lease, self._lease.row, message.match
         out = row is not None and row.epoch == lease.high_water.epoch
-        if not out or not lease.read_once or lease.member in (row.in_sync if row else ()):
+        if not out or not lease.row_is_current or lease.member in (row.in_sync if row else ()):
             lease.again_at_once(now)
         elif match.sequence < self._journal.committed and not message.forced:
             yield Stop(
@@ -180,7 +180,7 @@ class Follower:
         if self.giving_up and incarnation is not None:
             yield do.StopQueryProcess(incarnation, reason)
             return
-        self.cutting = True
+        self.replacing_journal = True
         yield change
 
     def restore_failed(self, now: float, reason: str) -> Iterator[Outcome]:
@@ -189,7 +189,7 @@ class Follower:
         Ask the holder for a snapshot that this node can use. Until then Spark does not start on the
         records that are to be given up, since the next try would end it.
         """
-        self.cutting = False
+        self.replacing_journal = False
         self._not_restored = f"no snapshot was restored: {reason}"
         yield from self.waits()
         self._restore_again_at = now + RESTORE_AGAIN_SECONDS

@@ -87,7 +87,7 @@ class ForcedFailover:
         row = self._lease.row
         if row is None:
             unread = "this node has not read whether the group has a lease row"
-            return None if self._lease.read_once else unread
+            return None if self._lease.row_is_current else unread
         if self._lease_client.is_foreign(row):
             return "the lease row belongs to another group"
         if row.paused:

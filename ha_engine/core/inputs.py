@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ha_engine.core.messages import Message
-from ha_engine.types import Cut, DatabaseIdentity, Events, LeaseRow, Position
+from ha_engine.types import DatabaseIdentity, Events, LeaseRow, Position, SnapshotPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ class SnapshotEvery:
 class SnapshotTaken:
     """The snapshot of ``cut`` is complete as ``draft``."""
 
-    cut: Cut
+    cut: SnapshotPlace
     draft: int
 
 
@@ -190,7 +190,7 @@ class SnapshotTaken:
 class SnapshotFailed:
     """The snapshot of ``cut`` could not be taken here."""
 
-    cut: Cut
+    cut: SnapshotPlace
     reason: str
 
 

@@ -30,7 +30,7 @@ def _broken_roles(core: Core) -> Iterator[tuple[str, str]]:
     if core.receiving and core.role is not Role.ACTIVE:
         yield "I4", "receivers are open, not active"
     if core.receiving and not core.may_act():
-        yield "I2", "receivers are open past safe_until"
+        yield "I2", "receivers are open without authority"
     if core.role not in (Role.PROMOTING, Role.ACTIVE):
         return
     if core.epoch <= 0:

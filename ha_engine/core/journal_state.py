@@ -45,7 +45,7 @@ class JournalState:
         self.base = max(self.base, position)
         self._deployment.forget_through(position.sequence)
 
-    def restore(self, record: Record) -> None:
+    def replay(self, record: Record) -> None:
         """Replay one record that the journal has at start, in order."""
         self.take(record)
         self.durable = record.position.sequence

@@ -37,7 +37,7 @@ class Lease:
     still_since         saw, wrote
     high_water          sent, saw, wrote, denied, heard_of, forces
     ended               end
-    read_once           saw, denied, unknown
+    row_is_current      saw, denied, unknown
     read_at             saw
     sent_at             sent, saw, wrote, denied, unknown
     next_at             sent, saw, again_at_once
@@ -73,7 +73,7 @@ class Lease:
         self.ended = 0
         # -- requests and authority
         # Whether the row is the answer to the last request, and when the last read was sent.
-        self.read_once, self.read_at = False, -math.inf
+        self.row_is_current, self.read_at = False, -math.inf
         # RULES.md#i2, RULES.md#r4: this node's clock before it sent the request, never after the
         # reply. None: no request is in flight.
         self.sent_at: float | None = None
@@ -111,7 +111,7 @@ class Lease:
     @property
     def idle(self) -> bool:
         """Whether a write may go out: no request is in flight, and the row has been read."""
-        return self.sent_at is None and self.read_once
+        return self.sent_at is None and self.row_is_current
 
     def sent(
         self, now: float, wanted: LeaseRow | None = None, over: LeaseRow | None = None
@@ -129,7 +129,7 @@ class Lease:
 
     def saw(self, now: float, row: LeaseRow | None, identity: DatabaseIdentity) -> None:
         """Note the row that a read returned; it never extends safe_until (RULES.md#r1)."""
-        self.read_once, self.read_at, self.identity = True, self.sent_at or now, identity
+        self.row_is_current, self.read_at, self.identity = True, self.sent_at or now, identity
         self._remember(now, row)
         if row is not None and not self.moved:
             # A write that expected an earlier version than the row's can no longer take effect
@@ -162,7 +162,7 @@ class Lease:
         The next request reads that row (RULES.md#r1). The refused write never takes effect, so this
         node may promise again (RULES.md#r16).
         """
-        self.read_once = False
+        self.row_is_current = False
         self.high_water = replace(self.high_water, tried=self._tried_before)
         self._answered()
         self.failing = self._write_failed = False
@@ -173,7 +173,7 @@ class Lease:
             self._write_failed = True
             if self._in_flight not in self._unresolved:
                 self._unresolved += (self._in_flight,)
-        self.read_once = False
+        self.row_is_current = False
         self._answered()
         self.failing = True
 
@@ -263,7 +263,7 @@ class Lease:
         Past its authority a holder's write might succeed on a row from which the database lost
         another node's write (RULES.md#r5).
         """
-        if not self.mine or not self.read_once or self.regressed:
+        if not self.mine or not self.row_is_current or self.regressed:
             return True
         late = now >= authority_ends and self.read_at < authority_ends
         return late or self.is_doubtful(now, authority_ends)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ha_engine.types import ORIGIN, Cut, Position, Record
+from ha_engine.types import ORIGIN, Position, Record, SnapshotPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class TakeSnapshot:
     """From the holder, to one warm in-sync member: store a snapshot as of ``cut``."""
 
     epoch: int
-    cut: Cut
+    cut: SnapshotPlace
 
 
 @dataclass(frozen=True, slots=True)

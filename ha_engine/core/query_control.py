@@ -16,7 +16,7 @@ from ha_engine.core.barrier import are_finished
 from ha_engine.core.deployment import Deployment
 from ha_engine.core.digests import Digests
 from ha_engine.core.process import QueryProcess
-from ha_engine.types import Cut
+from ha_engine.types import SnapshotPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Broke:
 
     reason: str
     in_flight: dict[str, int]
-    cut: Cut | None = None
+    cut: SnapshotPlace | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class _Wish:
     """
 
     epoch: int
-    cut: Cut
+    cut: SnapshotPlace
     came_to: tuple[tuple[str, int, str], ...] = ()
 
 
@@ -108,7 +108,7 @@ class QueryControl:
         self.deployment.failed(now, event)
         return Broke(f"query {event.query} failed: {event.reason}", in_flight, self._give_up())
 
-    def _give_up(self) -> Cut | None:
+    def _give_up(self) -> SnapshotPlace | None:
         wish, self._wanted = self._wanted, None
         if wish is None:
             return None
@@ -128,7 +128,7 @@ class QueryControl:
         queries = self.deployment.wake_at(committed) if self.process.attended else math.inf
         return min(self.process.wake_at, queries)
 
-    def capture(self, epoch: int, cut: Cut) -> None:
+    def capture(self, epoch: int, cut: SnapshotPlace) -> None:
         """Note the request for a snapshot as of ``cut``; take it once the queries are past that."""
         self._wanted = _Wish(epoch, cut)
 

@@ -203,7 +203,7 @@ class Replication:
         return max(peer.advanced_at + self.timing.sync_timeout, self._overdue_at(peer.match))
 
     def wake_at(self, now: float) -> float:
-        """When ``tick``, ``admit`` or a question of this class has a new result by time alone."""
+        """When ``tick``, ``choose_joining`` or a question here has a new result by time alone."""
         if self.joining != self._near(now):
             return now
         peers = self.peers.values()
@@ -235,7 +235,7 @@ class Replication:
         peer = self.peers.get(member.node)
         return 0 if peer is None else peer.match_of(member.journal_id)
 
-    def admit(self, now: float) -> None:
+    def choose_joining(self, now: float) -> None:
         """Choose the joining members that a commit waits for.
 
         A member joins when it has nearly caught up, and leaves when it falls behind again. A member

@@ -27,7 +27,8 @@ from ha_engine.types import EpochStart, Role
 class RoleMachine:
     """The role of one node. ``term`` is set while the node holds an epoch.
 
-    ``out`` collects the actions of the current step.
+    It carries out the outcomes of every part, since some of them change the role. ``out`` collects
+    the actions of the current step.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class RoleMachine:
 
     # -- carrying out ------------------------------------------------------------------------------
 
-    def do(self, outcome: Outcome) -> None:
+    def perform(self, outcome: Outcome) -> None:
         match outcome:
             case Stop(reason):
                 self.become_stopped(reason)
@@ -82,16 +83,16 @@ class RoleMachine:
             case action:
                 self.out.append(action)
 
-    def do_all(self, outcomes: Iterable[Outcome]) -> None:
+    def perform_all(self, outcomes: Iterable[Outcome]) -> None:
         for outcome in outcomes:
-            self.do(outcome)
+            self.perform(outcome)
 
     # -- transitions -------------------------------------------------------------------------------
 
     def _become(self, role: Role, reason: str) -> None:
         check_transition(self.role, role)
         self.role, self.reason = role, reason
-        self.do(do.ChangeRole(role, self.epoch, reason))
+        self.perform(do.ChangeRole(role, self.epoch, reason))
 
     def start(self) -> None:
         if self.role is Role.STARTING:
@@ -107,7 +108,7 @@ class RoleMachine:
         if forced:
             self.query_control.digests.history_was_given_up()
         self._become(Role.PROMOTING, f"acquired epoch {epoch}")
-        self.do_all(self.lease_client.bind(group_id))
+        self.perform_all(self.lease_client.bind(group_id))
         me, timing = self.lease.member, self.peer_timing
         journal, query_control = self.journal, self.query_control
         replication = Replication(
@@ -122,7 +123,7 @@ class RoleMachine:
             self.lease_client, journal, query_control, replication, snapshots, retention
         )
         start = EpochStart(self.identity.node, self.identity.process, forced)
-        self.do(self.term.append(start))
+        self.perform(self.term.append(start))
 
     def take_snapshots_every(self, interval: float) -> None:
         """Set the interval in seconds, for this epoch and later ones; 0: only on request."""
@@ -132,18 +133,18 @@ class RoleMachine:
 
     def become_active(self, term: Term) -> None:
         self._become(Role.ACTIVE, f"the journal is committed through {self.journal.last}")
-        self.do_all(term.begin())
-        self.do(do.FindRevisions())
+        self.perform_all(term.begin())
+        self.perform(do.FindRevisions())
         silent_since = self.follower.silent_since(self.epoch - 1)
         if silent_since is not None:
-            self.do(do.NoteOutage(self.epoch, self.now - silent_since))
+            self.perform(do.NoteOutage(self.epoch, self.now - silent_since))
 
     def become_demoting(self, reason: str) -> None:
         self._become(Role.DEMOTING, reason)
         self._close(reason)
         self.term = None
         self.lease.end(self.epoch)
-        self.do(do.StopStreams())
+        self.perform(do.StopStreams())
         self._become(Role.JOINING, reason)
 
     def become_stopped(self, reason: str) -> None:
@@ -153,14 +154,14 @@ class RoleMachine:
                 self._close(reason)
         self.term = None
         self._become(Role.STOPPED, reason)
-        self.do(do.Exit(reason))
+        self.perform(do.Exit(reason))
 
     def _close(self, reason: str) -> None:
         if self.term is not None:
             self.term.receiving = False
         self._named = self.lease.active_url
-        self.do(do.CloseReceivers(reason, self._named))
-        self.do(do.StopPublishing())
+        self.perform(do.CloseReceivers(reason, self._named))
+        self.perform(do.StopPublishing())
 
     def note_standing(self) -> None:
         """Take from the row whether this node is in sync, and the URL of the active.
@@ -170,7 +171,7 @@ class RoleMachine:
         row, active = self.lease.row, self.lease.active_url
         if active != self._named:
             self._named = active
-            self.do(do.CloseReceivers("this node is not the active", active))
+            self.perform(do.CloseReceivers("this node is not the active", active))
         if row is None or row.holder is None or self.lease.regressed:
             return
         listed = self.lease.member in row.in_sync and row.holder.node != self.identity.node
@@ -185,7 +186,7 @@ class RoleMachine:
         self._close("the node is stopping")
         incarnation = self.query_control.process.incarnation
         if incarnation is not None:
-            self.do(do.StopQueryProcess(incarnation, "the node is stopping"))
+            self.perform(do.StopQueryProcess(incarnation, "the node is stopping"))
 
     def leave(self) -> None:
         """Release the lease once the accepted records are on disk, so that no node waits a ttl.
@@ -200,4 +201,4 @@ class RoleMachine:
         if not holds or lease_client.releasing or lease.is_doubtful(self.now, self.authority_ends):
             self.become_stopped("the node was asked to stop")
             return
-        self.do(lease_client.release(self.now, None, "stopped"))
+        self.perform(lease_client.release(self.now, None, "stopped"))

@@ -17,7 +17,7 @@ from ha_engine.core import messages as say
 from ha_engine.core.journal_state import JournalState
 from ha_engine.core.query_control import QueryControl
 from ha_engine.core.replication import Replication
-from ha_engine.types import Cut, Member
+from ha_engine.types import Member, SnapshotPlace
 
 ALIGN_SECONDS_MAX = 60.0
 """A query that ends no batch at the barrier within that is too far behind. The holder tries again
@@ -33,7 +33,7 @@ class _Asked:
     ``taken`` is the answer.
     """
 
-    cut: Cut
+    cut: SnapshotPlace
     by: str | None
     since: float
     taken: say.SnapshotTaken | None = None
@@ -156,7 +156,7 @@ class Snapshots:
             place, written = map(
                 self._journal.position_at, (barrier, barriers.written(self._deployment, batches))
             )
-            cut = Cut(self._requests, place, batches, written)
+            cut = SnapshotPlace(self._requests, place, batches, written)
             # A warm in-sync member saves this node the work. None: this node takes it itself.
             by = self._replication.successor(in_sync, {})
             self.barrier, self._asked, self._came_to = None, _Asked(cut, by, now), {}
@@ -186,7 +186,7 @@ class Snapshots:
         came_to = self._came_to
         return all(came_to.get((query, n)) == digest for query, n, digest in taken.batches)
 
-    def _note_digests(self, cut: Cut) -> None:
+    def _note_digests(self, cut: SnapshotPlace) -> None:
         for batch in cut.batches:
             digest = self._query_control.digests.mine(*batch)
             if digest is not None:

@@ -109,7 +109,7 @@ class Term:
         return self.authority_seconds(now) > 0
 
     @property
-    def signed(self) -> bool:
+    def epoch_committed(self) -> bool:
         """Whether the epoch's first record is committed."""
         return self._journal.committed >= self._first
 
@@ -125,7 +125,7 @@ class Term:
         yield do.StartPublishing(self.epoch)
 
     def suspend_or_resume(self, now: float) -> Iterator[Outcome]:
-        """Close the receivers past safe_until, and open them again after a renewal
+        """Close the receivers once the authority is over, and open them again when it is back
         (RULES.md#r15).
 
         A suspended holder refuses events, since it may not ack them. The same process resumes under
@@ -185,9 +185,11 @@ class Term:
         """
         journal = self._journal
         limit = self.replication.commit_limit(journal.durable, self._lease.possible)
-        signed = not self.active and limit >= self._first
+        commits_epoch = not self.active and limit >= self._first
+        # Not ``may_act``: during a handover the last records commit, but nothing is published.
         may_ack = self.active and now < self.authority_ends()
-        if limit > journal.committed and (signed or may_ack) and not self._lease_client.releasing:
+        may_commit = (commits_epoch or may_ack) and not self._lease_client.releasing
+        if limit > journal.committed and may_commit:
             journal.commit(limit)
             yield do.Commit(limit)
             yield from self.replication.tell_all(say.Committed(self.epoch, limit))
@@ -224,7 +226,7 @@ class Term:
         yield from replication.tick(
             now, journal.last.sequence, journal.committed, oldest_revision, asks
         )
-        replication.admit(now)
+        replication.choose_joining(now)
         if self.may_act(now) and self._lease.row is not None:
             yield from self.snapshots.tick(now, self._lease.row.in_sync, oldest_revision)
 

@@ -3,14 +3,15 @@
 __main__          parses the arguments and returns the exit code
 startup           checks what must hold before anything is opened
 database          the lease store and listener, the embedded database, the schema's version
-node              builds, starts and stops the stages; the one module that sees all of them
-build             makes the parts of a node from config and application
-connectors        makes its sinks and sources from them
+node              starts and stops the stages, and connects them
+build             makes the stages from config and application
+connectors        makes sinks and sources from config and application
 driver            feeds the core and performs its actions
 ports             the interfaces through which the driver calls each stage
 alarm             the timer that wakes the core
 storage           the node's disk: replay at the start, and the core's changes to it
 snapshot_actions  performs the snapshots and restores that the core asks for
+local_service     the server for the query process: marks out, batches in
 adapters          the core as sync, the query process, the status and operators need it
 routes, listening the HTTP interface, and its socket
 supervisor_link   the pipe to the supervisor

@@ -44,7 +44,7 @@ from ha_engine.snapshot.manifest import CapturedQuery
 from ha_engine.snapshot.restore import Places, Restoring
 from ha_engine.snapshot.service import Facts, SnapshotService
 from ha_engine.sync import Hello
-from ha_engine.types import Cut, Holder
+from ha_engine.types import Holder, SnapshotPlace
 
 
 def core_of(
@@ -162,7 +162,7 @@ def places_of(config: Config) -> Places:
     return Places(config.node.data_dir, config.checkpoint_dir)
 
 
-def _facts(core: Core, application: StreamApplication, cut: Cut) -> Facts:
+def _facts(core: Core, application: StreamApplication, cut: SnapshotPlace) -> Facts:
     lineages, mine = core.deployment.versions.lineages, core.query_control.digests.mine
     queries = tuple(
         CapturedQuery(query, number, lineages[query], mine(query, number) or "")

@@ -34,7 +34,7 @@ from ha_engine.receive.gate import Gate
 from ha_engine.receive.intake import Intake
 from ha_engine.receive.pull.dead_letters import SourceDeadLetters
 from ha_engine.receive.pull.puller import Puller
-from ha_engine.receive.pull.receivers import Receivers
+from ha_engine.receive.receivers import Receivers
 
 
 def sinks_of(config: Config, application: StreamApplication) -> dict[tuple[str, str], Sink]:

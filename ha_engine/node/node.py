@@ -1,4 +1,4 @@
-"""Build, start and stop the stages of a node process in order; the one module that sees all."""
+"""Connect, start and stop the stages of a node process in order; ``build`` makes them."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ from ha_engine.node.data_dir import DataDirectory
 from ha_engine.node.database import lease_listener_of, lease_store_of, release_earlier
 from ha_engine.node.driver import Driver
 from ha_engine.node.listening import listen
+from ha_engine.node.local_service import LocalService, serve
 from ha_engine.node.ports import Ports
 from ha_engine.node.routes import web_application
-from ha_engine.node.storage import NodeStorage, give_up, restore
+from ha_engine.node.storage import NodeStorage, give_up, replay
 from ha_engine.node.supervisor_link import NoSupervisor, SupervisorLink
 from ha_engine.outbox import Outbox
 from ha_engine.publish import Publisher, Sink
 from ha_engine.query.application import StreamApplication
-from ha_engine.query.service import LocalService, serve
 from ha_engine.receive.backlog import Disk
 from ha_engine.receive.ingest import IngestServer
 from ha_engine.receive.intake import Intake
@@ -90,8 +90,6 @@ class Node:
         self.core = core_of(
             config, self.application, self.journal, process_id, self.data.high_water()
         )
-        if living:
-            self.core.query_control.process.adopt(living)
         self.metrics = NodeMetrics(config.group, config.node.id, self.status)
         tally = Tally(database_asked=self.metrics.database.observe)
         self.observer = QueryObserver(self.metrics, tally, boottime)
@@ -104,7 +102,7 @@ class Node:
         self.disk = Disk(self.data.path, limits.min_free, size, limits.max_size)
         backlog = backlog_of(config, self.core, self.disk)
         self.gate = gate_of(config, self.application, self.driver, backlog, self.metrics.gate)
-        restore(self.data.base, self.journal, self.outbox, self.core, self.gate)
+        replay(self.data.base, self.journal, self.outbox, self.core, self.gate)
         self.sinks = sinks_of(config, self.application)
         self.publisher = self._stopped_publisher()
         self.local = self._local_service()
@@ -172,6 +170,8 @@ class Node:
                 self._exit,
             )
         )
+        if self.supervisor.living:
+            self.driver.handle(on.QueryProcessAdopted(self.supervisor.living))
         web_socket = listen(self.config.http.listen)
         runtime_dir = make_runtime_dir(self.config.socket_path.parent)
         local_server = await serve(self.local, str(runtime_dir / self.config.socket_path.name))

@@ -10,7 +10,6 @@ from ha_engine.core import HighWater
 from ha_engine.core import actions as do
 from ha_engine.core.messages import Message
 from ha_engine.types import (
-    Cut,
     DatabaseIdentity,
     History,
     LeaseRow,
@@ -18,6 +17,7 @@ from ha_engine.types import (
     Position,
     Record,
     Revision,
+    SnapshotPlace,
 )
 
 
@@ -91,7 +91,7 @@ class NodeStorage(Protocol):
 class Snapshots(Protocol):
     """Snapshots in the database, and the base on disk, which replaces trimmed records."""
 
-    async def take(self, cut: Cut) -> int:
+    async def take(self, cut: SnapshotPlace) -> int:
         """Store a snapshot; return its complete draft. Raises EngineError."""
 
     async def show(self, draft: int, epoch: int) -> tuple[tuple[Position, Position], ...]:

@@ -18,7 +18,7 @@ from ha_engine.errors import (
     SnapshotDamaged,
 )
 from ha_engine.node.ports import Snapshots
-from ha_engine.types import Cut, History
+from ha_engine.types import History, SnapshotPlace
 
 log = structlog.get_logger(__name__)
 
@@ -71,7 +71,7 @@ class SnapshotActions:
             )
         return True
 
-    async def _take(self, cut: Cut) -> None:
+    async def _take(self, cut: SnapshotPlace) -> None:
         try:
             draft = await self.snapshots.take(cut)
         except EngineError as error:

@@ -22,7 +22,7 @@ from ha_engine.types import Events
 log = structlog.get_logger(__name__)
 
 
-def restore(base: Path, journal: Journal, outbox: Outbox, core: Core, gate: Gate) -> None:
+def replay(base: Path, journal: Journal, outbox: Outbox, core: Core, gate: Gate) -> None:
     """Replay the file ``base``, the journal and the outbox into the core and the gate.
 
     The base replaces the trimmed records. Raises JournalDamaged.
@@ -36,7 +36,7 @@ def restore(base: Path, journal: Journal, outbox: Outbox, core: Core, gate: Gate
         reason = f"the journal begins at {journal.first}, but this base ends before {first}"
         raise JournalDamaged(str(base), 0, reason)
     for record in journal.read(first, payloads=False) if first <= journal.last.sequence else ():
-        core.restore(record)
+        core.replay(record)
         if isinstance(record.body, Events):
             gate.replay(record)
     for name, marks in deployment.marks.items():

@@ -133,7 +133,7 @@ class Outbox:
         Raises OutboxDamaged when one between is missing.
         """
         with self._lock:
-            self._of_query(query).restore(floor)
+            self._of_query(query).begin_behind(floor)
 
     def trim(self, query: str, through: int) -> None:
         """Remove the batches up to and including ``through``."""

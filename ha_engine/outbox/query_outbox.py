@@ -110,7 +110,7 @@ class QueryOutbox:
                 (self._place / f"{number}.digest").unlink(missing_ok=True)
         self.floor, self.last = through, max(self.last, through)
 
-    def restore(self, published_through: int) -> None:
+    def begin_behind(self, published_through: int) -> None:
         """Set the floor by the journal; raises OutboxDamaged on a gap above it."""
         self.trim(published_through)
         self.floor = published_through

@@ -66,7 +66,7 @@ class SinkStatus:
     dead_letters: int
 
 
-class Admitted(Protocol):
+class AdmittedBatches(Protocol):
     """The outbox as a delivery uses it."""
 
     def last_admitted(self, query: str) -> int: ...
@@ -92,7 +92,7 @@ class Delivery:
         self,
         query: str,
         sink: Sink,
-        outbox: Admitted,
+        outbox: AdmittedBatches,
         authority: Authority,
         timing: Timing,
         start_after: Callable[[], int],
@@ -105,11 +105,11 @@ class Delivery:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"publish {query}/{sink.name}")
         self._news = asyncio.Event()
         self._through: int | None = None
-        self._claimed = False
+        self._ledger_known = False
         self._state, self._error, self._since = SinkState.STOPPED, "", time.time()
 
     def wake(self) -> None:
-        """Continue if waiting: a batch was admitted, or the lease renewed."""
+        """Continue if waiting: a batch was admitted."""
         self._news.set()
 
     def status(self) -> SinkStatus:
@@ -134,7 +134,7 @@ class Delivery:
         """
         # Report the ledger's batch again, even if it was reported before: a node that acts under a
         # forced epoch waits for the report (RULES.md#r26).
-        self._claimed, self._through = False, None
+        self._ledger_known, self._through = False, None
         try:
             while True:
                 await self._with_retries(self._advance, epoch, published)
@@ -153,13 +153,13 @@ class Delivery:
     # -- one step ------------------------------------------------------------------------------
 
     async def _advance(self, epoch: int, published: Callable[[int], None]) -> None:
-        if not self._claimed:
+        if not self._ledger_known:
             await self._claim(epoch, published)
         number = (self._through or 0) + 1
-        self._claimed = False  # if this step fails, only the ledger has the right batch
+        self._ledger_known = False  # if this step fails, only the ledger has the right batch
         batch = await self._next_batch(number)
         await self._call(lambda deadline: self.sink.publish(number, batch, epoch, deadline))
-        self._claimed = True
+        self._ledger_known = True
         self._become(SinkState.PUBLISHING)
         self._reached(number, published)
 
@@ -171,7 +171,7 @@ class Delivery:
             lambda deadline: self.sink.claim(epoch, start_after, self._group_id(), deadline)
         )
         self._require_ours(through)
-        self._claimed = True
+        self._ledger_known = True
         if self._state not in _FAILED:
             self._become(SinkState.PUBLISHING)
         if through != self._through:

@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from ha_engine.errors import Fenced
-from ha_engine.publish.delivery import Admitted, Delivery, SinkStatus, Timing
+from ha_engine.publish.delivery import AdmittedBatches, Delivery, SinkStatus, Timing
 from ha_engine.publish.sink import Authority, Sink
 
 log = structlog.get_logger(__name__)
@@ -34,7 +34,7 @@ class Publisher:
 
     def __init__(
         self,
-        outbox: Admitted,
+        outbox: AdmittedBatches,
         sinks: Mapping[QuerySink, Sink],
         authority: Authority,
         *,
@@ -88,11 +88,6 @@ class Publisher:
         for (of, _), delivery in self._deliveries.items():
             if of == query:
                 delivery.wake()
-
-    def renewed(self) -> None:
-        """Note that the lease was renewed, and wake the deliveries that wait for authority."""
-        for delivery in self._deliveries.values():
-            delivery.wake()
 
     def status(self) -> list[SinkStatus]:
         """The present status of each sink."""

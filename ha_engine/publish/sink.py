@@ -19,7 +19,7 @@ class Authority(Protocol):
     """The authority of this node to publish."""
 
     def remaining_seconds(self) -> float:
-        """The seconds until safe_until; zero or less when suspended. Each renewal adds to them."""
+        """The seconds of authority left; zero or less when suspended. A renewal adds to them."""
         ...
 
     def last_mark(self, query: str) -> float:
@@ -32,7 +32,7 @@ class Authority(Protocol):
 
 
 class Deadline:
-    """The end of one call: after ``timeout`` seconds, at safe_until, or when cancelled."""
+    """The end of one call: after ``timeout`` seconds, without authority, or when cancelled."""
 
     def __init__(self, authority: Authority, timeout: float) -> None:
         self._authority, self._until = authority, time.monotonic() + timeout

@@ -1,4 +1,4 @@
-"""The Spark process of a node, and what both processes know about the user's application.
+"""The query process, which runs Spark, and what both processes know about the application.
 
     application   the application file as frozen values; the node imports it too, so it has no Spark
     columns       the column types of a stream, as SQL and as Arrow types
@@ -35,7 +35,6 @@
     settings      what the supervisor passes to the process
     process       runs what the node commands
     main          the entry point: starts Spark, then ``process``
-    service       the node's side of the socket; it runs in the node process
 
 The node alone decides which batch comes next and what a failure means.
 """

@@ -136,8 +136,6 @@ class QueryProcess:
                 self._report.step(f"starting query {command.run.query}")
                 self._runner.run(command.run)
                 self._report.step(READY)
-            case "halt":
-                self._runner.halt(command.halt.query)
 
     def _watch_jvm(self) -> None:
         def gone() -> None:

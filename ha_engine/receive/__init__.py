@@ -12,6 +12,7 @@ decode, arrow, columns, diagnose
 joining                 parses small JSON bodies together that arrive together
 gate, group             take a request whole or not at all, put it into one record with others, and
                         answer it when that record is committed (RULES.md#i3)
+receivers               the gate and the sources, opened and closed together
 byte_budget, backlog    limits: bytes that wait in this stage, slow queries, a full disk
 producers, offsets      remember the stored requests and batches of each producer and source, so
                         that a retry is answered and not stored twice (RULES.md#i11, RULES.md#r27)

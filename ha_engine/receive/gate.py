@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Protocol
@@ -110,9 +110,9 @@ class Gate:
         self._closed: NotActive | None = NotActive("this node is starting; try again")
         self._groups: dict[str, Group] = {}
         self._gathering: dict[tuple[str, int], Request] = {}
-        self._in_flight: set[asyncio.Task[None]] = set()
+        self._settling: set[asyncio.Task[None]] = set()
         # By stream: the number of records in flight, offered and not committed.
-        self._written = Counter[str]()
+        self._uncommitted = Counter[str]()
         # Streams whose requests become a record at the end of this turn of the event loop.
         self._due = set[str]()
         self.budget = ByteBudget(config.max_pending)
@@ -145,13 +145,6 @@ class Gate:
         """Load the producers and sources of the records that the journal no longer has."""
         self._producers.load_base(producers)
         self.offsets.load_base(offsets)
-
-    def rebuild(self, records: Iterable[Record]) -> None:
-        """Rebuild both tables from all records that the journal still has, in order."""
-        self._producers.rebuild(())
-        self.offsets.clear()
-        for record in records:
-            self.replay(record)
 
     # -- the producers' side -----------------------------------------------------------------------
 
@@ -253,7 +246,7 @@ class Gate:
         if pull is not None:
             self._pulling.add(key := (stream, pull.source))
             request.stored.add_done_callback(lambda _: self._pulling.discard(key))
-        if not self._written[stream]:
+        if not self._uncommitted[stream]:
             if not self._due:
                 loop.call_soon(self._flush)
             self._due.add(stream)
@@ -292,8 +285,8 @@ class Gate:
         self._remember(position, events)
         name = f"commit of record {position}"
         task = asyncio.get_running_loop().create_task(self._settle(group, position), name=name)
-        self._in_flight.add(task)
-        self._written[stream] += 1
+        self._settling.add(task)
+        self._uncommitted[stream] += 1
 
     def _remember(self, position: Position, events: Events) -> None:
         self._producers.apply(position, events)
@@ -314,7 +307,7 @@ class Gate:
             group.refuse(error)
         finally:
             self.budget.give(group.size)
-            self._in_flight.discard(asyncio.current_task())
-            self._written[group.stream] -= 1
-            if not self._written[group.stream] and group.stream in self._groups:
+            self._settling.discard(asyncio.current_task())
+            self._uncommitted[group.stream] -= 1
+            if not self._uncommitted[group.stream] and group.stream in self._groups:
                 self._offer(group.stream)

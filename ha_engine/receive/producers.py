@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -105,12 +104,6 @@ class ProducerTable:
                 "so continue after the highest sequence that was answered"
             )
         return None
-
-    def rebuild(self, records: Iterable[tuple[Position, Events]]) -> None:
-        """Forget everything and replay, after the journal was truncated or opened."""
-        self._producers.clear()
-        for position, events in records:
-            self.apply(position, events)
 
     def to_table(self) -> pa.Table:
         """One row of ``PRODUCERS_SCHEMA`` for each kept request; the oldest producer first."""

@@ -12,7 +12,7 @@ from ha_engine.receive.offsets import OffsetTable
 from ha_engine.receive.producers import ProducerTable
 from ha_engine.snapshot import base_file
 from ha_engine.snapshot.base_file import JournalBase
-from ha_engine.types import Base, Cut, Events, Mark, Record
+from ha_engine.types import Base, Events, Mark, Record, SnapshotPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +32,14 @@ class BaseBuilder:
         """The content of the base file that replaces the records up to ``sequence``."""
         return base_file.encode(self._fold(sequence))
 
-    def at(self, cut: Cut) -> bytes:
+    def at(self, cut: SnapshotPlace) -> bytes:
         """The same at the cut of a snapshot, with the marks that end there though their records
         come later (RULES.md#r28)."""
         found = self._fold(cut.position.sequence)
         base = _with_marks(found.base, cut, self._marks_behind(cut))
         return base_file.encode(found._replace(base=base))
 
-    def _marks_behind(self, cut: Cut) -> list[Mark]:
+    def _marks_behind(self, cut: SnapshotPlace) -> list[Mark]:
         """The marks up to the cut's batches whose records come after the cut."""
         numbers, found = dict(cut.batches), list[Mark]()
         for record in self._records(cut.position.sequence + 1, self.journal.last.sequence):
@@ -60,7 +60,7 @@ class BaseBuilder:
             producers.load_base(found.producers)
             offsets.load_base(found.offsets)
         for record in self._records(journal.last.sequence + 1, sequence):
-            journal.restore(record)
+            journal.replay(record)
             if isinstance(record.body, Events):
                 producers.apply(record.position, record.body)
                 offsets.apply(record.body)
@@ -70,7 +70,7 @@ class BaseBuilder:
         return self.journal.read(first, last, payloads=False) if first <= last else ()
 
 
-def _with_marks(base: Base, cut: Cut, behind: list[Mark]) -> Base:
+def _with_marks(base: Base, cut: SnapshotPlace, behind: list[Mark]) -> Base:
     numbers, through, queries = dict(cut.batches), cut.position.sequence, []
     for one in base.queries:
         query = one.version.query

@@ -17,7 +17,7 @@ from ha_engine.outbox import Outbox
 from ha_engine.query.checkpoint_files import copy_as_of, last_finished
 from ha_engine.query.offsets import mark_of_batch
 from ha_engine.snapshot.files import Names
-from ha_engine.types import Cut
+from ha_engine.types import SnapshotPlace
 
 _ATTEMPTS, _PAUSE_SECONDS = 5, 0.2
 STAGED = ".snapshot"
@@ -32,7 +32,7 @@ class Capture:
     home: Path
     outbox: Outbox
 
-    def files(self, cut: Cut, names: Names) -> dict[str, Path]:
+    def files(self, cut: SnapshotPlace, names: Names) -> dict[str, Path]:
         """Link the files and return them by name; they stay until ``clear``.
 
         Raises CheckpointIncomplete, OSError.

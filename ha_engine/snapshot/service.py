@@ -36,7 +36,7 @@ from ha_engine.snapshot.files import Names, upload
 from ha_engine.snapshot.manifest import CapturedQuery, Manifest, encode
 from ha_engine.snapshot.restore import JOURNAL, Restoring
 from ha_engine.stats.counters import Transfer
-from ha_engine.types import Cut, History, Holder, Position, Revision
+from ha_engine.types import History, Holder, Position, Revision, SnapshotPlace
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -70,7 +70,7 @@ class SnapshotService:
         base_builder: BaseBuilder,
         writer: JournalWriter,
         me: Holder,
-        facts: Callable[[Cut], Facts],
+        facts: Callable[[SnapshotPlace], Facts],
         restoring: Restoring,
         keep: int,
     ) -> None:
@@ -84,7 +84,7 @@ class SnapshotService:
         self._looked_at = time.monotonic()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="snapshots")
 
-    async def take(self, cut: Cut) -> int:
+    async def take(self, cut: SnapshotPlace) -> int:
         """Store a draft of a snapshot at ``cut`` and return its id.
 
         Raises SnapshotFailed, DatabaseUnreachable, DraftLost.
@@ -178,7 +178,7 @@ class SnapshotService:
 
     # -- in the thread -----------------------------------------------------------------------------
 
-    def _take(self, cut: Cut, facts: Facts) -> int:
+    def _take(self, cut: SnapshotPlace, facts: Facts) -> int:
         try:
             files = self._capture.files(cut, self._names)
             base = self._capture.add(base_file.NAME, self._folding.at(cut))
@@ -191,7 +191,9 @@ class SnapshotService:
         log.info("snapshot taken", at=str(cut.position), bytes=size, new=new)
         return draft
 
-    def _store_draft(self, cut: Cut, facts: Facts, files: dict[str, Path]) -> tuple[int, int, int]:
+    def _store_draft(
+        self, cut: SnapshotPlace, facts: Facts, files: dict[str, Path]
+    ) -> tuple[int, int, int]:
         draft = self._store.begin(self._me.node)
         self.upload.begin(sum(path.stat().st_size for path in files.values()))
         stored, new = upload(self._store, draft, files, self._names, self.upload.advance)

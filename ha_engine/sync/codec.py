@@ -1,7 +1,8 @@
 """Convert the cores' messages to the frames of sync.proto, and back.
 
-Records travel as the journal's own frames: the sender copies bytes, the receiver verifies their
-checksums. A frame that this engine does not understand ends one link and never the node.
+Records travel as the journal's own frames. From files the sender copies bytes. From memory it
+encodes the record again, to the same bytes. The receiver verifies the checksums. A frame that this
+engine does not understand ends one link and never the node.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from ha_engine.journal.record import (
     verified,
 )
 from ha_engine.journal.record import to_frame as written_frame
-from ha_engine.types import Cut, Position, Record
+from ha_engine.types import Position, Record, SnapshotPlace
 from ha_engine.v1 import sync_pb2 as pb
 
 TEXT_MAX = 300
@@ -45,7 +46,7 @@ class MalformedFrame(Exception):
     """The peer sent a frame that this engine does not understand; the link ends."""
 
 
-def to_frame(message: Message) -> pb.SyncFrame:
+def to_sync_frame(message: Message) -> pb.SyncFrame:
     match message:
         case Probe(epoch):
             return pb.SyncFrame(probe=pb.Probe(epoch=epoch))
@@ -205,7 +206,7 @@ def _to_ack(ack: pb.Ack) -> Ack:
     return Ack(ack.epoch, ack.journal_id, ack.durable, ack.headroom, ack.warm, batches)
 
 
-def _from_cut(epoch: int, cut: Cut) -> pb.TakeSnapshot:
+def _from_cut(epoch: int, cut: SnapshotPlace) -> pb.TakeSnapshot:
     return pb.TakeSnapshot(
         epoch=epoch,
         request=cut.request,
@@ -215,10 +216,10 @@ def _from_cut(epoch: int, cut: Cut) -> pb.TakeSnapshot:
     )
 
 
-def _to_cut(wanted: pb.TakeSnapshot) -> Cut:
+def _to_cut(wanted: pb.TakeSnapshot) -> SnapshotPlace:
     batches = tuple((batch.query, batch.number) for batch in wanted.batches)
     place, written = _to_position(wanted.position), _to_position(wanted.written)
-    return Cut(wanted.request, place, batches, written)
+    return SnapshotPlace(wanted.request, place, batches, written)
 
 
 def _from_taken(taken: SnapshotTaken) -> pb.SnapshotTaken:

@@ -14,7 +14,7 @@ from ha_engine.config.event_sync import EventSyncConfig
 from ha_engine.errors import ConfigError
 from ha_engine.sync import credentials
 from ha_engine.sync.codec import MalformedFrame
-from ha_engine.sync.hello import Hello, from_frame, objection, to_frame
+from ha_engine.sync.hello import Hello, from_sync_frame, objection, to_sync_frame
 from ha_engine.sync.wire import ClientWire, Wire, WireBroken, options
 from ha_engine.v1 import sync_pb2 as pb
 from ha_engine.v1 import sync_pb2_grpc as rpc
@@ -65,8 +65,8 @@ async def greet(wire: Wire, ours: Hello, welcome: Collection[str]) -> Hello:
     Raises Refused, WireBroken, MalformedFrame, and TimeoutError after GREETING_SECONDS.
     """
     async with asyncio.timeout(GREETING_SECONDS):
-        await wire.write(to_frame(ours))
-        theirs = from_frame((await _expect(wire, "hello")).hello)
+        await wire.write(to_sync_frame(ours))
+        theirs = from_sync_frame((await _expect(wire, "hello")).hello)
         reason = objection(ours, theirs, welcome=welcome, certified=wire.certified)
         await wire.write(_verdict(reason))
         answer = await _expect(wire, "welcome", "refusal")

@@ -19,15 +19,15 @@ from ha_engine.core import inputs as on
 from ha_engine.core.messages import Ack, Message
 from ha_engine.errors import AddressInUse, DiskFailed, JournalDamaged
 from ha_engine.sync import credentials
-from ha_engine.sync.codec import MalformedFrame, to_frame, to_message
+from ha_engine.sync.codec import MalformedFrame, to_message, to_sync_frame
 from ha_engine.sync.dialling import Dialler, Refused, greet
-from ha_engine.sync.hello import Hello, from_frame, objection
-from ha_engine.sync.hello import to_frame as hello_frame
+from ha_engine.sync.hello import Hello, from_sync_frame, objection
+from ha_engine.sync.hello import to_sync_frame as hello_frame
 from ha_engine.sync.link import Link, Traffic
 from ha_engine.sync.refusals import Refusals
 from ha_engine.sync.report import REPORT_EVERY_SECONDS, Report
-from ha_engine.sync.report import from_frame as to_report
-from ha_engine.sync.report import to_frame as report_frame
+from ha_engine.sync.report import from_sync_frame as to_report
+from ha_engine.sync.report import to_sync_frame as report_frame
 from ha_engine.sync.stream import RecordStream
 from ha_engine.sync.tail import Tail, Trimmed, WrittenRecords
 from ha_engine.sync.wire import ServerWire, Wire, WireBroken, options
@@ -138,7 +138,7 @@ class EventSync(rpc.EventSyncServicer):
     def send(self, peer: str, message: Message) -> None:
         """Send ``message``; drop it when there is no link."""
         if link := self._links.get(peer):
-            link.send(to_frame(message))
+            link.send(to_sync_frame(message))
 
     def stream(self, peer: str, epoch: int, after: Position) -> None:
         """Send every record after ``after``, then each one as it is appended."""
@@ -268,7 +268,7 @@ class EventSync(rpc.EventSyncServicer):
 
     def _received(self, link: Link, frame: pb.SyncFrame) -> None:
         if frame.HasField("hello"):
-            self._judge_again(link, from_frame(frame.hello))
+            self._judge_again(link, from_sync_frame(frame.hello))
             return
         if frame.HasField("report"):
             now = asyncio.get_running_loop().time()

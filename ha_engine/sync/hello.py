@@ -41,7 +41,7 @@ class Hello:
     protocol_max: int = PROTOCOL_MAX
 
 
-def to_frame(hello: Hello) -> pb.SyncFrame:
+def to_sync_frame(hello: Hello) -> pb.SyncFrame:
     said = pb.Hello(
         protocol_min=hello.protocol_min,
         protocol_max=hello.protocol_max,
@@ -59,7 +59,7 @@ def to_frame(hello: Hello) -> pb.SyncFrame:
     return pb.SyncFrame(hello=said)
 
 
-def from_frame(said: pb.Hello) -> Hello:
+def from_sync_frame(said: pb.Hello) -> Hello:
     """Decode a Hello. Raises MalformedFrame when a text is longer than any name or digest."""
     hello = _from_frame(said)
     texts = [hello.engine, hello.group, hello.group_id, hello.node, hello.process]

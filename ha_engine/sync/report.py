@@ -56,7 +56,7 @@ class Report:
     ingest: str = ""
 
 
-def to_frame(report: Report) -> pb.SyncFrame:
+def to_sync_frame(report: Report) -> pb.SyncFrame:
     said = pb.Report(
         role=report.role,
         reason=report.reason[:TEXT_MAX],
@@ -78,7 +78,7 @@ def to_frame(report: Report) -> pb.SyncFrame:
     return pb.SyncFrame(report=said)
 
 
-def from_frame(said: pb.Report) -> Report:
+def from_sync_frame(said: pb.Report) -> Report:
     """Decode a report. Raises MalformedFrame when it is longer than any real one."""
     texts = [said.role, said.reason, said.url, said.journal_id, said.ingest]
     texts += [text for query in said.queries for text in (query.query, query.state)]

@@ -60,22 +60,18 @@ class QueryCommand(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RUN_FIELD_NUMBER: _builtins.int
-    HALT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def run(self) -> Global___RunQuery: ...
-    @_builtins.property
-    def halt(self) -> Global___HaltQuery: ...
     def __init__(
         self,
         *,
         run: Global___RunQuery | None = ...,
-        halt: Global___HaltQuery | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "halt", b"halt", "run", b"run"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "run", b"run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "halt", b"halt", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["run", "halt"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["run"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -118,25 +114,6 @@ class RunQuery(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RunQuery: _TypeAlias = RunQuery  # noqa: Y015
-
-@_typing.final
-class HaltQuery(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    QUERY_FIELD_NUMBER: _builtins.int
-    query: _builtins.str
-    def __init__(
-        self,
-        *,
-        query: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["query", b"query"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___HaltQuery: _TypeAlias = HaltQuery  # noqa: Y015
 
 @_typing.final
 class AwaitMarkRequest(_message.Message):

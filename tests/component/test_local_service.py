@@ -14,9 +14,9 @@ import pytest
 
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
+from ha_engine.node.local_service import LocalService, PreparedSink, serve
 from ha_engine.outbox import Outbox
 from ha_engine.outbox.batch_file import digest_of_file, write_batch_file
-from ha_engine.query.service import LocalService, PreparedSink, serve
 from ha_engine.types import Extent, Mark
 from ha_engine.v1 import local_pb2 as pb
 from ha_engine.v1.local_pb2_grpc import LocalStub

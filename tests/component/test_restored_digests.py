@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from ha_engine.journal import Journal
-from ha_engine.node.storage import restore
+from ha_engine.node.storage import replay
 from ha_engine.outbox import Outbox
 from tests.core.lone import member_b
 from tests.core.world import plan
@@ -21,7 +21,7 @@ async def test_what_the_holder_tells_again_is_compared_with_what_is_on_disk(tmp_
     outbox.report_digest(QUERY, 1, "mine")
     journal, solo = Journal.open(tmp_path / "journal", group="test"), Solo(tmp_path)
     core = member_b(plans=[plan(QUERY, "flights", "table")])
-    restore(tmp_path / "base.arrow", journal, outbox, core, solo.gate)
+    replay(tmp_path / "base.arrow", journal, outbox, core, solo.gate)
     digests = core.query_control.digests
     assert not digests.note_theirs(QUERY, 1, "theirs")
     assert digests.differing == {QUERY: 1}

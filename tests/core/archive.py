@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ha_engine.types import Cut, Position
+from ha_engine.types import Position, SnapshotPlace
 
 KEPT = 2
 
@@ -16,12 +16,12 @@ class Archive:
     While it does not answer, nobody is told which those are.
     """
 
-    cuts: dict[int, Cut] = field(default_factory=dict)
-    visible: list[Cut] = field(default_factory=list)
+    cuts: dict[int, SnapshotPlace] = field(default_factory=dict)
+    visible: list[SnapshotPlace] = field(default_factory=list)
     shown_under: list[int] = field(default_factory=list)
     answers: bool = True
 
-    def take(self, cut: Cut) -> int:
+    def take(self, cut: SnapshotPlace) -> int:
         self.cuts[len(self.cuts) + 1] = cut
         return len(self.cuts)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.core import messages as say
-from ha_engine.types import ORIGIN, Cut, Member, Position
+from ha_engine.types import ORIGIN, Member, Position, SnapshotPlace
 
 if TYPE_CHECKING:
     from tests.core.world import World
@@ -62,7 +62,7 @@ class Ghost:
         batches = self._level() if self._batches is None else self._batches
         self._say(say.Ack(epoch, MEMBER.journal_id, last, self.headroom, self.warm, batches))
 
-    def _take(self, epoch: int, cut: Cut) -> None:
+    def _take(self, epoch: int, cut: SnapshotPlace) -> None:
         """Its batches came to the same as the holder's, or to ``digest_of_snapshots``."""
         mine = self.world.core.query_control.digests.mine
         batches = tuple((*one, self.digest_of_snapshots or mine(*one)) for one in cut.batches)

@@ -166,7 +166,7 @@ MUTANTS = (
         "R1",
         "lease",
         "Lease.unknown",
-        "self.read_once = False",
+        "self.row_is_current = False",
         "",
     ),
     Mutant(
@@ -226,7 +226,7 @@ MUTANTS = (
     ),
     Mutant("R3", "lease", "Lease.takeover_at", "row.successor in (None, self.me.node)", "True"),
     Mutant("R3", "term", "Term.commit", "limit >= self._first", ""),
-    Mutant("R3", "term", "Term.signed", "self._journal.committed >= self._first", "True"),
+    Mutant("R3", "term", "Term.epoch_committed", "self._journal.committed >= self._first", "True"),
     Mutant(
         "R4",
         "lease",
@@ -244,7 +244,7 @@ MUTANTS = (
         "row",
     ),
     Mutant("R5", "lease", "Lease.must_read", "self.regressed", ""),
-    Mutant("R5", "core", "Core._keep_high_water", "mark != before", "False"),
+    Mutant("R5", "core", "Core._keep_high_water", "high_water != before", "False"),
     Mutant("R5", "lease_client", "LeaseClient.read_as_holder", "lease.regressed", ""),
     Mutant(
         "R6",

@@ -155,10 +155,10 @@ def test_a_commit_does_not_wait_for_who_was_far_behind_when_the_epoch_began() ->
     replication = Replication(ME, 2, PeerTiming(0.2, 2.0), 0.0, ["b"], 1000)
     replication.peers["b"].follows(0.0, "b-1")
     replication.acked(0.1, "b", Ack(2, "b-1", 10, True, False))
-    replication.admit(0.1)
+    replication.choose_joining(0.1)
     assert not replication.joining
     replication.acked(0.2, "b", Ack(2, "b-1", 1000, True, False))
-    replication.admit(0.2)
+    replication.choose_joining(0.2)
     assert replication.joining == {OTHER}
 
 

@@ -8,11 +8,20 @@ from ha_engine.core import Core, QueryPlan
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.core import messages as say
-from ha_engine.types import ORIGIN, Cut, EpochStart, Holder, LeaseRow, Member, Position, Record
+from ha_engine.types import (
+    ORIGIN,
+    EpochStart,
+    Holder,
+    LeaseRow,
+    Member,
+    Position,
+    Record,
+    SnapshotPlace,
+)
 from tests.core.lone import member_b
 from tests.core.world import plan
 
-WISH = say.TakeSnapshot(1, Cut(1, Position(1, 9), (("delays", 1),), Position(1, 9)))
+WISH = say.TakeSnapshot(1, SnapshotPlace(1, Position(1, 9), (("delays", 1),), Position(1, 9)))
 """Of the holder of epoch 1; batch 1 is yet to come."""
 
 
@@ -67,7 +76,7 @@ def test_a_snapshot_is_told_of_to_who_wished_for_it() -> None:
     elsewhere."""
     core = follower()
     follow(core, 1)
-    first, second = (Cut(1, Position(1, n), (), Position(1, n)) for n in (1, 2))
+    first, second = (SnapshotPlace(1, Position(1, n), (), Position(1, n)) for n in (1, 2))
     hear(core, say.TakeSnapshot(1, first))
     hear(core, say.TakeSnapshot(1, second))
     assert told(core, on.SnapshotTaken(first, 7)) == []

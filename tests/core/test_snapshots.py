@@ -13,7 +13,7 @@ from ha_engine.core.digests import DIGESTS_KEPT
 from ha_engine.core.snapshots import ALIGN_SECONDS_MAX
 from ha_engine.core.term import LAST_SNAPSHOT_SECONDS_MAX
 from ha_engine.errors import InvariantBroken
-from ha_engine.types import Cut, DatabaseIdentity
+from ha_engine.types import DatabaseIdentity, SnapshotPlace
 from tests.core.mutants import Mutant, load
 from tests.core.world import LIMITS, World
 
@@ -39,11 +39,11 @@ def ask(world: World) -> None:
     world.wait(1)
 
 
-def newest(world: World) -> Cut:
+def newest(world: World) -> SnapshotPlace:
     return world.archive.visible[-1]
 
 
-def require_aligned(world: World, cut: Cut) -> None:
+def require_aligned(world: World, cut: SnapshotPlace) -> None:
     marks = world.core.deployment.marks
     assert dict(cut.batches).keys() == marks.keys()
     for query, number in cut.batches:

@@ -161,7 +161,7 @@ class World(SparkWorld):
         core.load_base(disk.base)
         for record in records:
             if record.position > disk.base.position:
-                core.restore(record)
+                core.replay(record)
         return core
 
     def require_needless(self, through: int) -> None:

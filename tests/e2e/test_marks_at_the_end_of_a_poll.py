@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from ha_engine.node.local_service import SLICE_SECONDS
 from ha_engine.query.offsets import mark_of_batch
-from ha_engine.query.service import SLICE_SECONDS
 from tests.e2e.databases import rows
 from tests.e2e.node_under_test import SPARK_SECONDS, NodeUnderTest
 from tests.e2e.pair import Pair, running_pair, same_journal

@@ -163,7 +163,6 @@ async def test_nothing_is_published_without_authority(database_url: str, opened:
     await async_wait_until(lambda: node.status.state is SinkState.SUSPENDED)
     assert rows_of(database_url, "SELECT to_regclass('ha_engine_ledger')") == [(None,)]
     node.authority.until = Granted().until
-    node.publisher.renewed()
     await node.published_through(1)
 
 

@@ -16,7 +16,7 @@ from ha_engine.receive.gate import Gate
 from ha_engine.receive.intake import Intake
 from ha_engine.receive.pull.dead_letters import SourceDeadLetters
 from ha_engine.receive.pull.puller import Puller, SourceStatus, Timing
-from ha_engine.receive.pull.receivers import Receivers
+from ha_engine.receive.receivers import Receivers
 from ha_engine.types import Events
 from tests.receive.solo import NoBacklog, SoloLog
 
@@ -41,7 +41,8 @@ class Pulling:
             config or ReceiveConfig(),
             lambda: time.time_ns() // 1000,
         )
-        self.gate.rebuild(self.journal.read(self.journal.first, payloads=False))
+        for record in self.journal.read(self.journal.first, payloads=False):
+            self.gate.replay(record)
         self.intake = Intake(self.gate, 1 << 20)
         self.receivers = Receivers(
             self.gate, [self._puller(name, make) for name, make in makes.items()]

@@ -116,7 +116,8 @@ class Solo:
             config or ReceiveConfig(),
             lambda: time.time_ns() // 1000,
         )
-        self.gate.rebuild(self.records())
+        for record in self.records():
+            self.gate.replay(record)
         self.gate.open()
 
     def records(self) -> list[Record]:

@@ -199,13 +199,6 @@ async def test_a_retry_after_a_restart_is_not_stored_twice(tmp_path: Path) -> No
     await restarted.close()
 
 
-async def test_after_a_truncation_the_retry_is_stored(solo: Solo) -> None:
-    await solo.gate.submit("flights", batch(1), submission(0))
-    solo.gate.rebuild([])
-    await solo.gate.submit("flights", batch(1), submission(0))
-    assert flights(solo) == [1, 1]
-
-
 async def test_records_of_another_node_are_known_after_replay(solo: Solo) -> None:
     original = Events("flights", 1, 0, (submission(0),))
     solo.gate.replay(Record(Position(1, 1), 0, original))

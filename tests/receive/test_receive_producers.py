@@ -24,7 +24,8 @@ def events(*submissions: Submission) -> Events:
 
 def table_of(*records: Events) -> ProducerTable:
     table = ProducerTable(PRODUCERS, KEPT)
-    table.rebuild((Position(1, number), record) for number, record in enumerate(records, 1))
+    for number, record in enumerate(records, 1):
+        table.apply(Position(1, number), record)
     return table
 
 
@@ -85,9 +86,8 @@ RECORDS = st.lists(
 @given(RECORDS, st.integers(0, 20))
 def test_the_table_is_a_function_of_the_journals_prefix(records: list[Events], cut: int) -> None:
     whole = table_of(*records)
-    truncated = table_of(*records)
-    truncated.rebuild((Position(1, n), one) for n, one in enumerate(records[:cut], 1))
-    for number, record in enumerate(records[cut:], cut + 1):
+    truncated = table_of(*records[:cut])
+    for number, record in enumerate(records[cut:], len(records[:cut]) + 1):
         truncated.apply(Position(1, number), record)
     assert _answers(whole) == _answers(truncated)
 

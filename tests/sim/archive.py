@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
-from ha_engine.types import Base, Body, Cut, Mark, Member, Position, QueryBase, Record
+from ha_engine.types import Base, Body, Mark, Member, Position, QueryBase, Record, SnapshotPlace
 from tests.core.archive import KEPT
 from tests.core.surroundings import Checkpoint, Content, Disk
 from tests.core.truth import require
@@ -22,7 +22,7 @@ class Revision:
     """What a node is at ``cut``. ``lineages`` are without the journal's id; ``records`` are those
     that the base stands for, which the tests still look at."""
 
-    cut: Cut
+    cut: SnapshotPlace
     base: Base
     records: tuple[Record, ...]
     lineages: dict[str, str]
@@ -68,7 +68,7 @@ class Archive:
 
         node.later(node.random.uniform(0.01, 0.3), done)
 
-    def take(self, node: SimNode, cut: Cut) -> None:
+    def take(self, node: SimNode, cut: SnapshotPlace) -> None:
         """Takes a while, and sometimes it fails; the state is as of the cut all the same."""
         draft = len(self.drafts) + 1
         self.drafts[draft] = _captured(node, cut)
@@ -125,7 +125,7 @@ class Archive:
         return database.up and node.node not in database.unreachable
 
 
-def _captured(node: SimNode, cut: Cut) -> Revision:
+def _captured(node: SimNode, cut: SnapshotPlace) -> Revision:
     numbers, through, disk = dict(cut.batches), cut.position.sequence, node.disk
     for query, number in numbers.items():
         done = disk.checkpoints[query].done

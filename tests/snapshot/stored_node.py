@@ -30,7 +30,6 @@ from ha_engine.snapshot.service import Facts, SnapshotService
 from ha_engine.types import (
     Application,
     Body,
-    Cut,
     EpochStart,
     Events,
     Holder,
@@ -41,6 +40,7 @@ from ha_engine.types import (
     Pulled,
     QueryVersion,
     Record,
+    SnapshotPlace,
     Submission,
 )
 from tests.core.world import LIMITS
@@ -68,9 +68,9 @@ def batch_of(number: int) -> Iterator[Body]:
     yield Mark(QUERY, number, 1 + 2 * number)
 
 
-def cut_behind(number: int, request: int = 1) -> Cut:
+def cut_behind(number: int, request: int = 1) -> SnapshotPlace:
     place = Position(1, 1 + 2 * number)
-    return Cut(request, place, ((QUERY, number),), Position(1, 2 + 2 * number))
+    return SnapshotPlace(request, place, ((QUERY, number),), Position(1, 2 + 2 * number))
 
 
 @dataclass
@@ -167,7 +167,7 @@ def node_at(home: Path, engine: Engine, *, empty: bool = False, application: str
     return Node(home, journal, outbox, archive, store, refuses)
 
 
-def facts(cut: Cut) -> Facts:
+def facts(cut: SnapshotPlace) -> Facts:
     queries = tuple(CapturedQuery(query, number, 2, "digest") for query, number in cut.batches)
     return Facts("group-1", "app", {"spark": "4.3.0"}, queries)
 

@@ -28,7 +28,7 @@ from ha_engine.snapshot import base_file, restored
 from ha_engine.snapshot.restore import finish
 from ha_engine.snapshot.verification import verify
 from ha_engine.stats.counters import Restored
-from ha_engine.types import Chunk, Cut, History, Mark, Position
+from ha_engine.types import Chunk, History, Mark, Position, SnapshotPlace
 from tests.snapshot.stored_node import (
     BATCHES,
     QUERY,
@@ -162,7 +162,9 @@ async def test_a_batch_that_spark_has_not_finished_fails_the_snapshot(
 ) -> None:
     node = node_at(tmp_path / "a", engine)
     with pytest.raises(CheckpointIncomplete, match="no finished batch 6"):
-        await node.archive.take(Cut(1, Position(1, 11), ((QUERY, BATCHES + 1),), Position(1, 12)))
+        await node.archive.take(
+            SnapshotPlace(1, Position(1, 11), ((QUERY, BATCHES + 1),), Position(1, 12))
+        )
     assert node.store.revisions() == []
     assert await taken(node, 3)
 

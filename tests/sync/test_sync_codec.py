@@ -31,14 +31,13 @@ from ha_engine.journal.record import _REST, _START, MAGIC, encode
 from ha_engine.plugins import OFFSET_BYTES_MAX
 from ha_engine.receive.group import REQUEST_BYTES_MAX, SUBMISSIONS_MAX
 from ha_engine.receive.offsets import Pull
-from ha_engine.sync.codec import MalformedFrame, records_frame, to_frame, to_message
-from ha_engine.sync.hello import from_frame
-from ha_engine.sync.hello import to_frame as hello_frame
+from ha_engine.sync.codec import MalformedFrame, records_frame, to_message, to_sync_frame
+from ha_engine.sync.hello import from_sync_frame
+from ha_engine.sync.hello import to_sync_frame as hello_frame
 from ha_engine.sync.wire import MESSAGE_BYTES_MAX
 from ha_engine.types import (
     ORIGIN,
     Application,
-    Cut,
     EpochStart,
     Events,
     Mark,
@@ -47,6 +46,7 @@ from ha_engine.types import (
     QueryVersion,
     Record,
     Skip,
+    SnapshotPlace,
     Submission,
 )
 from ha_engine.v1 import sync_pb2 as pb
@@ -123,7 +123,7 @@ messages = st.one_of(
         TakeSnapshot,
         numbers,
         st.builds(
-            Cut,
+            SnapshotPlace,
             numbers,
             places,
             st.lists(st.tuples(texts, numbers), max_size=3).map(tuple),
@@ -149,7 +149,7 @@ def passed(frame: pb.SyncFrame) -> pb.SyncFrame:
 @settings(max_examples=400)
 @given(messages)
 def test_every_message_comes_back_as_it_was_sent(message: Message) -> None:
-    assert to_message(passed(to_frame(message))) == message
+    assert to_message(passed(to_sync_frame(message))) == message
 
 
 @pytest.mark.parametrize("kind", get_args(Message))
@@ -244,7 +244,7 @@ def test_a_frame_that_opens_a_link_is_no_message() -> None:
 
 def test_a_hello_comes_back_as_it_was_said() -> None:
     said = hello("node-a", group_id="g", protocol_max=3)
-    assert from_frame(passed(hello_frame(said)).hello) == said
+    assert from_sync_frame(passed(hello_frame(said)).hello) == said
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_a_hello_comes_back_as_it_was_said() -> None:
 )
 def test_a_hello_longer_than_any_is_refused(other: dict[str, object]) -> None:
     with pytest.raises(MalformedFrame, match="too long"):
-        from_frame(hello_frame(hello(**{"node": "node-a", **other})).hello)
+        from_sync_frame(hello_frame(hello(**{"node": "node-a", **other})).hello)
 
 
 def test_the_largest_record_of_the_gate_fits_into_a_message() -> None:

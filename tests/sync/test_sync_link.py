@@ -10,7 +10,7 @@ import pytest
 
 from ha_engine.core.messages import Probe
 from ha_engine.journal import Journal
-from ha_engine.sync.codec import MalformedFrame, records_frame, to_frame
+from ha_engine.sync.codec import MalformedFrame, records_frame, to_sync_frame
 from ha_engine.sync.link import TOLD_BYTES_MAX, Link, Traffic
 from ha_engine.sync.stream import RecordStream
 from ha_engine.sync.tail import Tail
@@ -67,7 +67,7 @@ async def served() -> AsyncIterator[Served]:
 
 
 def probe(number: int) -> pb.SyncFrame:
-    return to_frame(Probe(number))
+    return to_sync_frame(Probe(number))
 
 
 def records(size: int = 100) -> pb.SyncFrame:

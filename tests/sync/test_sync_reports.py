@@ -8,7 +8,7 @@ import pytest
 
 from ha_engine.sync import QueryReport
 from ha_engine.sync.codec import MalformedFrame
-from ha_engine.sync.report import QUERIES_MAX, TEXT_MAX, from_frame, to_frame
+from ha_engine.sync.report import QUERIES_MAX, TEXT_MAX, from_sync_frame, to_sync_frame
 from tests.sync.pair import SyncNode
 from tests.sync.proxy import Proxy
 from tests.waiting import async_wait_until
@@ -41,19 +41,19 @@ async def test_a_report_comes_as_it_was_sent_and_long_reasons_are_cut(
     pair: tuple[SyncNode, SyncNode],
 ) -> None:
     report = replace(pair[0].report(), queries=(QUERY,), headroom=False, suspended=True)
-    assert from_frame(to_frame(report).report) == report
+    assert from_sync_frame(to_sync_frame(report).report) == report
     long = replace(report, reason="x" * (TEXT_MAX + 1))
-    assert from_frame(to_frame(long).report).reason == "x" * TEXT_MAX
+    assert from_sync_frame(to_sync_frame(long).report).reason == "x" * TEXT_MAX
 
 
 async def test_a_report_that_is_longer_than_any_is_malformed(
     pair: tuple[SyncNode, SyncNode],
 ) -> None:
-    frame = to_frame(replace(pair[0].report(), queries=(QUERY,)))
+    frame = to_sync_frame(replace(pair[0].report(), queries=(QUERY,)))
     frame.report.queries.extend([frame.report.queries[0]] * QUERIES_MAX)
     with pytest.raises(MalformedFrame):
-        from_frame(frame.report)
-    frame = to_frame(pair[0].report())
+        from_sync_frame(frame.report)
+    frame = to_sync_frame(pair[0].report())
     frame.report.role = "x" * (TEXT_MAX + 1)
     with pytest.raises(MalformedFrame):
-        from_frame(frame.report)
+        from_sync_frame(frame.report)

@@ -11,8 +11,8 @@ import pytest
 
 from ha_engine.core import inputs as on
 from ha_engine.core.messages import Probe
-from ha_engine.sync.codec import records_frame, to_frame
-from ha_engine.sync.hello import to_frame as hello_frame
+from ha_engine.sync.codec import records_frame, to_sync_frame
+from ha_engine.sync.hello import to_sync_frame as hello_frame
 from ha_engine.sync.wire import MESSAGE_BYTES_MAX
 from ha_engine.types import ORIGIN
 from ha_engine.v1 import sync_pb2 as pb
@@ -69,7 +69,7 @@ async def test_a_malformed_or_oversize_frame_ends_its_own_link_only(
     await async_wait_until(lambda: node.connected("node-0") and node.connected("node-a"))
     await bad.write(frame)
     await async_wait_until(lambda: not node.connected("node-a"))
-    await good.write(to_frame(Probe(5)))
+    await good.write(to_sync_frame(Probe(5)))
     await async_wait_until(lambda: node.heard() == [Probe(5)])
     assert node.connected("node-0")
     assert [type(event) for event in node.inputs].count(on.PeerLost) == 1
@@ -77,7 +77,7 @@ async def test_a_malformed_or_oversize_frame_ends_its_own_link_only(
 
 @pytest.mark.parametrize(
     "frame",
-    [pb.SyncFrame(), WELCOME, to_frame(Probe(1)), hello_frame(hello("x" * 500))],
+    [pb.SyncFrame(), WELCOME, to_sync_frame(Probe(1)), hello_frame(hello("x" * 500))],
     ids=["empty", "welcome", "message", "long hello"],
 )
 async def test_whoever_does_not_begin_with_a_hello_is_not_heard(
@@ -150,7 +150,7 @@ async def test_a_message_before_the_welcome_is_not_heard(
 ) -> None:
     call = await dial()
     await call.write(hello_frame(hello("node-a")))
-    await call.write(to_frame(Probe(1)))
+    await call.write(to_sync_frame(Probe(1)))
     await greeted(await dial())
     await async_wait_until(lambda: node.connected("node-a"))
     assert node.heard() == []

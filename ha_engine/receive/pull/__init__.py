@@ -2,7 +2,6 @@
 
     a plug-in -> calls -> puller -> validate -> the intake and the gate
 
-receivers     starts the sources when the gate opens and stops them when it closes
 puller        reads one source, from the offset in the journal
 calls         isolates the node from a plug-in, which may raise anything or never return
 coerce        copies what a plug-in returns into values of the declared types

@@ -1,6 +1,6 @@
-"""Runs tests against a broken engine: one process imports all libraries, and forks for each run.
+"""Run tests against a broken engine: one process imports all libraries, and forks for each run.
 
-A fork has the libraries but nothing of the engine, so that it imports the engine with its breakage.
+A fork has the libraries but no module of the engine, so it imports the engine with its mutation.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LIBRARIES = (
 )
 OPTIONS = ("-x", "-q", "-p", "no:cacheprovider")
 BROKEN_IN_VAIN = 100
-"""How a run ends that could not break its module."""
+"""The exit code of a run that could not mutate its module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class BrokenRuns:
         self._process.communicate()
 
     def run(self, mutation: Mutation, tests: Path) -> Run:
-        """How pytest ends over ``tests`` with the mutation in the engine."""
+        """Run pytest over ``tests`` with the mutation in the engine; return the result."""
         asking, answers = self._process.stdin, self._process.stdout
         assert asking is not None
         assert answers is not None

@@ -34,20 +34,20 @@ class Browser:
         self._post("url", url=url)
 
     def run(self, script: str, *arguments: Any) -> Any:
-        """What the body of a function returns that runs in the page."""
+        """Run the body of a function in the page; return its result."""
         return self._post("execute/sync", script=script, args=list(arguments))
 
     def run_async(self, script: str, *arguments: Any) -> Any:
-        """The same; the script calls its last argument with what it returns."""
+        """Run a script that passes its result to its last argument; return the result."""
         return self._post("execute/async", script=script, args=list(arguments))
 
     def text(self, selector: str = "body") -> str:
-        """What a person reads there now; empty where nothing matches."""
+        """Return the visible text of the element; empty where nothing matches."""
         script = "return document.querySelector(arguments[0])?.innerText ?? ''"
         return str(self.run(script, selector))
 
     def click(self, selector: str) -> None:
-        """As a person does: it fails where something covers it."""
+        """Click like a person; fail where something covers the element."""
         element = self._post("element", using="css selector", value=selector)
         self._post(f"element/{next(iter(element.values()))}/click")
 
@@ -59,22 +59,22 @@ class Browser:
         return self._post("goog/cdp/execute", cmd=command, params=parameters)
 
     def picture(self) -> bytes:
-        """PNG of what the window shows."""
+        """Return a PNG of the window."""
         answer = self._driver.get(f"{self._path}/screenshot")
         assert answer.status_code == 200, answer.text
         return base64.b64decode(answer.json()["value"])
 
     def asked(self) -> list[str]:
-        """The URLs of all requests of the page since it was opened."""
+        """Return the URLs of all requests of the page since its opening."""
         script = "return performance.getEntriesByType('resource').map((one) => one.name)"
         return list(self.run(script))
 
     def complaints(self) -> list[str]:
-        """What the browser wrote on its console since it was asked last: errors and warnings."""
+        """Return the errors and warnings on the browser's console since the last call."""
         return [entry["message"] for entry in self._post("se/log", type="browser")]
 
     def close(self) -> None:
-        """Returns when its processes are gone."""
+        """Close the browser; return when its processes have ended."""
         assert self._driver.delete(self._path).status_code == 200
 
     def _post(self, path: str, **body: Any) -> Any:
@@ -86,7 +86,7 @@ class Browser:
 
 @contextlib.contextmanager
 def browsing() -> Iterator[Browser]:
-    """A browser with an empty profile; nothing of it is left."""
+    """Run a browser with an empty profile, and delete the profile at the end."""
     chromium, driver = (found(program) for program in PROGRAMS)
     assert chromium is not None
     assert driver is not None

@@ -1,9 +1,9 @@
-"""Spark's classes as Java has them once loaded (AppCDS), for the tests of every change.
+"""An archive of Spark's loaded classes (AppCDS), for the tests of every change.
 
-Half of the CPU of a Spark that lives for a minute goes into loading classes, and these tests start
-dozens. ``python -m tests.class_archive`` starts one and has Java write down what it loaded;
-``environment`` makes each later one map that. A node of the product writes an archive of its own
-(ha_engine/query/class_archive.py), which would be ready after most tests have ended.
+A Spark that lives for a minute spends half of its CPU on loading classes, and the tests start
+dozens. ``python -m tests.class_archive`` starts one and lets Java record the loaded classes;
+``environment`` makes each later one map the archive. A node of the product writes its own archive
+(ha_engine/query/class_archive.py), which would be ready only after most tests have ended.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tests.waiting import wait_until
 
 DIRECTORY = Path(sys.prefix) / "spark-classes"
 HOME = DIRECTORY / "home"
-"""An archive holds for one class path: every Spark that maps it starts from this home."""
+"""The home of every Spark that maps the archive, which is valid for one class path."""
 ARCHIVE = DIRECTORY / "spark.jsa"
 _COMPILE_ONCE = "-XX:TieredStopAtLevel=1"
-"""Java's second compiler takes half the CPU of a Spark that lives for a minute, and is not done."""
+"""Without Java's second compiler, which takes half the CPU of a Spark that lives for a minute."""
 _SAY_ERRORS_ONLY = "-Xlog:disable -Xlog:all=error:stderr"
-"""Java would name each class that it leaves out of an archive."""
+"""Without the line that Java prints for each class that it leaves out of an archive."""
 _BATCHES = 3
 _AGGREGATE = """
     SELECT window(timestamp, '1 hour').start AS hour, value % 7 AS key, count(*) AS n,
@@ -38,14 +38,14 @@ _AGGREGATE = """
 
 
 def environment() -> dict[str, str]:
-    """Variables with which Spark starts fast, from the archive if there is one."""
+    """Return variables for a fast start of Spark, from the archive if there is one."""
     if not ARCHIVE.exists():
         return {"SPARK_SUBMIT_OPTS": _COMPILE_ONCE}
     return _variables(f"-XX:SharedArchiveFile={ARCHIVE}")
 
 
 def write() -> None:
-    """Replaces what is there; takes half a minute."""
+    """Replace the archive; this takes half a minute."""
     shutil.rmtree(DIRECTORY, ignore_errors=True)
     DIRECTORY.mkdir()
     link_spark_home(HOME)
@@ -66,7 +66,7 @@ def _variables(archive_option: str) -> dict[str, str]:
 
 
 def _run_batches(spark: Any) -> None:
-    """What most queries of the tests need: windows, state, checkpoints, Arrow and Python."""
+    """Use the features of most queries in tests: windows, state, checkpoints, Arrow and Python."""
     with tempfile.TemporaryDirectory() as checkpoint:
         stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1000).load()
         stream.createOrReplaceTempView("events")

@@ -1,4 +1,4 @@
-"""What every tier shares: one real PostgreSQL per test session, an empty database per test."""
+"""Fixtures of every tier: one real PostgreSQL per test session, an empty database per test."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tests import tiers
 from tests.shared_postgres import new_postgres, shared_postgres
 from tests.waiting import mark_descendants
 
-# Before gRPC is loaded. Tests fork only to exec at once, and its handlers have been seen to end the
-# child before that, where a thread of the test was just calling.
+# Set this before the import of gRPC. Tests fork only to exec at once, and its fork handlers have
+# ended the child before the exec, where a thread of the test was in a call.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
-# How long an example takes says more about the machine than about the code.
+# The duration of an example depends more on the machine than on the code.
 settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any")
 
@@ -53,14 +53,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[EmbeddedPostgres]:
-    """The run's server. A test that stops or kills one starts its own instead."""
+    """Return the server of the run. A test that stops or kills a server starts its own."""
     with shared_postgres() as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def plugin_example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The package ``tests/plugin_example`` as pip installs it."""
+    """Install the package ``tests/plugin_example`` as pip does."""
     target = tmp_path_factory.mktemp("installed")
     flags = ["--no-deps", "--no-index", "--no-build-isolation", "--quiet", "--target", str(target)]
     example = Path(__file__).parent / "plugin_example"
@@ -82,21 +82,21 @@ def engine(database_url: str) -> Engine:
 
 @pytest.fixture
 def store(engine: Engine) -> Iterator[PostgresLeaseStore]:
-    """The lease of the group flights, which nobody has held."""
+    """Return the store of the lease of the group flights, which no node has held."""
     with closing(PostgresLeaseStore(engine, "flights", 5.0, db_timeout=10)) as store:
         yield store
 
 
 @pytest.fixture
 def own_postgres() -> Iterator[EmbeddedPostgres]:
-    """A server that the test may kill, freeze or reconfigure."""
+    """Return a server that the test may kill, freeze or reconfigure."""
     with new_postgres() as server:
         yield server
 
 
 @pytest.fixture
 def database_url(postgres: EmbeddedPostgres) -> Iterator[str]:
-    """URL of an empty database of this test alone."""
+    """Return the URL of an empty database of this test alone."""
     name = f"test_{os.getpid()}_{next(_numbers)}"
     patient = open_engine(postgres.url, connect_timeout=30, statement_timeout=120)
     administration = patient.execution_options(isolation_level="AUTOCOMMIT")

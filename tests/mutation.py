@@ -1,7 +1,7 @@
-"""Breaks one place of the engine, found in its syntax tree: the tests must notice it.
+"""Mutate one place of the engine, found in its syntax tree: the tests must detect it.
 
-A rename elsewhere, another layout of the source or functions in another order leave every mutation
-as it is. A mutation whose place is gone, or is no longer the only one, raises MutationNotFound.
+A rename elsewhere, another layout of the source and another order of functions do not change a
+mutation. A mutation whose place is missing or no longer unique raises MutationNotFound.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROOT = Path(ha_engine.__file__).parents[1]
 
 
 class MutationNotFound(Exception):
-    """The pattern of a mutation is not exactly once in its function."""
+    """The pattern of a mutation does not occur exactly once in its function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Mutation:
 
     module: str
     function: str
-    """Its qualified name, such as ``Lease.acquired``; or that of a class."""
+    """The qualified name of a function, such as ``Lease.acquired``, or of a class."""
     old: str
     new: str
 
@@ -45,7 +45,7 @@ class Mutation:
         return f"{place}: {' '.join(self.old.split())[:60]}"
 
     def tree(self) -> ast.Module:
-        """The module's syntax tree with the mutation in it. Raises MutationNotFound."""
+        """Return the module's mutated syntax tree. Raises MutationNotFound."""
         tree = parsed(self.module)
         scope = _scope(tree, self.function)
         if scope is None:
@@ -61,17 +61,17 @@ class Mutation:
 
 
 def parsed(module: str) -> ast.Module:
-    """The syntax tree of a module of the engine."""
+    """Return the syntax tree of a module of the engine."""
     return ast.parse(path_of(module).read_text())
 
 
 def path_of(module: str) -> Path:
-    """Where its source is, without importing it."""
+    """Return the path of a module's source, without importing it."""
     path = ROOT.joinpath(*module.split("."))
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
-# -- the place and what replaces it ----------------------------------------------------------------
+# -- the place and its replacement -----------------------------------------------------------------
 
 _BLOCKS = ("body", "orelse", "finalbody")
 _ANY = ast.dump(ast.parse("...").body[0])
@@ -87,7 +87,7 @@ def _pattern(source: str) -> Pattern:
 
 
 def _scope(tree: ast.AST, name: str) -> ast.AST | None:
-    """The function or class of that qualified name; a function within a function counts too."""
+    """Return the function or class of that qualified name; a nested function counts too."""
     scope: ast.AST | None = tree
     for part in name.split("."):
         scope = next((inner for inner in _definitions(scope) if inner.name == part), None)
@@ -114,7 +114,7 @@ def _places(scope: ast.AST, old: Pattern) -> Iterator[Replace]:
 
 
 Step = tuple[ast.AST, str, int | None]
-"""A node, its field, and the index in there if that is a list."""
+"""A node, its field, and the index in the field if that is a list."""
 
 
 def _walk(node: ast.AST, way: list[Step]) -> Iterator[tuple[ast.AST, list[Step]]]:
@@ -189,7 +189,7 @@ def _remove(way: list[Step]) -> None:
         _set(*way[-2], items[0])
 
 
-# -- importing what is broken ----------------------------------------------------------------------
+# -- importing mutated modules ---------------------------------------------------------------------
 
 
 class _Loader(Loader):
@@ -201,7 +201,7 @@ class _Loader(Loader):
 
 
 def module_spec(name: str, code: CodeType) -> ModuleSpec:
-    """Of a module that is made of ``code``."""
+    """Return the spec of a module with the code ``code``."""
     return ModuleSpec(name, _Loader(code), origin=code.co_filename)
 
 

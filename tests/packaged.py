@@ -1,4 +1,4 @@
-"""The project as others install it: built into a wheel, and put into an environment of its own."""
+"""The installed project: built into a wheel, and installed in a separate environment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PATIENCE = 120
 
 
 def run(*command: str | Path, cwd: Path, within: float = PATIENCE) -> str:
-    """What it prints; fails when it ends with anything but 0."""
+    """Run the command and return its output; fail when its exit code is not 0."""
     done = subprocess.run(
         command,
         cwd=cwd,
@@ -29,7 +29,7 @@ def run(*command: str | Path, cwd: Path, within: float = PATIENCE) -> str:
 
 
 def untouched() -> dict[str, str]:
-    """The environment without what leads programs to this source tree or to a node of ours."""
+    """Return the environment without variables that name this source tree or one of its nodes."""
     ours = ("PYTHONPATH", "HA_ENGINE_")
     return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
 
@@ -40,18 +40,18 @@ def only(paths: Iterable[Path]) -> Path:
 
 
 def build(directory: Path) -> None:
-    """Wheel and source distribution, into ``directory``."""
+    """Build wheel and source distribution into ``directory``."""
     run(sys.executable, "-m", "hatchling", "build", "-d", directory, cwd=ROOT)
 
 
 def install(wheel: Path, home: Path) -> Path:
-    """The bin directory of an environment with the wheel, which sees the packages that it needs."""
+    """Return the bin directory of an environment with the wheel and access to its dependencies."""
     run(sys.executable, "-m", "venv", "--without-pip", home, cwd=home.parent)
     python = home / "bin" / "python"
     pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", python]
     options = ["--disable-pip-version-check", "--quiet", "--no-deps", "--no-index"]
     run(*pip, "install", *options, wheel, cwd=home)
-    # Only the directory: an editable installation in it is not followed.
+    # Add only the directory: Python does not follow an editable installation in it.
     packages = only(home.glob("lib/python*/site-packages"))
     (packages / "packages.pth").write_text(sysconfig.get_path("purelib"))
     return python.parent

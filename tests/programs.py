@@ -8,11 +8,11 @@ import shutil
 import pytest
 
 ALL = "TEST_PROGRAMS"
-"""Where it is ``all``, a test whose program is missing fails: nothing is skipped unseen."""
+"""With the value ``all``, a test whose program is missing fails instead of being skipped."""
 
 
 def found(program: str) -> str | None:
-    """Its path. Debian keeps some where only root looks."""
+    """Return its path. Debian keeps some programs where only root's PATH finds them."""
     return shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin")
 
 

@@ -1,4 +1,4 @@
-"""What systemd is to a node: a datagram socket that takes what it says of itself."""
+"""A stand-in for systemd: a datagram socket that receives the notifications of a node."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from contextlib import contextmanager
 
 
 class ServiceManager:
-    """Keeps every line that was told; ``address`` is what NOTIFY_SOCKET names."""
+    """Keeps every received line; ``address`` is the value of NOTIFY_SOCKET."""
 
     def __init__(self, listening: socket.socket, address: str) -> None:
         self._socket, self.address = listening, address
         self.told: list[str] = []
 
     def hears(self, line: str, within: float = 10.0) -> bool:
-        """Whether a datagram that comes from now on has ``line``. Blocks."""
+        """Return whether a datagram from now on contains ``line``. Blocks."""
         until = time.monotonic() + within
         while (left := until - time.monotonic()) > 0:
             if line in self._datagram(left):
@@ -33,14 +33,14 @@ class ServiceManager:
         return lines
 
     def forget(self) -> None:
-        """What waits to be read is no news."""
+        """Discard the datagrams that wait to be read."""
         while self._datagram(0.001):
             pass
 
 
 @contextmanager
 def service_manager(address: str) -> Iterator[ServiceManager]:
-    """``address`` is a path, or a name behind an @."""
+    """Open a service manager; ``address`` is a path, or a name behind an @."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind("\0" + address[1:] if address.startswith("@") else address)
         yield ServiceManager(listening, address)

@@ -1,4 +1,4 @@
-"""One real PostgreSQL for a whole run of the tests, whichever processes it has.
+"""One real PostgreSQL for a whole run of the tests, shared by all its processes.
 
 It imports the engine only where it starts a server: tests/broken.py breaks the engine first.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ha_engine.postgres.embedded import EmbeddedPostgres
 
 DIRECTORY = "HA_ENGINE_TEST_POSTGRES"
-"""Names the directory of a server that another process of the run has started."""
+"""The variable with the directory of a server that another process of the run has started."""
 
 
 @contextmanager
@@ -35,10 +35,10 @@ def shared_postgres() -> Iterator[EmbeddedPostgres]:
 
 @contextmanager
 def new_postgres() -> Iterator[EmbeddedPostgres]:
-    """A server of its own."""
+    """Start a separate server."""
     from ha_engine.postgres.embedded import EmbeddedPostgres
 
-    # Not below pytest's own directory: the server's user must reach it when the tests run as root.
+    # Use no directory below pytest's: the server's user must reach it when the tests run as root.
     directory = Path(tempfile.mkdtemp(prefix="ha-engine-test-"))
     with EmbeddedPostgres(directory) as server:
         yield server

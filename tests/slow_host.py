@@ -1,9 +1,9 @@
-"""Runs a command and all that it starts with a share of one core, as on a slow host.
+"""Run a command and its children with a share of one core, as on a slow host.
 
     python -m tests.slow_host --share 0.33 -- make demo
 
 The limit is a quota of a control group, version 1 or 2, where this user may make one. Elsewhere
-busy loops compete for the command's one core: as many as leave it about the share.
+busy loops compete for the command's one core: enough to leave it about the share.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from types import FrameType
 ROOT = Path("/sys/fs/cgroup")
 PERIOD_MICROSECONDS = 100_000
 EMPTY_SECONDS_MAX = 30.0
-"""How long processes that were killed may take to leave their group."""
+"""The time that killed processes may take to leave their group."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit code of the command; as a shell has it when a signal ended it."""
+    """Run the command and return its exit code; after a signal that of a shell."""
     parser = argparse.ArgumentParser(prog="python -m tests.slow_host", description=__doc__)
     parser.add_argument("--share", type=float, default=0.33, help="of one core (default: 0.33)")
     parser.add_argument("--busy-loops", action="store_true", help="even where there are quotas")
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(command: Sequence[str]) -> int:
-    """A signal for us is one for the command, whose end is awaited."""
+    """Run the command to its end, and forward the signals to this process to it."""
     child = subprocess.Popen(command)
 
     def pass_on(number: int, frame: FrameType | None) -> None:
@@ -52,7 +52,7 @@ def _run(command: Sequence[str]) -> int:
 
 @contextlib.contextmanager
 def limited(share: float, *, quota: bool = True) -> Iterator[str]:
-    """This process and its children have ``share`` of a core; says by what."""
+    """Limit this process and its children to ``share`` of a core; yield the means."""
     group = _made_group(share) if quota else None
     if group is None:
         with _busy_loops(share) as said:
@@ -71,7 +71,7 @@ def limited(share: float, *, quota: bool = True) -> Iterator[str]:
 
 
 def _made_group(share: float) -> Path | None:
-    """A new group below the root of the CPU's hierarchy; None where it cannot be made."""
+    """Return a new group below the root of the CPU's hierarchy; None where that is impossible."""
     quota = max(1_000, int(share * PERIOD_MICROSECONDS))
     name = f"ha-engine-slow-host-{os.getpid()}"
     for mount, files in (
@@ -96,7 +96,7 @@ def _made_group(share: float) -> Path | None:
 
 
 def _current(group: Path) -> Path:
-    """Where this process is in the hierarchy of ``group``."""
+    """Return the group of this process in the hierarchy of ``group``."""
     wanted = "cpu" if group.parent.name == "cpu" else ""
     for line in Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -106,7 +106,7 @@ def _current(group: Path) -> Path:
 
 
 def _remove(group: Path) -> None:
-    """Kills what the command left behind, so that the group is empty."""
+    """Kill the processes that the command left, and remove the empty group."""
     until = time.monotonic() + EMPTY_SECONDS_MAX
     while time.monotonic() < until:
         for pid in (group / "cgroup.procs").read_text(encoding="ascii").split():
@@ -124,8 +124,8 @@ def _remove(group: Path) -> None:
 
 @contextlib.contextmanager
 def _busy_loops(share: float) -> Iterator[str]:
-    """All on one core, each in a session of its own: where the kernel groups processes by session,
-    it shares the core among sessions, and elsewhere a loop counts as one process of many."""
+    """Run all loops on one core, each in a separate session: where the kernel groups processes by
+    session, it shares the core among sessions; elsewhere a loop counts as one process of many."""
     count = max(1, round(1 / share) - 1)
     before = os.sched_getaffinity(0)
     core = min(before)
@@ -139,7 +139,7 @@ def _busy_loops(share: float) -> Iterator[str]:
 
 @contextlib.contextmanager
 def busy(count: int) -> Iterator[None]:
-    """Processes that compete for the cores of this one, each as a login or a daemon would."""
+    """Run processes that compete for the cores of this one, each like a login or a daemon."""
     code = "import ctypes, signal; ctypes.CDLL(None).prctl(1, signal.SIGKILL)\nwhile True: pass"
     loops = []
     try:

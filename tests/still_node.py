@@ -1,4 +1,4 @@
-"""The HTTP interface of a node that stands still: every route, and nobody behind most of them."""
+"""The HTTP interface of an idle node: every route, most of them without a node behind."""
 
 from __future__ import annotations
 

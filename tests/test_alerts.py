@@ -1,4 +1,4 @@
-"""The alerts: valid, tried on minutes that went wrong, and each with something to do about it."""
+"""The alerts are valid, tested on minutes with faults, and each has advice."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def metrics_of_the_page() -> set[str]:
 
 @needs("promtool")
 @pytest.mark.parametrize("words", ["check rules alerts.yaml", "test rules alerts_test.yaml"])
-def test_the_alerts_do_what_their_tests_say(words: str) -> None:
+def test_alerts_pass_their_promtool_tests(words: str) -> None:
     promtool = found("promtool")
     assert promtool, "apt-get install prometheus"
     done = subprocess.run(
@@ -40,7 +40,7 @@ def test_the_alerts_do_what_their_tests_say(words: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_each_alert_is_tried_when_it_fires_and_when_it_does_not() -> None:
+def test_each_alert_is_tested_firing_and_silent() -> None:
     tests = yaml.safe_load((CONF / "alerts_test.yaml").read_text())["tests"]
     cases = [case for test in tests for case in test["alert_rule_test"]]
     names = {rule["alert"] for rule in RULES}
@@ -49,7 +49,7 @@ def test_each_alert_is_tried_when_it_fires_and_when_it_does_not() -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
-def test_each_alert_says_what_to_do(rule: dict[str, Any]) -> None:
+def test_each_alert_has_advice(rule: dict[str, Any]) -> None:
     page = (ROOT / "docs" / "RUNBOOK.md").read_text()
     assert re.search(rf"^## {rule['alert']}$", page, re.MULTILINE)
     assert rule["annotations"]["runbook_url"] == f"docs/RUNBOOK.md#{rule['alert'].lower()}"
@@ -68,7 +68,7 @@ def test_the_page_names_alerts_that_exist() -> None:
     [yaml.safe_dump(RULES), json.dumps(json.loads(DASHBOARD.read_text()))],
     ids=["alerts", "dashboard"],
 )
-def test_what_they_look_at_is_exposed(text: str) -> None:
+def test_metrics_of_the_alerts_are_exposed(text: str) -> None:
     named = set(METRIC.findall(text))
     assert named
     assert named - metrics_of_the_page() == set()

@@ -1,4 +1,4 @@
-"""Lags in seconds and in events, from what came into the journal when."""
+"""Lags in seconds and in events, from the arrival times of the records of the journal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def events(sequence: int, rows: int = 10, stream: str = "s") -> Record:
     return record(sequence, Events(stream, rows, 0))
 
 
-def test_what_stands_behind_a_sequence_is_told_in_seconds_and_events() -> None:
+def test_lag_behind_a_sequence_is_given_in_seconds_and_events() -> None:
     arrivals = Arrivals()
     arrivals.saw(100.0, [events(1)])
     arrivals.saw(103.0, [events(3, 20), events(4, 5)])
@@ -23,7 +23,7 @@ def test_what_stands_behind_a_sequence_is_told_in_seconds_and_events() -> None:
     assert (arrivals.seconds_behind(110.0, 4), arrivals.events_behind(4)) == (0.0, 0)
 
 
-def test_a_mark_is_no_event_and_has_an_age_of_its_own() -> None:
+def test_mark_does_not_count_as_an_event_and_has_its_own_age() -> None:
     arrivals = Arrivals()
     assert arrivals.seconds_since_mark(5.0, "q") is None
     arrivals.saw(1.0, [events(1), record(2, Mark("q", 1, 1))])
@@ -40,7 +40,7 @@ def test_a_query_does_not_lag_behind_a_stream_that_it_does_not_read() -> None:
     assert arrivals.seconds_behind(10.0, 0) == 9.0
 
 
-def test_what_was_there_at_the_start_ages_from_then() -> None:
+def test_records_present_at_the_start_age_from_the_start() -> None:
     arrivals = Arrivals()
     arrivals.load_base(100.0, 7, ["s"])
     arrivals.saw(100.0, [events(8, 3)])
@@ -48,15 +48,15 @@ def test_what_was_there_at_the_start_ages_from_then() -> None:
     assert (arrivals.seconds_behind(101.0, 7), arrivals.events_behind(7)) == (1.0, 3)
 
 
-def test_what_came_within_a_slot_is_told_together() -> None:
-    """So a lag is never told as less than it is."""
+def test_events_of_one_slot_have_one_age() -> None:
+    """A lag must never be reported as less than it is."""
     arrivals = Arrivals()
     arrivals.saw(1.0, [events(1)])
     arrivals.saw(1.0 + SLOT_SECONDS / 2, [events(2)])
     assert (arrivals.seconds_behind(2.0, 1), arrivals.events_behind(1)) == (1.0, 20)
 
 
-def test_memory_is_bounded_and_so_is_the_lag_that_is_told() -> None:
+def test_memory_and_reported_lag_are_bounded() -> None:
     arrivals, sequences = Arrivals(), 2 * SLOTS_MAX
     for sequence in range(1, sequences + 1):
         arrivals.saw(float(sequence), [events(sequence, 1)])

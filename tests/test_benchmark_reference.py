@@ -1,4 +1,4 @@
-"""The benchmark's word that a sink is right must not be worth nothing."""
+"""The benchmark's comparison of a sink with its reference detects wrong rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WINDOWS = 6
 
 @pytest.fixture(scope="module")
 def rows() -> pa.Table:
-    """What Spark would put out, computed by Arrow: key, window, events, total."""
+    """Return the rows that Spark would give, computed by Arrow: key, window, events, total."""
     sent = pa.Table.from_batches([events(first, count) for first, count in SENT.requests()])
     window = pc.subtract(pc.divide(sent["id"], WINDOW_EVENTS), 3)
     found = sent.append_column("number", window).group_by(["key", "number"])
@@ -25,19 +25,19 @@ def rows() -> pa.Table:
 
 
 def changed(rows: pa.Table, column: str, by: float) -> pa.Table:
-    """The row in the middle is another one."""
+    """Return the rows with a changed one in the middle."""
     values = rows[column].to_pylist()
     values[len(values) // 2] += by
     array = pa.array(values, rows[column].type)
     return rows.set_column(rows.schema.get_field_index(column), column, array)
 
 
-def test_equal_rows_are_equal_in_any_order(rows: pa.Table) -> None:
+def test_equal_rows_match_in_any_order(rows: pa.Table) -> None:
     assert compare(rows, SENT) == WINDOWS
     assert compare(rows.sort_by("total"), SENT) == WINDOWS
 
 
-def test_a_row_that_is_lost_or_twice_or_wrong_is_found(rows: pa.Table) -> None:
+def test_lost_doubled_or_wrong_row_is_detected(rows: pa.Table) -> None:
     wrong = {
         "lost": rows.slice(1),
         "twice": pa.concat_tables([rows, rows.slice(0, 1)]),
@@ -50,6 +50,6 @@ def test_a_row_that_is_lost_or_twice_or_wrong_is_found(rows: pa.Table) -> None:
             pytest.fail(f"{name}: {compare(table, SENT)} windows are called equal")
 
 
-def test_windows_that_never_closed_are_missed(rows: pa.Table) -> None:
+def test_windows_that_never_closed_are_reported_as_missing(rows: pa.Table) -> None:
     with pytest.raises(SinkDiffers):
         compare(rows.filter(pc.less(rows["number"], WINDOWS - 1)), SENT)

@@ -1,7 +1,7 @@
-"""The tests of the edges are tested: each breakage of a rule outside the core is found out.
+"""Mutants test the tests of the edges: a test detects each breakage of a rule outside the core.
 
-The core has mutants of its own, in ``tests.core`` and ``tests.sim``; here are those of its that a
-unit test finds and no history does.
+The core has mutants in ``tests.core`` and ``tests.sim``; here are those of the core that a unit
+test detects and no history does.
 """
 
 from __future__ import annotations
@@ -269,14 +269,14 @@ def broken_runs(postgres: EmbeddedPostgres) -> Iterator[BrokenRuns]:
 
 
 @pytest.mark.parametrize("breakage", BREAKAGES, ids=str)
-def test_each_breakage_has_its_place(breakage: Breakage) -> None:
-    """A change runs the tests of an eighth of the breakages, and looks for the places of all."""
+def test_place_of_each_breakage_exists(breakage: Breakage) -> None:
+    """A change runs the tests of an eighth of the breakages, but checks the places of all."""
     breakage.mutation.tree()
 
 
 @pytest.mark.rotates
 @pytest.mark.parametrize("breakage", BREAKAGES, ids=str)
-def test_a_broken_edge_is_found_out(breakage: Breakage, broken_runs: BrokenRuns) -> None:
+def test_each_broken_edge_is_detected(breakage: Breakage, broken_runs: BrokenRuns) -> None:
     run = broken_runs.run(breakage.mutation, HERE / breakage.killer)
     assert run.code == TESTS_FAILED, run.output[-4000:]
     assert "ImportError" not in run.output

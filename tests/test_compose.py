@@ -1,4 +1,4 @@
-"""The containers' files: what can be held without an engine that runs them."""
+"""The containers' files, as far as a test can check them without running containers."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def test_the_config_of_each_node_is_valid_and_names_the_other(name: str) -> None
     assert f"{address}:8080" in balancer.values()
 
 
-def test_every_port_is_open_on_loopback_alone() -> None:
+def test_every_port_is_published_on_loopback_only() -> None:
     ports = [port for service in SERVICES.values() for port in service.get("ports", ())]
     assert ports
     assert [port for port in ports if not port.startswith("127.0.0.1:")] == []
 
 
-def test_every_file_that_is_mounted_is_there() -> None:
+def test_every_mounted_file_exists() -> None:
     volumes = [volume for service in SERVICES.values() for volume in service.get("volumes", ())]
     mounted = [volume.split(":")[0] for volume in volumes if volume.startswith(".")]
     assert mounted

@@ -1,4 +1,4 @@
-"""The demo's events and references, against figures taken from the file by other means."""
+"""The demo's events and references, against figures taken from the file independently."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def event(minute: int, delay: int | None, origin: str = "JFK", hour: int = 9) ->
     }
 
 
-def test_the_whole_year_is_there_with_its_cancelled_flights_as_nulls(year: pa.Table) -> None:
+def test_year_is_complete_with_its_cancelled_flights_as_nulls(year: pa.Table) -> None:
     assert year.num_rows == flights.FLIGHTS == 336_776
     assert year["dep_delay"].null_count == flights.CANCELLED == 8_255
     assert year["arr_delay"].null_count == 9_430
@@ -58,14 +58,14 @@ def test_event_time_is_the_scheduled_departure_on_the_local_clock(year: pa.Table
     assert last["event_time"] == at(2013, 12, 31, 23, 59)
 
 
-def test_the_order_is_total(year: pa.Table) -> None:
+def test_order_of_the_flights_is_total(year: pa.Table) -> None:
     keys = ["event_time", "origin", "carrier", "flight"]
     rows = year.select(keys)
     assert rows.equals(rows.sort_by([(key, "ascending") for key in keys]))
     assert rows.group_by(keys).aggregate([]).num_rows == rows.num_rows
 
 
-def test_the_weather_has_one_reading_for_each_airport_and_hour() -> None:
+def test_weather_has_one_reading_for_each_airport_and_hour() -> None:
     readings = flights.weather()
     assert readings.num_rows == flights.WEATHER_READINGS == 26_112
     assert readings.group_by(["hour", "origin"]).aggregate([]).num_rows == readings.num_rows
@@ -74,7 +74,7 @@ def test_the_weather_has_one_reading_for_each_airport_and_hour() -> None:
     assert readings.schema.equals(flights.WEATHER, check_metadata=True)
 
 
-def test_the_reference_counts_departed_and_cancelled_flights_apart(year: pa.Table) -> None:
+def test_reference_counts_departed_and_cancelled_flights_separately(year: pa.Table) -> None:
     delays = reference.reference_delays(year)
     assert (delays["departed"].sum(), delays["cancelled"].sum()) == (328_521, 8_255)
     hour = delays[
@@ -82,7 +82,7 @@ def test_the_reference_counts_departed_and_cancelled_flights_apart(year: pa.Tabl
         & (delays["carrier"] == "DL")
         & (delays["hour"] == at(2013, 2, 9, 16))
     ]
-    # The file has six rows here, delays -2, -5, 2, 38, -4 and one cancelled.
+    # The file has six rows for this hour: delays -2, -5, 2, 38, -4 and one cancelled.
     [row] = hour.to_dict("records")
     assert (row["departed"], row["cancelled"], row["delay_sum"]) == (5, 1, 29)
     assert row["delay_mean"] == 29 / 5
@@ -96,7 +96,7 @@ def test_an_hour_of_cancelled_flights_has_no_mean() -> None:
     assert delays["delay_sum"].isna().all()
 
 
-def test_alerts_are_the_late_hours_that_the_watermark_has_closed() -> None:
+def test_alerts_are_the_late_hours_closed_by_the_watermark() -> None:
     late, punctual = event(0, 50), event(0, 10, origin="EWR")
     few = event(5, 90, origin="LGA")
     still_open = event(30, 60, hour=11)
@@ -109,7 +109,7 @@ def test_alerts_are_the_late_hours_that_the_watermark_has_closed() -> None:
     [row] = alerts.to_dict("records")
     assert (row["origin"], row["hour"]) == ("JFK", at(2013, 1, 1, 9))
     assert (row["departed"], row["delay_mean"]) == (2, 40.0)
-    # The end of the hour, 10:00, is reached by 11:30 less 90 minutes exactly, and not by more.
+    # The watermark, 11:30 less 90 minutes, reaches the end of the hour, 10:00, exactly.
     for minutes, count in ((90, 1), (91, 0)):
         closed = reference.reference_alerts(
             table, delay_mean_above=45.0, watermark=timedelta(minutes=minutes)
@@ -118,14 +118,14 @@ def test_alerts_are_the_late_hours_that_the_watermark_has_closed() -> None:
 
 
 @pytest.mark.parametrize("name", ["flights", "join", "function"])
-def test_the_sample_applications_take_the_events_as_they_are(name: str) -> None:
+def test_sample_applications_accept_the_events_unchanged(name: str) -> None:
     application = load_application(APPLICATIONS / f"{name}.yaml")
     assert application.streams["departures"].arrow_schema.equals(flights.DEPARTURES)
     if "weather" in application.streams:
         assert application.streams["weather"].arrow_schema.equals(flights.WEATHER)
 
 
-def test_without_the_extra_the_sentence_says_what_to_install(
+def test_missing_extra_is_reported_with_the_package_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(flights, "find_spec", lambda name: None)

@@ -1,4 +1,4 @@
-"""When the demo gives up: never while something moves, and what it says meanwhile."""
+"""The demo gives up only without progress, and shows the reason of its wait meanwhile."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Clock:
 
 
 def status(**changes: Any) -> dict[str, Any]:
-    """Of a node that starts; ``changes`` replace whole sections."""
+    """Return the status of a starting node; ``changes`` replace whole sections."""
     return {
         "role": "passive",
         "warm": False,
@@ -58,7 +58,7 @@ def advance(movement: Movement, clock: Clock, seconds: float, signs: object) -> 
         movement.look(signs)
 
 
-def test_it_is_stopped_after_five_minutes_in_which_nothing_changed() -> None:
+def test_demo_gives_up_after_five_minutes_without_a_change() -> None:
     clock = Clock()
     movement = Movement(dict, clock)
     movement.look("a")
@@ -68,7 +68,7 @@ def test_it_is_stopped_after_five_minutes_in_which_nothing_changed() -> None:
     assert movement.stopped
 
 
-def test_one_step_is_new_patience() -> None:
+def test_one_step_restarts_the_patience_of_the_demo() -> None:
     clock = Clock()
     movement = Movement(dict, clock)
     advance(movement, clock, PATIENCE_SECONDS - 1, "a")
@@ -77,14 +77,14 @@ def test_one_step_is_new_patience() -> None:
 
 
 @pytest.mark.parametrize(("cores", "stopped"), [(0.05, False), (0.02, True)])
-def test_cpu_is_progress_unless_it_is_that_of_nodes_at_rest(cores: float, stopped: bool) -> None:
+def test_cpu_above_that_of_idle_nodes_is_progress(cores: float, stopped: bool) -> None:
     clock = Clock()
     movement = Movement(lambda: {(1, 0.0): clock.now * cores}, clock)
     advance(movement, clock, PATIENCE_SECONDS + CPU_LOOK_SECONDS, "a")
     assert movement.stopped is stopped
 
 
-def test_cpu_of_a_process_that_ended_takes_nothing_from_the_others() -> None:
+def test_ended_process_does_not_reduce_the_cpu_of_the_others() -> None:
     before = {(1, 0.0): 50.0, (2, 0.0): 1.0}
     assert used_since(before, {(2, 0.0): 4.0, (3, 9.0): CPU_SECONDS}) == 3.0 + CPU_SECONDS
 
@@ -105,11 +105,11 @@ def test_cpu_of_a_process_that_ended_takes_nothing_from_the_others() -> None:
         None,
     ],
 )
-def test_every_step_of_a_node_is_a_sign(changed: dict[str, Any] | None) -> None:
+def test_every_step_of_a_node_is_a_sign_of_progress(changed: dict[str, Any] | None) -> None:
     assert signs_of(changed) != signs_of(status())
 
 
-def test_time_alone_is_no_sign() -> None:
+def test_time_alone_is_no_sign_of_progress() -> None:
     process = {"incarnation": "x", "attended": False, "step": "starting Java"}
     earlier = status(query_process={**process, "step_seconds": 3.0})
     later = status(query_process={**process, "step_seconds": 4.0})
@@ -143,7 +143,7 @@ def test_time_alone_is_no_sign() -> None:
         (status(warm=True), ""),
     ],
 )
-def test_what_a_node_is_waited_for(seen: dict[str, Any] | None, said: str) -> None:
+def test_demo_shows_the_step_that_it_waits_for(seen: dict[str, Any] | None, said: str) -> None:
     assert waits_for(seen) == said
 
 
@@ -155,7 +155,7 @@ def write(file: Path, text: str) -> None:
     file.write_text(text)
 
 
-def test_the_narrowest_group_of_version_2_limits(tmp_path: Path) -> None:
+def test_narrowest_control_group_of_version_2_is_the_limit(tmp_path: Path) -> None:
     write(tmp_path / "a" / "cpu.max", "150000 100000\n")
     write(tmp_path / "a" / "b" / "cpu.max", "max 100000\n")
     write(tmp_path / "a" / "b" / "memory.max", "3000\n")
@@ -164,7 +164,7 @@ def test_the_narrowest_group_of_version_2_limits(tmp_path: Path) -> None:
     assert memory_left("0::/a/b\n", tmp_path) == 2000
 
 
-def test_version_1_has_a_hierarchy_for_each_controller(tmp_path: Path) -> None:
+def test_control_groups_of_version_1_have_a_hierarchy_per_controller(tmp_path: Path) -> None:
     write(tmp_path / "cpu,cpuacct" / "a" / "cpu.cfs_quota_us", "50000\n")
     write(tmp_path / "cpu,cpuacct" / "a" / "cpu.cfs_period_us", "100000\n")
     write(tmp_path / "cpu,cpuacct" / "cpu.cfs_quota_us", "-1\n")
@@ -174,12 +174,12 @@ def test_version_1_has_a_hierarchy_for_each_controller(tmp_path: Path) -> None:
     assert memory_left(groups, tmp_path) == float("inf")
 
 
-def test_in_a_container_the_mount_stands_for_the_path_of_the_host(tmp_path: Path) -> None:
+def test_control_group_in_a_container_is_read_at_its_mount(tmp_path: Path) -> None:
     write(tmp_path / "cpu.max", "100000 100000\n")
     assert cpu_quota("0::/docker/1234\n", tmp_path) == 1.0
 
 
-def test_it_says_what_is_little() -> None:
+def test_demo_warns_of_scarce_cores_and_memory() -> None:
     assert FreeResources(2.0, 4 << 30).warning is None
     assert FreeResources(0.5, 3 << 30).warning == (
         "only 0.5 of 2 cores and 3.0 of 4 GB of memory are free here, "
@@ -190,7 +190,7 @@ def test_it_says_what_is_little() -> None:
 # -- signals and processes -------------------------------------------------------------------------
 
 
-def test_a_signal_waits_for_the_next_safe_place() -> None:
+def test_signal_takes_effect_at_the_next_safe_point() -> None:
     interrupts = Interrupts()
     before = signal.getsignal(signal.SIGTERM)
     with interrupts.noted():
@@ -203,7 +203,7 @@ def test_a_signal_waits_for_the_next_safe_place() -> None:
 
 @pytest.fixture
 def places(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
-    """Two directories, in each of which a process works that has a child in another session."""
+    """Start a process with a child in another session in each of two directories."""
     found = (tmp_path / "node", tmp_path / "node-2")
     child = "import subprocess, sys; subprocess.run(['sleep', '600'], start_new_session=True)"
     started = [
@@ -216,7 +216,7 @@ def places(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
         process.wait()
 
 
-def test_all_of_a_directory_are_killed_and_nobody_else(places: tuple[Path, Path]) -> None:
+def test_demo_kills_only_the_processes_of_its_directory(places: tuple[Path, Path]) -> None:
     ours, others = places
     kill_all_in(ours)
     assert processes_in(ours) == []

@@ -1,4 +1,4 @@
-"""The driver sleeps until the moment that its core names. Time here passes while it does."""
+"""The driver sleeps until the moment that its core names. Time passes only in its sleep here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INPUT = on.LeaseChanged()
 
 
 class SleepingSelector(selectors.DefaultSelector):
-    """Waits for no time at all, and says how long it would have waited."""
+    """A selector that does not wait, and records the time that it would have waited."""
 
     slept = 0.0
 
@@ -27,7 +27,7 @@ class SleepingSelector(selectors.DefaultSelector):
 
 
 class WakingCore:
-    """Wants to be woken at ``moments``, one after the other, and remembers when it was."""
+    """A core that requests ticks at ``moments``, one after the other, and records the real ones."""
 
     role, stopping = Role.PASSIVE, False
 
@@ -66,7 +66,7 @@ def run(core: Any, test: Callable[[Driver], Awaitable[None]]) -> SleepingSelecto
     return selector
 
 
-def test_a_core_gets_a_tick_at_each_moment_that_it_asks_for_and_no_other() -> None:
+def test_core_gets_a_tick_at_each_requested_moment_and_no_other() -> None:
     core = WakingCore(1.0, 30.0, 3000.0)
 
     async def sleep(driver: Driver) -> None:
@@ -76,7 +76,7 @@ def test_a_core_gets_a_tick_at_each_moment_that_it_asks_for_and_no_other() -> No
     assert [round(at, 2) for at in core.ticks] == [1.0, 30.0, 3000.0]
 
 
-def test_an_input_that_brings_a_moment_forward_is_not_delayed_by_the_timer() -> None:
+def test_driver_ticks_earlier_when_an_input_advances_the_moment() -> None:
     core = WakingCore(100.0)
 
     async def bring_forward(driver: Driver) -> None:
@@ -89,7 +89,7 @@ def test_an_input_that_brings_a_moment_forward_is_not_delayed_by_the_timer() -> 
     assert [round(at, 2) for at in core.ticks] == [2.0]
 
 
-def test_a_moment_that_an_input_put_off_brings_no_tick() -> None:
+def test_moment_postponed_by_an_input_causes_no_tick() -> None:
     core = WakingCore(2.0)
 
     async def put_off(driver: Driver) -> None:
@@ -102,7 +102,7 @@ def test_a_moment_that_an_input_put_off_brings_no_tick() -> None:
     assert [round(at, 2) for at in core.ticks] == [50.0]
 
 
-def test_a_core_that_always_wants_a_tick_does_not_take_the_processor() -> None:
+def test_core_that_always_requests_a_tick_does_not_block_the_loop() -> None:
     core = WakingCore(*[-math.inf] * 100)
 
     async def sleep(driver: Driver) -> None:
@@ -114,7 +114,7 @@ def test_a_core_that_always_wants_a_tick_does_not_take_the_processor() -> None:
     assert min(gaps) >= SLEEP_SECONDS_MIN * 0.99
 
 
-def test_inputs_in_quick_succession_do_not_put_a_tick_off() -> None:
+def test_inputs_in_quick_succession_do_not_delay_a_tick() -> None:
     core = WakingCore(0.0)
 
     async def flood(driver: Driver) -> None:
@@ -129,7 +129,7 @@ def test_inputs_in_quick_succession_do_not_put_a_tick_off() -> None:
     assert core.ticks[0] < 3 * SLEEP_SECONDS_MIN
 
 
-def test_nobody_is_woken_who_has_ended() -> None:
+def test_ended_driver_causes_no_tick() -> None:
     core = WakingCore(5.0)
 
     async def end(driver: Driver) -> None:

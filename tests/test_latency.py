@@ -1,4 +1,4 @@
-"""Quantiles of what took how long in the last seconds."""
+"""Quantiles of the latencies of the last seconds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ha_engine.stats.latency import WINDOW_SECONDS, RecentLatency
 
 
 class Clock:
-    """Stands still until it is set."""
+    """A clock that moves only when the test sets it."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -27,7 +27,7 @@ def test_quantiles_are_at_most_a_fifth_too_high() -> None:
         assert exact <= found <= 1.2 * exact
 
 
-def test_what_is_over_is_forgotten_after_two_windows() -> None:
+def test_observation_is_dropped_after_two_windows() -> None:
     recent = RecentLatency(clock := Clock())
     assert recent.quantiles(0.5) is None
     recent.observe(1.0)
@@ -40,7 +40,7 @@ def test_what_is_over_is_forgotten_after_two_windows() -> None:
     assert recent.quantiles(1.0) is None
 
 
-def test_what_takes_longer_than_the_last_bound_counts_as_that() -> None:
+def test_latency_above_the_last_bound_counts_as_that_bound() -> None:
     recent = RecentLatency(Clock())
     recent.observe(3600)
     quantiles = recent.quantiles(0.5)

@@ -1,4 +1,4 @@
-"""What each program loads before it does its work: counted in modules, which no load changes."""
+"""The modules that each program loads before its work; the load of the machine does not matter."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ MODULES_MAX = {
     f"failover --force {NOBODY}": 430,
     f"query retry flights {NOBODY}": 430,
 }
-"""On Python 3.11 up to 171, 329 where it prints with rich, 388 where it asks with httpx."""
+"""On Python 3.11 up to 171, 329 with rich for its output, 388 with httpx for its requests."""
 
 
 def loaded(program: str) -> set[str]:
-    """Names of all modules that a fresh Python has after ``program``."""
+    """Return the names of all modules in a fresh Python after ``program``."""
     told = f"{program}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
     return set(json.loads(done.stdout.splitlines()[-1]))
@@ -60,7 +60,7 @@ def packages(modules: set[str]) -> set[str]:
 
 
 @pytest.mark.parametrize("command", MODULES_MAX)
-def test_a_command_loads_what_it_needs_and_no_more(command: str) -> None:
+def test_command_imports_only_the_modules_that_it_needs(command: str) -> None:
     program = (
         "import contextlib, io\nfrom ha_engine.cli import main\n"
         "with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):\n"
@@ -71,18 +71,18 @@ def test_a_command_loads_what_it_needs_and_no_more(command: str) -> None:
     assert len(modules) <= MODULES_MAX[command]
 
 
-def test_the_supervisor_loads_next_to_nothing() -> None:
+def test_supervisor_imports_hardly_any_module() -> None:
     modules = loaded("import ha_engine.cli, ha_engine.supervisor.supervisor")
     assert packages(modules) & NOT_FOR_THE_SUPERVISOR == set()
     assert len(modules) <= SUPERVISOR_MODULES_MAX
 
 
-def test_a_release_of_the_lease_loads_the_store_and_no_more() -> None:
+def test_release_of_the_lease_imports_only_the_store() -> None:
     program = "import ha_engine.node.lease_release, ha_engine.postgres.lease_store"
     kept_out = NOT_FOR_THE_SUPERVISOR - {"psycopg2", "sqlalchemy", "tenacity"}
     assert packages(loaded(program)) & kept_out == set()
 
 
-def test_the_node_process_never_loads_what_it_does_not_use() -> None:
+def test_node_process_never_imports_unused_modules() -> None:
     modules = loaded("import ha_engine.node.__main__, ha_engine.node.node, ha_engine.node.database")
     assert packages(modules) & {"alembic", "pandas", "pyspark", "typer"} == set()

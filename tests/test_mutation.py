@@ -1,4 +1,4 @@
-"""A mutation is found in the syntax tree, once, and replaces or removes what is there."""
+"""A mutation finds its unique place in the syntax tree, and replaces or removes it."""
 
 from __future__ import annotations
 
@@ -50,17 +50,19 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(("function", "old", "new", "expected"), CASES.values(), ids=CASES)
-def test_it_breaks_what_it_names(function: str, old: str, new: str, expected: str) -> None:
+def test_mutation_changes_exactly_its_place(
+    function: str, old: str, new: str, expected: str
+) -> None:
     assert expected in _function(function, Mutation("lease", function, old, new))
 
 
 @pytest.mark.parametrize("old", ["self.row.holder", "now"])
-def test_a_place_that_is_gone_or_not_the_only_one_is_an_error(old: str) -> None:
+def test_missing_or_ambiguous_place_of_a_mutation_is_an_error(old: str) -> None:
     with pytest.raises(MutationNotFound, match=r"it is there [03] times"):
         Mutation("lease", "Lease.renew", old, "0").tree()
 
 
-def test_another_layout_another_order_and_other_names_elsewhere_change_nothing(home: Path) -> None:
+def test_layout_order_and_other_names_do_not_affect_a_mutation(home: Path) -> None:
     mutant = Mutation("lease", "Lease.mine", *CASES["an expression"][1:3])
     before = _function("Lease.mine", mutant)
     first, _, last = SOURCE.partition("    def renew")

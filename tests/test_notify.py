@@ -1,4 +1,4 @@
-"""What a node tells its service manager, over a real datagram socket."""
+"""The notifications of a node to its service manager, over a real datagram socket."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def manager(tmp_path: Path) -> Iterator[real.ServiceManager]:
 
 @asynccontextmanager
 async def attended(manager: real.ServiceManager, seen: list[Condition]) -> AsyncIterator[None]:
-    """A node whose condition is the last of ``seen``."""
+    """Run the notifier of a node whose condition is the last of ``seen``."""
     service = ServiceManager({"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": TIMEOUT_USEC})
     task = asyncio.create_task(service.attend(lambda: seen[-1]))
     yield
@@ -36,11 +36,11 @@ async def attended(manager: real.ServiceManager, seen: list[Condition]) -> Async
 
 
 async def heard(manager: real.ServiceManager, line: str) -> None:
-    """Looks while the event loop turns."""
+    """Wait for a line while the event loop runs."""
     await async_wait_until(lambda: manager.hears(line, within=0.001))
 
 
-async def test_a_node_is_ready_once_it_acts_or_stands_by(manager: real.ServiceManager) -> None:
+async def test_node_is_ready_once_it_is_active_or_passive(manager: real.ServiceManager) -> None:
     seen = [JOINING]
     async with attended(manager, seen):
         await heard(manager, "STATUS=joining: its journal is not in sync")
@@ -50,7 +50,7 @@ async def test_a_node_is_ready_once_it_acts_or_stands_by(manager: real.ServiceMa
         assert "STATUS=passive: its journal is in sync" in manager.told
 
 
-async def test_each_change_is_told_once(manager: real.ServiceManager) -> None:
+async def test_each_change_is_notified_once(manager: real.ServiceManager) -> None:
     seen = [ACTIVE]
     async with attended(manager, seen):
         await heard(manager, "STATUS=active, epoch 3, protected")
@@ -64,11 +64,11 @@ async def test_each_change_is_told_once(manager: real.ServiceManager) -> None:
     ]
 
 
-async def test_a_loop_that_hangs_feeds_no_watchdog(manager: real.ServiceManager) -> None:
+async def test_hanging_event_loop_feeds_no_watchdog(manager: real.ServiceManager) -> None:
     async with attended(manager, [ACTIVE]):
         await heard(manager, "WATCHDOG=1")
         manager.forget()
-        # Here the loop hangs: it waits for a call that does not let it turn.
+        # Block the event loop with a synchronous call.
         assert not manager.hears("WATCHDOG=1", within=2 * int(TIMEOUT_USEC) / 1e6)
         await heard(manager, "WATCHDOG=1")
 
@@ -86,7 +86,7 @@ async def test_the_watchdog_is_fed_while_a_node_process_starts(
     assert "READY=1" not in manager.told
 
 
-def test_a_database_that_does_not_answer_is_told() -> None:
+def test_unreachable_database_is_in_the_status_line() -> None:
     condition = Condition(Role.JOINING, "the journal is read", has_database=False)
     assert condition.lines == ["STATUS=joining: the journal is read; the database does not answer"]
 
@@ -102,21 +102,23 @@ def test_a_socket_without_a_file_is_reached() -> None:
         assert manager.hears("STOPPING=1")
 
 
-async def test_nothing_is_told_where_nobody_asks(tmp_path: Path) -> None:
+async def test_node_sends_nothing_without_a_service_manager(tmp_path: Path) -> None:
     assert not ServiceManager({}).send("READY=1")
     await asyncio.wait_for(ServiceManager({}).attend(lambda: ACTIVE), 5)
     await asyncio.wait_for(ServiceManager({}).bridge(asyncio.Event()), 5)
     assert not ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "gone")}).send("READY=1")
 
 
-def test_a_manager_that_does_not_read_holds_no_node(manager: real.ServiceManager) -> None:
+def test_service_manager_that_does_not_read_does_not_block_the_node(
+    manager: real.ServiceManager,
+) -> None:
     service = ServiceManager({"NOTIFY_SOCKET": manager.address})
     taken = [service.send("WATCHDOG=1") for _ in range(10_000)]
     assert taken[0]
     assert not taken[-1]
 
 
-def test_the_node_process_alone_is_told_of_the_service_manager() -> None:
+def test_only_the_node_process_gets_the_service_manager_variables() -> None:
     environ = {"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "5", "WATCHDOG_PID": "7", "HOME": "/"}
     assert take(environ) == {"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "5"}
     assert environ == {"HOME": "/"}

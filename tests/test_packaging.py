@@ -1,4 +1,4 @@
-"""Wheel and source distribution have what they must, and the wheel works where it is installed."""
+"""Wheel and source distribution are complete, and the installed wheel works."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SAMPLES = ROOT / "conf" / "applications"
 
 
 def tracked(*below: str) -> set[str]:
-    """Files of the source tree, new ones too; empty ``below``: all."""
+    """Return files of the source tree, new ones too; all with an empty ``below``."""
     listed = run(
         "git", "ls-files", "--cached", "--others", "--exclude-standard", *below, cwd=ROOT
     ).splitlines()
@@ -27,7 +27,7 @@ def tracked(*below: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with both distributions."""
+    """Build both distributions and return their directory."""
     directory = tmp_path_factory.mktemp("dist")
     build(directory)
     return directory
@@ -40,11 +40,11 @@ def wheel(built: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its bin directory."""
+    """Install the wheel and return its bin directory."""
     return install(wheel, tmp_path_factory.mktemp("installed") / "environment")
 
 
-def test_the_wheel_has_the_package_and_the_samples_and_nothing_else(wheel: Path) -> None:
+def test_wheel_has_exactly_the_package_and_the_samples(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     about = f"ha_engine-{__version__}.dist-info"
@@ -55,13 +55,13 @@ def test_the_wheel_has_the_package_and_the_samples_and_nothing_else(wheel: Path)
     assert any(name.startswith("ha_engine/postgres/migrations/versions/") for name in names)
 
 
-def test_the_source_distribution_is_the_source_tree(built: Path) -> None:
+def test_source_distribution_equals_the_source_tree(built: Path) -> None:
     with tarfile.open(only(built.glob("*.tar.gz"))) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert names == tracked() | {"PKG-INFO"}
 
 
-def test_a_wheel_from_the_source_distribution_is_the_same(
+def test_wheel_from_the_source_distribution_is_equal(
     built: Path, wheel: Path, tmp_path: Path
 ) -> None:
     with tarfile.open(only(built.glob("*.tar.gz"))) as archive:
@@ -71,7 +71,7 @@ def test_a_wheel_from_the_source_distribution_is_the_same(
     assert only(tmp_path.glob("*.whl")).read_bytes() == wheel.read_bytes()
 
 
-def test_what_it_says_of_itself(wheel: Path) -> None:
+def test_metadata_of_the_wheel_is_correct(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         about = Parser().parsestr(
             archive.read(f"ha_engine-{__version__}.dist-info/METADATA").decode()
@@ -81,8 +81,9 @@ def test_what_it_says_of_itself(wheel: Path) -> None:
     assert set(about.get_all("Provides-Extra", [])) == {"embedded", "demo", "docs", "dev"}
 
 
-def test_the_version_stands_in_one_place(wheel: Path) -> None:
-    """But for the name of the wheel in the documents, which is the one that is built."""
+def test_version_is_in_one_place(wheel: Path) -> None:
+    """The exception is the name of the wheel in the documents, which must be that of the built
+    one."""
     literal = re.compile(rf"(?<![\d.]){re.escape(__version__)}(?![\d.])")
     found = {
         name
@@ -92,13 +93,13 @@ def test_the_version_stands_in_one_place(wheel: Path) -> None:
     assert found == {"ha_engine/__init__.py"}
 
 
-def test_the_installed_command_is_the_one_of_the_wheel(installed: Path, tmp_path: Path) -> None:
+def test_installed_command_is_that_of_the_wheel(installed: Path, tmp_path: Path) -> None:
     assert run(installed / "ha-engine", "--version", cwd=tmp_path) == f"ha-engine {__version__}\n"
     where = "import ha_engine; print(ha_engine.__file__)"
     assert run(installed / "python", "-c", where, cwd=tmp_path).startswith(str(installed.parent))
 
 
-def test_it_brings_the_tables_of_the_database(
+def test_installed_wheel_creates_the_tables_of_the_database(
     installed: Path, database_url: str, tmp_path: Path
 ) -> None:
     said = run(installed / "ha-engine", "db", "init", "--url", database_url, cwd=tmp_path)
@@ -107,7 +108,7 @@ def test_it_brings_the_tables_of_the_database(
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_it_checks_a_sample_that_came_with_it(installed: Path, tmp_path: Path) -> None:
+def test_installed_wheel_checks_an_included_sample(installed: Path, tmp_path: Path) -> None:
     sample = only(installed.parent.glob("lib/python*/site-packages/ha_engine/samples/flights.yaml"))
     said = run(installed / "ha-engine", "app", "check", sample, cwd=tmp_path)
     assert said.splitlines()[-1].startswith("all can run; ")

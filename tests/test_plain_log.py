@@ -1,4 +1,4 @@
-"""The supervisor's log lines are those that the other processes would write."""
+"""The supervisor's log lines have the form of those of the other processes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def logging_as_before() -> Iterator[None]:
 
 
 def written(form: str, level: str) -> tuple[list[str], list[str]]:
-    """By PlainLog and by structlog, with the time of day taken out."""
+    """Return lines written by PlainLog and by structlog, without the time of day."""
     plain, usual = io.StringIO(), io.StringIO()
     log = PlainLog("ha_engine.supervisor")
     configure(node="a", process="supervisor", format=form, level=level, stream=plain)
@@ -53,14 +53,14 @@ def written(form: str, level: str) -> tuple[list[str], list[str]]:
 
 
 @pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
-def test_a_line_for_people_is_the_same(level: str) -> None:
+def test_plain_line_equals_that_of_structlog(level: str) -> None:
     plain, usual = written("human", level)
     assert plain == usual
     assert plain
 
 
 @pytest.mark.parametrize("level", ["debug", "error"])
-def test_a_json_line_has_the_same_fields(level: str) -> None:
+def test_json_line_has_the_fields_of_structlog(level: str) -> None:
     plain, usual = written("json", level)
     assert [json.loads(line) for line in plain] == [json.loads(line) for line in usual]
     assert plain

@@ -1,4 +1,4 @@
-"""The log says once that the database is away, and once that it is back to stay."""
+"""The log reports once that the database is unreachable, and once that it is stable again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ AWAY, BACK = "database unreachable, retrying", "database answers again"
 
 
 class Database:
-    """Answers or fails one call a second."""
+    """A database that answers or fails one call a second."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -37,24 +37,24 @@ def told(*answers: bool) -> list[Any]:
 LONG = [True] * (int(HELD_SECONDS) + 1)
 
 
-def test_a_database_that_always_answers_is_no_line() -> None:
+def test_database_that_always_answers_is_never_logged() -> None:
     assert told(*LONG) == []
 
 
-def test_an_outage_is_two_lines_however_long_it_is() -> None:
+def test_outage_of_any_length_is_two_log_lines() -> None:
     assert told(*[False] * 100, *LONG) == [AWAY, BACK]
 
 
-def test_a_database_that_is_late_every_few_seconds_is_one_line() -> None:
+def test_database_that_is_late_every_few_seconds_is_one_log_line() -> None:
     assert told(*[True, True, False] * 50) == [AWAY]
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_each_outage_after_a_quiet_time_is_told(times: int) -> None:
+def test_each_outage_after_a_quiet_time_is_logged(times: int) -> None:
     assert told(*[False, *LONG] * times) == [AWAY, BACK] * times
 
 
-def test_the_line_at_the_end_says_how_many_calls_failed_within_which_time() -> None:
+def test_last_line_of_an_outage_has_the_number_of_failed_calls_and_the_time() -> None:
     database = Database()
     with capture_logs() as logs:
         database.call(False, True, False, *LONG)

@@ -13,7 +13,7 @@ KEPT_BACK = ("nightly", "rotates")
 
 
 def rows(text: str, first: str) -> list[list[str]]:
-    """The cells of the table whose first heading is ``first``."""
+    """Return the cells of the table whose first heading is ``first``."""
     table = re.search(rf"^\| {first} \|.*\n\|[-|]+\n((?:\|.*\n)+)", text, re.MULTILINE)
     assert table is not None, first
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table[1].splitlines()]
@@ -25,7 +25,7 @@ PROMISES = {
 }
 
 
-def test_every_row_of_when_something_fails_has_a_test() -> None:
+def test_every_failure_in_the_readme_has_a_test() -> None:
     fails = [row[0] for row in rows((ROOT / "README.md").read_text(), "what")]
     assert set(fails) - set(PROMISES) == set()
 
@@ -41,7 +41,8 @@ def test_a_promise_has_tests_that_make_test_runs(promise: str) -> None:
 
 
 def _deciding(tree: ast.Module, name: str) -> list[ast.AST]:
-    """What of a module decides when its test ``name`` runs, cases of it apart."""
+    """Return the marks of a module that decide when its test ``name`` runs, but for single
+    cases."""
     marks = [node.value for node in tree.body if isinstance(node, ast.Assign) and _is_mark(node)]
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:

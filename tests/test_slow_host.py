@@ -35,7 +35,7 @@ def on_a_slow_host(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def is_alive(pid: int) -> bool:
-    """A zombie waits for its new parent to look."""
+    """Return whether the process lives; a zombie, which waits for its parent, does not."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -48,11 +48,11 @@ def test_a_busy_command_gets_about_its_share_and_keeps_its_exit_code(limit: list
     assert done.returncode == 7, done.stderr
     assert done.stderr.startswith("slow host: ")
     share = float(done.stdout) / BUSY_SECONDS
-    # Other programs may take from it; without a limit it has a whole core of an idle machine.
+    # Other programs may reduce its share; without a limit it has a whole core of an idle machine.
     assert 0.02 < share < 0.5
 
 
-def test_the_group_is_gone_with_all_that_was_in_it() -> None:
+def test_control_group_is_removed_with_all_its_processes() -> None:
     done = on_a_slow_host("--", sys.executable, "-c", LEAVES_ONE_BEHIND)
     if group := re.search(r"a quota of (\S+)", done.stderr):
         assert not Path(group[1]).exists()
@@ -62,6 +62,6 @@ def test_the_group_is_gone_with_all_that_was_in_it() -> None:
         os.kill(int(done.stdout), signal.SIGKILL)
 
 
-def test_a_command_that_a_signal_ended_has_the_code_of_a_shell() -> None:
+def test_command_ended_by_a_signal_has_the_exit_code_of_a_shell() -> None:
     done = on_a_slow_host("--", "bash", "-c", "kill -TERM $$")
     assert done.returncode == 128 + 15

@@ -1,4 +1,4 @@
-"""Which start of a query process is ended for want of progress, decided without a process."""
+"""The decision to end a start of the query process without progress, tested without a process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENOUGH_CPU = CPU_SHARE_MIN * PATIENCE
 
 
 def stuck_after(watch: StartWatch, until: float, effort: Effort, *, since: float = 0.0) -> float:
-    """The moment of the look that found it stuck; ``until`` when none did."""
+    """Return the moment of the check that found the start stuck; ``until`` when none did."""
     now = since
     while now < until:
         now += watch.pause_seconds
@@ -50,8 +50,8 @@ def test_a_new_step_is_progress() -> None:
         (Effort(0.0, READ_BYTES_MIN // 30), False),
     ],
 )
-def test_a_start_that_creeps_is_left_alone(a_look: Effort, is_progress: bool) -> None:
-    """What it does between two looks may be little, if it adds up within the patience."""
+def test_slow_start_with_enough_progress_is_not_ended(a_look: Effort, is_progress: bool) -> None:
+    """The progress between two checks may be small, if the sum within the patience is enough."""
     watch = StartWatch(PATIENCE, "starting Java", 0.0)
     done, ended = Effort(0.0, 0), False
     for look in range(1, 400):
@@ -60,7 +60,7 @@ def test_a_start_that_creeps_is_left_alone(a_look: Effort, is_progress: bool) ->
     assert ended is not is_progress
 
 
-def test_what_is_lost_with_a_process_that_ended_is_no_progress_and_hides_none() -> None:
+def test_effort_of_an_ended_process_neither_counts_nor_hides_progress() -> None:
     watch = StartWatch(PATIENCE, "starting Java", 0.0)
     assert not watch.is_stuck(Effort(50.0, 0), 5.0)
     assert not watch.is_stuck(Effort(1.0, 0), 10.0)
@@ -69,21 +69,21 @@ def test_what_is_lost_with_a_process_that_ended_is_no_progress_and_hides_none() 
     assert stuck_after(watch, 1000, last, since=124.0) == 124.0 + PATIENCE
 
 
-def test_who_was_stopped_itself_blames_nobody() -> None:
+def test_supervisor_that_was_stopped_itself_ends_no_start() -> None:
     watch = StartWatch(PATIENCE, "starting Java", 0.0)
     late = 10 * PATIENCE
     assert not watch.is_stuck(Effort(0.0, 0), late)
     assert stuck_after(watch, 1e6, Effort(0.0, 0), since=late) == late + PATIENCE
 
 
-def test_a_look_that_is_a_little_late_does_not_save_a_start() -> None:
+def test_check_that_is_a_little_late_does_not_save_a_stuck_start() -> None:
     watch = StartWatch(PATIENCE, "starting Java", 0.0)
     pause = (GAP_LOOKS - 0.5) * LOOK_SECONDS_MAX
     looks = [watch.is_stuck(Effort(0.0, 0), look * pause) for look in range(1, 12)]
     assert any(looks)
 
 
-def test_patience_doubles_with_each_start_that_is_ended_and_falls_back() -> None:
+def test_patience_doubles_with_each_ended_start_and_resets_on_success() -> None:
     patience, seen = Patience(120.0), []
     for _ in range(7):
         seen.append(patience.seconds)
@@ -93,7 +93,7 @@ def test_patience_doubles_with_each_start_that_is_ended_and_falls_back() -> None
     assert patience.seconds == 120
 
 
-def test_the_reason_names_step_time_and_what_comes_next() -> None:
+def test_reason_names_the_step_the_time_and_the_next_patience() -> None:
     watch = StartWatch(120.0, "starting Java", 0.0)
     assert watch.reason(240.0) == (
         "no progress for 120 s while starting Java: no CPU used, nothing read; "

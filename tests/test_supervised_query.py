@@ -1,4 +1,4 @@
-"""The query process as the supervisor sees it, with small programs in its place."""
+"""The query process under the supervisor, with small programs in its place."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ java.wait()
 
 
 class Node:
-    """What the node process would read, and the query process that its supervisor keeps."""
+    """The messages to the node process, and the query process that its supervisor keeps."""
 
     def __init__(self, directory: Path) -> None:
         self.directory, self.home = directory, str(directory / "data")
@@ -69,20 +69,20 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
         await node.query.end("the test is over")
 
 
-async def test_steps_are_passed_on_and_a_process_that_is_ready_is_left_alone(node: Node) -> None:
+async def test_supervisor_forwards_steps_and_does_not_end_a_ready_process(node: Node) -> None:
     query = await node.start(WAITS, start_timeout=0.2)
     await async_wait_until(lambda: node.steps() == ["starting Java", "ready"])
     assert query.alive["incarnation"] == "i"
-    # It does nothing from now on, for several times as long as a start may do nothing.
+    # The process is idle from now on, several times longer than a start may be idle.
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(async_wait_until(lambda: bool(node.gone()), within=60), 1.0)
 
 
-async def test_a_node_process_that_comes_later_hears_the_step_and_its_age(node: Node) -> None:
+async def test_new_node_process_gets_the_current_step_and_its_age(node: Node) -> None:
     query = await node.start(BEGIN + "report(step='starting Java'); time.sleep(600)")
     await async_wait_until(lambda: node.steps() == ["starting Java"])
     first = node.told[-1]["step"]["seconds"]
-    await async_wait_until(lambda: _told_again(node, query)["seconds"] >= first + 0.2)
+    await async_wait_until(lambda: _repeated_step(node, query)["seconds"] >= first + 0.2)
     assert set(node.steps()) == {"starting Java"}
     await query.end("the test is over")
     told = len(node.told)
@@ -90,19 +90,19 @@ async def test_a_node_process_that_comes_later_hears_the_step_and_its_age(node: 
     assert len(node.told) == told
 
 
-def _told_again(node: Node, query: SupervisedQuery) -> dict[str, Any]:
+def _repeated_step(node: Node, query: SupervisedQuery) -> dict[str, Any]:
     query.tell_step()
     step: dict[str, Any] = node.told[-1]["step"]
     return step
 
 
-async def test_the_last_words_are_the_reason_of_the_end(node: Node) -> None:
+async def test_last_report_of_the_process_is_the_reason_of_its_end(node: Node) -> None:
     await node.start(BEGIN + "report(end='there is no java', by_host=False); sys.exit(2)")
     await async_wait_until(lambda: bool(node.gone()))
     assert node.gone() == [{"incarnation": "i", "reason": "there is no java", "by_host": False}]
 
 
-async def test_last_words_may_blame_the_host(node: Node) -> None:
+async def test_last_report_may_attribute_the_end_to_the_host(node: Node) -> None:
     await node.start(BEGIN + "report(end='Java was killed', by_host=True); sys.exit(1)")
     await async_wait_until(lambda: bool(node.gone()))
     assert node.gone() == [{"incarnation": "i", "reason": "Java was killed", "by_host": True}]
@@ -112,7 +112,7 @@ async def test_last_words_may_blame_the_host(node: Node) -> None:
     ("number", "by_host"),
     [(signal.SIGKILL, True), (signal.SIGSEGV, False), (signal.SIGABRT, False)],
 )
-async def test_a_signal_from_outside_is_the_hosts(
+async def test_signal_from_outside_is_attributed_to_the_host(
     node: Node, number: signal.Signals, by_host: bool
 ) -> None:
     query = await node.start(WAITS)
@@ -123,7 +123,7 @@ async def test_a_signal_from_outside_is_the_hosts(
     assert gone == {"incarnation": "i", "reason": f"killed by {number.name}", "by_host": by_host}
 
 
-async def test_a_signal_of_the_supervisor_is_not_the_hosts(node: Node) -> None:
+async def test_signal_of_the_supervisor_is_not_attributed_to_the_host(node: Node) -> None:
     deaf = BEGIN + "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WAITS
     query = await node.start(deaf)
     await async_wait_until(lambda: "ready" in node.steps())
@@ -132,9 +132,9 @@ async def test_a_signal_of_the_supervisor_is_not_the_hosts(node: Node) -> None:
     assert gone == {"incarnation": "i", "reason": "killed by SIGKILL", "by_host": False}
 
 
-async def test_an_end_is_told_when_the_whole_session_is_empty(node: Node) -> None:
-    """RULES.md#r20: what the process leaves behind, in a session of its own even, is killed
-    first."""
+async def test_end_is_reported_once_the_whole_session_is_empty(node: Node) -> None:
+    """RULES.md#r20: the supervisor first kills all processes that the process left, even in another
+    session."""
     leaves_one = f"""{BEGIN}
 subprocess.Popen([sys.executable, "-c", {CHILD!r}], start_new_session=True)
 report(step="left")
@@ -146,10 +146,10 @@ sys.exit(7)
     assert node.gone()[0]["reason"] == "exit code 7"
 
 
-async def test_a_start_whose_java_hangs_is_named_ended_and_tried_again(node: Node) -> None:
+async def test_start_with_a_hanging_java_is_reported_ended_and_retried(node: Node) -> None:
     query = await node.start(STARTS_A_CHILD_FOR_EVER, start_timeout=1.0)
     await async_wait_until(lambda: len(node.session()) == 2)
-    # It works for much longer than the patience, and is left alone.
+    # The process works for much longer than the patience, and the supervisor keeps it.
     java = max(node.session())
     await async_wait_until(lambda: read_stat(java).cpu_ticks > 100, within=120)
     assert not node.gone()
@@ -167,7 +167,7 @@ async def test_a_start_whose_java_hangs_is_named_ended_and_tried_again(node: Nod
     assert query.alive["incarnation"] == "j"
 
 
-async def test_the_query_process_alone_has_the_pipe(node: Node) -> None:
+async def test_only_the_query_process_inherits_the_pipe(node: Node) -> None:
     looks = f"""{BEGIN}
 found = subprocess.run(
     [sys.executable, "-c", "import os; print(os.listdir('/proc/self/fd'))"],

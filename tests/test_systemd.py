@@ -1,4 +1,4 @@
-"""The files for systemd, judged by systemd's own tools."""
+"""The files for systemd, checked by systemd's own tools."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.programs import needs
 
 CONF = Path(__file__).parents[1] / "conf"
 EXPOSURE_MAX = 20
-"""Of ``systemd-analyze security``, in tenths."""
+"""The limit of the score of ``systemd-analyze security``, in tenths."""
 
 
 pytestmark = needs("systemd-analyze", "systemd-sysusers")
 
 
 def run(*command: str) -> str:
-    """What it printed; fails when it does."""
+    """Run the command and return its output; fail with it."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -28,7 +28,7 @@ def run(*command: str) -> str:
 
 @pytest.fixture
 def unit(tmp_path: Path) -> Path:
-    """The unit as it is where its command is installed."""
+    """Return the unit with the path of an installed command."""
     text = (CONF / "systemd" / "ha-engine.service").read_text()
     installed = str(Path(sys.executable).with_name("ha-engine"))
     copy = tmp_path / "ha-engine.service"
@@ -53,6 +53,6 @@ def test_systemd_waits_longer_than_the_supervisor_does(unit: Path) -> None:
     assert settings["KillMode"] == "mixed"
 
 
-def test_the_user_is_made() -> None:
+def test_sysusers_file_creates_the_user() -> None:
     said = run("systemd-sysusers", "--dry-run", str(CONF / "sysusers.d" / "ha-engine.conf"))
     assert "ha-engine" in said

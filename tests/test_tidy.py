@@ -1,4 +1,4 @@
-"""The habits of the house that a program can check. What a person must judge is in CONTRIBUTING."""
+"""The habits of the project that a program can check. CONTRIBUTING has those for a person."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PURE = {
     "ha_engine.types",
     "ha_engine.errors",
 }
-"""What the core may import: no clock, no random, no socket, thread, file or Spark among it."""
+"""The modules that the core may import, without clock, random, socket, thread, file and Spark."""
 
 
 def sources(*directories: str) -> list[Path]:
@@ -59,7 +59,7 @@ def tracked() -> list[Path]:
     return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).exists()]
 
 
-def test_the_import_rules_hold() -> None:
+def test_import_rules_hold() -> None:
     lint = Path(sys.executable).with_name("lint-imports")
     ended = subprocess.run([lint], cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout
@@ -91,7 +91,7 @@ def test_each_part_of_the_core_imports_only_parts_below_it() -> None:
     assert {file.stem for file in package.glob("*.py")} - set(row_of) == {"__init__", "invariants"}
 
 
-def test_every_module_says_what_it_is_for() -> None:
+def test_every_module_has_a_docstring() -> None:
     silent = [
         shown(file)
         for file in sources("ha_engine", "tests", "benchmarks")
@@ -100,7 +100,7 @@ def test_every_module_says_what_it_is_for() -> None:
     assert silent == []
 
 
-def test_no_test_sleeps_for_good_luck_or_is_skipped() -> None:
+def test_no_test_is_skipped() -> None:
     lazy = [
         f"{shown(file)}: {found[0]}"
         for file in sources("tests")
@@ -111,8 +111,8 @@ def test_no_test_sleeps_for_good_luck_or_is_skipped() -> None:
     assert lazy == []
 
 
-def test_tracked_files_hold_no_path_of_a_machine_and_no_registry_host() -> None:
-    # Spelt so that this file does not find itself.
+def test_tracked_files_contain_no_machine_path_and_no_registry_host() -> None:
+    # The spelling keeps this file from matching itself.
     places = [r"(?<![\w./-])/(wor[k]|farm|roo[t]|home/\w+)/", r"pyp[i]\.org", r"pythonhoste[d]"]
     places += [r"deb\.debia[n]", r"registry\.npm[j]s"]
     pattern = re.compile("|".join(places))

@@ -1,4 +1,4 @@
-"""How the tests wait: who gets on is waited for, who does not is given up."""
+"""Waits of the tests continue while a process makes progress, and fail without progress."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WITHIN = 0.5
 WORKS = f"import time\nwhile time.process_time() < {1.5 * WITHIN}: pass"
 
 
-def test_a_process_that_works_is_waited_for_beyond_the_limit() -> None:
+def test_wait_continues_beyond_the_limit_for_a_working_process() -> None:
     with subprocess.Popen([sys.executable, "-c", WORKS]) as process:
         assert wait_ended(process, within=WITHIN) == 0
 
@@ -35,7 +35,7 @@ wait_until(ended, within={WITHIN})
 """
 
 
-def test_an_orphan_that_works_is_waited_for_beyond_the_limit() -> None:
+def test_wait_continues_beyond_the_limit_for_a_working_orphan() -> None:
     done = _python(ORPHAN)
     assert done.returncode == 0, done.stderr
 
@@ -56,8 +56,9 @@ wait_until(lambda: sum(range(10_000)) < 0, within={WITHIN})
 
 
 @pytest.mark.parametrize("code", [IDLE, ASKS], ids=["a process idles", "only the waiter works"])
-def test_a_wait_without_progress_is_given_up(code: str) -> None:
-    """In a process of its own: an idle JVM of other tests would count as progress here."""
+def test_wait_without_progress_fails(code: str) -> None:
+    """The wait runs in a separate process: an idle JVM of other tests would count as progress
+    here."""
     done = _python(code)
     assert done.returncode == 1
     assert "without progress" in done.stderr

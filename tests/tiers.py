@@ -1,8 +1,8 @@
-"""What ``make test`` runs of the whole, which ``make test-all`` runs at night and before a release.
+"""The selection that ``make test`` runs; ``make test-all`` runs all at night and before a release.
 
 ``-m 'not nightly'`` leaves out the tests marked ``nightly``, and of a test marked ``rotates`` all
-cases but a share, which is another one each day: the header names it, and ``--share 3/8`` repeats
-it. ``--thorough`` plays the simulator's seeds in full.
+cases but a share. The share changes each day: the header names it, and ``--share 3/8`` repeats it.
+``--thorough`` plays all seeds of the simulator.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Share:
 
 
 def share_of(word: str) -> Share:
-    """``3/8`` as a share. Raises ValueError."""
+    """Parse ``3/8`` as a share. Raises ValueError."""
     number, _, of = word.partition("/")
     share = Share(int(number), int(of))
     if not 1 <= share.number <= share.of:
@@ -57,8 +57,8 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def hasten_spark(config: pytest.Config) -> None:
-    """Most tests start a Spark that lives for a minute. ``--thorough`` has it start and compile as
-    it does for users."""
+    """Speed up the start of Spark, since it lives for a minute in most tests. With ``--thorough``
+    it starts and compiles as for users."""
     if not config.getoption("thorough"):
         os.environ.update(class_archive.environment())
 
@@ -68,12 +68,12 @@ def header(config: pytest.Config) -> str:
 
 
 def seeds(config: pytest.Config) -> int:
-    """How many histories the simulator plays."""
+    """Return the number of histories that the simulator plays."""
     return THOROUGH_SEEDS if config.getoption("thorough") else SEEDS
 
 
 def sort_out(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark as nightly what another share has; put the long files first, for workers to share."""
+    """Mark the cases of other shares as nightly; put the long files first, for workers to share."""
     share: Share = config.getoption("share")
     cases: Counter[str] = Counter()
     for item in items:

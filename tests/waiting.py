@@ -1,7 +1,7 @@
 """Waiting for a condition of the real world, with a limit: the tests' only way to wait.
 
 The limit is the time without progress. A slow host, or a busy one, needs longer for the same work;
-whatever still uses the processor is waited for, up to SLOW_HOST times the limit.
+a wait continues while a process uses the processor, up to SLOW_HOST times the limit.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from collections.abc import Callable, Iterator
 import psutil
 
 SLOW_HOST = 30
-"""Two workers with a third of one core, beside load: work takes at most so many times as long."""
+"""The slowdown on a host of two workers with a third of one core, beside other load."""
 _BUSY = 0.02
-"""Share of a core: less than that is no progress of anything, only an idle process's wake-ups."""
+"""The share of a core below which CPU is no progress, only the wake-ups of an idle process."""
 _MARK = "PYTEST_ANCESTOR"
 _POLL_SECONDS, _POLL_SECONDS_MAX = 0.01, 0.1
 
 
 class Patience:
-    """Says how long a wait may still go on, and when to look again."""
+    """The time that a wait may still last, and the time of the next check."""
 
     def __init__(self, condition: Callable[[], object], within: float) -> None:
         self._condition, self._within = condition, within
@@ -32,7 +32,8 @@ class Patience:
         self._measured, self._cpu = self._began, Usage()
 
     def pause(self, every: float) -> float:
-        """Seconds until the next look, longer the longer it takes. Fails when the time is over."""
+        """Return the seconds until the next check, which grow with the wait. Fail when time is
+        over."""
         now = time.monotonic()
         if not self._cpu and now - self._began > self._within / 4:
             self._measured, self._cpu = now, usage()
@@ -56,8 +57,8 @@ Usage = dict[psutil.Process, float]
 
 
 def usage() -> Usage:
-    """What this process, all below it and orphans of those have used, but for the thread that
-    waits."""
+    """Return the usage of this process, its descendants and their orphans, without the waiting
+    thread."""
     this = psutil.Process()
     found: Usage = {}
     for process in (this, *this.children(recursive=True), *_marked()):
@@ -68,7 +69,7 @@ def usage() -> Usage:
 
 
 def mark_descendants() -> None:
-    """From now on a process that this one starts can be told from others, whatever its parent."""
+    """Mark the processes that this one starts from now on, so that orphans are recognizable."""
     os.environ[_MARK] = str(os.getpid())
 
 
@@ -84,7 +85,7 @@ def wait_until(
 ) -> None:
     """Return once ``condition()`` is true; fail after ``within`` seconds without progress.
 
-    ``every`` so many seconds it is asked: seldom where asking costs what is waited for its time.
+    ``every`` is the interval of the checks: long where a check costs the awaited process its time.
     """
     patience = Patience(condition, within)
     while not condition():
@@ -92,14 +93,14 @@ def wait_until(
 
 
 def wait_ended(process: subprocess.Popen[bytes], *, within: float = 40.0) -> int:
-    """The exit code of ``process``, once it has one."""
+    """Wait for the end of ``process`` and return its exit code."""
     wait_until(lambda: process.poll() is not None, within=within)
     code: int = process.returncode
     return code
 
 
 def watch(look: Callable[[], object], *, seconds: float, every: float = 0.1) -> None:
-    """Call ``look`` again and again for so long: it fails if what must not happen does."""
+    """Call ``look`` repeatedly for that time; it fails if a forbidden event happens."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         look()
@@ -107,7 +108,7 @@ def watch(look: Callable[[], object], *, seconds: float, every: float = 0.1) -> 
 
 
 async def async_watch(look: Callable[[], object], *, seconds: float) -> None:
-    """As ``watch``, on an event loop, which goes on meanwhile."""
+    """Watch as ``watch`` does, on an event loop, which continues meanwhile."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         look()
@@ -115,7 +116,7 @@ async def async_watch(look: Callable[[], object], *, seconds: float) -> None:
 
 
 async def async_wait_until(condition: Callable[[], object], *, within: float = 10.0) -> None:
-    """The same on an event loop, whose own work counts as progress."""
+    """Wait as ``wait_until`` does, on an event loop, whose own work counts as progress."""
     patience = Patience(condition, within)
     while True:
         if condition():

@@ -1,4 +1,4 @@
-"""Who may do what over HTTP: by the token that is shown, for each route of a node."""
+"""The rights over HTTP: each route of a node requires a token with its right."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ EVERY_ROUTE = [
 
 
 async def ask(access: Access, method: str, path: str, *authorization: str) -> httpx.Response:
-    # What lies behind an open door may well fail here: nobody is there.
+    # A route that admits the request may fail here, since no node is behind it.
     transport = httpx.ASGITransport(still_node(access), raise_app_exceptions=False)
     headers = [("Authorization", one) for one in authorization]
     async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
         return await client.request(method, path, headers=headers)
 
 
-def test_what_changes_the_group_is_for_admins_and_what_sends_is_not() -> None:
+def test_routes_that_change_the_group_need_admin_and_ingest_does_not() -> None:
     needs = {(param.values[1], param.values[0]): param.values[2] for param in EVERY_ROUTE}
     posts = {path: right for (method, path), right in needs.items() if method == "POST"}
     assert posts.pop("/v1/streams/{stream}/events") is Right.INGEST
@@ -44,9 +44,7 @@ def test_what_changes_the_group_is_for_admins_and_what_sends_is_not() -> None:
 
 
 @pytest.mark.parametrize(("path", "method", "needs"), EVERY_ROUTE)
-async def test_each_route_asks_for_the_token_that_it_needs(
-    path: str, method: str, needs: Right
-) -> None:
+async def test_each_route_requires_its_right(path: str, method: str, needs: Right) -> None:
     bare = (await ask(GUARDED, method, path)).status_code
     assert (bare == 401) == (needs is not Right.NOTHING)
     for token, right in TOKENS.items():
@@ -58,25 +56,25 @@ async def test_each_route_asks_for_the_token_that_it_needs(
 @pytest.mark.parametrize(
     "said", ["", "rules", "Basic rules", "Bearer", "Bearer unknown", "Bearer "]
 )
-async def test_what_is_no_token_is_401_with_what_to_show(said: str) -> None:
+async def test_invalid_token_is_401_with_the_expected_header(said: str) -> None:
     answer = await ask(GUARDED, "POST", "/v1/pause", said)
     assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
     assert answer.json() == {"error": "this needs a token for admin: Authorization: Bearer ..."}
 
 
-async def test_a_token_for_something_else_is_403_and_says_for_what() -> None:
+async def test_token_with_another_right_is_403_and_names_the_right() -> None:
     answer = await ask(GUARDED, "POST", "/v1/pause", "Bearer sends")
     assert answer.status_code == 403
     assert answer.json() == {"error": "this token is for ingest, and this needs admin"}
 
 
-async def test_where_only_admins_have_tokens_the_rest_is_open() -> None:
+async def test_other_routes_are_open_when_only_admins_have_tokens() -> None:
     assert (await ask(ADMIN_ONLY, "GET", "/v1/status")).status_code == 200
     assert (await ask(ADMIN_ONLY, "GET", "/metrics")).status_code == 200
     assert (await ask(ADMIN_ONLY, "POST", "/v1/switchover")).status_code == 401
 
 
-async def test_the_document_says_where_a_token_is_asked_for() -> None:
+async def test_openapi_document_names_the_routes_that_need_a_token() -> None:
     told: dict[str, Any] = (await ask(ADMIN_ONLY, "GET", "/openapi.json")).json()
     assert told["paths"]["/v1/pause"]["post"]["security"] == [{"bearer": []}]
     assert {"401", "403"} <= set(told["paths"]["/v1/pause"]["post"]["responses"])
@@ -84,7 +82,7 @@ async def test_the_document_says_where_a_token_is_asked_for() -> None:
     assert told["components"]["securitySchemes"]["bearer"]["scheme"] == "bearer"
 
 
-def test_a_made_token_opens_what_its_digest_was_written_down_for() -> None:
+def test_generated_token_has_the_right_of_its_digest() -> None:
     made = dict(
         line.split()
         for line in CliRunner().invoke(program(), ["config", "token"]).output.splitlines()
@@ -109,19 +107,19 @@ def test_tokens_without_one_for_admin_are_refused() -> None:
     ],
     ids=["two rights", "two names", "nothing"],
 )
-def test_a_digest_that_would_open_more_than_is_meant_is_refused(given: dict[str, Any]) -> None:
+def test_duplicate_or_empty_token_digest_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="digest"):
         AccessConfig(**given)
 
 
-async def test_whatever_the_digests_are_nobody_gets_in_without_a_token() -> None:
+async def test_no_digest_admits_a_request_without_a_token() -> None:
     careless = Access.of({Right.ADMIN: {"a": digest_of(""), "b": digest_of("x")}})
     twice = Access.of({Right.ADMIN: {"a": digest_of("x")}, Right.INGEST: {"a": digest_of("x")}})
     for access in (careless, twice):
         assert (await ask(access, "POST", "/v1/switchover")).status_code == 401
 
 
-def test_a_token_in_the_place_of_its_digest_is_refused_and_not_shown() -> None:
+def test_token_in_the_place_of_its_digest_is_refused_and_not_shown() -> None:
     with pytest.raises(ValueError) as refused:  # noqa: PT011
         AccessConfig(admin={"alice": "my-secret-token"})
     assert "my-secret-token" not in str(refused.value)

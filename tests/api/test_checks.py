@@ -1,4 +1,4 @@
-"""What a load balancer may ask of a passive beside its role: how far it is behind."""
+"""The lag that a load balancer may require of a passive beside its role."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def asked(path: str, lag: int | None, **status: Any) -> httpx.Response:
 
 
 @pytest.mark.parametrize("name", ["passive", "replica"])
-async def test_a_passive_that_is_too_far_behind_is_none(name: str) -> None:
+async def test_passive_check_fails_when_the_lag_is_too_high(name: str) -> None:
     assert (await asked(f"/{name}", 1000)).status_code == 200
     assert (await asked(f"/{name}?lag=10", 10)).status_code == 200
     behind = await asked(f"/{name}?lag=10", 11)
@@ -33,16 +33,16 @@ async def test_a_passive_that_is_too_far_behind_is_none(name: str) -> None:
     assert (await asked(f"/{name}?lag=10", None)).status_code == 503
 
 
-async def test_an_active_is_no_passive_however_little_it_lags() -> None:
+async def test_passive_check_fails_on_an_active_at_any_lag() -> None:
     assert (await asked("/replica?lag=10", 0, role="active")).status_code == 503
 
 
 @pytest.mark.parametrize("lag", ["", "-1", "1.5", "many", "9" * 5000])
-async def test_a_lag_that_is_no_number_of_records_is_refused(lag: str) -> None:
+async def test_invalid_lag_parameter_is_refused(lag: str) -> None:
     answer = await asked(f"/replica?lag={lag}", 0)
     assert answer.status_code == 400
     assert answer.json() == {"error": "lag must be a number of records, such as 1000"}
 
 
-async def test_a_check_that_takes_no_lag_minds_none() -> None:
+async def test_check_without_a_lag_parameter_ignores_it() -> None:
     assert (await asked("/readiness?lag=x", None)).status_code == 200

@@ -1,4 +1,4 @@
-"""How far a member still is from taking over, as /v1/cluster puts it."""
+"""The stages of a member before it could take over, in /v1/cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ JOINS = Report("joining", "", 0, "", "j2", 0, 0, 0, False, False, True, False, F
 
 
 class Links:
-    """One peer, b, that has said one thing."""
+    """One peer, b, that has sent one report."""
 
     def __init__(self, report: Report | None, age: float = 0.5) -> None:
         self.said = {} if report is None else {"b": (age, report)}
@@ -35,7 +35,7 @@ class Links:
 
 @pytest.fixture
 def world() -> World:
-    """The active a, with some batches; b is not there."""
+    """Return the active a, with some batches and without b."""
     world = World(plans=(plan("delays", "flights", "board"),))
     world.start()
     world.offer("flights", 10)
@@ -68,7 +68,7 @@ def test_a_member_out_of_sync_compares_journals_and_then_takes_records(world: Wo
     assert seen(world, restores)["rejoin"] == lacks("snapshot", last, batches, size=7_000_000)
 
 
-def test_a_member_in_sync_starts_spark_and_then_works_off_its_batches(world: World) -> None:
+def test_member_in_sync_starts_spark_and_then_runs_its_batches(world: World) -> None:
     world.ghost.link()
     world.wait(1)
     passive = replace(JOINS, role="passive", follows=True)
@@ -90,7 +90,7 @@ def test_another_journal_of_a_listed_node_is_not_in_sync(world: World) -> None:
 
 
 @pytest.mark.parametrize(("report", "age"), [(None, 0.0), (JOINS, SILENT_SECONDS + 1)])
-def test_a_peer_that_says_nothing_does_not_answer(
+def test_silent_peer_is_shown_as_not_answering(
     world: World, report: Report | None, age: float
 ) -> None:
     node = seen(world, report, age)
@@ -100,10 +100,10 @@ def test_a_peer_that_says_nothing_does_not_answer(
     assert set(node.values()) == {None}
 
 
-def test_of_two_that_call_themselves_active_the_higher_epoch_is(world: World) -> None:
+def test_node_with_the_higher_epoch_is_active_when_two_claim_it(world: World) -> None:
     tree = cluster_of(world.core, "g", Links(replace(JOINS, role="active", epoch=2)))
     assert (tree["node"], tree["active"]) == ("a", "b")
 
 
-def test_a_refused_node_that_is_no_peer_is_a_stranger(world: World) -> None:
+def test_refused_node_that_is_no_peer_is_shown_as_unknown(world: World) -> None:
     assert cluster_of(world.core, "g", Links(None))["unknown_peers"] == {"c": "nobody knows it"}

@@ -1,4 +1,4 @@
-"""Connections that take their time, or too much memory, do not keep the others out."""
+"""Slow or large connections do not keep others out."""
 
 from __future__ import annotations
 
@@ -44,12 +44,16 @@ def until_closed(connection: socket.socket) -> bytes:
 
 
 @pytest.mark.parametrize("begun", [b"", b"POST / HTTP/1.1\r\nHo", POST % 5 + b"12345POST /"])
-def test_one_without_a_whole_request_is_closed(connection: socket.socket, begun: bytes) -> None:
+def test_connection_without_a_whole_request_is_closed(
+    connection: socket.socket, begun: bytes
+) -> None:
     connection.sendall(begun)
     assert until_closed(connection).count(b"HTTP/1.1 200 OK") == begun.count(b"12345")
 
 
-def test_one_that_sends_its_headers_byte_by_byte_is_closed(connection: socket.socket) -> None:
+def test_connection_that_sends_its_headers_byte_by_byte_is_closed(
+    connection: socket.socket,
+) -> None:
     connection.sendall(b"POST / HTTP/1.1\r\nX-Slow: ")
 
     def is_closed() -> bool:
@@ -62,25 +66,25 @@ def test_one_that_sends_its_headers_byte_by_byte_is_closed(connection: socket.so
     wait_until(is_closed, within=20, every=0.1)
 
 
-def test_headers_without_end_are_refused(connection: socket.socket) -> None:
-    # Not a byte more than it takes: one that is not read makes the kernel drop the answer.
+def test_endless_headers_are_refused(connection: socket.socket) -> None:
+    # Send exactly the bytes that the server reads: an unread byte makes the kernel drop the answer.
     connection.sendall(b"POST / HTTP/1.1\r\nX-Long: ".ljust(HEADERS_BYTES_MAX + 1, b"a"))
     headers, _, body = until_closed(connection).partition(b"\r\n\r\n")
     assert headers.startswith(b"HTTP/1.1 431 ")
     assert json.loads(body) == {"error": f"the headers have more than {HEADERS_BYTES_MAX} bytes"}
 
 
-def test_what_is_no_http_is_refused_with_json(connection: socket.socket) -> None:
+def test_non_http_bytes_are_refused_with_json(connection: socket.socket) -> None:
     connection.sendall(b"\x16\x03\x01 hello\r\n\r\n")
     headers, _, body = until_closed(connection).partition(b"\r\n\r\n")
     assert headers.startswith(b"HTTP/1.1 400 ")
     assert "error" in json.loads(body)
 
 
-def test_a_body_may_take_longer_and_be_larger(connection: socket.socket) -> None:
+def test_body_may_take_longer_and_be_larger_than_headers(connection: socket.socket) -> None:
     size = 4 * HEADERS_BYTES_MAX
     connection.sendall(POST % (2 * size) + b"a" * size)
-    time.sleep(1.5 * KEEP_ALIVE_SECONDS)  # the time that a slow line takes
+    time.sleep(1.5 * KEEP_ALIVE_SECONDS)  # the time of a slow line
     connection.sendall(b"a" * size + POST % 3 + b"123" + POST % 4 + b"1234")
     answers = until_closed(connection)
     assert [answers.count(b"%d bytes" % size) for size in (2 * size, 3, 4)] == [1, 1, 1]

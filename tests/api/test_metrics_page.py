@@ -1,4 +1,4 @@
-"""docs/METRICS.md tells of every metric that a node exposes, and of none that it does not."""
+"""docs/METRICS.md documents exactly the metrics that a node exposes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ USUAL = {"group", "node"}
 
 
 class Links:
-    """One peer, with bytes both ways."""
+    """One peer, with bytes in both directions."""
 
     def names(self) -> list[str]:
         return ["b"]
@@ -73,7 +73,7 @@ class Revisions:
 
 @pytest.fixture
 def families() -> dict[str, Any]:
-    """What an active with a member in sync exposes, by name."""
+    """Return the metrics of an active with a member in sync, by name."""
     world, tally = World(), Tally()
     world.start()
     world.ghost.link()
@@ -118,7 +118,7 @@ def families() -> dict[str, Any]:
 
 
 def _rows() -> dict[str, list[str]]:
-    """The page's table: name, type, labels, meaning."""
+    """Return the page's table: name, type, labels, meaning."""
     lines = re.findall(r"^\| `(ha_engine_\w+)` \|(.*)\|$", PAGE.read_text(), flags=re.MULTILINE)
     return {name: [cell.strip() for cell in rest.split("|")] for name, rest in lines}
 
@@ -140,7 +140,7 @@ def test_the_page_has_every_metric_with_its_type_labels_and_meaning(
     assert _rows() == exposed
 
 
-def test_the_pair_is_told_in_numbers(families: dict[str, Any]) -> None:
+def test_metrics_show_the_pair(families: dict[str, Any]) -> None:
     def value(name: str, **labels: str) -> float:
         samples = families[name].samples
         return next(float(s.value) for s in samples if labels.items() <= s.labels.items())
@@ -159,7 +159,7 @@ def test_the_pair_is_told_in_numbers(families: dict[str, Any]) -> None:
     assert value("ha_engine_source_state", stream="flights", source="drop") == 1
 
 
-def test_the_page_has_every_reason_for_which_a_request_is_refused() -> None:
+def test_page_has_every_reason_of_a_refused_request() -> None:
     told = set(re.findall(r"^\| `(\w+)` \| .* \| [\d, ]+ \|$", PAGE.read_text(), re.MULTILINE))
     assert told == {kind.__name__ for kind in subclasses(Rejected)}
 
@@ -174,7 +174,7 @@ def test_every_state_of_a_source_has_a_code() -> None:
     assert SOURCE_CODES.keys() == {state.value for state in SourceState}
 
 
-def test_the_page_has_every_reason_for_which_a_role_changes() -> None:
+def test_page_has_every_reason_of_a_role_change() -> None:
     told = set(re.findall(r"^\| (\w+) \| `(\w+)` \|", PAGE.read_text(), flags=re.MULTILINE))
     row = LeaseRow("g", None, 1, 1, ())
     events = [

@@ -1,4 +1,4 @@
-"""GET /openapi.json: every route of a node is in it, and nothing else; bodies are as it says."""
+"""GET /openapi.json has exactly the routes of a node; bodies conform to it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def ask(served: Starlette, method: str, path: str, **more: Any) -> httpx.R
         return await client.request(method, path, **more)
 
 
-async def test_the_document_has_every_route_and_method_and_no_other(served: Starlette) -> None:
+async def test_document_has_exactly_the_routes_and_methods_of_a_node(served: Starlette) -> None:
     told = (await ask(served, "GET", "/openapi.json")).json()
     assert told["openapi"].startswith("3.1.")
     there = {
@@ -60,7 +60,7 @@ async def test_the_document_has_every_route_and_method_and_no_other(served: Star
     assert {(path, method) for path, item in told["paths"].items() for method in item} == there
 
 
-async def test_every_path_parameter_and_reference_of_the_document_is_there(
+async def test_document_defines_every_path_parameter_and_reference(
     served: Starlette,
 ) -> None:
     told = (await ask(served, "GET", "/openapi.json")).json()
@@ -83,7 +83,7 @@ async def test_every_path_parameter_and_reference_of_the_document_is_there(
 
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: type(refusal).__name__)
-def test_every_refusal_of_events_is_answered_as_the_document_says(refusal: Any) -> None:
+def test_every_refusal_of_events_conforms_to_the_document(refusal: Any) -> None:
     sent: list[MutableMapping[str, Any]] = []
 
     async def send(message: MutableMapping[str, Any]) -> None:
@@ -97,7 +97,7 @@ def test_every_refusal_of_events_is_answered_as_the_document_says(refusal: Any) 
     assert {header.name.lower() for header in answer.headers} <= headers
 
 
-def test_each_kind_of_refusal_is_among_those() -> None:
+def test_conformance_test_covers_each_kind_of_refusal() -> None:
     def below(kind: type) -> set[type]:
         return {kind}.union(*(below(one) for one in kind.__subclasses__()))
 
@@ -105,7 +105,7 @@ def test_each_kind_of_refusal_is_among_those() -> None:
     assert below(errors.Rejected) - before_the_route == {type(refusal) for refusal in REFUSALS}
 
 
-def test_the_cluster_is_as_its_type_says_with_a_peer_that_is_silent() -> None:
+def test_cluster_body_with_a_silent_peer_conforms_to_its_type() -> None:
     class Links:
         def names(self) -> list[str]:
             return ["b"]
@@ -121,7 +121,7 @@ def test_the_cluster_is_as_its_type_says_with_a_peer_that_is_silent() -> None:
     assert TypeAdapter(Cluster).validate_python(tree, strict=True) == tree
 
 
-async def test_a_method_that_a_path_lacks_is_answered_with_all_that_it_has(
+async def test_unsupported_method_is_answered_with_the_supported_ones(
     served: Starlette,
 ) -> None:
     answer = await ask(served, "DELETE", "/v1/snapshot")
@@ -129,7 +129,7 @@ async def test_a_method_that_a_path_lacks_is_answered_with_all_that_it_has(
     assert answer.json() == {"error": "DELETE /v1/snapshot: method not allowed"}
 
 
-async def test_a_path_with_a_slash_at_its_end_is_another_one(served: Starlette) -> None:
+async def test_path_with_a_trailing_slash_is_another_path(served: Starlette) -> None:
     assert (await ask(served, "GET", "/v1/status/")).status_code == 404
 
 
@@ -145,7 +145,7 @@ async def test_a_path_with_a_slash_at_its_end_is_another_one(served: Starlette) 
         (b"[" * BYTES_MAX, "recursion"),
     ],
 )
-async def test_what_an_operator_asks_in_a_wrong_form_is_refused_with_the_key(
+async def test_malformed_body_of_an_operator_is_refused_with_its_key(
     served: Starlette, body: bytes, reason: str
 ) -> None:
     answer = await ask(served, "POST", "/v1/queries/delays/skip", content=body)
@@ -153,7 +153,7 @@ async def test_what_an_operator_asks_in_a_wrong_form_is_refused_with_the_key(
     assert reason in answer.json()["error"]
 
 
-async def test_an_operators_words_have_a_bound(served: Starlette) -> None:
+async def test_body_of_an_operator_request_is_bounded(served: Starlette) -> None:
     answer = await ask(served, "POST", "/v1/switchover", content=b" " * (BYTES_MAX + 1))
     assert answer.status_code == 413
     assert answer.json()["error"] == f"the body has more than {BYTES_MAX} bytes; send less"

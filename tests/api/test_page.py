@@ -1,4 +1,4 @@
-"""The page's files and headers, and who may read a node's JSON in a browser."""
+"""The page's files and headers, and the origins that may read a node's JSON in a browser."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATHS = ["/", *sorted(f"/page/{file.relative_to(FILES)}" for file in FILES.rglob
 
 @pytest.fixture
 async def browser() -> AsyncIterator[httpx.AsyncClient]:
-    """Asks a node whose peer has named PEER."""
+    """Return a client of a node whose peer has named PEER."""
 
     async def told(request: Request) -> JSONResponse:
         return JSONResponse({"path": request.url.path})
@@ -54,7 +54,7 @@ TYPES = {
 }
 
 
-async def test_the_page_may_load_nothing_but_its_files_and_hear_none_but_the_nodes(
+async def test_page_may_load_only_its_files_and_connect_only_to_the_nodes(
     browser: httpx.AsyncClient,
 ) -> None:
     page = await browser.get("/")
@@ -65,11 +65,11 @@ async def test_the_page_may_load_nothing_but_its_files_and_hear_none_but_the_nod
     assert policy["connect-src"] == f"'self' {PEER}"
     assert policy["script-src"] == policy["style-src"] == "'self'"
     assert policy["trusted-types"] == policy["frame-ancestors"] == "'none'"
-    # Nothing of it needs an exception: no script, style or handler stands in the page itself.
+    # The page needs no exception: it contains no inline script, style or handler.
     assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=", page.text)
 
 
-async def test_only_a_peers_page_may_read_and_only_what_is_for_reading(
+async def test_only_the_page_of_a_peer_may_read_and_only_read_routes(
     browser: httpx.AsyncClient,
 ) -> None:
     async def allowed(method: str, path: str, origin: str) -> str | None:
@@ -86,8 +86,10 @@ async def test_only_a_peers_page_may_read_and_only_what_is_for_reading(
     assert await allowed("POST", "/v1/switchover", PEER) is None
 
 
-async def test_a_peers_page_may_send_its_token_and_nothing_else(browser: httpx.AsyncClient) -> None:
-    """Before a browser sends a token to another origin it asks, with a request of its own."""
+async def test_page_of_a_peer_may_send_its_token_and_no_other_header(
+    browser: httpx.AsyncClient,
+) -> None:
+    """A browser sends a preflight request before it sends a token to another origin."""
 
     async def may(path: str, **asked: str) -> bool:
         usual = {"origin": PEER, "method": "GET", "headers": "authorization"} | asked
@@ -112,7 +114,7 @@ async def test_a_peers_page_may_send_its_token_and_nothing_else(browser: httpx.A
     ("sent_by", "status"),
     [("same-origin", 200), ("none", 200), (None, 200), ("same-site", 403), ("cross-site", 403)],
 )
-async def test_a_page_of_another_site_can_change_nothing(
+async def test_page_of_another_site_can_change_nothing(
     browser: httpx.AsyncClient, sent_by: str | None, status: int
 ) -> None:
     headers = {"Sec-Fetch-Site": sent_by} if sent_by else {}
@@ -125,15 +127,15 @@ async def test_a_page_of_another_site_can_change_nothing(
     ("origin", "status"),
     [("http://10.0.0.1:8080", 200), ("http://evil", 403), ("http://10.0.0.1", 403), ("null", 403)],
 )
-async def test_a_browser_that_tells_no_relation_tells_the_origin(
+async def test_origin_header_decides_when_a_browser_sends_no_fetch_metadata(
     browser: httpx.AsyncClient, origin: str, status: int
 ) -> None:
-    """As to every address of http that is not loopback."""
+    """A browser omits the relation on every http address that is not loopback."""
     headers = {"Origin": origin, "Host": "10.0.0.1:8080"}
     assert (await browser.post("/v1/switchover", headers=headers)).status_code == status
 
 
-async def test_what_is_no_file_of_the_page_is_none_of_its_business(
+async def test_unknown_path_below_the_page_is_404(
     browser: httpx.AsyncClient,
 ) -> None:
     for path in ("/page/", "/page/nothing.js", "/page/../page.py", "/page/%2e%2e/page.py"):
@@ -141,7 +143,7 @@ async def test_what_is_no_file_of_the_page_is_none_of_its_business(
     assert (await browser.post("/")).status_code == 404
 
 
-def test_a_url_that_is_no_origin_gets_into_no_header() -> None:
+def test_url_that_is_no_origin_is_in_no_header() -> None:
     named = ["HTTP://Node-B:80", "https://b.example:443", "http://[::1]:8080", ""]
     hostile = ["http://b; script-src *", "http://b/path", "http://b\r\nX: y", "javascript:x", "*"]
     assert origins([*named, *hostile]) == {

@@ -1,4 +1,5 @@
-"""HTTP and gRPC with a certificate: who trusts its authority gets through, and nobody in plain."""
+"""HTTP and gRPC with a certificate: callers that trust its authority connect, plain callers do
+not."""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ def test_producers_over_grpc_reach_a_node_whose_authority_they_trust(
         node.stop()
 
 
-def test_a_renewed_certificate_is_shown_without_a_restart(
+def test_renewed_certificate_is_served_without_a_restart(
     tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = authority.files("renewed", san="IP:127.0.0.1")
@@ -74,7 +75,7 @@ def test_a_renewed_certificate_is_shown_without_a_restart(
     server = WebServer(still_node(), HttpConfig(tls=tls))
     node = Node(tmp_path / "a", scheme="grpcs://", tls=tls)
     other = Authority(tmp_path / "other")
-    # A live context that had loaded it too would go on with the old one, which is of another kind.
+    # A live context that had loaded both would keep using the old one, which is of another kind.
     renewed = other.files("renewed", san="IP:127.0.0.1", rsa=True)
     monkeypatch.setenv("SSL_CERT_FILE", str(other.certificate))
     try:
@@ -89,7 +90,7 @@ def test_a_renewed_certificate_is_shown_without_a_restart(
             with pytest.raises(ConfigError, match=r"http\.tls"):
                 server.renew_certificate()
             assert fetch_cluster(url) == {}
-        # Each connection to ingest has looked for itself; what it cannot read it does not take.
+        # Each connection to ingest checked the files itself; it ignores unreadable files.
         with pytest.raises(DeliveryFailed), Producer([node.url], deadline=0.5) as producer:
             producer.send("flights", events(1))
         shutil.copyfile(renewed["key"], files["key"])
@@ -117,7 +118,7 @@ def test_a_key_of_another_certificate_is_refused_at_start(
         ("tls: {certificate: a.pem}", "name the certificate and its key"),
     ],
 )
-def test_other_hosts_are_let_in_with_encryption_and_tokens_only(
+def test_other_hosts_need_encryption_and_tokens(
     tmp_path: Path, door: str, written: str, problem: str
 ) -> None:
     file = tmp_path / "engine.yaml"
@@ -128,7 +129,7 @@ def test_other_hosts_are_let_in_with_encryption_and_tokens_only(
     assert load_config(file, {}).access.admin
 
 
-def test_a_node_that_encrypts_does_not_send_callers_elsewhere_in_plain_text() -> None:
+def test_callers_of_a_node_with_tls_follow_no_plain_text_address() -> None:
     given = ServerTls(certificate=Path("a.pem"), key=Path("a.key"))
     with pytest.raises(ValueError, match="https://"):
         HttpConfig(tls=given, advertise="http://10.0.0.1:8080")
@@ -140,7 +141,7 @@ def test_a_node_that_encrypts_does_not_send_callers_elsewhere_in_plain_text() ->
 
 
 @pytest.mark.parametrize("held", ["token abc\nsha256 def", "töken"])
-def test_what_is_no_token_is_refused_and_not_shown(
+def test_malformed_token_is_refused_and_not_shown(
     held: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HA_ENGINE_TOKEN", held)
@@ -149,7 +150,7 @@ def test_what_is_no_token_is_refused_and_not_shown(
     assert held not in str(refused.value)
 
 
-def test_the_url_of_a_node_says_that_it_encrypts() -> None:
+def test_url_of_a_node_with_tls_has_the_https_scheme() -> None:
     given = ServerTls(certificate=Path("a.pem"), key=Path("a.key"))
     assert HttpConfig(tls=given).url == "https://127.0.0.1:8080"
     assert HttpConfig().url == "http://127.0.0.1:8080"

@@ -1,4 +1,4 @@
-"""An answer is made once for all who ask while nothing has changed."""
+"""One answer serves all requests while nothing has changed."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ class Counted:
         return b"%d" % self.made
 
 
-def test_who_asks_at_about_the_same_time_gets_the_same_answer() -> None:
+def test_concurrent_requests_share_one_answer() -> None:
     one = Counted()
     assert [one.answer.body() for _ in range(10)] == [b"1"] * 10
     assert one.made == 1
 
 
-def test_a_change_is_in_the_next_answer() -> None:
+def test_next_answer_includes_a_change() -> None:
     one = Counted()
     one.answer.body()
     one.version += 1
     assert one.answer.body() == b"2"
 
 
-def test_no_answer_is_old() -> None:
+def test_shared_answer_expires() -> None:
     one = Counted()
     one.answer.body()
     one.now += SHARED_SECONDS

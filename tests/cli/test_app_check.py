@@ -1,4 +1,4 @@
-"""``ha-engine app check``: what it prints, and in what order."""
+"""``ha-engine app check``: its output and the order of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ queries:
 """
 
 
-def test_each_query_is_a_line_of_progress_and_spark_starts_once(tmp_path: Path) -> None:
+def test_app_check_prints_a_line_for_each_query_and_starts_spark_once(tmp_path: Path) -> None:
     file = tmp_path / "application.yaml"
     file.write_text(APPLICATION)
     command = [sys.executable, "-m", "ha_engine", "app", "check", str(file)]
@@ -46,7 +46,7 @@ def test_each_query_is_a_line_of_progress_and_spark_starts_once(tmp_path: Path) 
     assert report["seconds"] > 0
 
 
-def test_progress_is_not_printed_where_nobody_watches(tmp_path: Path) -> None:
+def test_progress_is_not_printed_without_a_terminal(tmp_path: Path) -> None:
     file = tmp_path / "application.yaml"
     file.write_text(APPLICATION.replace("nothing", "shop"))
     command = [sys.executable, "-m", "ha_engine", "app", "check", str(file)]

@@ -1,4 +1,4 @@
-"""The command line as a user meets it: exit codes, one sentence, clean streams."""
+"""The command line for a user: exit codes, one sentence, clean streams."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def ha_engine(*arguments: str, **environ: str) -> subprocess.CompletedProcess[st
     )
 
 
-def test_help_and_version_answer_without_loading_what_is_heavy() -> None:
+def test_help_and_version_import_no_heavy_module() -> None:
     assert "config" in ha_engine("--help").stdout
     assert ha_engine("--version").stdout.startswith("ha-engine ")
     heavy = "{'pyspark', 'pyarrow', 'pandas', 'sqlalchemy', 'grpc', 'starlette', 'pydantic'}"
@@ -71,7 +71,7 @@ def test_config_check_prints_all_problems(tmp_path: Path) -> None:
     assert "gruop" in ended.stderr
 
 
-def test_config_show_tells_where_a_value_came_from_and_no_secret() -> None:
+def test_config_show_prints_the_origin_of_each_value_and_no_secret() -> None:
     url = "postgresql://engine:hunter2@db/f"
     text = ha_engine("config", "show", HA_ENGINE_LEASE_TTL="6s", HA_ENGINE_DATABASE_URL=url)
     assert ["lease.ttl", "6s", "HA_ENGINE_LEASE_TTL"] in [
@@ -88,7 +88,7 @@ def test_config_schema_is_json_schema() -> None:
     assert schema["properties"]["lease"]["$ref"] == "#/$defs/LeaseConfig"
 
 
-def test_a_reader_that_leaves_early_gets_no_traceback() -> None:
+def test_closed_pipe_causes_no_traceback() -> None:
     with subprocess.Popen(
         [*COMMAND, "config", "schema"],
         stdout=subprocess.PIPE,
@@ -101,7 +101,7 @@ def test_a_reader_that_leaves_early_gets_no_traceback() -> None:
         assert running.stderr.read() == b""
 
 
-def test_who_watches_a_node_that_is_away_is_told_so_again_and_again() -> None:
+def test_watch_of_an_unreachable_node_reports_it_at_each_interval() -> None:
     with subprocess.Popen(
         [*COMMAND, "status", "-w", "0.1", "--url", "http://127.0.0.1:1"],
         stderr=subprocess.PIPE,

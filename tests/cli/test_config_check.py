@@ -1,4 +1,4 @@
-"""``ha-engine config check`` reads what a node reads at its start, and starts nothing."""
+"""``ha-engine config check`` reads the files that a node reads at its start, and starts nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Check = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Check:
-    """Exit code, stdout and stderr for these sections beside a good application."""
+    """Return exit code, stdout and stderr for these sections beside a valid application."""
     for file in APPLICATIONS.iterdir():
         shutil.copy(file, tmp_path)
 
@@ -50,7 +50,7 @@ def pair_of(files: dict[str, str]) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", ["flights.yaml", "function.yaml"])
 @pytest.mark.parametrize("database", [{}, DATABASE])
-def test_it_says_what_it_has_read_and_asks_no_database(
+def test_config_check_lists_the_files_read_and_calls_no_database(
     check: Check, tmp_path: Path, name: str, database: dict[str, str]
 ) -> None:
     code, said, _ = check(application=name, database=database)
@@ -58,7 +58,7 @@ def test_it_says_what_it_has_read_and_asks_no_database(
 
 
 @needs("openssl")
-def test_it_reads_every_certificate(check: Check, files: dict[str, str]) -> None:
+def test_config_check_reads_every_certificate(check: Check, files: dict[str, str]) -> None:
     code, said, _ = check(
         event_sync={"tls": files}, http={"tls": pair_of(files)}, ingest={"tls": pair_of(files)}
     )
@@ -87,7 +87,7 @@ def test_an_application_that_a_node_would_refuse_is_refused(
     assert problem.count("\n") == 1
 
 
-def test_the_module_of_a_function_is_read(check: Check, tmp_path: Path) -> None:
+def test_config_check_reads_the_module_of_a_function(check: Check, tmp_path: Path) -> None:
     text = (tmp_path / "function.yaml").read_text()
     (tmp_path / "own.yaml").write_text(text.replace("punctuality:", "in_no_file:"))
     code, _, problem = check(application="own.yaml")
@@ -95,7 +95,7 @@ def test_the_module_of_a_function_is_read(check: Check, tmp_path: Path) -> None:
     assert "there is no module 'in_no_file'" in problem
 
 
-def test_the_secrets_of_sinks_and_sources_are_looked_up(check: Check, tmp_path: Path) -> None:
+def test_config_check_reads_the_secrets_of_sinks_and_sources(check: Check, tmp_path: Path) -> None:
     tree = yaml.safe_load((tmp_path / "flights.yaml").read_text())
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(with_source(tree, directory="env:NOT_SET")))
     code, _, problem = check(application="own.yaml")
@@ -120,7 +120,7 @@ def with_sink(tree: dict[str, Any], **keys: str) -> dict[str, Any]:
     return {**tree, "queries": queries}
 
 
-def test_every_file_that_is_missing_is_told_in_one_go(check: Check, tmp_path: Path) -> None:
+def test_config_check_reports_all_missing_files_at_once(check: Check, tmp_path: Path) -> None:
     absent = {name: f"absent.{name}" for name in ("certificate", "key", "ca")}
     code, said, problem = check(
         application="absent.yaml",

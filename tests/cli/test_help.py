@@ -1,4 +1,4 @@
-"""Every command explains itself: by an example that it takes, and by formats that programs read."""
+"""Every command explains itself with a valid example, and prints formats for programs."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ SAYS_ONE_SENTENCE = {"run", "demo", "reinit", "query skip", "query retry", "conf
 SAYS_ONE_SENTENCE |= {"db init", "db upgrade", "snapshot restore"}
 IS_JSON = {"config schema"}
 FORMAT_IS_THE_FILES = {"publish"}
-"""Its --format says how the events are written that it reads; its summary is data with --json."""
+"""Commands whose --format is that of their input; --json prints their summary as data."""
 
 
 def walked(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The command, and each one below it."""
+    """Yield the command, and each one below it."""
     yield path, command
     for name, below in getattr(command, "commands", {}).items():
         yield from walked(below, f"{path} {name}".strip())
@@ -38,7 +38,7 @@ COMMANDS = {path: found for path, found in EVERYTHING.items() if not hasattr(fou
 
 
 @pytest.mark.parametrize("name", EVERYTHING)
-def test_each_help_has_an_example_that_the_command_takes(name: str) -> None:
+def test_each_help_has_a_valid_example_of_its_command(name: str) -> None:
     shown = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"}).invoke(
         program(), [*name.split(), "-h"]
     )
@@ -52,17 +52,17 @@ def test_each_help_has_an_example_that_the_command_takes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS.keys() - SAYS_ONE_SENTENCE - IS_JSON))
-def test_every_command_that_prints_data_prints_it_for_programs(name: str) -> None:
+def test_every_command_with_data_prints_it_for_programs(name: str) -> None:
     options = {option for one in COMMANDS[name].params for option in one.opts}
     assert "--json" in options
     assert {"--format", "-f"} <= options or name in FORMAT_IS_THE_FILES
 
 
-def test_those_that_say_one_sentence_exist() -> None:
+def test_commands_listed_as_printing_one_sentence_exist() -> None:
     assert COMMANDS.keys() >= SAYS_ONE_SENTENCE | IS_JSON | FORMAT_IS_THE_FILES
 
 
-def test_json_and_yaml_say_the_same() -> None:
+def test_json_and_yaml_output_are_equal() -> None:
     def out(*options: str) -> str:
         ended = CliRunner().invoke(program(), ["config", "show", *options])
         assert ended.exit_code == 0

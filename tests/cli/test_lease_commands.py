@@ -52,7 +52,7 @@ def said(config: Path) -> Said:
     return run
 
 
-def test_pause_and_resume_say_what_the_state_is_now(said: Said, store: PostgresLeaseStore) -> None:
+def test_pause_and_resume_print_the_new_state(said: Said, store: PostgresLeaseStore) -> None:
     store.create(HELD)
     paused = "automatic failover of group flights is paused; node-a holds the lease, epoch 1\n"
     assert said("pause") == paused
@@ -64,7 +64,7 @@ def test_pause_and_resume_say_what_the_state_is_now(said: Said, store: PostgresL
     assert store.read() == replace(HELD, version=3)
 
 
-def test_history_says_when_who_and_why(said: Said, store: PostgresLeaseStore) -> None:
+def test_history_prints_time_node_and_reason(said: Said, store: PostgresLeaseStore) -> None:
     store.create(HELD)
     store.compare_and_set(HELD, replace(HELD, holder=None), reason="stopped [by hand]")
     released = replace(HELD, holder=None, version=2)
@@ -102,7 +102,7 @@ def test_the_history_of_a_new_group_is_empty(said: Said, store: PostgresLeaseSto
     assert json.loads(said("history", "-f", "json")) == {"group": "flights", "history": []}
 
 
-def test_programs_get_the_pause_as_data(said: Said, store: PostgresLeaseStore) -> None:
+def test_pause_prints_data_for_programs(said: Said, store: PostgresLeaseStore) -> None:
     store.create(HELD)
     told = json.loads(said("pause", "--json"))
     assert told == {
@@ -127,7 +127,7 @@ def _failure(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[objec
 
 
 @pytest.mark.parametrize("command", ["pause", "resume"])
-def test_a_group_that_never_ran_is_one_sentence(
+def test_group_that_never_ran_is_reported_in_one_sentence(
     config: Path, store: PostgresLeaseStore, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     code, words = _failure(capsys, command, "-c", str(config))
@@ -137,7 +137,7 @@ def test_a_group_that_never_ran_is_one_sentence(
 
 
 @pytest.mark.parametrize("command", ["pause", "resume", "history"])
-def test_a_database_without_the_schema_names_the_command_that_makes_it(
+def test_error_without_the_schema_names_the_command_that_creates_it(
     config: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     code, words = _failure(capsys, command, "-c", str(config))
@@ -146,7 +146,7 @@ def test_a_database_without_the_schema_names_the_command_that_makes_it(
 
 
 @pytest.mark.parametrize("command", ["pause", "resume", "history"])
-def test_an_unreachable_database_is_one_sentence(
+def test_unreachable_database_ends_a_lease_command_with_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     file = tmp_path / "engine.yaml"
@@ -159,7 +159,7 @@ def test_an_unreachable_database_is_one_sentence(
 
 
 @pytest.mark.parametrize("limit", ["0", "1001", "many"])
-def test_a_limit_that_is_none_is_a_usage_error(
+def test_invalid_history_limit_is_a_usage_error(
     config: Path, capsys: pytest.CaptureFixture[str], limit: str
 ) -> None:
     code, words = _failure(capsys, "history", "-n", limit, "-c", str(config))

@@ -1,4 +1,5 @@
-"""The table of queries says what Spark and sinks said, whatever a producer made them say."""
+"""The table of queries prints the reasons of Spark and sinks, whatever text a producer puts
+there."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ QUERY = {
     ["[CAST_INVALID_INPUT] The value '[/b]' cannot be cast", "no rule for [delay] in row"],
 )
 @pytest.mark.parametrize("by_the_sink", [False, True])
-def test_brackets_of_a_reason_are_no_markup(said: str, by_the_sink: bool) -> None:
+def test_brackets_in_a_reason_are_printed_as_text(said: str, by_the_sink: bool) -> None:
     told = {"sinks": {"table": {"error": said}}} if by_the_sink else {"reason": said}
     shown = io.StringIO()
     Console(file=shown, width=400).print(query_table({"queries": {"delays": QUERY | told}}))

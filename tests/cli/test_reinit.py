@@ -31,7 +31,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """The data directory of node-b: a journal with one record, an outbox, checkpoints."""
+    """Return the data directory of node-b: a journal with one record, an outbox, checkpoints."""
     data = DataDirectory(tmp_path / "node-b", "p1")
     data.keep(HIGH_WATER)
     journal = Journal.open(data.journal, group="flights")
@@ -90,7 +90,7 @@ def is_empty(home: Path) -> bool:
     return not any(any((home / name).iterdir()) for name in ("journal", "outbox", "checkpoints"))
 
 
-def test_the_data_goes_and_who_the_node_is_stays(
+def test_reinit_deletes_the_data_and_keeps_the_high_water(
     reinit: Run, store: PostgresLeaseStore, home: Path, member: Member
 ) -> None:
     store.create(listed(OTHER, member))
@@ -106,11 +106,11 @@ def test_the_data_goes_and_who_the_node_is_stays(
     with closing(Journal.open(data.journal, group="flights")) as journal:
         assert journal.journal_id != member.journal_id
     data.close()
-    # The row is the holder's to write: it writes out whom it hears no more.
+    # Only the holder writes the row: it removes a member that is silent.
     assert store.read() == listed(OTHER, member)
 
 
-def test_it_asks_first_and_no_keeps_everything(
+def test_reinit_asks_first_and_the_answer_no_keeps_the_data(
     reinit: Run, store: PostgresLeaseStore, home: Path
 ) -> None:
     store.create(listed(OTHER))
@@ -123,7 +123,7 @@ def test_it_asks_first_and_no_keeps_everything(
     assert "nothing to delete" in reinit("node-b").output
 
 
-def test_a_snapshot_that_waits_for_its_place_does_not_come_back(
+def test_reinit_deletes_a_restored_snapshot_that_is_not_yet_in_place(
     reinit: Run, store: PostgresLeaseStore, home: Path
 ) -> None:
     waiting = home / ".restored" / "outbox" / "delays"
@@ -136,13 +136,13 @@ def test_a_snapshot_that_waits_for_its_place_does_not_come_back(
     assert is_empty(home)
 
 
-def test_another_nodes_name_is_the_wrong_host(reinit: Run, home: Path) -> None:
+def test_reinit_refuses_the_name_of_another_node(reinit: Run, home: Path) -> None:
     assert "for node node-b, not for node-a" in refusal(reinit("node-a", "--yes"), ConfigError)
     assert has_data(home)
 
 
 @pytest.mark.parametrize("lock", ["supervisor.lock", "node.lock"])
-def test_a_node_that_runs_keeps_its_data(
+def test_reinit_refuses_a_running_node(
     reinit: Run, store: PostgresLeaseStore, home: Path, lock: str
 ) -> None:
     store.create(listed(OTHER))
@@ -154,7 +154,7 @@ def test_a_node_that_runs_keeps_its_data(
     assert reinit("node-b", "--yes").exit_code == 0
 
 
-def test_the_only_copy_is_kept_unless_forced_and_confirmed(
+def test_reinit_keeps_the_only_copy_unless_forced_and_confirmed(
     reinit: Run, store: PostgresLeaseStore, home: Path, member: Member
 ) -> None:
     store.create(listed(member))
@@ -168,7 +168,7 @@ def test_the_only_copy_is_kept_unless_forced_and_confirmed(
     assert is_empty(home)
 
 
-def test_a_journal_that_the_row_does_not_list_is_no_copy_that_counts(
+def test_reinit_deletes_a_journal_that_the_lease_row_does_not_list(
     reinit: Run, store: PostgresLeaseStore, home: Path
 ) -> None:
     store.create(listed(Member("node-b", "the one before")))
@@ -176,7 +176,7 @@ def test_a_journal_that_the_row_does_not_list_is_no_copy_that_counts(
     assert is_empty(home)
 
 
-def test_a_damaged_journal_counts_as_the_one_that_is_listed(
+def test_reinit_presumes_a_damaged_journal_to_be_the_listed_one(
     reinit: Run, store: PostgresLeaseStore, home: Path
 ) -> None:
     (home / "journal" / FILE_NAME).write_text("torn")
@@ -188,7 +188,7 @@ def test_a_damaged_journal_counts_as_the_one_that_is_listed(
     assert is_empty(home)
 
 
-def test_what_an_interrupted_reinit_left_is_deleted_by_the_next(
+def test_next_reinit_deletes_the_rest_of_an_interrupted_one(
     reinit: Run, store: PostgresLeaseStore, home: Path
 ) -> None:
     (home / "journal" / FILE_NAME).unlink()
@@ -198,7 +198,7 @@ def test_what_an_interrupted_reinit_left_is_deleted_by_the_next(
 
 
 @pytest.mark.parametrize("row", [None, LeaseRow("another group", None, 1, 1, (OTHER,))])
-def test_a_database_that_knows_nothing_of_this_journal_vouches_for_no_copy(
+def test_reinit_needs_force_when_the_database_does_not_know_the_group(
     reinit: Run, store: PostgresLeaseStore, home: Path, row: LeaseRow | None
 ) -> None:
     if row is not None:
@@ -209,7 +209,7 @@ def test_a_database_that_knows_nothing_of_this_journal_vouches_for_no_copy(
     assert is_empty(home)
 
 
-def test_without_the_database_nobody_knows_and_force_is_needed(home: Path, config: Path) -> None:
+def test_reinit_needs_force_without_the_database(home: Path, config: Path) -> None:
     config.write_text(config.read_text().partition("database:")[0])
     environ = {"HA_ENGINE_DATABASE_URL": "postgresql://nobody@127.0.0.1:1/nothing"}
     words = ["reinit", "node-b", "--yes", "-c", str(config)]

@@ -39,7 +39,7 @@ def engine(engine: Engine) -> Engine:
 
 @pytest.fixture
 async def node(engine: Engine, tmp_path: Path) -> Node:
-    """It takes the snapshots; the commands run on another host."""
+    """Return a node that takes the snapshots; the commands run on another host."""
     return node_at(tmp_path / "a", engine)
 
 
@@ -61,7 +61,7 @@ def snapshot(database_url: str, tmp_path: Path) -> Run:
     return run
 
 
-async def test_a_revision_that_is_forgotten_while_others_are_read_is_no_damage(
+async def test_revision_deleted_during_verify_is_not_reported_as_damage(
     engine: Engine, node: Node, snapshot: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await taken(node, 3)
@@ -81,7 +81,7 @@ async def test_a_revision_that_is_forgotten_while_others_are_read_is_no_damage(
     assert verified.output == told
 
 
-async def test_a_revision_that_is_being_read_is_not_forgotten(
+async def test_revision_in_verify_is_not_deleted(
     node: Node, snapshot: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await taken(node, 3)
@@ -97,7 +97,7 @@ async def test_a_revision_that_is_being_read_is_not_forgotten(
     assert verified == [{"id": revision.id, "damage": [], "forgotten": False}]
 
 
-async def test_what_is_found_damaged_is_stored_anew_with_the_next_snapshot(
+async def test_next_snapshot_stores_chunks_that_verify_found_damaged(
     engine: Engine, node: Node, snapshot: Run
 ) -> None:
     await taken(node, 3)
@@ -118,7 +118,7 @@ async def test_what_is_found_damaged_is_stored_anew_with_the_next_snapshot(
     assert (verified.exit_code, verified.output) == (0, f"revision {newest.id}: whole\n")
 
 
-async def test_a_restore_that_was_killed_when_all_had_come_is_finished_by_the_next_one(
+async def test_next_restore_completes_one_killed_after_its_download(
     node: Node, snapshot: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     digest = load_application(APPLICATION).digest
@@ -144,7 +144,7 @@ async def test_a_restore_that_was_killed_when_all_had_come_is_finished_by_the_ne
     assert isinstance(again, OnlyCopy)
 
 
-async def test_what_reinit_has_emptied_is_no_restore_that_had_come(
+async def test_directory_emptied_by_reinit_does_not_count_as_a_completed_restore(
     node: Node, snapshot: Run, tmp_path: Path
 ) -> None:
     digest = load_application(APPLICATION).digest
@@ -157,10 +157,10 @@ async def test_what_reinit_has_emptied_is_no_restore_that_had_come(
         assert journal.last == Position(1, 7)
 
 
-async def test_who_changed_the_application_is_told_to_put_the_former_one_back(
+async def test_restore_under_a_changed_application_advises_to_use_the_former_one(
     engine: Engine, node: Node, snapshot: Run
 ) -> None:
-    """Also where an older snapshot is damaged: the newer one would save the state."""
+    """The advice also applies where an older snapshot is damaged: the newer one has the state."""
     await taken(node, 3)
     await taken(node, 4)
     newest, older = node.store.revisions()

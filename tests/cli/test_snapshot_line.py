@@ -1,4 +1,4 @@
-"""What the status of a node says of snapshots, in one line."""
+"""The line about snapshots in the status of a node."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOVING = {"bytes_total": 10_000_000, "bytes_done": 2_500_000}
         ({"why_not": "query q is failed"}, "none yet; no newer one, since query q is failed"),
     ],
 )
-def test_a_line_tells_of_the_newest_and_of_what_is_under_way(
+def test_snapshot_line_shows_the_newest_revision_and_the_current_work(
     seen: dict[str, Any], said: str
 ) -> None:
     assert snapshot_line(NOTHING | seen) == said

@@ -1,4 +1,4 @@
-"""Routes of a node on a port of their own, for commands that ask them."""
+"""Routes of a node on a separate port, for commands that call them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLAIN = ServerTls()
 
 @contextlib.contextmanager
 def serving(application: ASGIApp, tls: ServerTls = PLAIN) -> Iterator[str]:
-    """The URL at which ``application`` is served."""
+    """Serve ``application`` and return its URL."""
     with running(
         WebServer(application, HttpConfig(tls=tls)), "https" if tls.pair else "http"
     ) as url:
@@ -29,7 +29,7 @@ def serving(application: ASGIApp, tls: ServerTls = PLAIN) -> Iterator[str]:
 
 @contextlib.contextmanager
 def running(server: WebServer, scheme: str) -> Iterator[str]:
-    """The URL at which ``server`` listens."""
+    """Run ``server`` and return its URL."""
     socket = listen("127.0.0.1:0")
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[socket])))
     thread.start()

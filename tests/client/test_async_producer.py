@@ -1,5 +1,5 @@
-"""What AsyncProducer adds to what ``test_producer`` tests of it: batches by size and by the clock,
-and life on an event loop that others share."""
+"""The features of AsyncProducer that ``test_producer`` does not test: batches by size and by the
+clock, and work on a shared event loop."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def flights(solo: Solo) -> list[object]:
     return [row["flight"] for row in solo.stored()]
 
 
-async def test_a_batch_is_sent_when_it_has_its_rows_or_its_bytes(solo: Solo, url: str) -> None:
+async def test_batch_is_sent_at_its_limit_of_rows_or_bytes(solo: Solo, url: str) -> None:
     acks: list[Ack] = []
     three = 3 * (len(as_line(events(1)[0])) + 1)
     async with AsyncProducer([url], batch_bytes=three, on_ack=acks.append) as producer:
@@ -52,7 +52,7 @@ async def test_a_batch_is_sent_when_it_has_its_rows_or_its_bytes(solo: Solo, url
     assert flights(solo) == list(range(10))
 
 
-async def test_rows_that_wait_are_sent_by_the_clock_and_acked_without_another_call(
+async def test_clock_sends_pending_rows_and_they_are_acked_without_another_call(
     solo: Solo, url: str
 ) -> None:
     acks: list[Ack] = []
@@ -63,9 +63,7 @@ async def test_rows_that_wait_are_sent_by_the_clock_and_acked_without_another_ca
     assert flights(solo) == [1, 2]
 
 
-async def test_what_the_clock_sent_and_was_refused_is_told_by_the_next_call(
-    solo: Solo, url: str
-) -> None:
+async def test_next_call_raises_the_refusal_of_rows_sent_by_the_clock(solo: Solo, url: str) -> None:
     producer = AsyncProducer([url], linger=0.01)
     await producer.send("flights", [{"origin": 1}])
     await async_wait_until(lambda: solo.gate.counters.requests_rejected)  # type: ignore[attr-defined]
@@ -74,16 +72,16 @@ async def test_what_the_clock_sent_and_was_refused_is_told_by_the_next_call(
     await producer.abandon()
 
 
-async def test_without_a_clock_rows_wait_for_flush(solo: Solo, url: str) -> None:
+async def test_rows_wait_for_flush_without_a_clock(solo: Solo, url: str) -> None:
     async with AsyncProducer([url]) as producer:
         await producer.send("flights", events(1))
-        await producer.columns("flights")  # as long as a request would have taken
+        await producer.columns("flights")  # takes as long as a request
         assert flights(solo) == []
         await producer.flush()
         assert flights(solo) == [1]
 
 
-async def test_a_cancelled_call_leaves_its_request_in_its_place(solo: Solo, url: str) -> None:
+async def test_cancelled_call_keeps_its_request_in_order(solo: Solo, url: str) -> None:
     acks: list[Ack] = []
     solo.log.hold()
     producer = AsyncProducer([url], batch_rows=1, on_ack=acks.append)
@@ -102,7 +100,9 @@ async def test_a_cancelled_call_leaves_its_request_in_its_place(solo: Solo, url:
     assert producer.rows_acked == len(flights(solo))
 
 
-async def test_many_tasks_may_send_and_nothing_is_lost_or_mixed(solo: Solo, url: str) -> None:
+async def test_many_tasks_send_concurrently_without_lost_or_mixed_rows(
+    solo: Solo, url: str
+) -> None:
     async with AsyncProducer([url], batch_rows=7, in_flight=4) as producer:
         parts = [range(start, start + 50) for start in range(0, 500, 50)]
         await asyncio.gather(*(producer.send("flights", events(*part)) for part in parts))
@@ -110,10 +110,8 @@ async def test_many_tasks_may_send_and_nothing_is_lost_or_mixed(solo: Solo, url:
     assert producer.rows_acked == 500
 
 
-async def test_requests_over_a_connection_that_another_gave_up_are_told_so_and_not_cancelled() -> (
-    None
-):
-    with socket.create_server(("127.0.0.1", 0)) as frozen:  # the kernel answers for it
+async def test_requests_over_a_closed_connection_get_no_answer_and_no_cancellation() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as frozen:  # the kernel accepts its connections
         url = f"grpc://127.0.0.1:{frozen.getsockname()[1]}"
         transport = OverGrpc()
         request = Request("flights", "p", 0, of_lines([b"{}"]))

@@ -1,4 +1,4 @@
-"""``ha-engine failover --force`` over the real routes, before a real core whose active is gone."""
+"""``ha-engine failover --force`` over the real routes, before a real core whose active is lost."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ TTL = 5.0
 
 
 class Left:
-    """The node b: alive and not in sync. a, which held the lease and was in sync alone, is gone."""
+    """The node b is alive and not in sync; a, which held the lease and was alone in sync, is
+    gone."""
 
     def __init__(self) -> None:
         timing = LeaseTiming(ttl=TTL, renew_interval=1.0, margin=0.5)
@@ -86,13 +87,13 @@ def url(left: Left) -> Iterator[str]:
         yield served
 
 
-def test_without_force_it_is_a_usage_error_that_names_switchover() -> None:
+def test_failover_without_force_is_a_usage_error_that_names_switchover() -> None:
     refused = RUNNER.invoke(program(), ["failover"])
     assert refused.exit_code == 2
     assert "switchover" in refused.output
 
 
-def test_what_may_be_lost_is_told_before_it_is_refused(url: str, left: Left) -> None:
+def test_failover_names_the_possible_loss_before_a_refusal(url: str, left: Left) -> None:
     left.passes(2 * TTL)
     refused = RUNNER.invoke(program(), ["failover", "--force", "--yes", "--url", url])
     assert "the journal of this node ends at 0.0" in refused.stderr
@@ -101,7 +102,7 @@ def test_what_may_be_lost_is_told_before_it_is_refused(url: str, left: Left) -> 
     assert left.core.role is Role.JOINING
 
 
-def test_an_active_that_may_live_is_given_its_ttl(url: str, left: Left) -> None:
+def test_failover_is_refused_until_a_possible_active_had_its_ttl(url: str, left: Left) -> None:
     left.passes(TTL / 2)
     forced = ["failover", "--force", "--confirm-fenced", "a", "--yes", "--url", url]
     refused = RUNNER.invoke(program(), forced)
@@ -110,7 +111,7 @@ def test_an_active_that_may_live_is_given_its_ttl(url: str, left: Left) -> None:
     )
 
 
-def test_nothing_is_given_up_without_an_answer(url: str, left: Left) -> None:
+def test_failover_gives_up_nothing_without_a_confirmation(url: str, left: Left) -> None:
     left.passes(2 * TTL)
     asked = ["failover", "--force", "--confirm-fenced", "a", "--url", url]
     unanswered = RUNNER.invoke(program(), asked)
@@ -140,7 +141,7 @@ def test_a_confirmed_failover_makes_the_node_the_active(url: str, left: Left) ->
     assert (left.row.epoch, left.written[0].body.forced) == (4, True)  # type: ignore[union-attr]
 
 
-def test_a_second_one_is_refused_by_the_active(url: str, left: Left) -> None:
+def test_active_refuses_a_second_failover(url: str, left: Left) -> None:
     left.passes(2 * TTL)
     body = {"force": True, "confirmed_fenced": ["a"]}
     assert httpx.post(f"{url}/v1/failover", json=body).status_code == 202
@@ -149,13 +150,17 @@ def test_a_second_one_is_refused_by_the_active(url: str, left: Left) -> None:
 
 
 @pytest.mark.parametrize("body", [{}, {"force": False}])
-def test_a_request_without_force_is_told_what_to_use(url: str, body: dict[str, bool]) -> None:
+def test_request_without_force_is_refused_with_the_alternative(
+    url: str, body: dict[str, bool]
+) -> None:
     refused = httpx.post(f"{url}/v1/failover", json=body)
     assert refused.status_code == 400
     assert "/v1/switchover" in refused.json()["error"]
 
 
-def test_the_command_ends_with_the_code_of_its_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_failover_command_exits_with_the_code_of_its_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["failover", "--force", "--url", "http://127.0.0.1:1"])
     assert ended.value.code == 1

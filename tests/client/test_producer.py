@@ -1,5 +1,5 @@
-"""The producer against real nodes, over HTTP and over gRPC: it finds the active, and stores nothing
-twice."""
+"""The producer against real nodes, over HTTP and over gRPC: it finds the active, and no event is
+stored twice."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ GRPC = "grpc://"
 
 
 class Node:
-    """A gate that serves from a thread of its own; ``call`` runs something on its loop."""
+    """A gate that serves from a separate thread; ``call`` runs a function on its loop."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ def events(*flights: int) -> list[dict[str, Any]]:
     return [{"origin": "EWR", "at": "2013-01-01T05:15:00Z", "flight": flight} for flight in flights]
 
 
-def test_rows_are_batched_acked_and_stored_in_order_of_their_acks(node: Node) -> None:
+def test_rows_are_batched_and_stored_in_the_order_of_their_acks(node: Node) -> None:
     acks: list[Ack] = []
     with Producer([node.url], batch_rows=10, on_ack=acks.append) as producer:
         producer.send("flights", events(*range(25)))
@@ -145,7 +145,7 @@ def test_rows_are_batched_acked_and_stored_in_order_of_their_acks(node: Node) ->
     ]
 
 
-def test_who_may_not_send_is_told_at_once_and_who_may_sends(
+def test_producer_without_the_right_fails_at_once_and_with_it_sends(
     tmp_path: Path, scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokens = {"may": Right.INGEST, "reads": Right.READ, "rules": Right.ADMIN}
@@ -167,7 +167,7 @@ def test_who_may_not_send_is_told_at_once_and_who_may_sends(
         guarded.stop()
 
 
-def test_a_token_that_is_none_is_told_to_who_waits_and_to_nobody_else(
+def test_malformed_token_raises_in_the_caller_and_logs_nothing(
     node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("HA_ENGINE_TOKEN", "two words")
@@ -176,7 +176,7 @@ def test_a_token_that_is_none_is_told_to_who_waits_and_to_nobody_else(
     assert caplog.messages == []
 
 
-def test_python_values_and_record_batches_are_sent_as_the_stream_reads_them(node: Node) -> None:
+def test_python_values_and_record_batches_arrive_in_the_types_of_the_stream(node: Node) -> None:
     at = dt.datetime(2013, 1, 1, 5, 15, tzinfo=dt.UTC)
     row = {"origin": "EWR", "at": at, "delay": -1.5, "flight": 1}
     with Producer([node.url]) as producer:
@@ -187,7 +187,7 @@ def test_python_values_and_record_batches_are_sent_as_the_stream_reads_them(node
     assert line == b'{"day":"2013-01-01","price":"1.10","raw":"aGk="}'
 
 
-def test_batches_of_arrow_are_sent_as_they_are_and_cut_into_requests(node: Node) -> None:
+def test_arrow_batches_are_sent_unchanged_and_split_into_requests(node: Node) -> None:
     acks: list[Ack] = []
     at = pa.array([0] * 25, pa.timestamp("ns"))
     origin = pa.array(["EWR"] * 25).dictionary_encode()
@@ -200,31 +200,30 @@ def test_batches_of_arrow_are_sent_as_they_are_and_cut_into_requests(node: Node)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), object()])
-def test_what_json_cannot_say_is_refused_before_it_is_sent(node: Node, value: object) -> None:
+def test_value_without_a_json_form_is_refused_before_sending(node: Node, value: object) -> None:
     producer = Producer([node.url])
     with pytest.raises(InvalidEvents, match="cannot be sent as JSON"):
         producer.send("flights", [{"delay": value}])
     producer.abandon()
 
 
-def test_the_active_is_found_from_the_passive(node: Node, other: Node) -> None:
+def test_producer_finds_the_active_through_the_passive(node: Node, other: Node) -> None:
     node.call(lambda: node.solo.gate.close("this node is passive", other.url))
     with Producer([node.url]) as producer:
         producer.send("flights", events(1))
     assert (node.flights(), other.flights()) == ([], [1])
 
 
-def test_a_node_that_is_gone_is_passed_over(node: Node, other: Node) -> None:
+def test_producer_skips_a_dead_node(node: Node, other: Node) -> None:
     node.stop()
     with Producer([node.url, other.url]) as producer:
         producer.send("flights", events(1))
     assert other.flights() == [1]
 
 
-def test_an_address_that_is_not_reached_from_here_is_passed_over(
-    node: Node, other: Node, scheme: str
-) -> None:
-    """The passive is the first in the list, and names the active as only the hosts reach it."""
+def test_producer_skips_an_unreachable_address(node: Node, other: Node, scheme: str) -> None:
+    """The passive is the first in the list, and names an address of the active that only hosts
+    reach."""
     with socket.create_server(("127.0.0.1", 0)) as closed:
         inside = f"{scheme}127.0.0.1:{closed.getsockname()[1]}"
     node.call(lambda: node.solo.gate.close("this node is passive", inside))
@@ -233,7 +232,7 @@ def test_an_address_that_is_not_reached_from_here_is_passed_over(
     assert (node.flights(), other.flights()) == ([], [1])
 
 
-def test_a_node_that_becomes_active_later_gets_the_events(node: Node) -> None:
+def test_producer_waits_for_a_node_that_becomes_active_later(node: Node) -> None:
     node.call(lambda: node.solo.gate.close("no active yet"))
     producer = Producer([node.url], batch_rows=1)
     producer.send("flights", events(1))
@@ -245,8 +244,8 @@ def test_a_node_that_becomes_active_later_gets_the_events(node: Node) -> None:
 
 @contextlib.contextmanager
 def sending_to_a_frozen_active(node: Node, scheme: str) -> Iterator[tuple[Producer, socket.socket]]:
-    """``node`` is passive and names it."""
-    with socket.create_server(("127.0.0.1", 0)) as frozen:  # the kernel answers for it
+    """Return a producer that sends to a frozen active, which the passive ``node`` names."""
+    with socket.create_server(("127.0.0.1", 0)) as frozen:  # the kernel accepts its connections
         url = f"{scheme}127.0.0.1:{frozen.getsockname()[1]}"
         node.call(lambda: node.solo.gate.close("this node is passive", url))
         producer = Producer([url, node.url], batch_rows=1)
@@ -258,7 +257,7 @@ def has_refused_twice(node: Node) -> None:
     wait_until(lambda: node.solo.gate.counters.requests_rejected.get("NotActive", 0) >= 2)  # type: ignore[attr-defined]
 
 
-def test_a_frozen_active_is_not_asked_again_while_the_other_is_about_to_take_over(
+def test_producer_does_not_retry_a_frozen_active_during_a_takeover(
     node: Node, scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(endpoints, "SILENT_SECONDS", 600)
@@ -274,7 +273,7 @@ def test_a_frozen_active_is_not_asked_again_while_the_other_is_about_to_take_ove
 def asked_over(
     transport: type[OverGrpc] | type[OverHttp], monkeypatch: pytest.MonkeyPatch
 ) -> list[str]:
-    """Whom the producer asked; on its own, gRPC may connect a second time within one request."""
+    """Record the nodes that the producer asks; gRPC itself may connect twice within one request."""
     asked: list[str] = []
     post = transport.post
 
@@ -286,10 +285,10 @@ def asked_over(
     return asked
 
 
-def test_a_node_that_was_silent_is_not_waited_for_as_long_when_it_is_asked_again(
+def test_producer_waits_less_for_a_node_that_was_silent_before(
     node: Node, scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """1. The active freezes, and the other names it for as long as its lease runs. 2. It is asked
+    """1. The active freezes, and the other names it while its lease lasts. 2. The producer asks it
     again. 3. Meanwhile the other takes over."""
     monkeypatch.setattr(endpoints, "ANSWER_TIMEOUT_SECONDS", 0.5)
     with sending_to_a_frozen_active(node, scheme) as (producer, frozen):
@@ -303,7 +302,8 @@ def test_a_node_that_was_silent_is_not_waited_for_as_long_when_it_is_asked_again
 
 
 class LosesAnswers:
-    """Lets every request through and breaks the connection instead of the first answers."""
+    """A proxy that forwards every request and breaks the connection instead of the first
+    answers."""
 
     def __init__(self, app: Starlette, lost: int = 3) -> None:
         self._app, self._lost = app, lost
@@ -354,7 +354,7 @@ def test_other_data_under_the_same_id_is_a_conflict(node: Node) -> None:
     assert node.flights() == [1]
 
 
-def test_a_forgotten_sequence_counts_as_stored_only_for_who_repeats(tmp_path: Path) -> None:
+def test_forgotten_sequence_counts_as_stored_only_with_repeats(tmp_path: Path) -> None:
     node = Node(tmp_path, ReceiveConfig(dedup_window=2))
     with Producer([node.url], producer_id="p", batch_rows=1, in_flight=1) as producer:
         producer.send("flights", events(*range(5)))
@@ -374,7 +374,7 @@ def test_a_forgotten_sequence_counts_as_stored_only_for_who_repeats(tmp_path: Pa
     node.stop()
 
 
-def test_a_bad_row_is_named_by_its_number_among_all_rows_sent(node: Node) -> None:
+def test_error_names_a_bad_row_by_its_number_among_all_rows_sent(node: Node) -> None:
     producer = Producer([node.url], batch_rows=2)
     producer.send("flights", events(0, 1))
     producer.send("flights", [*events(2), {"origin": 3}])
@@ -385,7 +385,7 @@ def test_a_bad_row_is_named_by_its_number_among_all_rows_sent(node: Node) -> Non
     assert (producer.rows_acked, node.flights()) == (2, [0, 1])
 
 
-def test_an_unknown_stream_is_told_at_once(node: Node) -> None:
+def test_unknown_stream_raises_at_once(node: Node) -> None:
     producer = Producer([node.url])
     producer.send("nope", events(1))
     with pytest.raises(UnknownStream, match="there is no stream 'nope'"):
@@ -393,7 +393,7 @@ def test_an_unknown_stream_is_told_at_once(node: Node) -> None:
     producer.abandon()
 
 
-def test_back_pressure_is_waited_out(node: Node) -> None:
+def test_producer_retries_until_back_pressure_ends(node: Node) -> None:
     def refuse(refusal: Backpressure | None) -> None:
         node.solo.backlog.refused = refusal
 
@@ -415,7 +415,7 @@ def test_delivery_fails_with_the_last_reason_when_the_deadline_passes(node: Node
         producer.send("flights", events(1))
 
 
-def test_a_suspended_node_acks_what_it_had_stored_after_it_resumes(node: Node) -> None:
+def test_suspended_node_acks_its_stored_rows_after_it_resumes(node: Node) -> None:
     node.call(node.solo.log.hold)
     producer = Producer([node.url], batch_rows=1)
     producer.send("flights", events(1))
@@ -426,7 +426,7 @@ def test_a_suspended_node_acks_what_it_had_stored_after_it_resumes(node: Node) -
     assert (producer.rows_acked, node.flights()) == (1, [1])
 
 
-def test_an_error_in_the_callers_block_does_not_wait_for_delivery(node: Node) -> None:
+def test_error_in_the_block_of_the_caller_does_not_wait_for_delivery(node: Node) -> None:
     node.call(lambda: node.solo.gate.close("this node is passive"))
 
     def fail() -> None:
@@ -439,7 +439,7 @@ def test_an_error_in_the_callers_block_does_not_wait_for_delivery(node: Node) ->
     assert node.flights() == []
 
 
-def test_the_columns_of_a_stream_can_be_asked(node: Node) -> None:
+def test_producer_returns_the_columns_of_a_stream(node: Node) -> None:
     with Producer([node.url]) as producer:
         assert producer.columns("flights")[0] == RemoteColumn("origin", "string", nullable=False)
         with pytest.raises(UnknownStream):
@@ -449,6 +449,6 @@ def test_the_columns_of_a_stream_can_be_asked(node: Node) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"in_flight": 0}, {"in_flight": 33}, {"batch_rows": 0}, {"endpoints": []}]
 )
-def test_wrong_settings_are_refused_when_the_producer_is_made(wrong: dict[str, Any]) -> None:
+def test_invalid_settings_are_refused_by_the_constructor(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"must be|at least one"):
         Producer(**({"endpoints": ["http://127.0.0.1:1"]} | wrong))

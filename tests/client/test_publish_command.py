@@ -1,4 +1,4 @@
-"""``ha-engine publish`` as users run it: a process, a file, a node behind HTTP."""
+"""``ha-engine publish`` in its normal use: a process, a file, a node behind HTTP."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def csv(tmp_path: Path) -> Path:
 
 
 def parquet_of(directory: Path, **columns: Any) -> Path:
-    """Flights with these columns, in small row groups if they are few."""
+    """Write flights with these columns, in small row groups if they are few."""
     path = directory / "flights.parquet"
     length = len(next(iter(columns.values())))
     fixed = {"origin": ["EWR"] * length, "at": pa.array([0] * length, pa.timestamp("ms"))}
@@ -75,7 +75,7 @@ def publish(
     )
 
 
-def test_a_file_of_ndjson_is_sent_and_summed_up_in_one_line(node: Node, ndjson: Path) -> None:
+def test_ndjson_file_is_sent_and_summarized_in_one_line(node: Node, ndjson: Path) -> None:
     done = publish(node, "flights", str(ndjson))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{ROWS} rows of flights.ndjson acknowledged in ")
@@ -83,7 +83,7 @@ def test_a_file_of_ndjson_is_sent_and_summed_up_in_one_line(node: Node, ndjson: 
     assert sorted(node.flights(), key=int) == list(range(ROWS))  # type: ignore[call-overload]
 
 
-def test_a_file_of_csv_is_typed_by_the_stream(node: Node, csv: Path) -> None:
+def test_csv_file_gets_the_types_of_the_stream(node: Node, csv: Path) -> None:
     done = publish(node, "flights", str(csv), "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["acked"] == ROWS
@@ -91,7 +91,7 @@ def test_a_file_of_csv_is_typed_by_the_stream(node: Node, csv: Path) -> None:
     assert stored == {number: (float(number) if number % 2 else None) for number in range(ROWS)}
 
 
-def test_a_file_of_parquet_is_sent_and_a_second_run_stores_nothing_twice(
+def test_parquet_file_is_sent_and_a_second_run_stores_no_row_twice(
     node: Node, tmp_path: Path
 ) -> None:
     file = parquet_of(tmp_path, flight=range(ROWS), delay=[None, 1.0] * (ROWS // 2))
@@ -102,9 +102,7 @@ def test_a_file_of_parquet_is_sent_and_a_second_run_stores_nothing_twice(
     assert node.flights() == list(range(ROWS))
 
 
-def test_a_column_of_parquet_that_does_not_fit_is_named_in_one_sentence(
-    node: Node, tmp_path: Path
-) -> None:
+def test_mismatched_parquet_column_is_named_in_one_sentence(node: Node, tmp_path: Path) -> None:
     done = publish(node, "flights", str(parquet_of(tmp_path, flight=["1"] * 3)))
     assert (done.returncode, node.flights()) == (1, [])
     assert done.stderr == (
@@ -113,15 +111,15 @@ def test_a_column_of_parquet_that_does_not_fit_is_named_in_one_sentence(
     )
 
 
-def test_a_bad_row_of_parquet_is_named_by_its_number(node: Node, tmp_path: Path) -> None:
+def test_error_names_a_bad_parquet_row_by_its_number(node: Node, tmp_path: Path) -> None:
     file = parquet_of(tmp_path, delay=[0.0] * 1200 + [float("nan")])
     done = publish(node, "flights", str(file), "--batch-rows", "100")
     assert "row 1201 of flights.parquet: field 'delay' is NaN, expected" in done.stderr
     assert done.stdout.startswith("1200 rows of flights.parquet acknowledged")
 
 
-def test_a_large_file_of_parquet_is_never_in_memory(tmp_path: Path) -> None:
-    """As a file of one row group, which is the worst."""
+def test_large_parquet_file_is_never_whole_in_memory(tmp_path: Path) -> None:
+    """The file has one row group, which is the worst case."""
     rows = 1_000_000
     columns = {"flight": np.random.default_rng(1).integers(0, 1 << 60, rows)}
     source = open_source(parquet_of(tmp_path, **columns), "auto")
@@ -162,7 +160,7 @@ def test_a_second_run_with_a_producer_id_stores_nothing_twice(tmp_path: Path, nd
     node.stop()
 
 
-def test_another_file_under_the_same_producer_id_fails_loudly(
+def test_another_file_under_the_same_producer_id_fails(
     tmp_path: Path, node: Node, ndjson: Path
 ) -> None:
     publish(node, "flights", str(ndjson), "--producer-id", "p")
@@ -174,9 +172,7 @@ def test_another_file_under_the_same_producer_id_fails_loudly(
     assert len(node.flights()) == ROWS
 
 
-def test_a_file_of_which_nothing_could_be_compared_fails_loudly(
-    tmp_path: Path, ndjson: Path
-) -> None:
+def test_file_that_no_kept_sequence_can_confirm_fails(tmp_path: Path, ndjson: Path) -> None:
     node = Node(tmp_path / "few", ReceiveConfig(dedup_window=8))
     publish(node, "flights", str(ndjson), "--producer-id", "p", "--batch-rows", "100")
     second = tmp_path / "second.ndjson"
@@ -187,7 +183,7 @@ def test_a_file_of_which_nothing_could_be_compared_fails_loudly(
     node.stop()
 
 
-def test_a_bad_row_is_named_by_its_line_and_what_was_acked_stays(node: Node, ndjson: Path) -> None:
+def test_error_names_the_line_of_a_bad_row_and_acked_rows_stay(node: Node, ndjson: Path) -> None:
     lines = ndjson.read_text().splitlines()
     lines[1200:1201] = ["", '{"origin":1}']
     ndjson.write_text("\n".join(lines))
@@ -198,7 +194,7 @@ def test_a_bad_row_is_named_by_its_line_and_what_was_acked_stays(node: Node, ndj
     assert node.flights() == list(range(1200))
 
 
-def test_a_mended_file_goes_on_where_it_stopped(node: Node, ndjson: Path) -> None:
+def test_corrected_file_continues_where_it_stopped(node: Node, ndjson: Path) -> None:
     good = ndjson.read_text()
     lines = good.splitlines()
     lines[1200] = '{"origin":1}'
@@ -221,7 +217,7 @@ def test_a_mended_file_goes_on_where_it_stopped(node: Node, ndjson: Path) -> Non
         ("EWR,2013-01-01 05:15:00", "line 1002: it has 2 fields, and the header has 4"),
     ],
 )
-def test_a_bad_line_of_csv_is_named(node: Node, csv: Path, line: str, reason: str) -> None:
+def test_error_names_a_bad_csv_line(node: Node, csv: Path, line: str, reason: str) -> None:
     lines = csv.read_text().splitlines()
     lines[1001] = line
     csv.write_text("\n".join(lines))
@@ -230,9 +226,9 @@ def test_a_bad_line_of_csv_is_named(node: Node, csv: Path, line: str, reason: st
     assert reason in done.stderr
 
 
-def test_ctrl_c_tells_how_many_rows_were_acked(node: Node, ndjson: Path) -> None:
+def test_ctrl_c_prints_the_number_of_acked_rows(node: Node, ndjson: Path) -> None:
     options = ("flights", str(ndjson), "--rate", "100", "--batch-rows", "10")
-    # A shell lets what it starts in the background, these tests perhaps, ignore Ctrl-C.
+    # A shell makes its background processes, perhaps these tests, ignore Ctrl-C.
     words = ["env", "--default-signal=INT", *command(node, *options)]
     running = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_until(lambda: len(node.flights()) > 100, within=30)
@@ -254,7 +250,7 @@ def test_ctrl_c_tells_how_many_rows_were_acked(node: Node, ndjson: Path) -> None
         (["nope", "-", "--format", "csv"], 1, "there is no stream 'nope'"),
     ],
 )
-def test_a_wrong_call_ends_with_one_sentence(
+def test_invalid_call_ends_with_one_sentence(
     node: Node, arguments: list[str], code: int, reason: str
 ) -> None:
     done = publish(node, *arguments, given="a\n1\n")
@@ -263,7 +259,7 @@ def test_a_wrong_call_ends_with_one_sentence(
     assert "Traceback" not in done.stderr
 
 
-def test_a_node_that_never_answers_ends_in_a_sentence(ndjson: Path) -> None:
+def test_silent_node_ends_the_command_with_one_sentence(ndjson: Path) -> None:
     environment = os.environ | {"HA_ENGINE_URL": "http://127.0.0.1:1"}
     arguments = [sys.executable, "-m", "ha_engine", "publish", "flights", str(ndjson)]
     done = subprocess.run(

@@ -16,7 +16,7 @@ RUNNER = CliRunner()
 
 
 class FailedNode:
-    """Its query delays has FAILED; what it is asked for is noted."""
+    """A node whose query delays is FAILED; it records its requests."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, ...]] = []
@@ -51,27 +51,29 @@ def url(node: FailedNode) -> Iterator[str]:
         yield served
 
 
-def test_retry_asks_the_node_for_that_query(url: str, node: FailedNode) -> None:
+def test_retry_sends_the_query_to_the_node(url: str, node: FailedNode) -> None:
     done = RUNNER.invoke(query_app, ["retry", "delays", "--url", url])
     assert (done.exit_code, done.output) == (0, "delays tries its batch again\n")
     assert node.asked == [("retry", "delays")]
 
 
-def test_skip_says_who_decided(url: str, node: FailedNode) -> None:
+def test_skip_sends_the_name_of_the_operator(url: str, node: FailedNode) -> None:
     done = RUNNER.invoke(query_app, ["skip", "delays", "--by", "alice", "--url", url])
     assert done.exit_code == 0
     assert node.asked == [("skip", "delays", "alice")]
 
 
 @pytest.mark.parametrize("command", ["skip", "retry"])
-def test_the_nodes_reason_is_the_commands_error(url: str, node: FailedNode, command: str) -> None:
+def test_command_fails_with_the_reason_of_the_node(
+    url: str, node: FailedNode, command: str
+) -> None:
     node.refusal = "query delays has not failed"
     refused = RUNNER.invoke(query_app, [command, "delays", "--url", url])
     assert str(refused.exception) == "query delays has not failed"
 
 
 @pytest.mark.parametrize("command", ["skip", "retry"])
-def test_a_query_that_is_not_there_is_named(url: str, node: FailedNode, command: str) -> None:
+def test_error_names_an_unknown_query(url: str, node: FailedNode, command: str) -> None:
     refused = RUNNER.invoke(query_app, [command, "storms", "--url", url])
     assert str(refused.exception) == "no query named storms"
     assert node.asked == []

@@ -1,4 +1,4 @@
-"""``ha-engine switchover`` waits for a moment at which the other node is ready."""
+"""``ha-engine switchover`` waits until the other node is ready."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BEHIND = "the queries of node-b have not caught up"
 
 
 class Active:
-    """Refuses so many times, then hands over at once."""
+    """An active that refuses a number of times, then hands over at once."""
 
     def __init__(self) -> None:
         self.refusals, self.asked = 0, 0
@@ -64,20 +64,20 @@ def url(active: Active) -> Iterator[str]:
         yield url
 
 
-def test_it_asks_again_while_the_other_is_a_batch_behind(url: str, active: Active) -> None:
+def test_switchover_retries_while_the_peer_is_a_batch_behind(url: str, active: Active) -> None:
     active.refusals = 3
     done = RUNNER.invoke(program(), ["switchover", "--url", url])
     assert (done.exit_code, active.asked) == (0, 4)
     assert done.output.startswith("node-b is the active since")
 
 
-def test_programs_get_the_new_active_as_data(url: str, active: Active) -> None:
+def test_switchover_prints_the_new_active_as_data_for_programs(url: str, active: Active) -> None:
     told = json.loads(RUNNER.invoke(program(), ["switchover", "--url", url, "--json"]).stdout)
     assert told["active"] == "node-b"
     assert told["seconds"] > 0
 
 
-def test_without_patience_the_first_refusal_is_told(url: str, active: Active) -> None:
+def test_switchover_without_a_wait_reports_the_first_refusal(url: str, active: Active) -> None:
     active.refusals = 1
     done = RUNNER.invoke(program(), ["switchover", "--url", url, "--wait", "0"])
     assert active.asked == 1
@@ -86,7 +86,7 @@ def test_without_patience_the_first_refusal_is_told(url: str, active: Active) ->
 
 
 class NamesItself(Active):
-    """A passive whose address, as the others know it, is its own from here."""
+    """A passive that names its own address as the active's."""
 
     url = ""
 
@@ -94,7 +94,7 @@ class NamesItself(Active):
         return {**super().status(), "active": self.url}
 
 
-def test_a_node_that_names_itself_is_asked_once_more_and_no_more() -> None:
+def test_node_that_names_itself_as_active_is_asked_only_once_more() -> None:
     passive = NamesItself()
     passive.refusals = 100
     with served(passive) as url:
@@ -105,7 +105,7 @@ def test_a_node_that_names_itself_is_asked_once_more_and_no_more() -> None:
 
 @pytest.mark.parametrize("command", [["status"], ["switchover"], ["snapshot", "now"]])
 @pytest.mark.parametrize("status", [200, 503])
-def test_what_is_no_node_is_told_by_its_url(command: list[str], status: int) -> None:
+def test_server_that_is_no_node_is_named_by_its_url(command: list[str], status: int) -> None:
     async def balancer(scope: Any, receive: Any, send: Any) -> None:
         await HTMLResponse("<h1>no server is available</h1>", status)(scope, receive, send)
 
@@ -115,6 +115,6 @@ def test_what_is_no_node_is_told_by_its_url(command: list[str], status: int) -> 
     assert f"{url} answered {status} as no node does" in str(done.exception)
 
 
-def test_an_url_that_is_none_is_told() -> None:
+def test_malformed_url_is_reported() -> None:
     done = RUNNER.invoke(program(), ["status", "--url", "http://[::1"])
     assert isinstance(done.exception, NodeUnreachable)

@@ -39,7 +39,7 @@ async def _asked(store: PostgresLeaseStore, method: str, path: str, **more: Any)
         return await client.request(method, path, **more)
 
 
-async def test_history_answers_the_newest_changes(store: PostgresLeaseStore) -> None:
+async def test_history_returns_the_newest_changes(store: PostgresLeaseStore) -> None:
     empty = await _asked(store, "GET", "/v1/history")
     assert empty.json() == {"group": "flights", "history": []}
     store.create(HELD)
@@ -54,13 +54,15 @@ async def test_history_answers_the_newest_changes(store: PostgresLeaseStore) -> 
 
 
 @pytest.mark.parametrize("limit", ["0", "1001", "-1", "many", "", "9" * 5000, "٣"])
-async def test_a_limit_that_is_none_is_refused(store: PostgresLeaseStore, limit: str) -> None:
+async def test_invalid_limit_of_the_history_is_refused(
+    store: PostgresLeaseStore, limit: str
+) -> None:
     answer = await _asked(store, "GET", "/v1/history", params={"limit": limit})
     assert answer.status_code == 400
     assert "1 to 1000" in answer.json()["error"]
 
 
-async def test_pause_and_resume_answer_the_state_as_it_is_now(store: PostgresLeaseStore) -> None:
+async def test_pause_and_resume_return_the_new_state(store: PostgresLeaseStore) -> None:
     store.create(HELD)
     paused = {"group": "flights", "paused": True, "holder": "node-a", "epoch": 1, "version": 2}
     for _ in range(2):
@@ -72,14 +74,14 @@ async def test_pause_and_resume_answer_the_state_as_it_is_now(store: PostgresLea
     assert store.read() == replace(HELD, version=3)
 
 
-async def test_a_group_without_a_row_is_a_conflict(store: PostgresLeaseStore) -> None:
+async def test_pause_of_a_group_without_a_row_is_a_conflict(store: PostgresLeaseStore) -> None:
     answer = await _asked(store, "POST", "/v1/pause")
     assert answer.status_code == 409
     assert "no lease row of group flights" in answer.json()["error"]
 
 
 @pytest.mark.parametrize(("method", "path"), PATHS)
-async def test_a_database_that_is_away_is_503_with_its_reason(method: str, path: str) -> None:
+async def test_unreachable_database_is_503_with_its_reason(method: str, path: str) -> None:
     with closing(_store("postgresql://someone:s3cret@127.0.0.1:1/nowhere")) as store:
         answer = await _asked(store, method, path)
     assert answer.status_code == 503
@@ -117,7 +119,7 @@ def _active(node: NodeUnderTest) -> bool:
 
 @pytest.fixture
 def node(database_url: str, tmp_path: Path) -> Iterator[NodeUnderTest]:
-    """Its node process alone: without a supervisor nobody starts Spark for it."""
+    """Start a node process alone: without a supervisor no process starts Spark for it."""
     upgrade(open_engine(database_url))
     node = NodeUnderTest(tmp_path, APPLICATION, database_url)
     command = [sys.executable, "-m", "ha_engine.node", "--config", str(node.config_path)]
@@ -134,7 +136,7 @@ def node(database_url: str, tmp_path: Path) -> Iterator[NodeUnderTest]:
 
 
 @pytest.mark.slow
-def test_a_paused_active_stays_active_and_says_that_it_is_paused(node: NodeUnderTest) -> None:
+def test_paused_active_stays_active_and_reports_the_pause(node: NodeUnderTest) -> None:
     (line,) = node.http.get("/v1/history").json()["history"]
     assert (line["node"], line["epoch"]) == ("node-a", 1)
     assert node.http.post("/v1/pause").json()["paused"] is True

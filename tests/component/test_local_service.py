@@ -28,7 +28,7 @@ ROWS = pa.table({"n": [1, 2, 3]})
 
 @dataclass
 class Recorder:
-    """Stands where the driver stands, and believes what it is told about the query process."""
+    """A stand-in for the driver, which accepts every report about the query process."""
 
     believed: str | None = None
     kept_through: int = 0
@@ -62,7 +62,7 @@ class Recorder:
 
 @dataclass
 class Local:
-    """A served socket, a client of it, and what came of the calls."""
+    """A served socket, a client of it, and the results of the calls."""
 
     recorder: Recorder
     outbox: Outbox
@@ -89,7 +89,7 @@ class Local:
 
 @pytest.fixture
 def sinks() -> dict[str, dict[str, Any]]:
-    """By query and name."""
+    """Return the sinks by query and name."""
     return {}
 
 
@@ -112,12 +112,12 @@ async def local(tmp_path: Path, sinks: dict[str, dict[str, PreparedSink]]) -> As
     await server.stop(grace=0.1)
 
 
-async def test_a_batch_whose_caller_dies_while_it_is_admitted_is_told_to_the_core(
+async def test_core_learns_of_a_batch_whose_caller_dies_during_its_admission(
     local: Local,
 ) -> None:
     for number in range(1, 40):
         call = local.stub.AdmitBatch(local.pending(number))
-        await asyncio.sleep(0.0002 * (number % 10))  # the moment of death, not a wait
+        await asyncio.sleep(0.0002 * (number % 10))  # chooses the moment of death, not a wait
         call.cancel()
         if number > local.outbox.last_admitted("q"):
             await local.stub.AdmitBatch(local.pending(number))
@@ -126,7 +126,7 @@ async def test_a_batch_whose_caller_dies_while_it_is_admitted_is_told_to_the_cor
 
 
 async def verdict_of_other_rows(local: Local) -> int:
-    """Batch 1 is admitted, and comes out with another digest when it runs again."""
+    """Admit batch 1, then run it again with another digest; return the verdict."""
     await local.stub.AdmitBatch(local.pending(1))
     again = local.pending(1)
     again.digest = "0" * 32
@@ -134,12 +134,12 @@ async def verdict_of_other_rows(local: Local) -> int:
     return int(reply.verdict)
 
 
-async def test_a_batch_that_comes_out_differently_is_a_mismatch(local: Local) -> None:
+async def test_second_run_with_another_digest_is_a_mismatch(local: Local) -> None:
     assert await verdict_of_other_rows(local) == pb.AdmitBatchReply.MISMATCH
 
 
-async def test_a_batch_that_is_made_again_tells_what_it_came_to(local: Local) -> None:
-    """RULES.md#i6: the process that made it first may have ended before it told that."""
+async def test_second_run_of_a_batch_reports_its_digest(local: Local) -> None:
+    """RULES.md#i6: the process that made it first may have ended before it reported the digest."""
     await local.stub.AdmitBatch(local.pending(1))
     admitted, again = local.outbox.batch("q", 1), local.pending(1)
     assert admitted is not None
@@ -148,7 +148,7 @@ async def test_a_batch_that_is_made_again_tells_what_it_came_to(local: Local) ->
     assert on.BatchDigested("q", 1, again.digest) in local.recorder.told
 
 
-async def test_a_batch_of_the_code_before_a_change_that_kept_the_state_stands(
+async def test_batch_of_the_code_before_a_state_keeping_change_is_kept(
     local: Local,
 ) -> None:
     local.recorder.kept_through = 1
@@ -171,7 +171,7 @@ async def test_an_orphan_is_counted_once_however_often_it_calls(local: Local) ->
     assert local.recorder.orphans == 2
 
 
-async def test_a_query_that_waits_for_a_mark_is_seen_to_wait(local: Local) -> None:
+async def test_query_that_waits_for_a_mark_is_reported_as_waiting(local: Local) -> None:
     call = local.stub.AwaitMark(pb.AwaitMarkRequest(incarnation="i", query="q", after=0))
     waiting = asyncio.ensure_future(call)
     await async_wait_until(lambda: local.service.polls_pending == 1)
@@ -180,7 +180,7 @@ async def test_a_query_that_waits_for_a_mark_is_seen_to_wait(local: Local) -> No
     assert local.service.polls_pending == 0
 
 
-async def test_what_shall_run_reaches_a_process_that_attends(local: Local) -> None:
+async def test_run_command_reaches_an_attending_query_process(local: Local) -> None:
     stream = local.stub.Attend(pb.AttendRequest(incarnation="i"))
     await async_wait_until(lambda: on.QueryProcessAttended("i") in local.recorder.told)
     local.service.run_query(do.RunQuery("q", "journal:2", Mark("q", 4, 17), False, "d"))
@@ -197,7 +197,7 @@ async def test_what_shall_run_reaches_a_process_that_attends(local: Local) -> No
 
 
 @pytest.mark.usefixtures("plugin_example")
-async def test_a_sink_that_raises_at_a_schema_stops_its_own_query_and_no_other(
+async def test_sink_that_raises_at_a_schema_stops_only_its_own_query(
     local: Local, sinks: dict[str, dict[str, PreparedSink]], database_url: str
 ) -> None:
     options = {"bad": {"how": "refuses the schema"}, "good": {"directory": str(local.directory)}}

@@ -1,4 +1,4 @@
-"""The lease of a node process that is dead, given up on a real database."""
+"""The release of the lease of a dead node process on a real database."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MEMBERS = (Member(NODE, "journal-a"), Member("node-b", "journal-b"))
 
 
 def held(store: PostgresLeaseStore, process: str = DEAD) -> LeaseRow:
-    """By ``process``, as the row says now."""
+    """Acquire the lease for ``process``; return the row."""
     row = LeaseRow("g", Holder(NODE, process), 5, 1, MEMBERS, identity=store.identity())
     assert store.create(row)
     renewed = replace(row, version=row.version + 1)
@@ -32,7 +32,7 @@ def release(store: LeaseStore, data_dir: Path, within: float = 0.0) -> None:
     asyncio.run(release_within(store, Holder(NODE, DEAD), data_dir, within))
 
 
-def test_nobody_holds_it_then_and_who_was_in_sync_is(
+def test_released_row_has_no_holder_and_keeps_its_in_sync_list(
     store: PostgresLeaseStore, tmp_path: Path
 ) -> None:
     before = held(store)
@@ -43,15 +43,19 @@ def test_nobody_holds_it_then_and_who_was_in_sync_is(
     assert after.in_sync == MEMBERS
 
 
-def test_that_of_the_next_process_is_left_alone(store: PostgresLeaseStore, tmp_path: Path) -> None:
+def test_lease_of_the_next_process_is_not_released(
+    store: PostgresLeaseStore, tmp_path: Path
+) -> None:
     before = held(store, process="the-next-one")
     release(store, tmp_path)
     assert store.read() == before
 
 
-def test_a_row_of_the_past_is_left_alone(store: PostgresLeaseStore, tmp_path: Path) -> None:
-    """The database was restored from its backup. The member that the row lists still may have been
-    written out since, and a write of ours would make the row look new to it (RULES.md#r5)."""
+def test_row_older_than_the_high_water_is_not_released(
+    store: PostgresLeaseStore, tmp_path: Path
+) -> None:
+    """The database was restored from its backup. The listed member may have been removed since, and
+    a write of this node would make the row look new to it (RULES.md#r5)."""
     before = held(store)
     data = DataDirectory(tmp_path, "the-next-one")
     data.keep(HighWater(before.epoch, before.version + 1, store.identity()))
@@ -64,7 +68,7 @@ def test_a_row_of_the_past_is_left_alone(store: PostgresLeaseStore, tmp_path: Pa
 
 
 class Late:
-    """The database of ``store``, which does not answer the first calls."""
+    """A wrapper of ``store`` whose database does not answer the first calls."""
 
     def __init__(self, store: PostgresLeaseStore, calls: int) -> None:
         self._store, self._calls = store, calls
@@ -77,7 +81,7 @@ class Late:
         return self._store.read()
 
 
-def test_a_database_that_starts_later_is_asked_again(
+def test_release_is_retried_until_the_database_answers(
     store: PostgresLeaseStore, tmp_path: Path
 ) -> None:
     before = held(store)
@@ -90,7 +94,7 @@ def test_a_database_that_starts_later_is_asked_again(
     assert after.holder is None
 
 
-def test_a_failover_of_the_database_makes_it_a_row_of_the_past(
+def test_row_is_not_released_after_a_failover_of_the_database(
     store: PostgresLeaseStore, tmp_path: Path
 ) -> None:
     before = held(store)

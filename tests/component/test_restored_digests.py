@@ -1,4 +1,4 @@
-"""A difference between the nodes outlives the process that found it (RULES.md#r10)."""
+"""A digest mismatch between the nodes outlives the process that found it (RULES.md#r10)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from tests.publish.batches import QUERY, admit
 from tests.receive.solo import Solo
 
 
-async def test_what_the_holder_tells_again_is_compared_with_what_is_on_disk(tmp_path: Path) -> None:
+async def test_restarted_node_compares_the_digests_of_the_holder_with_its_disk(
+    tmp_path: Path,
+) -> None:
     outbox = Outbox.open(tmp_path / "outbox")
     admit(outbox, tmp_path / "outbox", 1, pa.table({"n": [1]}))
     outbox.report_digest(QUERY, 1, "mine")

@@ -1,4 +1,4 @@
-"""The digest of what must be equal on every node."""
+"""The digest of the settings that must be equal on every node."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def digest(**sections: object) -> str:
         {"query": {"heap": "2GiB"}},
     ],
 )
-def test_where_a_node_listens_and_what_it_holds_does_not_change_the_digest(own: dict) -> None:
+def test_node_settings_do_not_change_the_group_digest(own: dict) -> None:
     assert digest(**own) == digest()
 
 
@@ -45,11 +45,11 @@ def test_where_a_node_listens_and_what_it_holds_does_not_change_the_digest(own: 
         {"query": {"spark": {"spark.sql.ansi.enabled": "false"}}},
     ],
 )
-def test_what_changes_batches_or_judgements_changes_the_digest(common: dict) -> None:
+def test_settings_that_affect_batches_or_decisions_change_the_group_digest(common: dict) -> None:
     assert digest(**common) != digest()
 
 
-def test_the_order_of_sparks_settings_does_not_change_the_digest() -> None:
+def test_order_of_spark_settings_does_not_change_the_group_digest() -> None:
     one = {"spark.a": "1", "spark.b": "2"}
     other = {"spark.b": "2", "spark.a": "1"}
     assert digest(query={"spark": one}) == digest(query={"spark": other})

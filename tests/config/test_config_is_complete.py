@@ -1,4 +1,4 @@
-"""The tree, its schema, its sample file and what ``show`` prints are one and the same."""
+"""The config tree, its schema, its sample file and the output of ``show`` agree."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def leaf(tree: dict[str, Any], key: tuple[str, ...]) -> Any:
 
 
 def uncommented(text: str) -> str:
-    """The sample with its commented-out settings switched on; prose has a space after the #."""
+    """Return the sample with its commented-out settings enabled; prose has a space after the #."""
     return re.sub(r"^( *)#(?=[a-z_.]+:)", r"\1", text, flags=re.MULTILINE)
 
 
-def test_the_sample_loads_as_it_is() -> None:
+def test_sample_loads_unchanged() -> None:
     assert load_config(SAMPLE, {}).lease == Config().lease
 
 
-def test_the_sample_holds_every_key_with_its_default_and_its_description() -> None:
+def test_sample_has_every_key_with_its_default_and_description() -> None:
     text = SAMPLE.read_text()
     tree = yaml.safe_load(uncommented(text))
     schema = {s.name: s.value for s in shown_settings(Loaded(Config(), {}, {}))}
@@ -44,20 +44,20 @@ def test_the_sample_holds_every_key_with_its_default_and_its_description() -> No
         assert setting.description in prose, setting.key
 
 
-def test_the_sample_holds_no_key_that_does_not_exist(tmp_path: Path) -> None:
+def test_sample_has_no_unknown_key(tmp_path: Path) -> None:
     everything = tmp_path / "all.yaml"
     everything.write_text(uncommented(SAMPLE.read_text()))
     loaded = load(everything, {})
     assert set(loaded.origins) == {s.key for s in settings() if not s.holds(dict)}
 
 
-def test_every_key_says_in_one_sentence_what_it_is_for() -> None:
+def test_every_key_has_a_description_of_one_sentence() -> None:
     for setting in settings():
         assert setting.description.endswith("."), setting.key
         assert setting.description[0].isupper() or setting.description[0] == "'", setting.key
 
 
-def test_the_schema_knows_every_key_with_default_and_description() -> None:
+def test_schema_has_every_key_with_default_and_description() -> None:
     schema = config_schema()
     for setting in settings():
         shape = schema["properties"][setting.key[0]]
@@ -82,10 +82,10 @@ def test_show_prints_every_setting_and_no_secret() -> None:
 
 
 @given(st.integers(0, 10**9))
-def test_a_duration_reads_back_as_it_was_written(milliseconds: int) -> None:
+def test_duration_survives_a_round_trip(milliseconds: int) -> None:
     assert round(parse_duration(format_duration(milliseconds / 1000)) * 1000) == milliseconds
 
 
 @given(st.integers(0, 1 << 50))
-def test_a_size_reads_back_as_it_was_written(size: int) -> None:
+def test_size_survives_a_round_trip(size: int) -> None:
     assert parse_size(format_size(size)) == size

@@ -1,4 +1,4 @@
-"""Reading the config: files, environment, secrets, and what is refused with which sentence."""
+"""Reading the config: files, environment, secrets, and the sentence of each refusal."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def problems(path: Path | None, **environ: str) -> list[str]:
     return str(refused.value).splitlines()
 
 
-def test_without_a_file_the_defaults_hold() -> None:
+def test_defaults_apply_without_a_file() -> None:
     config = load_config(None, {})
     assert config.lease.ttl == 5.0
     assert config.http.max_body == 16 << 20
     assert config.database.url.get_secret_value() == "embedded"
 
 
-def test_durations_and_sizes_carry_units(tmp_path: Path) -> None:
+def test_durations_and_sizes_have_units(tmp_path: Path) -> None:
     config = load_config(
         written(tmp_path, "lease: {ttl: 1m, margin: 250ms}\nhttp: {max_body: 2 MiB}\n"), {}
     )
@@ -53,7 +53,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(tmp_path: Path) ->
     )
 
 
-def test_every_problem_is_told_in_one_go_with_its_key_and_file(tmp_path: Path) -> None:
+def test_all_problems_are_reported_at_once_with_key_and_file(tmp_path: Path) -> None:
     file = written(tmp_path, "gruop: x\nlease: {ttl: soon}\nhttp: 5\nlog: {level: loud}\n")
     lines = problems(file, HA_ENGINE_OUTBOX_MAX_BATCHES="0")
     assert sorted(line.partition(":")[0] for line in lines) == [
@@ -86,7 +86,7 @@ def test_a_directory_is_merged_and_a_key_in_two_files_is_refused_naming_both(
     assert str(two) in line
 
 
-def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
+def test_environment_overrides_the_file(tmp_path: Path) -> None:
     file = written(tmp_path, "lease: {ttl: 6s}\nquery: {spark: {spark.ui.enabled: false}}\n")
     environ = {
         "HA_ENGINE_LEASE_TTL": "7s",
@@ -131,7 +131,7 @@ def test_secrets_are_read_by_reference(tmp_path: Path, scheme: str) -> None:
     assert "hunter2" not in repr(loaded)
 
 
-def test_a_missing_secret_is_told_by_its_reference() -> None:
+def test_error_names_the_reference_of_a_missing_secret() -> None:
     [line] = problems(None, HA_ENGINE_DATABASE_URL="env:DB_URL")
     assert "refers to the environment variable DB_URL, which is missing or empty" in line
     [line] = problems(None, HA_ENGINE_DATABASE_URL="file:/nowhere/url")
@@ -154,7 +154,7 @@ def test_no_message_shows_a_secret(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["group: 2026-99-99", "group: !!int abc", "group: " + "[" * 5_000])
-def test_what_the_loader_chokes_on_is_told_with_its_file(tmp_path: Path, text: str) -> None:
+def test_error_names_a_file_that_is_no_valid_yaml(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigError, match="is not valid YAML"):
         load_config(written(tmp_path, text), {})
 
@@ -204,7 +204,7 @@ def test_what_the_loader_chokes_on_is_told_with_its_file(tmp_path: Path, text: s
         ("event_sync: {heartbeat_interval: 0s}", "three heartbeats must fit into it"),
     ],
 )
-def test_relations_and_forms_are_refused_with_the_reason(
+def test_invalid_relations_and_formats_are_refused_with_the_reason(
     tmp_path: Path, text: str, reason: str
 ) -> None:
     [line] = problems(written(tmp_path, text))
@@ -212,7 +212,7 @@ def test_relations_and_forms_are_refused_with_the_reason(
 
 
 @pytest.mark.parametrize("master", ["local", "local[1]", "local[16]", "local[*]", "local[4, 2]"])
-def test_spark_runs_on_this_host(tmp_path: Path, master: str) -> None:
+def test_local_spark_master_is_accepted(tmp_path: Path, master: str) -> None:
     config = load_config(written(tmp_path, f"query: {{master: '{master}'}}"), {})
     assert config.query.master == master
 
@@ -221,21 +221,19 @@ def test_spark_runs_on_this_host(tmp_path: Path, master: str) -> None:
     "master",
     ["", "yarn", "spark://host:7077", "local-cluster[2,1,1024]", "local[0]", "local[]"],
 )
-def test_a_spark_elsewhere_is_refused_since_the_journal_is_here(
-    tmp_path: Path, master: str
-) -> None:
+def test_spark_on_another_host_is_refused(tmp_path: Path, master: str) -> None:
     [line] = problems(written(tmp_path, f"query: {{master: '{master}'}}"))
     assert line.startswith("query.master: has characters or a form that is not allowed; it is: ")
     assert "since Spark's workers read the journal from this host's disk" in line
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "127.1.2.3:80", "[::1]:8080", "localhost:80"])
-def test_loopback_addresses_need_no_leave(tmp_path: Path, listen: str) -> None:
+def test_loopback_addresses_need_no_insecure_setting(tmp_path: Path, listen: str) -> None:
     config = load_config(written(tmp_path, f"http: {{listen: '{listen}'}}"), {})
     assert config.http.listen == listen
 
 
-def test_other_addresses_need_the_word_written_out(tmp_path: Path) -> None:
+def test_other_addresses_need_the_insecure_setting(tmp_path: Path) -> None:
     config = load_config(written(tmp_path, "http: {listen: '10.0.0.1:80', insecure: true}"), {})
     assert config.http.listen == "10.0.0.1:80"
 
@@ -243,9 +241,7 @@ def test_other_addresses_need_the_word_written_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "trust", ["insecure: true", "tls: {certificate: a.pem, key: a.key, ca: ca.pem}"]
 )
-def test_peers_are_named_with_certificates_or_with_the_word_written_out(
-    tmp_path: Path, trust: str
-) -> None:
+def test_peers_need_certificates_or_the_insecure_setting(tmp_path: Path, trust: str) -> None:
     config = load_config(
         written(tmp_path, f"event_sync: {{peers: {{node-b: 'b:9893'}}, {trust}}}"), {}
     )
@@ -253,18 +249,18 @@ def test_peers_are_named_with_certificates_or_with_the_word_written_out(
     assert config.event_sync.tls.ca in (None, tmp_path / "ca.pem")
 
 
-def test_relative_paths_count_from_the_config_files_directory(tmp_path: Path) -> None:
+def test_relative_paths_start_at_the_directory_of_the_config_file(tmp_path: Path) -> None:
     config = load_config(written(tmp_path, "node: {data_dir: ../state}\n"), {})
     assert config.node.data_dir == tmp_path.parent / "state"
     assert config.application == tmp_path / "application.yaml"
 
 
-def test_a_missing_file_and_an_empty_directory_are_told(tmp_path: Path) -> None:
+def test_missing_file_and_empty_directory_are_reported(tmp_path: Path) -> None:
     assert "does not exist" in problems(tmp_path / "none.yaml")[0]
     assert "holds no file that ends in .yaml" in problems(tmp_path)[0]
 
 
-def test_the_socket_lies_in_a_short_directory_of_the_data_directorys_own(tmp_path: Path) -> None:
+def test_socket_is_in_a_short_directory_unique_to_the_data_directory(tmp_path: Path) -> None:
     environ = {"XDG_RUNTIME_DIR": "/tmp"}
     a = load_config(written(tmp_path, "node: {data_dir: a}"), environ).socket_path
     b = load_config(written(tmp_path, "node: {data_dir: b}"), environ).socket_path

@@ -1,4 +1,4 @@
-"""What reaches stderr: our lines and those of libraries, in one form, without secrets."""
+"""The lines on stderr: those of the engine and of libraries, in one form, without secrets."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_lines_below_the_level_are_dropped() -> None:
     assert [line["event"] for line in json_lines(out)] == ["loud"]
 
 
-def test_another_level_reaches_those_who_have_logged_before() -> None:
+def test_changed_level_applies_to_existing_loggers() -> None:
     out, log = io.StringIO(), structlog.get_logger("x")
     for level in ("info", "debug", "warning"):
         form = LogConfig.model_validate({"format": "json", "level": level})
@@ -61,8 +61,10 @@ def test_another_level_reaches_those_who_have_logged_before() -> None:
     ]
 
 
-def test_libraries_come_out_in_the_same_form() -> None:
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # as a server before us left it
+def test_lines_of_libraries_have_the_same_form() -> None:
+    logging.getLogger("uvicorn.error").setLevel(
+        logging.ERROR
+    )  # the level that an earlier server has set
     out = io.StringIO()
     configure(LogConfig(format="json"), node="a", process="node", stream=out)
     logging.getLogger("uvicorn.error").info("Started server process [%d]", 3)
@@ -71,7 +73,7 @@ def test_libraries_come_out_in_the_same_form() -> None:
 
 
 @pytest.mark.parametrize("form", ["human", "json"])
-def test_secrets_are_blotted_out_of_values_messages_and_tracebacks(form: str) -> None:
+def test_secrets_are_masked_in_values_messages_and_tracebacks(form: str) -> None:
     out = io.StringIO()
     configure(LogConfig.model_validate({"format": form}), node="a", process="node", stream=out)
     log = structlog.get_logger("x")
@@ -85,7 +87,7 @@ def test_secrets_are_blotted_out_of_values_messages_and_tracebacks(form: str) ->
     assert "Traceback" in out.getvalue()
 
 
-def test_people_get_no_colours_outside_a_terminal() -> None:
+def test_plain_lines_have_no_colours_outside_a_terminal() -> None:
     out = io.StringIO()
     configure(LogConfig(), node="a", process="node", stream=out)
     structlog.get_logger("x").info("hello")

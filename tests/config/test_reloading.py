@@ -1,4 +1,4 @@
-"""What a running node takes of a config that is read again, and what it says of the rest."""
+"""The keys of a reloaded config that a running node applies, and its report on the rest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ha_engine.errors import ConfigError
 
 
 class Files:
-    """A config file that a running process reads again."""
+    """A config file that a running process reloads."""
 
     def __init__(self, directory: Path, text: str = "log: {level: info}") -> None:
         self.path, self.taken = directory / "engine.yaml", list[Config]()
@@ -39,7 +39,9 @@ def files(tmp_path: Path) -> Files:
     return Files(tmp_path)
 
 
-async def test_what_can_be_taken_is_and_what_needs_a_restart_is_named(files: Files) -> None:
+async def test_reload_applies_reloadable_keys_and_names_those_that_need_a_restart(
+    files: Files,
+) -> None:
     assert files.reloader.last == Reloaded()
     told = await files.reload("log: {level: debug}\nlease: {ttl: 7s}\nhttp: {max_connections: 7}")
     assert told == Reloaded(needs_restart=("lease.ttl", "http.max_connections"))
@@ -47,12 +49,12 @@ async def test_what_can_be_taken_is_and_what_needs_a_restart_is_named(files: Fil
     assert (files.taken[-1].log.level, files.taken[-1].lease.ttl) == ("debug", 5.0)
 
 
-async def test_a_key_that_is_set_back_needs_no_restart_any_more(files: Files) -> None:
+async def test_key_that_is_set_back_no_longer_needs_a_restart(files: Files) -> None:
     assert (await files.reload("lease: {ttl: 7s}")).needs_restart == ("lease.ttl",)
     assert (await files.reload("log: {level: error}")).needs_restart == ()
 
 
-async def test_an_invalid_file_changes_nothing_and_each_problem_is_told(files: Files) -> None:
+async def test_invalid_file_changes_nothing_and_each_problem_is_reported(files: Files) -> None:
     await files.reload("lease: {ttl: 7s}")
     told = await files.reload("log: {level: loud}\nsnapshot: {intervall: 3s}")
     keys = {problem.split(":")[0] for problem in told.problems}
@@ -63,15 +65,17 @@ async def test_an_invalid_file_changes_nothing_and_each_problem_is_told(files: F
     assert files.taken[-1].log.level == "debug"
 
 
-async def test_a_file_that_is_gone_is_such_a_problem(files: Files) -> None:
+async def test_missing_file_is_reported_at_a_reload(files: Files) -> None:
     files.path.unlink()
     await files.reloader.reload()
     assert "does not exist" in files.reloader.last.problems[0]
     assert files.taken == []
 
 
-async def test_what_does_not_fit_to_what_stays_until_a_restart_is_refused(files: Files) -> None:
-    """Two segments of 1 MiB fit into it, and two of the 64 MiB that the node has do not."""
+async def test_reload_refuses_a_key_that_conflicts_with_one_kept_until_a_restart(
+    files: Files,
+) -> None:
+    """Two segments of 1 MiB fit into max_size; two of the 64 MiB that the node uses do not."""
     told = await files.reload("journal: {segment_size: 1MiB, max_size: 4MiB}")
     assert told.problems == (
         "journal: with what the node has of it already, max_size is less than two segments, and "
@@ -85,7 +89,7 @@ OPEN_TO_HOSTS = "http: {listen: '10.0.0.1:80', tls: {certificate: a.pem, key: a.
 ALICE, BOB = "ab" * 32, "cd" * 32
 
 
-async def test_tokens_are_not_dropped_while_the_node_still_listens_to_other_hosts(
+async def test_reload_keeps_tokens_while_the_node_listens_to_other_hosts(
     tmp_path: Path,
 ) -> None:
     tokens = f"access: {{admin: {{alice: {ALICE}}}, ingest: {{bob: {BOB}}}}}"
@@ -98,10 +102,10 @@ async def test_tokens_are_not_dropped_while_the_node_still_listens_to_other_host
 
 
 @pytest.mark.parametrize("door", ["http", "ingest"])
-async def test_a_port_that_was_left_to_tokens_does_not_lose_them_before_it_moves(
+async def test_port_protected_by_tokens_alone_keeps_them_until_it_moves(
     tmp_path: Path, door: str
 ) -> None:
-    """What says that it may be open is that it is to listen elsewhere, after a restart."""
+    """The new config allows an open port since it moves to loopback, but only after a restart."""
     tokens = f"access: {{admin: {{alice: {ALICE}}}, ingest: {{bob: {BOB}}}}}"
     files = Files(tmp_path, f"{door}: {{listen: '10.0.0.1:80', insecure: true}}\n{tokens}")
     told = await files.reload(f"{door}: {{listen: '127.0.0.1:80'}}")
@@ -111,7 +115,7 @@ async def test_a_port_that_was_left_to_tokens_does_not_lose_them_before_it_moves
     assert (told.problems, len(files.taken)) == ((), 1)
 
 
-async def test_what_the_node_could_not_take_after_all_is_told_and_the_rest_holds(
+async def test_reload_reports_a_key_that_the_node_fails_to_apply(
     files: Files,
 ) -> None:
     def refuse(_: Config) -> None:
@@ -132,7 +136,7 @@ CHANGED: dict[str, dict[str, Any]] = {
 }
 
 
-def test_all_that_is_called_reloadable_is_and_nothing_else() -> None:
+def test_exactly_the_keys_documented_as_reloadable_are_reloadable() -> None:
     names = {f"{section}.{key}" for section, keys in RELOADABLE.items() for key in keys}
     assert {
         ".".join(setting.key) for setting in settings() if "Reloadable." in setting.description
@@ -142,6 +146,6 @@ def test_all_that_is_called_reloadable_is_and_nothing_else() -> None:
     assert merged(Config(), wanted) == wanted
 
 
-def test_a_secret_that_changes_is_named_and_not_shown() -> None:
+def test_changed_secret_is_named_and_not_shown() -> None:
     other = Config.model_validate({"database": {"url": "postgresql://u:hunter2@h/d"}})
     assert list(differing(Config(), other)) == ["database.url"]

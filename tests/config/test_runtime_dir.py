@@ -11,14 +11,14 @@ from ha_engine.errors import ConfigError
 from ha_engine.system.runtime_dir import make_runtime_dir
 
 
-def test_it_is_made_for_its_user_only(tmp_path: Path) -> None:
+def test_runtime_directory_is_private_to_its_user(tmp_path: Path) -> None:
     made = make_runtime_dir(tmp_path / "run" / "node")
     assert made.stat().st_mode & 0o777 == 0o700
     made.chmod(0o755)
     assert make_runtime_dir(made).stat().st_mode & 0o777 == 0o700
 
 
-def test_somebody_elses_is_refused(tmp_path: Path) -> None:
+def test_runtime_directory_of_another_user_is_refused(tmp_path: Path) -> None:
     real = tmp_path / "real"
     real.mkdir()
     (tmp_path / "link").symlink_to(real)

@@ -1,4 +1,4 @@
-"""The snapshots of the world: where they stand is all that a core is told of them."""
+"""The snapshots of the world; a core learns nothing of them but their positions."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ KEPT = 2
 
 @dataclass
 class Archive:
-    """``cuts`` are drafts by number; ``visible`` the revisions that are kept, oldest first.
+    """``cuts`` are drafts by number; ``visible`` the kept revisions, oldest first.
 
-    While it does not answer, nobody is told which those are.
+    While the store does not answer, no core learns which revisions are kept.
     """
 
     cuts: dict[int, SnapshotPlace] = field(default_factory=dict)

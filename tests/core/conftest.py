@@ -1,4 +1,4 @@
-"""``pytest tests/core --rewrite`` writes the scenarios anew; read the diff before you keep it."""
+"""``pytest tests/core --rewrite`` rewrites the scenarios; read the diff before you keep it."""
 
 from __future__ import annotations
 

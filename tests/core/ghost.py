@@ -1,4 +1,4 @@
-"""Another member that follows without a fault: it has at once what this node's journal has."""
+"""A faultless follower whose journal has at once all records of this node's journal."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MEMBER = Member("b", "j2")
 
 
 class Ghost:
-    """The member b with the journal j2, as far as the core of ``world`` can tell."""
+    """The member b with the journal j2, as the core of ``world`` sees it."""
 
     def __init__(self, world: World) -> None:
         self.world, self.linked, self.headroom = world, False, True
         self.warm, self.digest_of_snapshots = False, ""
-        # Whether a snapshot takes as long as the test wants, and then what it says of it.
+        # Whether the test ends a snapshot itself, and then the result that the member reports.
         self.takes_long, self._taken = False, list[say.SnapshotTaken]()
         # None: its queries are level with the holder's.
         self._batches: tuple[tuple[str, int], ...] | None = None
@@ -37,12 +37,12 @@ class Ghost:
             self.world.feed(on.PeerLost(MEMBER.node, "closed"))
 
     def is_at(self, query: str, batch: int) -> None:
-        """Its query has come to that batch, as it says with its next ack."""
+        """Let its query reach that batch; its next ack says so."""
         self._batches = ((query, batch),)
         self._ack(self._last().epoch)
 
     def hears(self, action: do.Action) -> None:
-        """Answers what the core tells it, and acks what the core appends."""
+        """Answer the core's messages, and ack the records that the core appends."""
         if not self.linked:
             return
         match action:

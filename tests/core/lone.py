@@ -21,7 +21,7 @@ TIMING = LeaseTiming(3.0, 0.8, 0.4)
 
 
 def member_b(timing: LeaseTiming = TIMING, plans: Iterable[QueryPlan] = ()) -> Core:
-    """The node b of a group that it knows."""
+    """Return the core of node b, which knows its group."""
     identity = Identity("b", "p1", "jb", "group-1", "group-1")
     limits = MarkLimits(100, 0.0, 1.0, 3, 1000)
     return Core(
@@ -30,7 +30,7 @@ def member_b(timing: LeaseTiming = TIMING, plans: Iterable[QueryPlan] = ()) -> C
 
 
 def take(deployment: Deployment, bodies: Iterable[Body], first: int = 1, mine: bool = True) -> int:
-    """Records numbered from ``first`` on; returns the sequence of the last."""
+    """Take records numbered from ``first`` on; return the sequence of the last."""
     sequence = first - 1
     for sequence, body in enumerate(bodies, first):
         deployment.take(Record(Position(1, sequence), 0, body), mine=mine)

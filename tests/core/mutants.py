@@ -1,7 +1,7 @@
-"""Breakages of the core, one place each: scenarios or random histories must notice every one.
+"""Mutants of the core, one place each: scenarios or random histories must detect every one.
 
 A mutant is loaded as a copy of the core's modules under a name of its own; inputs, actions and
-messages stay the real ones. ``python -m tests.core.mutants`` tells which test kills which.
+messages stay the real ones. ``python -m tests.core.mutants`` prints which test kills which.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.mutation import Mutation, module_spec, parsed
 
 CORE = "ha_engine.core"
 SHARED = ("actions", "inputs", "messages")
-"""Values that tests and core exchange: every copy takes the same classes."""
+"""Modules of values that tests and core exchange: every copy uses the same classes."""
 
 HISTORIES, STEPS = 300, 50
 _copies = count(1)
@@ -50,7 +50,7 @@ class Mutant:
 
 
 def load(mutant: Mutant | None) -> SimpleNamespace:
-    """The public names of a broken core; of a mere copy without ``mutant``."""
+    """Return the public names of a mutated core; of an unmutated copy without ``mutant``."""
     package = ModuleType(f"core_copy_{next(_copies)}")
     package.__path__ = []
     copies = _Copies(package.__name__, mutant)
@@ -98,7 +98,7 @@ def _whole(name: str) -> CodeType:
 
 
 def _compiled(name: str, tree: ast.Module) -> CodeType:
-    """For whichever package: a copy imports its neighbours from the package that it is in."""
+    """Compile for any package: a copy imports its neighbours from its own package."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(CORE):
             module = (node.module or "").removeprefix(CORE).removeprefix(".")

@@ -1,4 +1,4 @@
-"""The half of the world behind the marks: the query process, the outbox's admission, the sinks."""
+"""The part of the world behind the marks: query process, admission to the outbox, sinks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.core.truth import Truth, require
 
 
 class SparkWorld:
-    """The base of World, which brings what is only declared here."""
+    """The base of World, which defines the names that are only declared here."""
 
     core: Any
     now: float
@@ -74,7 +74,7 @@ class SparkWorld:
         return True
 
     def attend(self) -> None:
-        """The query process, new or older than the node process, asks what to run."""
+        """Let the query process, new or older than the node process, ask what to run."""
         assert self.spark is not None
         self.spark.attended = True
         self.feed(on.QueryProcessAttended(self.spark.incarnation))
@@ -121,7 +121,7 @@ class SparkWorld:
         if running is None or not running.polls:
             return
         if mark.number != running.checkpoint.done.number + 1:
-            return  # it was asked before a restart; its asker is gone
+            return  # the poll came before a restart; its caller has ended
         running.answers.append(mark)
         if len(running.answers) < running.sources:
             self.poll(mark.query)
@@ -167,7 +167,7 @@ class SparkWorld:
         return ()
 
     def _admit(self, query: str, number: int, content: Content) -> bool:
-        """False for a batch that this node's outbox has or had."""
+        """Return False for a batch that this node's outbox has or had."""
         self._judge_batch(query, number, content)
         outbox, admitted = self.disk.outbox.setdefault(query, {}), self.disk.admitted.get(query, 0)
         if number <= admitted:
@@ -188,7 +188,7 @@ class SparkWorld:
     def fail(
         self, query: str, reason: str = "CAST_INVALID_INPUT", *, by_host: bool = False
     ) -> None:
-        """The query ends with an error; the process goes on."""
+        """End the query with an error; the process continues."""
         running = self.running(query)
         if running is None or self.spark is None:
             return
@@ -224,8 +224,8 @@ class SparkWorld:
         return True
 
     def _is_fenced(self, key: QuerySink) -> bool:
-        """RULES.md#r24: a ledger above the publisher's epoch ends its delivery, and tells the
-        core."""
+        """RULES.md#r24: a ledger above the publisher's epoch ends the delivery; the core is
+        notified."""
         ledger = self.ledgers[key]
         if self.publishing is None or ledger.epoch <= self.publishing:
             return False

@@ -1,7 +1,7 @@
 """Scenarios as text: lines that start with ``>`` are inputs, indented lines are what the core did.
 
-A scenario is a file in ``scenarios``; ``retell`` plays its inputs and writes down what followed. A
-``#`` begins a comment that tells why.
+A scenario is a file in ``scenarios``; ``retell`` plays its inputs and records the actions. A ``#``
+begins a comment with the reason.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Verb = Callable[..., None]
 
 
 def retell(text: str, engine: Any = ha_engine.core) -> str:
-    """The scenario ``text`` with what the core does now after each input."""
+    """Return the scenario ``text`` with the core's actions of today after each input."""
     story, lines = Story(engine), []
     for line in text.splitlines():
         if line.startswith(" "):
@@ -45,7 +45,7 @@ def retell(text: str, engine: Any = ha_engine.core) -> str:
 
 
 class Story:
-    """A world that takes its inputs as words and tells its actions as sentences."""
+    """A world that takes its inputs as words and prints its actions as sentences."""
 
     def __init__(self, engine: Any = ha_engine.core) -> None:
         self.world = World(engine, plans=(plan("delays", "flights", "board"),))
@@ -57,7 +57,7 @@ class Story:
         }
 
     def play_line(self, line: str) -> list[str]:
-        """What the core did after ``> verb word ...  # why``."""
+        """Return the core's actions after ``> verb word ...  # why``."""
         words = line[1:].split("#")[0].split()
         self._told = []
         self._verbs[words[0]](*map(_number_or_word, words[1:]))
@@ -82,7 +82,7 @@ class Story:
         self.world.plans = {one.name: one for one in plans}
 
     def _active(self) -> None:
-        """A node of a fresh group has started and become active; nothing is told of it."""
+        """Start a node of a fresh group and make it active, without printing that."""
         self.world.start()
         self._told = []
 
@@ -107,7 +107,7 @@ class Story:
         self.world.crash(tail_kept=kept, query_process_dies="query" not in words)
 
     def _stranger(self, *words: str) -> None:
-        """A query process of another life of this node."""
+        """Connect a query process of an earlier process of this node."""
         event = on.QueryProcessAttended("p0.1") if words == ("attends",) else _GONE
         self.world.feed(event)
         self.world.settle()
@@ -212,7 +212,7 @@ class Story:
         setattr(self.world.ledgers[(query, sink)], what, number)
 
     def _force(self, *confirmed_fenced: str) -> None:
-        """An operator looks first, as the command does."""
+        """Force a failover as an operator, who checks first as the command does."""
         core = self.world.core
         refusal = core.why_no_forced_failover(confirmed_fenced)
         if refusal is not None:
@@ -293,7 +293,7 @@ _STORY_VERBS = (
 
 
 def tell(action: do.Action) -> str:
-    """One sentence; empty for what is told by the sentence before it."""
+    """Return one sentence; empty for an action that the sentence before it includes."""
     match action:
         case do.ReadLease():
             return "reads the lease"
@@ -387,7 +387,7 @@ def _number_or_word(word: str) -> int | float | str:
 
 
 def _collapsed(told: list[tuple[float, str]]) -> list[str]:
-    """Lines with their time; runs of the same sentence become one."""
+    """Return lines with their time; merge runs of the same sentence."""
     runs: list[list[Any]] = []
     for at, sentence in told:
         if runs and runs[-1][2] == sentence:

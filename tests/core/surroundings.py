@@ -1,7 +1,7 @@
-"""What stands around a core in the tests: lease row, disk, Spark and sinks, all in memory.
+"""The surroundings of a core in the tests: lease row, disk, Spark and sinks, all in memory.
 
-Each part does what its real counterpart promises and nothing more; faults are asked for by name.
-Not for deciding or checking: that is the core's, and ``truth``'s.
+Each part does what its real counterpart guarantees and nothing more; a test requests faults by
+name. It neither decides, as the core does, nor checks, as ``truth`` does.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _require_legal(before: LeaseRow, after: LeaseRow) -> None:
 
 
 class TableStore:
-    """A LeaseTable behind the calls of the real store; those who share ``turn`` share the table."""
+    """A LeaseTable behind the calls of the real store; stores that share ``turn`` share it."""
 
     def __init__(
         self, table: LeaseTable, turn: threading.Lock, clock: Callable[[], float] = lambda: 0.0
@@ -140,8 +140,8 @@ class Disk:
 
     ``records[:durable]`` survive for certain, the others as far as a crash leaves them.
     ``outbox[query][n]`` is the batch's content: the positions of its events; ``admitted[query]`` is
-    the highest number that ever was in it, ``trimmed[query]`` the highest that left it. The records
-    up to ``base`` are there for the tests alone: the node has trimmed them.
+    the highest number that was ever in it, ``trimmed[query]`` the highest that left it. Only the
+    tests see the records up to ``base``: the node has trimmed them.
     """
 
     journal_id: str = "j1"
@@ -157,7 +157,7 @@ class Disk:
     high_water: object = None
 
     def content(self, streams: frozenset[str], after: int, through: int) -> Content:
-        """The events of a batch, named by the positions of their records."""
+        """Return the events of a batch, named by the positions of their records."""
         return tuple(
             record.position
             for record in self.records[after:through]
@@ -165,7 +165,7 @@ class Disk:
         )
 
     def lose_tail(self, kept: int) -> None:
-        """A crash: of what was not yet fsynced, ``kept`` records happen to be there."""
+        """Crash; of the records without fsync, ``kept`` happen to survive."""
         del self.records[self.durable + kept :]
         self.durable = len(self.records)
 
@@ -188,8 +188,7 @@ class Checkpoint:
 
 @dataclass
 class RunningQuery:
-    """A query of the living query process; its sources are asked one after the other
-    (RULES.md#r18)."""
+    """A query of the living query process; its sources poll one after the other (RULES.md#r18)."""
 
     lineage: str
     checkpoint: Checkpoint
@@ -224,7 +223,7 @@ class Ledger:
 
 @dataclass
 class Surroundings:
-    """What the nodes of one group share: the lease row, the sinks, and what each batch came to.
+    """The state that the nodes of one group share: lease row, sinks, and content of each batch.
 
     ``batches[query][n]`` is the content of batch n on whichever node ran it first (RULES.md#i6).
     """

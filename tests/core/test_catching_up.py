@@ -1,4 +1,4 @@
-"""A member that is behind with its batches catches up, however slow it is, and holds nobody up."""
+"""A slow member that is behind with its batches catches up, and output continues meanwhile."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Pair:
 
 
 @pytest.mark.parametrize("seconds_a_batch", [0.1, 0.5, 1.0, 3.0])
-def test_a_member_with_sixty_batches_to_run_catches_up(seconds_a_batch: float) -> None:
+def test_member_sixty_batches_behind_catches_up(seconds_a_batch: float) -> None:
     pair = Pair(backlog=60)
     began = pair.now
     while not pair.warm and pair.now < began + 600:
@@ -85,8 +85,8 @@ def test_a_member_with_sixty_batches_to_run_catches_up(seconds_a_batch: float) -
 
 
 @pytest.mark.parametrize("seconds_a_batch", [6.0, 9.0])
-def test_a_member_whose_batches_take_longer_than_a_rest_catches_up(seconds_a_batch: float) -> None:
-    """As on a host at a third of the usual speed, with both nodes on it."""
+def test_member_whose_batches_outlast_the_catch_up_pause_catches_up(seconds_a_batch: float) -> None:
+    """Simulate both nodes on one host that has a third of the usual speed."""
     pair = Pair(backlog=20)
     began = pair.now
     while not pair.warm and pair.now < began + 600:
@@ -95,7 +95,7 @@ def test_a_member_whose_batches_take_longer_than_a_rest_catches_up(seconds_a_bat
     assert max(pair.gaps(began)) <= 2 * seconds_a_batch + 2 * STEP
 
 
-def test_output_comes_every_so_often_beside_a_member_that_hardly_gets_on() -> None:
+def test_output_keeps_coming_while_a_very_slow_member_catches_up() -> None:
     pair = Pair(backlog=60)
     began = pair.now
     while pair.now < began + 300:
@@ -103,7 +103,7 @@ def test_output_comes_every_so_often_beside_a_member_that_hardly_gets_on() -> No
     assert max(pair.gaps(began)) <= CATCH_UP_SECONDS_MAX + 2 * STEP
 
 
-def test_a_member_that_is_just_as_fast_gets_level_and_output_is_as_quick_as_before() -> None:
+def test_output_is_as_quick_as_before_once_an_equally_fast_member_caught_up() -> None:
     pair = Pair(backlog=30, batch_seconds=0.5)
     while pair.lag > 1:
         pair.step_beside(0.5)
@@ -114,7 +114,7 @@ def test_a_member_that_is_just_as_fast_gets_level_and_output_is_as_quick_as_befo
     assert max(pair.gaps(level + 5)) <= pair.batch_seconds + 2 * STEP
 
 
-def test_output_does_not_wait_for_a_member_that_is_level() -> None:
+def test_output_does_not_wait_for_a_member_that_caught_up() -> None:
     pair = Pair(backlog=10)
     pair.come_to = 10
     began = pair.now
@@ -123,7 +123,7 @@ def test_output_does_not_wait_for_a_member_that_is_level() -> None:
     assert max(pair.gaps(began)) <= 2 * STEP
 
 
-def test_output_does_not_wait_for_a_member_whose_queries_do_not_get_on() -> None:
+def test_output_does_not_wait_for_a_member_whose_queries_make_no_progress() -> None:
     pair = Pair(backlog=60)
     began = pair.now
     while pair.now < began + STUCK_AFTER_SECONDS + 10:
@@ -131,7 +131,7 @@ def test_output_does_not_wait_for_a_member_whose_queries_do_not_get_on() -> None
     assert max(pair.gaps(began + STUCK_AFTER_SECONDS + 5)) <= 2 * STEP
 
 
-def test_a_query_that_does_not_get_on_there_is_not_waited_for_though_another_does() -> None:
+def test_active_waits_only_for_those_queries_of_a_member_that_make_progress() -> None:
     replication = Replication(ME, 1, PeerTiming(0.2, 2.0), 0.0, ["b"], 0)
     replication.peers["b"].journal_id = "b-1"
     in_sync = (ME, OTHER)
@@ -143,7 +143,7 @@ def test_a_query_that_does_not_get_on_there_is_not_waited_for_though_another_doe
     assert not replication.starting(second, in_sync, "q")
 
 
-def test_a_query_whose_process_died_there_is_starting_again() -> None:
+def test_query_of_a_member_counts_as_starting_after_its_process_died() -> None:
     replication = Replication(ME, 1, PeerTiming(0.2, 2.0), 0.0, ["b"], 0)
     replication.peers["b"].journal_id = "b-1"
     replication.acked(1.0, "b", Ack(1, "b-1", 1, True, False, (("q", 1),)))
@@ -151,7 +151,7 @@ def test_a_query_whose_process_died_there_is_starting_again() -> None:
     assert replication.starting(1000.0, (ME, OTHER), "q")
 
 
-def test_a_commit_does_not_wait_for_who_was_far_behind_when_the_epoch_began() -> None:
+def test_commit_waits_for_a_member_only_once_it_is_near() -> None:
     replication = Replication(ME, 2, PeerTiming(0.2, 2.0), 0.0, ["b"], 1000)
     replication.peers["b"].follows(0.0, "b-1")
     replication.acked(0.1, "b", Ack(2, "b-1", 10, True, False))
@@ -162,7 +162,7 @@ def test_a_commit_does_not_wait_for_who_was_far_behind_when_the_epoch_began() ->
     assert replication.joining == {OTHER}
 
 
-def test_a_full_batch_waits_for_nobody() -> None:
+def test_full_batch_is_cut_without_waiting_for_a_slow_member() -> None:
     pair = Pair(backlog=60)
     began = pair.now
     for _ in range(100):
@@ -170,7 +170,7 @@ def test_a_full_batch_waits_for_nobody() -> None:
     assert max(pair.gaps(began)) <= 2 * STEP
 
 
-def test_the_active_rests_while_a_members_queries_start_and_not_for_ever() -> None:
+def test_active_pauses_for_a_bounded_time_while_the_queries_of_a_member_start() -> None:
     pair = Pair(backlog=10, batch_seconds=0.5)
     began = pair.now
     pair.replication.peers["b"].linked(began)
@@ -183,8 +183,8 @@ def test_the_active_rests_while_a_members_queries_start_and_not_for_ever() -> No
     assert max(pair.gaps(began + STUCK_AFTER_SECONDS)) <= pair.batch_seconds + 2 * STEP
 
 
-def test_records_are_kept_for_who_gets_on_and_not_for_who_comes_back_no_further() -> None:
-    """RULES.md#r29: one that dies at each start would fill the disk of the one that works."""
+def test_active_retains_records_only_for_a_member_that_makes_progress() -> None:
+    """RULES.md#r29: a member that dies at each start must not fill the disk of the active."""
     replication = Replication(ME, 1, PeerTiming(0.2, 2.0), 0.0, ["b"], 0)
     peer, now = replication.peers["b"], 0.0
     for _ in range(20):

@@ -1,5 +1,5 @@
-"""A query that begins anew behind batches that this node never ran (RULES.md#r19, RULES.md#r23,
-RULES.md#r28)."""
+"""A query with a new state begins behind batches that this node never ran (RULES.md#r19,
+RULES.md#r23, RULES.md#r28)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def runs(one: Deployment, committed: int) -> list[str]:
     return [action.query for action in one.runs(0.0, committed, "j")]
 
 
-def test_the_outbox_goes_on_behind_them_once_what_it_has_is_published() -> None:
+def test_outbox_skips_missing_batches_once_its_own_are_published() -> None:
     one = behind_two_of_four("board")
     began = take(one, [anew(4, 7)], 7)
     assert (trims(one, began), runs(one, began)) == ([("q", 1)], [])  # the second is not published
@@ -61,8 +61,8 @@ def test_the_outbox_goes_on_behind_them_once_what_it_has_is_published() -> None:
     assert trims(one, told) == []
 
 
-def test_a_sink_that_is_new_begins_there() -> None:
-    """It may be claimed before the outbox goes on, and after."""
+def test_new_sink_begins_behind_the_missing_batches() -> None:
+    """The node may claim the sink before its outbox continues behind the batches, or after."""
     one = behind_two_of_four("board")
     take(one, [anew(4, 7)], 7)
     assert (one.marks["q"].start_after("new"), one.marks["q"].start_after("board")) == (4, 1)
@@ -71,17 +71,17 @@ def test_a_sink_that_is_new_begins_there() -> None:
     assert (one.marks["q"].start_after("new"), one.marks["q"].start_after("board")) == (4, 2)
 
 
-def test_a_record_that_a_failover_may_discard_moves_no_outbox() -> None:
-    """1. b has the record uncommitted, and its outbox goes on behind batch 4. 2. The record is cut:
-    batch 3 of the old state would be taken for one that left long ago."""
+def test_uncommitted_application_record_does_not_move_the_outbox() -> None:
+    """1. b has the record uncommitted, and its outbox continues behind batch 4. 2. The record is
+    truncated: b would take batch 3 of the old state for one that it trimmed long ago."""
     one = behind_two_of_four("board")
     began = take(one, [Published("q", "board", 2), anew(4, 7)], 7)
     assert (trims(one, began - 1), runs(one, began - 1)) == ([("q", 2)], [])
     assert trims(one, began) == [("q", 4)]
 
 
-def test_who_lacks_nothing_since_a_record_begins_the_query_anew_knows_it_after_a_trim() -> None:
-    """The record came while this node ran an application without the query."""
+def test_node_knows_after_a_trim_that_a_record_began_the_query_again() -> None:
+    """The node received the record while it ran an application without the query."""
     other = Deployment("b", (), LIMITS, RestartPolicy())
     take(other, [FIRST, Mark("q", 1, 1), WITHOUT, Events("s", 1, 0), anew(1, 4)])
     other.forget_through(5)
@@ -90,8 +90,8 @@ def test_who_lacks_nothing_since_a_record_begins_the_query_anew_knows_it_after_a
     assert one.marks["q"].last == Mark("q", 1, 4)
 
 
-def test_a_skip_of_a_batch_that_the_new_state_has_behind_it_is_forgotten() -> None:
-    """RULES.md#r12. Live and when the records are read again, trimmed or not."""
+def test_skip_is_forgotten_once_the_new_state_begins_behind_its_batch() -> None:
+    """RULES.md#r12. The skip is forgotten live and in a replay of the records, trimmed or not."""
     bodies = [
         FIRST,
         Mark("q", 1, 1),

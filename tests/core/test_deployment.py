@@ -1,4 +1,4 @@
-"""What the records of applications say about a query's state."""
+"""The rules for a query's state in the records of applications."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ def must_resume(deployment: Deployment) -> bool:
 
 
 def states(deployment: Deployment) -> tuple[str, ...]:
-    """The lineages whose checkpoint it takes."""
+    """Return the lineages whose checkpoint the deployment accepts."""
     (run,) = deployment.runs(0.0, deployment.changed_at, "journal")
     return (run.lineage, *run.earlier)
 
 
-def test_the_state_of_who_wrote_a_change_that_keeps_it_goes_on() -> None:
+def test_active_keeps_its_state_over_a_change_that_it_wrote() -> None:
     assert states(deployed(("a", False))) == ("journal:1",)
     changed = deployed(("a", False), ("b", False), ("b", False), ("c", False))
     assert states(changed) == ("journal:4", "journal:2", "journal:1")
     assert states(deployed(("a", False), ("b", False), ("c", True))) == ("journal:3",)
 
 
-def test_the_state_of_another_does_not_since_it_may_lack_batches_of_the_old_code() -> None:
-    """RULES.md#r23. 1. b stands at batch 8, a at batch 10. 2. a goes on under changed code, behind
-    10. 3. b would run 9 and 10 with that: its state would be another."""
+def test_follower_discards_its_state_on_a_change_since_it_may_lack_old_batches() -> None:
+    """RULES.md#r23. 1. b has run batch 8, a batch 10. 2. a continues under changed code behind
+    batch 10. 3. b would run 9 and 10 with the changed code: its state would differ."""
     assert states(deployed(("a", False), ("b", False), mine=False)) == ("journal:2",)
 
 
-def test_a_query_that_never_changed_may_be_rebuilt_from_the_journal() -> None:
+def test_query_that_never_changed_may_be_rebuilt_from_the_journal() -> None:
     assert not must_resume(deployed(("a", False)))
     assert not must_resume(deployed(("a", False), ("a", False)))
 
 
-def test_a_query_that_keeps_its_state_over_a_change_must_resume_from_its_checkpoint() -> None:
+def test_query_that_keeps_its_state_over_a_change_must_resume_its_checkpoint() -> None:
     assert must_resume(deployed(("a", False), ("b", False)))
 
 
-def test_batches_cut_before_a_change_that_kept_the_state_are_of_other_code() -> None:
+def test_batches_cut_before_a_change_belong_to_the_old_code() -> None:
     plan = QueryPlan("q", "b", frozenset({"s"}), ())
     deployment = Deployment("b", (plan,), LIMITS, RestartPolicy())
     first = Mark("q", 0, 0)
@@ -65,5 +65,5 @@ def test_batches_cut_before_a_change_that_kept_the_state_are_of_other_code() -> 
     assert not deployment.was_made_by_other_code("q", 2)
 
 
-def test_a_reset_begins_a_state_that_the_journal_can_rebuild_again() -> None:
+def test_reset_begins_a_state_that_the_journal_can_rebuild() -> None:
     assert not must_resume(deployed(("a", False), ("b", False), ("c", True)))

@@ -1,4 +1,4 @@
-"""A member that joins hears what the batches came to which it has yet to run (RULES.md#i6,
+"""A joining member gets the digests of the batches that it has yet to run (RULES.md#i6,
 RULES.md#r10)."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from ha_engine.core.digests import DIGESTS_KEPT
 from tests.core.world import World, plan
 
 
-def test_who_joins_hears_the_newest_digests_after_it_was_told_where_to_go_on() -> None:
+def test_joining_member_gets_the_newest_digests_after_its_follow_message() -> None:
     world = World(plans=(plan("delays", "flights", "board"),))
     world.start()
     for number in range(1, DIGESTS_KEPT + 2):
@@ -32,7 +32,7 @@ def test_who_joins_hears_the_newest_digests_after_it_was_told_where_to_go_on() -
     assert words.count(say.Follow) == 1
 
 
-def test_a_difference_that_a_new_active_finds_is_told_too() -> None:
+def test_new_active_reports_a_digest_mismatch_that_it_finds() -> None:
     world = World(plans=(plan("delays", "flights", "board"),))
     world.start()
     world.core.query_control.digests.note_theirs("delays", 5, "what the active before said")

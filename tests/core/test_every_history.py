@@ -1,8 +1,8 @@
-"""No history of inputs, faults included, leads to an unsafe act; and every history can be healed.
+"""No history of inputs, faults included, leads to an unsafe act; every history can be healed.
 
-Hypothesis plays them: crashes, lost and late replies, pauses past the ttl, rows that a peer, an
-operator or a failed-over database changed, dying queries. ``truth`` judges each action; ``heal``
-at the end requires that all events come out.
+Hypothesis plays crashes, lost and late replies, pauses past the ttl, dying queries, and rows that
+a peer, an operator or a failed-over database changed. ``truth`` judges each action; ``heal`` at
+the end requires that all events are published.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ QUERIES = st.sampled_from([one.name for one in PLANS])
 PEER = Holder("b", "q1")
 REPLIES = ["arrives", "arrives", "request lost", "reply lost", "late"]
 HEALED_WITHIN = 120
-"""Seconds of the world; the longest backoff of its query process is eight."""
+"""Seconds of the world's clock; the longest backoff of its query process is eight."""
 
 BACK = plan("delays", "flights", "board", "v1", "keep")
 CHANGES = {
@@ -41,7 +41,7 @@ CHANGES = {
 }
 
 
-# -- who else may change the row -------------------------------------------------------------------
+# -- other writers of the row ----------------------------------------------------------------------
 
 
 def holds(world: World) -> bool:
@@ -51,7 +51,7 @@ def holds(world: World) -> bool:
 
 
 def peer_joins(world: World) -> None:
-    """It is linked; the holder finds that it has everything, and records it (RULES.md#r9)."""
+    """Link a peer that has everything; the holder records it as in sync (RULES.md#r9)."""
     if world.alive:
         world.ghost.link()
         world.settle()
@@ -96,7 +96,7 @@ def operator_pauses(world: World) -> None:
 
 
 def database_fails_over(world: World) -> None:
-    """To a standby that had not got the latest writes (RULES.md#i13)."""
+    """Fail over to a standby that lacks the latest writes (RULES.md#i13)."""
     history = world.table.history
     world.set_row(history[max(0, len(history) - 3)])
 
@@ -122,7 +122,7 @@ OTHERS: dict[str, Callable[[World], None]] = {
 
 
 class EveryHistory(RuleBasedStateMachine):
-    """What is not by hand at the moment happens by itself, so that histories get far."""
+    """Parts that no rule drives at the moment work by themselves, so that histories get far."""
 
     engine: Any = ha_engine.core
 
@@ -149,7 +149,7 @@ class EveryHistory(RuleBasedStateMachine):
 
     @rule(up=st.booleans(), how=st.sampled_from(REPLIES))
     def database(self, up: bool, how: str) -> None:
-        """Down or up; ``how`` is what becomes of the next request, or of the one in flight."""
+        """Set the database down or up; ``how`` is the fate of the next or pending request."""
         self.world.table.up = up
         if self.world.request is not None:
             self.world.reply(how)
@@ -242,7 +242,7 @@ class EveryHistory(RuleBasedStateMachine):
 
     @rule(sizes=st.lists(st.integers(1, 60), min_size=1, max_size=4), finished=st.booleans())
     def good_times(self, sizes: list[int], finished: bool) -> None:
-        """Everything works for a while; else few histories get beyond their first fault."""
+        """Let everything work for a while; else few histories get beyond their first fault."""
         self._end_faults()
         if not self.world.alive:
             self.world.start()
@@ -302,7 +302,7 @@ class EveryHistory(RuleBasedStateMachine):
         self.world.require_same_after_restart()
 
     def heal(self) -> None:
-        """Every fault is over and an operator has done what the core says it waits for."""
+        """End every fault and do, as an operator, what the core says it waits for."""
         world = self.world
         self._end_faults()
         for _ in range(HEALED_WITHIN // 6):
@@ -325,7 +325,7 @@ class EveryHistory(RuleBasedStateMachine):
         world.settle()
 
     def _repair_row(self) -> None:
-        """Nodes are stopped before anybody writes the row by hand (RULES.md#r26)."""
+        """Stop the nodes before an operator writes the row by hand (RULES.md#r26)."""
         world, row = self.world, self.world.table.row
         epoch = max([0, *(ledger.epoch for ledger in world.ledgers.values())])
         highest = max(world.table.highest, world.read_max, (epoch, 0))
@@ -340,9 +340,9 @@ class EveryHistory(RuleBasedStateMachine):
 
 
 def run(engine: Any, examples: int, steps: int, *, for_a_mutant: bool = False) -> None:
-    """Plays histories against ``engine``. Raises what the first bad one raised.
+    """Play histories against ``engine``. Raise what the first bad one raised.
 
-    ``for_a_mutant``: the same histories each time, and the first bad one is not made shorter.
+    ``for_a_mutant``: play the same histories each time, and do not shrink the first bad one.
     """
     phases = [Phase.generate] if for_a_mutant else [Phase.generate, Phase.shrink]
     machine = type("EveryHistory", (EveryHistory,), {"engine": engine})
@@ -368,10 +368,10 @@ def test_no_history_breaks_an_invariant_and_each_can_be_healed() -> None:
 DIES = {"query_process_dies": False, "released": True, "tail_kept": 1}
 
 
-def test_a_query_that_lacks_events_does_not_run_before_it_begins_anew() -> None:
-    """RULES.md#r23, RULES.md#r28. It left the application, the events that it has not read were
-    trimmed, and it comes back: until a record says where it begins, its old version is not in
-    force."""
+def test_query_that_lacks_events_does_not_run_before_a_record_restarts_it() -> None:
+    """RULES.md#r23, RULES.md#r28. 1. The query leaves the application. 2. The events that it has
+    not read are trimmed. 3. It returns: its old version is not in force until a record says where
+    it begins."""
     machine = EveryHistory()
     machine.the_node_process_is_killed(**DIES)
     machine.start_with_another_application("add")
@@ -383,10 +383,10 @@ def test_a_query_that_lacks_events_does_not_run_before_it_begins_anew() -> None:
     machine.teardown()
 
 
-def test_who_begins_anew_behind_a_batch_that_was_never_run_goes_on() -> None:
+def test_query_that_restarts_behind_a_batch_that_never_ran_continues() -> None:
     """RULES.md#r19, RULES.md#r28. 1. A batch of a query is cut, and the query leaves the
-    application before it runs. 2. Its events are trimmed. 3. It comes back and begins anew: the
-    next batch that it admits must follow the last one that the outbox has."""
+    application before it runs. 2. Its events are trimmed. 3. It returns with a new state: the next
+    batch that it admits must follow the last one that the outbox has."""
     machine = EveryHistory()
     machine.the_node_process_is_killed(**DIES)
     machine.start_with_another_application("add")
@@ -401,9 +401,8 @@ def test_who_begins_anew_behind_a_batch_that_was_never_run_goes_on() -> None:
     machine.teardown()
 
 
-def test_a_skip_of_a_batch_that_is_trimmed_is_forgotten_after_a_restart_too() -> None:
-    """RULES.md#r12. The record of the skip is behind the records that are trimmed, its batch is
-    among them."""
+def test_skip_of_a_trimmed_batch_is_forgotten_after_a_restart() -> None:
+    """RULES.md#r12. The trimmed records include the batch; the skip's record is behind them."""
     machine = EveryHistory()
     machine.good_times(finished=False, sizes=[1])
     machine.a_snapshot_is_asked_for()
@@ -413,9 +412,9 @@ def test_a_skip_of_a_batch_that_is_trimmed_is_forgotten_after_a_restart_too() ->
     machine.teardown()
 
 
-def test_a_query_that_ran_no_batch_since_it_was_reset_has_no_state_to_keep() -> None:
+def test_query_without_a_batch_since_its_reset_has_no_state_to_keep() -> None:
     """RULES.md#r23. 1. A batch is cut. 2. The query is changed and reset, and its node dies before
-    it runs that batch. 3. It is changed again, and is to keep its state."""
+    it runs that batch. 3. It is changed again with the order to keep its state."""
     machine = EveryHistory()
     machine.good_times(finished=False, sizes=[1])
     machine.the_node_process_is_killed(**DIES)
@@ -427,9 +426,9 @@ def test_a_query_that_ran_no_batch_since_it_was_reset_has_no_state_to_keep() -> 
     machine.teardown()
 
 
-def test_no_checkpoint_is_of_a_change_that_a_crash_has_undone() -> None:
-    """RULES.md#r23. 1. A query is changed and keeps its state; the record is not on the disk. 2. It
-    runs, and its checkpoint is of that record. 3. The node dies, and the record is gone."""
+def test_no_checkpoint_outlives_a_change_that_a_crash_undid() -> None:
+    """RULES.md#r23. 1. A query is changed and keeps its state; the record is not durable. 2. It
+    runs, and its checkpoint names that record. 3. The node dies, and the record is lost."""
     machine = EveryHistory()
     machine.start_with_another_application("keep")
     machine.good_times(finished=False, sizes=[1])

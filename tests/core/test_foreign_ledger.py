@@ -1,4 +1,4 @@
-"""What a ledger says of batches that this node never made (RULES.md#i7)."""
+"""A ledger with batches that this node never made (RULES.md#i7)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ha_engine.core import inputs as on
 from tests.core.world import World, plan
 
 
-def test_a_ledger_ahead_of_what_was_admitted_is_not_recorded_and_ends_nothing() -> None:
+def test_ledger_ahead_of_the_outbox_is_not_recorded_and_stops_no_query() -> None:
     world = World(plans=(plan("delays", "flights", "board"),))
     world.start()
     records = list(world.disk.records)

@@ -1,4 +1,4 @@
-"""The tests of the core are tested: each breakage of it is found by a scenario or a history."""
+"""Mutants test the tests of the core: a scenario or a history detects each of them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.core.test_scenarios import SCENARIOS
 
 @pytest.mark.rotates
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_broken_core_is_found_out(mutant: Mutant) -> None:
+def test_each_mutant_of_the_core_is_detected(mutant: Mutant) -> None:
     assert next(killers(mutant), None) is not None
 
 
-def test_a_copy_that_is_not_broken_passes() -> None:
+def test_unmutated_copy_of_the_core_passes() -> None:
     copy = load(None)
     told = {path.stem: path.read_text() for path in SCENARIOS}
     assert {stem: retell(text, copy) for stem, text in told.items()} == told

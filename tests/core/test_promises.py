@@ -1,4 +1,4 @@
-"""What a member may promise, though it has tried to acquire (RULES.md#r16), and when it may acquire
+"""The promises of a member that has tried to acquire (RULES.md#r16), and when it may acquire
 (RULES.md#r4)."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def read(lease: Lease, now: float, row: LeaseRow) -> None:
     lease.saw(now + 0.1, row, IDENTITY)
 
 
-def test_none_is_given_until_the_row_has_moved_past_what_an_earlier_process_tried() -> None:
+def test_member_promises_only_once_the_row_passed_an_earlier_acquire_attempt() -> None:
     known = HighWater(1, 4, IDENTITY, tried=TRIED)
     lease = Lease(Holder("b", "p2"), B, LeaseTiming(3.0, 0.8, 0.4), known)
     read(lease, 1.0, ROW)
@@ -34,14 +34,14 @@ def test_none_is_given_until_the_row_has_moved_past_what_an_earlier_process_trie
     assert lease.high_water.tried == (0, 0)
 
 
-def test_none_is_given_to_the_holder_that_was_succeeded() -> None:
+def test_member_gives_no_promise_to_a_holder_that_lost_the_lease() -> None:
     known = HighWater(1, 4, IDENTITY, tried=TRIED)
     lease = Lease(Holder("b", "p2"), B, LeaseTiming(3.0, 0.8, 0.4), known)
     read(lease, 1.0, replace(ROW, holder=Holder("b", "p1"), epoch=2, version=5, in_sync=(B,)))
     assert not lease.promise(1.2, 1)
 
 
-def test_an_acquire_that_was_denied_binds_nobody_and_what_was_tried_before_still_does() -> None:
+def test_denied_acquire_does_not_bind_a_member_and_earlier_attempts_do() -> None:
     timing = LeaseTiming(3.0, 0.8, 0.4)
     for before in ((0, 0), TRIED):
         lease = Lease(Holder("b", "p2"), B, timing, HighWater(1, 4, IDENTITY, tried=before))
@@ -52,9 +52,8 @@ def test_an_acquire_that_was_denied_binds_nobody_and_what_was_tried_before_still
         assert lease.high_water.tried == before
 
 
-def test_a_row_that_another_made_excludes_the_one_that_this_node_would_have_made() -> None:
-    """RULES.md#r26: whoever knew of a higher version than the other need not wait until that is
-    reached."""
+def test_row_that_another_node_created_excludes_the_attempt_of_this_node() -> None:
+    """RULES.md#r26: a node that knew a higher version need not wait until the row reaches it."""
     lease = Lease(Holder("b", "p2"), B, LeaseTiming(3.0, 0.8, 0.4), HighWater(7, 900, IDENTITY))
     lease.sent(1.0)
     lease.saw(1.1, None, IDENTITY)
@@ -65,7 +64,7 @@ def test_a_row_that_another_made_excludes_the_one_that_this_node_would_have_made
     assert lease.high_water.tried == (0, 0)
 
 
-def test_a_row_that_takes_the_version_of_a_lost_one_stands_still_from_its_own_time_on() -> None:
+def test_row_that_reuses_the_version_of_a_lost_one_restarts_the_ttl() -> None:
     """RULES.md#r4. 1. A renewal is read, and a failover of the database loses it. 2. The holder
     renews again, within its authority, and gets the same version."""
     lease = Lease(Holder("b", "p2"), B, LeaseTiming(3.0, 0.8, 0.4), HighWater())
@@ -76,7 +75,7 @@ def test_a_row_that_takes_the_version_of_a_lost_one_stands_still_from_its_own_ti
     assert lease.takeover_at == 2.1 + 3.0
 
 
-def test_one_counts_for_who_has_the_journal_of_who_gave_it() -> None:
+def test_promise_counts_only_for_the_journal_of_the_member_that_gave_it() -> None:
     """RULES.md#r16, RULES.md#i2: a node that lost its disk knows of no acquisition that it made
     before."""
     replication = Replication(A, 1, PeerTiming(0.2, 2.0), 0.0, ["b"], 0)

@@ -1,4 +1,4 @@
-"""A FAILED query that an operator revives without giving its batch up (RULES.md#i15)."""
+"""An operator retries a FAILED query without giving its batch up (RULES.md#i15)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def retry(world: World) -> None:
     world.settle()
 
 
-def test_a_retried_query_runs_the_same_batch_with_its_rows() -> None:
+def test_retried_query_runs_the_same_batch_with_its_rows() -> None:
     world = failed_at_batch_one()
     before = list(world.disk.records)
     retry(world)
@@ -42,7 +42,7 @@ def test_a_retried_query_runs_the_same_batch_with_its_rows() -> None:
     world.truth.require_all_published()
 
 
-def test_a_batch_that_fails_again_fails_the_query_again() -> None:
+def test_batch_that_fails_again_fails_the_query_again() -> None:
     world = failed_at_batch_one()
     retry(world)
     world.fail("delays")
@@ -53,7 +53,7 @@ def test_a_batch_that_fails_again_fails_the_query_again() -> None:
     assert world.core.deployment.lives["delays"].poisoned == 2
 
 
-def test_a_skip_that_is_not_yet_committed_is_not_overtaken_by_a_retry() -> None:
+def test_retry_does_not_overtake_a_skip_that_is_not_committed() -> None:
     world = failed_at_batch_one()
     world.automatic -= {"disk"}
     world.skip("delays")
@@ -64,14 +64,14 @@ def test_a_skip_that_is_not_yet_committed_is_not_overtaken_by_a_retry() -> None:
     assert state(world) is QueryState.RUNNING
 
 
-def test_a_retry_of_what_runs_or_is_unknown_changes_nothing() -> None:
+def test_retry_of_a_running_or_unknown_query_changes_nothing() -> None:
     world = World()
     world.start()
     assert world.core.step(world.now, on.RetryAsked("delays")) == []
     assert world.core.step(world.now, on.RetryAsked("no such query")) == []
 
 
-def test_a_machine_that_is_too_slow_fails_no_query_however_often() -> None:
+def test_slow_host_fails_no_query_however_often() -> None:
     world = World(plans=(plan("delays", "flights", "board"),))
     world.start()
     world.automatic -= {"batches"}
@@ -91,11 +91,11 @@ def test_a_machine_that_is_too_slow_fails_no_query_however_often() -> None:
     world.truth.require_all_published()
 
 
-def test_a_wait_stays_bounded_after_days_of_failures() -> None:
+def test_restart_delay_stays_bounded_after_days_of_failures() -> None:
     assert RestartPolicy().backoff(100_000) == RestartPolicy().backoff_max
 
 
-def test_a_process_that_the_host_kills_fails_no_query_however_often() -> None:
+def test_process_killed_by_the_host_fails_no_query_however_often() -> None:
     world = World(plans=(plan("delays", "flights", "board"),))
     world.start()
     world.automatic -= {"batches"}
@@ -113,7 +113,7 @@ def test_a_process_that_the_host_kills_fails_no_query_however_often() -> None:
     world.truth.require_all_published()
 
 
-def test_a_process_that_dies_of_a_batch_fails_the_query_in_the_end() -> None:
+def test_process_that_keeps_dying_of_a_batch_fails_the_query() -> None:
     world = World(plans=(plan("delays", "flights", "board"),))
     world.start()
     world.automatic -= {"batches"}
@@ -124,7 +124,7 @@ def test_a_process_that_dies_of_a_batch_fails_the_query_in_the_end() -> None:
     assert state(world) is QueryState.FAILED
 
 
-def test_a_node_wakes_when_a_query_that_waits_may_run_again() -> None:
+def test_node_wakes_when_a_delayed_query_may_run_again() -> None:
     world = World(plans=(plan("delays", "flights", "board"),))
     world.start()
     world.automatic -= {"batches"}

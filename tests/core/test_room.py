@@ -1,5 +1,5 @@
-"""A member whose disk is nearly full (RULES.md#r30): named to whoever takes events, never written
-out."""
+"""A member whose disk is nearly full (RULES.md#r30) is named in the back-pressure and stays in
+sync."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def full(world: World) -> str | None:
     return found
 
 
-def test_a_full_member_is_named_while_it_is_in_sync_and_full() -> None:
+def test_active_names_a_full_member_while_it_is_in_sync() -> None:
     world = World()
     world.start()
     world.ghost.link()
@@ -27,7 +27,7 @@ def test_a_full_member_is_named_while_it_is_in_sync_and_full() -> None:
     assert full(world) is None
 
 
-def test_a_full_node_that_is_not_in_sync_holds_nobody_back() -> None:
+def test_full_node_out_of_sync_causes_no_back_pressure() -> None:
     world = World()
     world.start()
     world.ghost.headroom = False

@@ -1,4 +1,4 @@
-"""Each scenario still goes as it is written down."""
+"""The core still produces each recorded scenario."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_the_core_does_what_the_scenario_tells(path: Path, rewrite: bool) -> None:
+def test_core_acts_as_the_scenario_says(path: Path, rewrite: bool) -> None:
     told = path.read_text()
     if rewrite:
         path.write_text(retell(told))
@@ -20,5 +20,5 @@ def test_the_core_does_what_the_scenario_tells(path: Path, rewrite: bool) -> Non
         assert retell(told) == told
 
 
-def test_every_scenario_says_why() -> None:
+def test_every_scenario_has_a_reason() -> None:
     assert [path.stem for path in SCENARIOS if not path.read_text().startswith("#")] == []

@@ -1,4 +1,4 @@
-"""Where a snapshot stands, when one is taken, and what its being kept lets go of."""
+"""The position of a snapshot, the time it is taken, and the records that it lets a node trim."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def require_aligned(world: World, cut: SnapshotPlace) -> None:
         assert marks[query].mark_at(number).through == cut.position.sequence
 
 
-def test_every_query_ends_a_batch_where_the_snapshot_stands(world: World) -> None:
+def test_every_query_ends_a_batch_at_the_barrier_of_the_snapshot(world: World) -> None:
     world.offer("flights", 10)
     world.offer("weather", 5)
     committed = world.core.journal.committed
@@ -61,20 +61,20 @@ def test_every_query_ends_a_batch_where_the_snapshot_stands(world: World) -> Non
     assert world.archive.shown_under == [world.core.epoch]
 
 
-def test_an_interval_that_is_set_later_holds_from_then_on() -> None:
+def test_changed_snapshot_interval_takes_effect_at_once() -> None:
     world = new_world()
     world.feed(on.SnapshotEvery(0.0))
     world.offer("flights", 10)
     world.wait(1000)
     assert world.archive.visible == []
     world.feed(on.SnapshotEvery(30.0))
-    for _ in range(4):  # to read it again is no reason to wait longer
+    for _ in range(4):  # a reload of the same interval does not prolong the wait
         world.wait(8)
         world.feed(on.SnapshotEvery(30.0))
     assert len(world.archive.visible) == 1
 
 
-def test_an_interval_that_is_set_later_holds_under_the_next_epoch() -> None:
+def test_changed_snapshot_interval_stays_in_the_next_epoch() -> None:
     world = new_world()
     world.feed(on.SnapshotEvery(0.0))
     world.stop()
@@ -85,7 +85,7 @@ def test_an_interval_that_is_set_later_holds_under_the_next_epoch() -> None:
     assert len(world.archive.visible) == 1
 
 
-def test_a_query_without_input_ends_an_empty_batch_there(world: World) -> None:
+def test_query_without_input_ends_an_empty_batch_at_the_barrier(world: World) -> None:
     world.offer("weather", 5)  # delays does not read it
     ask(world)
     require_aligned(world, newest(world))
@@ -112,7 +112,7 @@ def test_no_query_waits_for_another_at_the_barrier(world: World) -> None:
     assert newest(world).position.sequence == barrier
 
 
-def test_a_failed_query_is_named_and_no_snapshot_is_taken(world: World) -> None:
+def test_failed_query_is_named_and_prevents_the_snapshot(world: World) -> None:
     world.offer("flights", 10)
     for _ in range(2):
         world.feed(on.QueryFailed("storms", 1, "a cast"))
@@ -122,7 +122,7 @@ def test_a_failed_query_is_named_and_no_snapshot_is_taken(world: World) -> None:
     assert world.core.term.snapshots.why_not == "query storms is failed"
 
 
-def test_a_query_that_does_not_come_to_the_barrier_is_given_up(world: World) -> None:
+def test_snapshot_is_abandoned_when_a_query_does_not_reach_the_barrier(world: World) -> None:
     world.automatic -= {"batches"}
     world.offer("flights", 10)
     world.wait(1)
@@ -134,7 +134,7 @@ def test_a_query_that_does_not_come_to_the_barrier_is_given_up(world: World) -> 
     assert world.core.term.snapshots.why_not == "a query is too far behind"
 
 
-def test_one_is_taken_at_each_interval_while_input_comes() -> None:
+def test_node_takes_a_snapshot_at_each_interval_while_input_comes() -> None:
     world = World()
     world.digests, world.snapshot_every = True, 5.0
     world.start()
@@ -148,8 +148,8 @@ def test_one_is_taken_at_each_interval_while_input_comes() -> None:
     assert len(world.archive.cuts) == taken + 3
 
 
-def test_after_a_burst_snapshots_go_on_until_none_kept_is_from_before_it() -> None:
-    """The journal keeps what the oldest one lacks: all of the burst, which may fill the disk."""
+def test_snapshots_continue_until_no_kept_revision_predates_a_burst() -> None:
+    """The journal keeps all records behind the oldest revision: the whole burst may fill a disk."""
     world = by_the_clock()
     world.wait(61)
     for _ in range(20):
@@ -163,7 +163,7 @@ def test_after_a_burst_snapshots_go_on_until_none_kept_is_from_before_it() -> No
     assert len(world.archive.cuts) == taken
 
 
-def test_the_journal_lets_go_of_what_neither_a_query_nor_the_oldest_revision_needs(
+def test_journal_trims_records_that_no_query_and_no_kept_revision_needs(
     world: World,
 ) -> None:
     cuts = []
@@ -182,7 +182,7 @@ def test_the_journal_lets_go_of_what_neither_a_query_nor_the_oldest_revision_nee
     assert world.truth.all_published()
 
 
-def test_a_revision_of_another_history_holds_nothing_and_frees_nothing(world: World) -> None:
+def test_revision_of_another_history_neither_retains_nor_trims_records(world: World) -> None:
     world.offer("flights", 10)
     ask(world)
     stands, written = newest(world).position, newest(world).written
@@ -202,17 +202,17 @@ def with_a_warm_member(world: World) -> World:
     return world
 
 
-def test_a_warm_member_takes_it_and_the_holder_shows_it(world: World) -> None:
+def test_warm_member_takes_the_snapshot_and_the_holder_makes_it_visible(world: World) -> None:
     with_a_warm_member(world)
     world.offer("flights", 10)
     ask(world)
     assert len(world.archive.visible) == 1
 
 
-def test_a_snapshot_that_takes_long_is_shown_though_its_batches_are_long_past(
+def test_slow_snapshot_becomes_visible_after_its_digests_left_memory(
     world: World,
 ) -> None:
-    """Those that came since have driven what they came to out of memory, on both nodes."""
+    """Later batches have driven the digests of its batches out of memory, on both nodes."""
     with_a_warm_member(world)
     world.ghost.takes_long = True
     world.offer("flights", 10)
@@ -224,7 +224,7 @@ def test_a_snapshot_that_takes_long_is_shown_though_its_batches_are_long_past(
     assert len(world.archive.visible) == 1
 
 
-def test_a_snapshot_whose_batches_came_to_something_else_is_never_shown(world: World) -> None:
+def test_snapshot_with_a_digest_mismatch_never_becomes_visible(world: World) -> None:
     with_a_warm_member(world)
     world.ghost.digest_of_snapshots = "another"
     world.offer("flights", 10)
@@ -233,7 +233,7 @@ def test_a_snapshot_whose_batches_came_to_something_else_is_never_shown(world: W
     assert world.archive.visible == []
 
 
-def test_an_epoch_that_the_database_lost_writes_before_trims_by_what_is_there_now(
+def test_epoch_after_lost_database_writes_trims_by_the_revisions_left(
     world: World,
 ) -> None:
     for _ in range(3):
@@ -247,7 +247,7 @@ def test_an_epoch_that_the_database_lost_writes_before_trims_by_what_is_there_no
     assert world.core.journal.base == base == first.position
 
 
-def test_a_snapshot_is_taken_at_once_when_there_is_none_that_the_journal_goes_on_from(
+def test_node_snapshots_at_once_when_no_revision_joins_its_journal(
     world: World,
 ) -> None:
     for _ in range(3):
@@ -270,7 +270,7 @@ def by_the_clock() -> World:
     return world
 
 
-def test_who_is_alone_takes_a_last_snapshot_before_it_stops() -> None:
+def test_lone_node_takes_a_final_snapshot_before_it_stops() -> None:
     world = by_the_clock()
     world.offer("flights", 10)
     last = world.core.journal.last.sequence
@@ -282,7 +282,7 @@ def test_who_is_alone_takes_a_last_snapshot_before_it_stops() -> None:
     assert not world.alive
 
 
-def test_a_last_snapshot_is_not_waited_for_long() -> None:
+def test_stop_waits_only_briefly_for_the_final_snapshot() -> None:
     world = by_the_clock()
     world.automatic -= {"batches"}
     world.offer("flights", 10)
@@ -293,7 +293,7 @@ def test_a_last_snapshot_is_not_waited_for_long() -> None:
     assert not world.alive
 
 
-def test_who_is_asked_to_stop_again_waits_for_nothing() -> None:
+def test_second_stop_request_skips_the_final_snapshot() -> None:
     world = by_the_clock()
     world.automatic -= {"batches"}
     world.offer("flights", 10)
@@ -303,15 +303,15 @@ def test_who_is_asked_to_stop_again_waits_for_nothing() -> None:
     assert not world.alive
 
 
-def test_who_leaves_a_member_that_is_in_sync_stops_at_once() -> None:
+def test_stop_is_immediate_when_a_peer_is_in_sync() -> None:
     world = with_a_warm_member(by_the_clock())
     world.offer("flights", 10)
     world.stop()
     assert not world.alive
 
 
-def test_one_is_given_up_when_spark_dies_before_it_told_what_a_batch_came_to(world: World) -> None:
-    """What is committed is not computed again, so nobody would ever tell."""
+def test_snapshot_is_abandoned_when_spark_dies_before_a_digest_is_known(world: World) -> None:
+    """Nobody computes a committed batch again, so its digest would never be known."""
     world.digests = False
     world.offer("flights", 10)
     ask(world)
@@ -323,19 +323,19 @@ def test_one_is_given_up_when_spark_dies_before_it_told_what_a_batch_came_to(wor
     assert len(world.archive.visible) == 1
 
 
-def test_one_is_given_up_when_the_holders_own_spark_dies_so(world: World) -> None:
+def test_snapshot_is_abandoned_when_spark_of_the_holder_dies_before_a_digest(world: World) -> None:
     with_a_warm_member(world)
     world.ghost.digest_of_snapshots, world.ghost.takes_long = "another", True
     world.digests = False
     world.offer("flights", 10)
     ask(world)
-    world.ghost.warm = False  # or it would take over
+    world.ghost.warm = False  # a warm member would take over
     world.wait(1)
     world.kill_spark()
     assert world.core.term.snapshots.state == "waiting"
 
 
-def test_a_wish_is_not_waited_for_when_its_link_is_another_one(world: World) -> None:
+def test_holder_drops_a_snapshot_request_when_its_link_was_replaced(world: World) -> None:
     with_a_warm_member(world)
     world.ghost.takes_long = True
     world.offer("flights", 10)
@@ -349,7 +349,7 @@ def test_a_wish_is_not_waited_for_when_its_link_is_another_one(world: World) -> 
 
 
 def lose_the_row(world: World) -> None:
-    """The database fails over, and the new one has never heard of the holder's last writes."""
+    """Fail the database over to one that lacks the holder's last writes."""
     before = world.core.epoch
     world.table.identity = DatabaseIdentity("7000000000000000001", "00000002")
     world.set_row(next(row for row in world.table.history if row.epoch))
@@ -359,15 +359,15 @@ def lose_the_row(world: World) -> None:
 
 BROKEN: tuple[tuple[Callable[[World], None], Mutant], ...] = (
     (
-        test_one_is_given_up_when_the_holders_own_spark_dies_so,
+        test_snapshot_is_abandoned_when_spark_of_the_holder_dies_before_a_digest,
         Mutant("R28", "core", "Core._on_broke", "self.term.snapshots.broke(broke.reason)", "pass"),
     ),
     (
-        test_a_wish_is_not_waited_for_when_its_link_is_another_one,
+        test_holder_drops_a_snapshot_request_when_its_link_was_replaced,
         Mutant("R28", "core", "Core._on_peer", "self.term.snapshots.linked(peer)", "pass"),
     ),
     (
-        test_every_query_ends_a_batch_where_the_snapshot_stands,
+        test_every_query_ends_a_batch_at_the_barrier_of_the_snapshot,
         Mutant(
             "R28",
             "pending_events",
@@ -381,7 +381,7 @@ BROKEN: tuple[tuple[Callable[[World], None], Mutant], ...] = (
         Mutant("R28", "barrier", "batches_at", "len(ended) == len(numbers)", "ended"),
     ),
     (
-        test_the_journal_lets_go_of_what_neither_a_query_nor_the_oldest_revision_needs,
+        test_journal_trims_records_that_no_query_and_no_kept_revision_needs,
         Mutant(
             "R29",
             "retention",
@@ -391,15 +391,15 @@ BROKEN: tuple[tuple[Callable[[World], None], Mutant], ...] = (
         ),
     ),
     (
-        test_a_revision_of_another_history_holds_nothing_and_frees_nothing,
+        test_revision_of_another_history_neither_retains_nor_trims_records,
         Mutant("R28", "retention", "Retention.revisions_are", "has(written)", ""),
     ),
     (
-        test_a_revision_of_another_history_holds_nothing_and_frees_nothing,
+        test_revision_of_another_history_neither_retains_nor_trims_records,
         Mutant("R28", "retention", "Retention.revisions_are", "has(position)", ""),
     ),
     (
-        test_a_snapshot_whose_batches_came_to_something_else_is_never_shown,
+        test_snapshot_with_a_digest_mismatch_never_becomes_visible,
         Mutant(
             "R28",
             "snapshots",
@@ -409,13 +409,13 @@ BROKEN: tuple[tuple[Callable[[World], None], Mutant], ...] = (
         ),
     ),
     (
-        test_an_epoch_that_the_database_lost_writes_before_trims_by_what_is_there_now,
+        test_epoch_after_lost_database_writes_trims_by_the_revisions_left,
         Mutant(
             "R29", "role_machine", "RoleMachine.become_promoting", "retention.begin_epoch()", ""
         ),
     ),
     (
-        test_a_snapshot_is_taken_at_once_when_there_is_none_that_the_journal_goes_on_from,
+        test_node_snapshots_at_once_when_no_revision_joins_its_journal,
         Mutant("R29", "core", "Core._on_revisions", "self.retention.lacks_revision", "False"),
     ),
 )
@@ -424,12 +424,14 @@ BROKEN: tuple[tuple[Callable[[World], None], Mutant], ...] = (
 @pytest.mark.parametrize(
     "test", dict.fromkeys(test for test, _ in BROKEN), ids=lambda test: test.__name__
 )
-def test_a_sound_copy_of_the_core_is_not_called_broken(test: Callable[[World], None]) -> None:
+def test_unmutated_core_passes_the_snapshot_tests(test: Callable[[World], None]) -> None:
     test(new_world(load(None)))
 
 
 @pytest.mark.parametrize(("test", "mutant"), BROKEN, ids=lambda one: getattr(one, "name", ""))
-def test_a_broken_core_is_found_out(test: Callable[[World], None], mutant: Mutant) -> None:
+def test_each_mutant_is_detected_by_the_snapshot_tests(
+    test: Callable[[World], None], mutant: Mutant
+) -> None:
     world = new_world(load(mutant))
     with pytest.raises((AssertionError, InvariantBroken, LookupError)):
         test(world)

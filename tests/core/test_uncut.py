@@ -17,7 +17,7 @@ STEPS = st.lists(st.one_of(APPENDS, APPENDS, APPENDS, CUTS, SKIPPED), max_size=2
 
 
 class Everything:
-    """What PendingEvents stands for: every record by itself."""
+    """The plain model of PendingEvents: every record by itself."""
 
     def __init__(self) -> None:
         self.records: list[tuple[int, int]] = []
@@ -40,7 +40,7 @@ def check_cut(uncut: PendingEvents, plain: Everything, committed: int, through: 
     rest = [rows for last, rows in plain.records if (through or 0) < last <= committed]
     newest = max((last for last, _ in plain.records), default=0)
     if through is not None and committed >= newest:
-        # Nearly full, unless the next record alone is what does not fit.
+        # The batch is nearly full, unless the next record alone does not fit.
         assert not rest or sum(taken) + max(rest[0], RUN_EVENTS_MAX) > LIMIT
     if committed >= newest:
         assert (through is None) == (not plain.records)
@@ -48,7 +48,7 @@ def check_cut(uncut: PendingEvents, plain: Everything, committed: int, through: 
 
 @settings(max_examples=300)
 @given(STEPS, st.integers(2, 12))
-def test_merged_runs_count_and_cut_as_the_whole_list_does(
+def test_merged_runs_count_and_cut_like_the_whole_list(
     steps: list[tuple[str, float]], runs_max: int
 ) -> None:
     uncut, plain = PendingEvents(LIMIT, runs_max), Everything()
@@ -65,15 +65,15 @@ def test_merged_runs_count_and_cut_as_the_whole_list_does(
                     uncut.drop_through(through)
                     plain.drop_through(through)
         assert uncut.events == plain.events
-        # Two neighbours that were tried once are together above a run's limit.
+        # Two neighbours that could not be merged are together above the limit of a run.
         assert len(uncut) <= 2 * (2 * plain.events // RUN_EVENTS_MAX + runs_max) + 1
 
 
 @given(STEPS, st.integers(2, 12))
-def test_who_reads_the_journal_again_counts_the_same(
+def test_replay_of_the_journal_counts_the_same_pending_events(
     steps: list[tuple[str, float]], runs_max: int
 ) -> None:
-    """Marks are cut when they can be, and read back where they stand among the records."""
+    """Cut each mark as soon as possible; the replay reads it at its place among the records."""
     live, journal = PendingEvents(LIMIT, runs_max), []
     for sequence, (step, size) in enumerate(steps, 1):
         if step == "append":
@@ -94,7 +94,7 @@ def test_who_reads_the_journal_again_counts_the_same(
     ]
 
 
-def test_a_million_small_records_that_nobody_cuts_stay_few_runs() -> None:
+def test_million_small_uncut_records_stay_few_runs() -> None:
     uncut = PendingEvents(200_000)
     for sequence in range(1, 1_000_001):
         uncut.append(sequence, 2)
@@ -102,7 +102,7 @@ def test_a_million_small_records_that_nobody_cuts_stay_few_runs() -> None:
     assert len(uncut) <= RUNS_MAX
 
 
-def test_a_mark_that_an_older_limit_cut_within_a_run_keeps_the_run_until_a_mark_ends_it() -> None:
+def test_run_is_kept_until_a_mark_ends_it_though_an_older_mark_cut_within_it() -> None:
     uncut = PendingEvents(LIMIT, runs_max=2)
     for sequence in range(1, 5):
         uncut.append(sequence, 3)

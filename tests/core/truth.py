@@ -1,6 +1,6 @@
-"""Safety, judged from the world alone: what is on the disk, in the lease row and in the sinks.
+"""Judge safety from the world alone: the contents of the disk, the lease row and the sinks.
 
-Nothing here reads a field of the core, so a core that deceives itself is still found out.
+Nothing here reads a field of the core, so a wrong belief of the core cannot hide a fault.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ class Truth:
             self._acquire(action)
 
     def _puts_back(self, wanted: LeaseRow) -> bool:
-        """RULES.md#r5, RULES.md#r6: the holder of the newest row, alone in sync or sure that nobody
-        can have acquired since, writes it again, an epoch higher."""
+        """RULES.md#r5, RULES.md#r6: the holder of the newest row writes it again, an epoch higher.
+        It is alone in sync, or sure that nobody can have acquired since."""
         world, history = self.world, self.world.table.history
         newest = max(history, key=lambda row: (row.epoch, row.version), default=None)
         if newest is None or newest.holder != world.me:
@@ -124,7 +124,7 @@ class Truth:
             require(still >= world.timing.ttl - 1e-9, "R4", f"acquired after {still} s")
 
     def _force(self, action: do.WriteLease) -> None:
-        """RULES.md#r26: an operator may, where nobody else can act."""
+        """RULES.md#r26: an operator may force, where no other node can act."""
         expected, wanted, world = action.expected, action.wanted, self.world
         require(wanted.in_sync == (world.member,), "R3", "forced and kept others in sync")
         require(not expected.paused, "R7", "forced while paused")
@@ -159,7 +159,7 @@ class Truth:
         require(mark.through >= before.through, "I6", "a mark goes back")
         sequences = disk.content(plan.streams, before.through, mark.through)
         has = max((self.world.ledgers[(mark.query, sink)].batch for sink in plan.sinks), default=0)
-        again = mark.through <= disk.base.position.sequence  # a snapshot stands on it
+        again = mark.through <= disk.base.position.sequence  # a snapshot has that position
         new = not sequences or again or mark.number > has
         require(new, "R26", f"a sink has a batch {mark.number}")
         rows = [self._rows(position.sequence) for position in sequences]
@@ -228,7 +228,7 @@ class Truth:
     def _trim(self, query: str, through: int) -> None:
         durable = [r.body for r in self.world.disk.records[: self.world.disk.durable]]
         if not any(number <= through for number in self.world.disk.outbox.get(query, {})):
-            return  # a sink that was added later, which begins there, is no reason to keep it
+            return  # a sink that was added later begins there and retains nothing
         for sink in self.world.plans[query].sinks:
             told = [b.batch for b in durable if isinstance(b, Published)
                     and (b.query, b.sink) == (query, sink)]  # fmt: skip
@@ -249,8 +249,8 @@ class Truth:
             self._require_published(query, self._events_for(query))
 
     def _events_for(self, query: str) -> set[Position]:
-        """From where it began, but for those that it lacked when it came back into the application
-        and began anew, since they were trimmed meanwhile (RULES.md#r23)."""
+        """Return the events behind the begin of the query. Not among them are those trimmed while
+        the query was out of the application, before it began again (RULES.md#r23)."""
         disk, streams, run = self.world.disk, self.world.plans[query].streams, self.world.batches
         by_mark, come_to = dict[int, set[Position]](), None
         for record in disk.records:
@@ -270,7 +270,7 @@ class Truth:
     def _require_published(self, query: str, events: set[Position]) -> None:
         batches = self.world.batches.get(query, {})
         numbers = sorted(batches)
-        # A sink wants each number; where there is none, one that nobody ran may be left out.
+        # A sink needs each number; without a sink, a batch that no node ran may be missing.
         whole = numbers == list(range(1, len(numbers) + 1)) or not self.world.plans[query].sinks
         require(whole, "I6", f"{query} batches {numbers}")
         seen = [sequence for number in numbers for sequence in batches[number]]
@@ -283,14 +283,14 @@ class Truth:
 
 
 def _version_of(query: str, record: Record) -> QueryVersion | None:
-    """What ``record`` says is in force of a query from there on."""
+    """Return the version of a query that ``record`` puts in force."""
     versions = record.body.queries if isinstance(record.body, Application) else ()
     return next((version for version in versions if version.query == query), None)
 
 
 def lineage_of(records: Iterable[Record], query: str) -> int:
-    """The record that began the query's state, or since which it goes on under changed code; told
-    apart from the core's own reckoning."""
+    """Return the sequence of the record that began the query's state or carried it on under changed
+    code, computed independently of the core."""
     began, known = 0, ""
     for record in records:
         if isinstance(record.body, Application):

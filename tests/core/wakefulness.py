@@ -1,6 +1,6 @@
-"""Judges ``Core.wake_at``: a Tick before that moment does nothing, and one at it does something.
+"""Judge ``Core.wake_at``: a Tick before that moment does nothing, and one at it does something.
 
-So a driver may sleep until then, however long that is, and never wakes for nothing.
+So a driver may sleep until then, however long that is, and no wake-up is needless.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from ha_engine.core import inputs as on
 from tests.core.truth import require
 
 IDLE_IN_A_ROW_MAX = 20
-"""Ticks that were asked for and did nothing. A moment at which a condition may change need not
-change anything; that every Tick asks for the next is what must not be."""
+"""The limit of requested Ticks that did nothing. A moment at which a condition may change need not
+change anything, but not every Tick may request the next."""
 
 OF_THE_STEP = {"now", "out"}
-# By exact type: this walk is a third of what a simulated history costs.
+# Compare exact types: this walk takes a third of the time of a simulated history.
 _AS_IT_IS = {type(None), bool, int, float, str, bytes, frozenset}
 _IN_ORDER, _BY_KEY, _COPIED = {tuple, list, deque}, {dict, OrderedDict, Counter}, {set, array}
 
 
 def state_of(thing: Any, seen: set[int] | None = None) -> Any:
-    """All that a part of a core knows, in a form that can be compared later."""
+    """Return the state of a part of a core, in a form that can be compared later."""
     kind = type(thing)
     if kind in _AS_IT_IS:
         return thing
@@ -55,7 +55,7 @@ def _never_changes(kind: type) -> bool:
 
 
 class Wakefulness:
-    """Of one node process. ``counts``: Ticks that were not due, and those that were."""
+    """The judge of one node process. ``counts``: Ticks that were not due, and those that were."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -72,7 +72,7 @@ class Wakefulness:
         idle = not actions and before == after
         if not due:
             self.counts["early"] += 1
-            # Two states are long to describe, and told only where they differ.
+            # Two states are long to describe, so print only the difference.
             what = "" if idle else f"led to {actions}, {_changed(before, after)}"
             require(idle, "wake_at", f"a Tick before it {what}")
             return actions
@@ -86,7 +86,7 @@ class Wakefulness:
 
 
 def _changed(before: Any, after: Any, path: str = "core") -> str:
-    """Where two states differ."""
+    """Return the first path at which two states differ."""
     if isinstance(before, dict) and isinstance(after, dict) and before.keys() == after.keys():
         parts = [_changed(before[key], after[key], f"{path}.{key}") for key in before]
         return "; ".join(part for part in parts if part)

@@ -1,4 +1,4 @@
-"""One node's core in a simulated world: the clock moves, replies arrive and disks sync when told.
+"""One node's core in a simulated world: clock, replies and fsyncs move only on a verb.
 
 ``automatic`` names the parts that do their work at once; every other part waits for its verb. Each
 action is judged by ``truth`` before the world performs it. A mutated copy of the core can be put in
@@ -102,7 +102,7 @@ class World(SparkWorld):
         self._inputs.clear()
         self._stepping = False
 
-    # -- who the node is ---------------------------------------------------------------------------
+    # -- identity of the node ----------------------------------------------------------------------
 
     @property
     def me(self) -> Holder:
@@ -115,7 +115,7 @@ class World(SparkWorld):
     # -- life of the node process ------------------------------------------------------------------
 
     def start(self, *, ticks: bool = True) -> None:
-        """A new process: it restores, hears which query process still lives, and ticks."""
+        """Start a process: it restores, learns which query process still lives, and ticks."""
         self.processes += 1
         self._forget_process()
         self.truth.new_process()
@@ -134,13 +134,13 @@ class World(SparkWorld):
         self.settle()
 
     def new_core(self) -> Any:
-        """A core restored from everything on the disk, as ``node`` does it."""
+        """Return a core restored from everything on the disk, as ``node`` does it."""
         core = self._core_of(self.disk.records)
         self._restore_outboxes(core)
         return core
 
     def _core_of(self, records: Iterable[Record]) -> Any:
-        """A core that stands on the base of the journal, and has read ``records`` behind it."""
+        """Return a core that loaded the base of the journal and read ``records`` behind it."""
         engine, disk = self.engine, self.disk
         identity = engine.Identity(
             self.node,
@@ -165,11 +165,11 @@ class World(SparkWorld):
         return core
 
     def require_needless(self, through: int) -> None:
-        """When it is decided; a query process that dies later knows less, and needs no more."""
+        """Check a trim when it is decided; a query process that dies later needs no more."""
         require(through <= self.core.deployment.need(), "R29", f"a query needs what {through} has")
 
     def trim(self, through: int) -> None:
-        """The records up to there leave the journal, and the base says what they said."""
+        """Trim the records up to there; the base then holds their content."""
         base = self.disk.base.position.sequence
         require(base < through <= self.core.journal.committed, "R29", f"trim to {through}, {base}")
         self.disk.base = self._core_of(self.disk.records[:through]).journal.as_base()
@@ -232,24 +232,24 @@ class World(SparkWorld):
     # -- time --------------------------------------------------------------------------------------
 
     def wait(self, seconds: float) -> None:
-        """The clock moves on in ticks, which reach the core while it is alive."""
+        """Move the clock in ticks, which reach the core while it is alive."""
         for _ in range(round(seconds / TICK_SECONDS)):
             self.now += TICK_SECONDS
             self.feed(on.Tick())
             self.settle()
 
     def jump(self, seconds: float) -> None:
-        """The clock moves on and nobody tells the core: a pause of the process."""
+        """Move the clock without a Tick for the core: a pause of the process."""
         self.now += seconds
 
     # -- inputs and actions ------------------------------------------------------------------------
 
     def feed(self, event: Input) -> None:
-        """Steps the core as the driver does: what an action brings at once waits its turn."""
+        """Step the core as the driver does; the inputs that an action causes wait their turn."""
         self._inputs.append(event)
         if self._stepping:
             return
-        # ``broken`` stays when a step raises, so that nobody goes on with half of one.
+        # ``broken`` stays when a step raises, so that no caller continues with half of one.
         self._stepping = self.broken = True
         while self._inputs and self.alive:
             for action in self.wakefulness.step(self.core, self.now, self._inputs.popleft()):
@@ -299,7 +299,7 @@ class World(SparkWorld):
                 self._perform_for_spark(action)
 
     def settle(self) -> None:
-        """Everything automatic does its work until nothing is left to do."""
+        """Let everything automatic work until nothing is left to do."""
         for _ in range(SETTLED_WITHIN):
             if not self.alive or not (
                 self._lease_settles()
@@ -321,7 +321,7 @@ class World(SparkWorld):
         return True
 
     def reply(self, how: str = "arrives") -> None:
-        """What becomes of the request in flight.
+        """Decide the fate of the request in flight.
 
         It 'arrives'; or the node learns nothing: 'request lost', 'reply lost' (it took effect), or
         'late' (it takes effect at ``land``).
@@ -340,7 +340,7 @@ class World(SparkWorld):
         self.feed(answer)
 
     def land(self) -> None:
-        """A request whose outcome was unknown reaches the row now."""
+        """Let a request whose outcome was unknown reach the row now."""
         self._carry_out(self.late.pop(0))
 
     def _carry_out(self, request: do.ReadLease | do.CreateLease | do.WriteLease) -> Input:
@@ -365,13 +365,13 @@ class World(SparkWorld):
         self.read_max = max(self.read_max, stamp or (0, 0))
 
     def rewrite_row(self, **changes: Any) -> None:
-        """Somebody else changes the row, a supervisor, a peer or an operator."""
+        """Change the row as another writer: a supervisor, a peer or an operator."""
         row = self.table.row
         assert row is not None
         self.table.put(self.now, replace(row, version=row.version + 1, **changes))
 
     def set_row(self, row: LeaseRow | None) -> None:
-        """The row becomes what no compare-and-set made it: lost, or older than it was."""
+        """Set the row to a value that no compare-and-set made: lost, or older than it was."""
         self.table.row, self.table.changed_at = row, self.now
 
     # -- events and disk ---------------------------------------------------------------------------
@@ -388,14 +388,14 @@ class World(SparkWorld):
         return True
 
     def sync(self, records: int | None = None) -> None:
-        """The next ``records`` of the journal, or all of them, are fsynced."""
+        """Fsync the next ``records`` of the journal, or all of them."""
         written = len(self.disk.records)
         self.disk.durable = min(written, self.disk.durable + (records or written))
         self.feed(on.RecordsDurable(self.disk.durable))
 
 
 def picture(core: Any) -> dict[str, Any]:
-    """What a core knows from its journal and outbox alone."""
+    """Return the state of a core that follows from its journal and outbox alone."""
     deployment = core.deployment
     return {
         "last": core.journal.last,

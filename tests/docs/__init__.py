@@ -1,1 +1,1 @@
-"""What stands in the documents and is made from the code: drawn here, and held equal by tests."""
+"""The generated parts of the documents: written here, and compared with the code by tests."""

@@ -1,4 +1,4 @@
-"""Draws the diagrams of the documents into docs/diagrams: the packages and their imports, roles, a
+"""Draw the diagrams of the documents into docs/diagrams: the packages and their imports, roles, a
 pair, the timing of a takeover.
 
 python -m tests.docs.diagram
@@ -31,11 +31,11 @@ PLACES = {
     Role.STOPPED: Point(330, 290),
 }
 BENT = {(Role.JOINING, Role.PROMOTING): 90.0, (Role.DEMOTING, Role.JOINING): 36.0}
-"""So that they pass by what stands between."""
+"""The bends of arrows that must pass the boxes between their ends."""
 
 
 def roles() -> str:
-    """One arrow for each transition that the core allows."""
+    """Draw one arrow for each transition that the core allows."""
     boxes = {role: Box(PLACES[role], 100, 36, (role.value,)) for role in LEGAL}
     arrows = [
         arrow(
@@ -51,13 +51,13 @@ def roles() -> str:
 
 
 def transitions() -> Iterator[tuple[Role, Role]]:
-    """In the order of the data."""
+    """Yield the transitions in the order of the data."""
     for role, following in LEGAL.items():
         yield from ((role, other) for other in Role if other in following)
 
 
 def pair() -> str:
-    """Two hosts and a database, with what goes between them."""
+    """Draw two hosts and a database, with the traffic between them."""
     producers = Box(Point(410, 34), 150, 36, ("producers",))
     hosts = [
         Box(Point(180, 208), 300, 236, ("host of node-a: active",)),
@@ -90,7 +90,7 @@ def _process(host: Box, down: float, *words: str) -> Box:
 
 
 def takeover() -> str:
-    """Whose authority ends when, with the defaults: the host of the active dies after a renewal."""
+    """Draw the end of each authority with the defaults: the active's host dies after a renewal."""
     lease = Config().lease
     left, scale = 150.0, 95.0
 
@@ -120,7 +120,7 @@ def takeover() -> str:
 
 
 def packages() -> str:
-    """One row for each layer of the import contract, and the imports that no others imply."""
+    """Draw one row for each layer of the import contract, and the imports that no others imply."""
     rows, width, down = layers(), 860.0, 62.0
     boxes = {
         name: Box(Point(x, 30 + down * number), 104, 30, (name,))
@@ -134,14 +134,14 @@ def packages() -> str:
 
 
 def _spread(width: float, row: list[str], number: int) -> list[float]:
-    """Side by side; rows of one alternate, so that no arrow passes behind a box of another row."""
+    """Place boxes side by side; rows of one alternate, so that no arrow passes behind a box."""
     if len(row) == 1:
         return [width / 2 + (70 if number % 2 else -70)]
     return [width * (place + 1) / (len(row) + 1) for place in range(len(row))]
 
 
 def layers() -> list[list[str]]:
-    """The packages of each layer, the highest first."""
+    """Return the packages of each layer, the highest first."""
     contract = configparser.ConfigParser()
     contract.read(ROOT / ".importlinter")
     text_of_layers = contract["importlinter:contract:layers"]["layers"]
@@ -151,7 +151,8 @@ def layers() -> list[list[str]]:
 
 
 def needed_imports(names: Mapping[str, Box]) -> list[tuple[str, str]]:
-    """Pairs of packages of which the first imports the second, but for what another path shows."""
+    """Return pairs of packages, the first importing the second, without those another path
+    shows."""
     graph = grimp.build_graph("ha_engine", exclude_type_checking_imports=True, cache_dir=None)
     imports = {
         one: {other for other in names if other != one and _imports(graph, one, other)}

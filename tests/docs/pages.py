@@ -32,7 +32,7 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """Every page of the source tree, new ones too, but for the one that tells of the past."""
+    """Return every page of the source tree, new ones too, but for the changelog."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "*.md"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     names = sorted(set(listed.stdout.split("\0")) - {"", "CHANGELOG.md"})
@@ -53,7 +53,7 @@ def inline_code(page: Path) -> list[str]:
 
 
 def typed_commands(page: Path) -> Iterator[list[str]]:
-    """What people are told to type, one program at a time, without prompt, comment and sudo."""
+    """Yield the commands to type, one program at a time, without prompt, comment and sudo."""
     for block in blocks(page, "console"):
         for line in _typed_lines(block.text):
             words = shlex.split(line, comments=True)
@@ -61,7 +61,7 @@ def typed_commands(page: Path) -> Iterator[list[str]]:
 
 
 def _typed_lines(text: str) -> Iterator[str]:
-    """A command goes on after a backslash, and until its quotes are closed. The rest is output."""
+    """Yield typed lines; a command continues after a backslash and in open quotes. Skip output."""
     lines = iter(text.splitlines())
     for line in lines:
         if not _PROMPT.match(line):
@@ -93,7 +93,7 @@ def _of_root_too(words: list[str]) -> list[str]:
 
 
 def installed_config(node: str) -> str:
-    """The config that the guide has people write on ``node``, which is node-a or node-b."""
+    """Return the config of the guide for ``node``, which is node-a or node-b."""
     (config,) = [block.text for block in blocks(INSTALL, "yaml") if "data_dir" in block.text]
     if node == "node-a":
         return config
@@ -108,12 +108,12 @@ def _swapped(text: str, one: str, other: str) -> str:
 
 
 def yaml_blocks(page: Path) -> list[tuple[str, dict[str, Any]]]:
-    """The text of each, with its keys."""
+    """Return the text of each YAML block, with its keys."""
     return [(block.text, yaml.safe_load(block.text)) for block in blocks(page, "yaml")]
 
 
 def applications(page: Path) -> list[str]:
-    """Each application of the page, whole; parts of one are put into a whole."""
+    """Return each application of the page, complete; complete the parts of one."""
     found = [(text, tree) for text, tree in yaml_blocks(page)]
     return [_completed(text, tree) for text, tree in found if is_of_an_application(tree)]
 
@@ -123,7 +123,7 @@ def is_of_an_application(tree: dict[str, Any]) -> bool:
 
 
 def _completed(text: str, tree: dict[str, Any]) -> str:
-    """A part takes the place of what a sample has there: sinks in flights, the rest in join."""
+    """Put a part in the place of that of a sample: sinks in flights, the rest in join."""
     if set(tree) == _APPLICATION:
         return text
     whole = _sample("flights.yaml" if "sinks" in tree else "join.yaml")
@@ -141,7 +141,7 @@ def _sample(name: str) -> dict[str, Any]:
 
 
 def lay_out(page: Path, application: str, directory: Path) -> Path:
-    """Writes ``application`` with the modules that the page shows, and answers its file."""
+    """Write ``application`` with the modules that the page shows, and return its file."""
     for block in blocks(page, "python"):
         if block.title:
             (directory / block.title).write_text(block.text)

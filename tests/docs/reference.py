@@ -1,4 +1,4 @@
-"""Writes docs/CONFIGURATION.md from the schema of the config: every key, and nothing by hand.
+"""Write docs/CONFIGURATION.md from the schema of the config: every key, and nothing by hand.
 
 python -m tests.docs.reference
 """
@@ -38,7 +38,7 @@ value came from.
 
 
 def written() -> str:
-    """The whole page."""
+    """Return the whole page."""
     schema = config_schema()
     sections: dict[str, list[Setting]] = {}
     for setting in settings():
@@ -65,7 +65,7 @@ def _row(setting: Setting, schema: dict[str, Any]) -> str:
 
 
 def _kind(shape: dict[str, Any], schema: dict[str, Any]) -> str:
-    """The type in the words of the page's head, with its bounds."""
+    """Return the type in the words of the page's head, with its bounds."""
     shapes = [one for one in shape.get("anyOf", [shape]) if one.get("type") != "null"]
     (only,) = shapes
     if "enum" in only:
@@ -96,7 +96,7 @@ def _type(shape: dict[str, Any]) -> str:
 
 
 def _bounds(shape: dict[str, Any]) -> Iterator[str]:
-    """Of whole numbers; those of quantities are told by their sections."""
+    """Yield the bounds of whole numbers; the sections state those of quantities."""
     low, high = shape.get("minimum"), shape.get("maximum")
     if low is not None and high is not None:
         yield f", {low} to {high}"

@@ -1,7 +1,7 @@
-"""What mkdocs is told besides mkdocs.yml: where links out of docs/ go, what must not be loaded.
+"""Hooks of mkdocs besides mkdocs.yml: the targets of links out of docs/, and forbidden loads.
 
-A page of docs/ is read in the source tree too, so its links name files beside docs/. The site gets
-copies of them below ``source``; what is no single file, or another page, is named and not linked.
+People read a page of docs/ in the source tree too, so its links name files beside docs/. The site
+gets copies of them below ``source``; a directory or another page is named and not linked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOADED = re.compile(
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
-    """mkdocs' event; ``files`` gets what the page links to outside of docs/."""
+    """Handle mkdocs' event; add the page's link targets outside of docs/ to ``files``."""
     from mkdocs.structure.files import File
 
     text, wanted = rewritten(markdown, page.file.src_uri)
@@ -35,7 +35,7 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
 
 
 def on_post_build(*, config: Any) -> None:
-    """mkdocs' event."""
+    """Handle mkdocs' event."""
     from mkdocs.exceptions import PluginError
 
     if found := strangers(Path(config.site_dir)):
@@ -43,7 +43,8 @@ def on_post_build(*, config: Any) -> None:
 
 
 def rewritten(markdown: str, page: str) -> tuple[str, list[str]]:
-    """The text of ``page`` (its place in docs/) for the site, and the files to copy for it."""
+    """Return the text of ``page`` (its path in docs/) for the site, and the files to copy for
+    it."""
     wanted: list[str] = []
 
     def replaced(link: re.Match[str]) -> str:
@@ -62,7 +63,7 @@ def rewritten(markdown: str, page: str) -> tuple[str, list[str]]:
 
 
 def strangers(site: Path) -> list[str]:
-    """What a browser would load from another host, or draw with a script from one."""
+    """Return the resources that a browser would load from another host."""
     pages = [path for path in site.rglob("*") if path.suffix in (".html", ".css", ".svg")]
     return [
         f"{path.relative_to(site)}: {found[0]}"

@@ -1,7 +1,7 @@
 """A few strokes of SVG for the diagrams of the documents: boxes, arrows, words.
 
-Not for layout: who draws says where things stand. A drawing brings its own background, so that it
-can be read on a light and on a dark page.
+It does no layout: the caller gives all positions. A drawing has its own background, so that it is
+legible on a light and on a dark page.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Box:
         return "\n".join([frame, *lines])
 
     def edge_towards(self, target: Point) -> Point:
-        """Where a line from the centre to ``target`` leaves the frame."""
+        """Return the point where a line from the centre to ``target`` leaves the frame."""
         across, down = target.x - self.at.x, target.y - self.at.y
         ratios = [self.width / 2 / abs(across)] if across else []
         ratios += [self.height / 2 / abs(down)] if down else []
@@ -69,7 +69,7 @@ def text(at: Point, words: str, *, small: bool = False, anchor: str = "middle") 
 
 
 def arrow(start: Box, end: Box, *, bend: float = 0, both: bool = False, named: str = "") -> str:
-    """From frame to frame; ``bend`` pixels to the left of the way, so opposite arrows part."""
+    """Draw from frame to frame; ``bend`` pixels to the left, so that opposite arrows separate."""
     across, down = end.at.x - start.at.x, end.at.y - start.at.y
     length = hypot(across, down)
     aside = Point(bend * down / length, -bend * across / length)

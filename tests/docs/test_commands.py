@@ -1,4 +1,4 @@
-"""Every command in the documents exists, with its options, and can be read as it stands there."""
+"""Every command in the documents exists with its options, and is valid as written."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ OTHERS = {
     "systemd-tmpfiles": ON_HOSTS,
     "ufw": ON_HOSTS,
 }
-"""Programs that are not the project's: where what the documents do with them is tried out."""
+"""Programs of others in the documents, with the tests that run them."""
 
 EVERY_PAGE = [pytest.param(page, id=shown(page)) for page in pages()]
 HELP = "--help"
 NO_SETTINGS = {"node.py", "journal.last"}
-"""A file, and a part of the status."""
+"""Words that look like a setting: a file, and a part of the status."""
 _SETTING = re.compile(r"^(\w+)\.\w+(\.\w+)?(?=: |$)")
 _ROUTE = re.compile(r"^(?:GET|POST) (/\S*)$")
 
 
 @pytest.mark.parametrize("page", EVERY_PAGE)
-def test_what_people_type_can_be_read(page: Path) -> None:
+def test_commands_to_type_are_valid(page: Path) -> None:
     for words in typed_commands(page):
         match [Path(words[0]).name, *words[1:]]:
             case ["ha-engine", *rest]:
@@ -83,7 +83,7 @@ def test_routes_and_settings_in_sentences_exist(page: Path) -> None:
             assert any(key == found[0] or key.startswith(f"{found[0]}.") for key in keys), code
 
 
-def test_where_a_program_is_tried_out_exists() -> None:
+def test_example_programs_of_the_documents_exist() -> None:
     places = set(OTHERS.values()) - {ON_HOSTS}
     assert [place for place in places if not (ROOT / place).exists()] == []
 
@@ -98,7 +98,7 @@ def require_parses(words: list[str]) -> None:
 
 
 def require_known(words: list[str]) -> None:
-    """In a sentence an argument may be missing, and ``a|b`` names two commands."""
+    """Require a known command; in a sentence it may lack an argument, and ``a|b`` names two."""
     *before, last = words or [HELP]
     for name in last.split("|"):
         command, rest = walked([*before, name])
@@ -107,7 +107,7 @@ def require_known(words: list[str]) -> None:
 
 
 def walked(words: list[str]) -> tuple[Any, list[str] | None]:
-    """The command that ``words`` lead to, with what remains; None when they lead to a group."""
+    """Return the command that ``words`` name, with the rest; None when they name a group."""
     command: Any = get_command(program())
     for index, word in enumerate(words):
         below = getattr(command, "commands", None)
@@ -133,7 +133,7 @@ def require_target(name: str) -> None:
 
 
 def require_module(name: str, words: list[str]) -> None:
-    """Its options stand in its own text, or in that of its package."""
+    """Require the options of a module in its own text, or in that of its package."""
     if name == "venv":
         return
     found = find_spec(name)
@@ -146,7 +146,8 @@ def require_module(name: str, words: list[str]) -> None:
 
 
 def _declares(text: str, option: str) -> bool:
-    """argparse writes it out, Typer takes the name of a parameter."""
+    """Return whether the text declares the option, for argparse in full, for Typer as a
+    parameter."""
     return bool(re.search(rf'"--{option}"|\b{option.replace("-", "_")}: ', text))
 
 
@@ -157,14 +158,14 @@ def require_routes(words: list[str]) -> None:
 
 
 def require_route(path: str) -> None:
-    """Placeholders (``NAME``, ``{stream}``) stand for any name."""
+    """Require that a node serves the path; placeholders (``NAME``, ``{stream}``) match any name."""
     bare = path.partition("?")[0]
     assert any(re.fullmatch(pattern, bare) for pattern in routes()), path
 
 
 @cache
 def routes() -> frozenset[str]:
-    """Patterns of the paths that a node serves, its page among them."""
+    """Return patterns of the paths that a node serves, its page among them."""
     served = (route.path for route in still_node().routes if isinstance(route, Route))
     return frozenset({"/", *(re.sub(r"\{\w+\}", "[^/]+", path) for path in served)})
 

@@ -1,4 +1,4 @@
-"""What the install guide has people type and write is carried out, as far as one machine can."""
+"""The tests execute the commands and files of the install guide, as far as one machine can."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def openssl(*words: str, cwd: Path) -> str:
 
 
 @pytest.mark.parametrize("node", NODES)
-def test_the_config_is_valid_on_either_node(node: str, tmp_path: Path) -> None:
+def test_config_of_the_guide_is_valid_on_either_node(node: str, tmp_path: Path) -> None:
     (url,) = re.findall(r"^postgresql://.*$", GUIDE, flags=re.MULTILINE)
     path = tmp_path / "ha-engine.yaml"
     path.write_text(installed_config(node))
@@ -38,7 +38,7 @@ def test_the_config_is_valid_on_either_node(node: str, tmp_path: Path) -> None:
 
 
 @needs("openssl")
-def test_the_certificates_are_what_nodes_show_each_other(tmp_path: Path) -> None:
+def test_certificates_of_the_guide_fit_the_links_of_the_nodes(tmp_path: Path) -> None:
     commands = re.findall(r"^\$ openssl (.*)$", GUIDE, flags=re.MULTILINE)
     assert len(commands) == 5
     for command in commands:
@@ -51,20 +51,20 @@ def test_the_certificates_are_what_nodes_show_each_other(tmp_path: Path) -> None
         assert names.split()[-1] == f"DNS:{node}"
 
 
-def test_the_files_that_it_installs_exist() -> None:
+def test_files_that_the_guide_installs_exist() -> None:
     names = re.findall(r"\bconf/[\w./-]+\w", GUIDE)
     assert len(names) > 5
     assert [name for name in names if not (ROOT / name).exists()] == []
 
 
-def test_its_table_of_ports_has_the_ports_of_the_config() -> None:
+def test_table_of_ports_has_the_ports_of_the_config() -> None:
     config, _ = blocks("yaml")
     for port in set(re.findall(r":(\d{4})\b", config)):
         assert f"| {port} |" in GUIDE
 
 
 @needs("promtool")
-def test_prometheus_takes_what_it_is_to_be_told(tmp_path: Path) -> None:
+def test_prometheus_accepts_the_configuration_of_the_guide(tmp_path: Path) -> None:
     _, config = blocks("yaml")
     rules = tmp_path / "alerts.yaml"
     rules.write_text((ROOT / "conf" / "prometheus" / "alerts.yaml").read_text())

@@ -1,4 +1,4 @@
-"""The reference of the configuration is what the schema says."""
+"""The reference of the configuration agrees with the schema."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ha_engine.config.load import settings
 from tests.docs.reference import PAGE, written
 
 
-def test_the_reference_is_what_the_schema_says() -> None:
+def test_reference_agrees_with_the_schema() -> None:
     assert PAGE.read_text() == written(), "run 'make reference' and commit"
 
 

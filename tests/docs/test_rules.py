@@ -1,4 +1,4 @@
-"""docs/RULES.md defines every rule once; what refers to a rule, and what a rule names, exists."""
+"""docs/RULES.md defines every rule once; citations of a rule and names in a rule are valid."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Entry:
     text: str
 
     def named(self, label: str) -> list[str]:
-        """What stands in code marks in the paragraph of ``label``; nothing where there is none."""
+        """Return the code spans in the paragraph of ``label``; none without such a paragraph."""
         found = re.search(
             rf"^\*\*{label}:\*\*(.*?)(?:\n\n|\Z)", self.text, re.DOTALL | re.MULTILINE
         )
@@ -62,7 +62,7 @@ def anchors() -> list[str]:
 
 
 def sections() -> list[str]:
-    """The anchors that the headings between the rules get, on GitHub and on the site."""
+    """Return the anchors of the headings between the rules, on GitHub and on the site."""
     titles = _SECTION.findall(RULES.read_text())
     return [re.sub(r"[^a-z0-9]+", "-", title.lower()) for title in titles]
 
@@ -80,7 +80,7 @@ def test_every_rule_has_one_entry_in_order_of_the_numbers() -> None:
 
 
 @pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.number)
-def test_a_rule_says_who_keeps_it_and_what_tests_it_or_why_it_is_not_built(entry: Entry) -> None:
+def test_each_rule_names_its_code_and_tests_or_why_it_is_not_built(entry: Entry) -> None:
     if entry.is_built:
         assert entry.named("Tested by")
         assert "\n**Without it:**\n\n1. " in entry.text
@@ -89,7 +89,7 @@ def test_a_rule_says_who_keeps_it_and_what_tests_it_or_why_it_is_not_built(entry
         assert "](adr/" in entry.text
 
 
-# -- what refers to a rule -------------------------------------------------------------------------
+# -- citations of a rule ---------------------------------------------------------------------------
 
 
 def sources() -> Iterator[Path]:
@@ -129,7 +129,7 @@ def test_no_comment_or_docstring_cites_a_rule_without_its_anchor() -> None:
 
 
 def _prose(file: Path) -> Iterator[tuple[int, str]]:
-    """Comments and docstrings of a module, each with its first line."""
+    """Yield comments and docstrings of a module, each with its first line."""
     source = file.read_text()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
@@ -149,15 +149,15 @@ def test_no_page_cites_a_rule_without_a_link() -> None:
     assert bare == []
 
 
-# -- what a rule names -----------------------------------------------------------------------------
+# -- names in a rule -------------------------------------------------------------------------------
 
 
-def test_what_keeps_a_rule_is_defined_where_the_rule_says() -> None:
+def test_code_that_implements_a_rule_is_defined_where_the_rule_says() -> None:
     kept = [(entry.number, name) for entry in entries() for name in entry.named("Kept by")]
     assert [place for place in kept if not _is_defined(place[1])] == []
 
 
-def test_what_tests_a_rule_exists() -> None:
+def test_tests_of_a_rule_exist() -> None:
     tested = [(entry.number, name) for entry in entries() for name in entry.named("Tested by")]
     assert [place for place in tested if not _is_a_test(place[1])] == []
 
@@ -182,7 +182,8 @@ def _is_a_test(place: str) -> bool:
 
 @cache
 def _definitions(path: str) -> frozenset[str]:
-    """The qualified names of classes and functions of a module, and those that it assigns."""
+    """Return the qualified names of classes and functions of a module, and those that it
+    assigns."""
     if not (ROOT / path).is_file() or not path.endswith(".py"):
         return frozenset()
     return frozenset(_names_in(ast.parse((ROOT / path).read_text()), ""))
@@ -202,7 +203,7 @@ def _names_in(scope: ast.AST, prefix: str) -> Iterator[str]:
 
 @cache
 def mutants() -> dict[str, set[str]]:
-    """By the list that they are in: the rule and the function that each breaks."""
+    """Return the rule and the function that each mutant breaks, by list of mutants."""
     from tests.core.mutants import MUTANTS
     from tests.core.test_snapshots import BROKEN
     from tests.sim.mutants import HUNTED, TOLD

@@ -1,4 +1,4 @@
-"""The site has what its pages link to, and loads nothing from anywhere else."""
+"""The site has the targets of its links, and loads nothing from another host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.docs.site import rewritten, strangers
 DOCS = ROOT / "docs"
 
 
-def test_what_the_pages_link_to_beside_them_exists() -> None:
+def test_link_targets_outside_of_the_documents_exist() -> None:
     copied = [
         name
         for page in DOCS.rglob("*.md")
@@ -28,13 +28,13 @@ def test_a_link_that_leaves_the_documents_leads_to_a_copy() -> None:
     assert wanted == ["conf/prometheus/alerts.yaml"]
 
 
-def test_a_directory_and_another_page_are_named_and_not_linked() -> None:
+def test_directory_and_other_page_are_named_and_not_linked() -> None:
     text, wanted = rewritten("[a pair](../compose/README.md), [conf](../conf)", "INSTALL.md")
     assert text == "a pair (`compose/README.md` of the source), conf"
     assert wanted == []
 
 
-def test_a_link_to_nothing_is_refused() -> None:
+def test_broken_link_is_refused() -> None:
     with pytest.raises(ValueError, match="does not exist"):
         rewritten("[gone](../conf/gone.yaml)", "INSTALL.md")
 
@@ -50,12 +50,12 @@ def test_a_link_to_nothing_is_refused() -> None:
         '<pre class="mermaid"><code>graph</code></pre>',
     ],
 )
-def test_what_is_loaded_from_another_host_is_found(loaded: str, tmp_path: Path) -> None:
+def test_resource_from_another_host_is_found(loaded: str, tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(loaded)
     assert len(strangers(tmp_path)) == 1
 
 
-def test_a_link_for_people_is_none_that_is_loaded(tmp_path: Path) -> None:
+def test_link_for_people_does_not_count_as_a_loaded_resource(tmp_path: Path) -> None:
     page = '<a href="https://example.org">x</a><script src="assets/x.js"></script>'
     (tmp_path / "page.html").write_text(page + '<link rel="canonical" href="https://here/x.html">')
     assert strangers(tmp_path) == []

@@ -1,4 +1,4 @@
-"""What the documents have people write: it loads, and Python in it calls what there is."""
+"""The snippets of the documents load, and their Python calls existing functions."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ from tests.docs.pages import (
 )
 
 OF_PROMETHEUS = {"rule_files", "scrape_configs"}
-"""Tried out by test_install."""
+"""test_install tests these configs."""
 CLIENTS = {"Producer": Producer, "AsyncProducer": AsyncProducer}
 EVERY_PAGE = [pytest.param(page, id=shown(page)) for page in pages()]
 QUICKSTART = ROOT / "docs" / "QUICKSTART.md"
 
 
 @pytest.mark.parametrize("page", EVERY_PAGE)
-def test_applications_load(page: Path, tmp_path: Path) -> None:
+def test_applications_in_the_documents_load(page: Path, tmp_path: Path) -> None:
     for text in applications(page):
         load_application(lay_out(page, text, tmp_path))
 
 
 @pytest.mark.parametrize("page", EVERY_PAGE)
-def test_configs_load(page: Path, tmp_path: Path) -> None:
+def test_configs_in_the_documents_load(page: Path, tmp_path: Path) -> None:
     for text, tree in yaml_blocks(page):
         if is_of_an_application(tree) or set(tree) <= OF_PROMETHEUS:
             continue
         assert set(tree) <= set(Config.model_fields), f"nobody tries this out: {text}"
         path = tmp_path / "config.yaml"
         path.write_text(text)
-        # A reference to a secret has nothing behind it here.
+        # The secrets that the snippet refers to do not exist here.
         load_config(path, {"HA_ENGINE_DATABASE_URL": "postgresql://db/flights"})
 
 
 @pytest.mark.parametrize("page", EVERY_PAGE)
-def test_python_calls_what_there_is(page: Path) -> None:
+def test_python_snippets_call_existing_functions(page: Path) -> None:
     for block in blocks(page, "python"):
         tree = ast.parse(block.text)
         for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
@@ -66,12 +66,12 @@ def test_python_calls_what_there_is(page: Path) -> None:
 
 
 def _require_takes(called: Any, call: ast.Call, *, self: bool = False) -> None:
-    """Raises TypeError."""
+    """Raise TypeError when the function does not accept the call."""
     arguments = [None] * (len(call.args) + self)
     inspect.signature(called).bind(*arguments, **{str(key.arg): None for key in call.keywords})
 
 
-def test_the_page_on_sending_names_settings_that_a_producer_has() -> None:
+def test_page_on_sending_names_existing_settings_of_a_producer() -> None:
     page = (ROOT / "docs" / "SENDING.md").read_text()
     section = page.partition("## Python")[2].partition("\n## ")[0]
     known = {*inspect.signature(Producer).parameters, *dir(Producer)}
@@ -80,7 +80,7 @@ def test_the_page_on_sending_names_settings_that_a_producer_has() -> None:
     assert named <= known
 
 
-def test_the_event_of_the_quick_start_fits_its_stream(tmp_path: Path) -> None:
+def test_event_of_the_quick_start_fits_its_stream(tmp_path: Path) -> None:
     (text,) = applications(QUICKSTART)
     application = load_application(lay_out(QUICKSTART, text, tmp_path))
     ((_, event),) = [words for words in typed_commands(QUICKSTART) if words[0] == "echo"]

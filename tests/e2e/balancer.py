@@ -1,4 +1,4 @@
-"""A real HAProxy with the configuration that the project ships, in front of a pair."""
+"""A real HAProxy with the configuration of the project, in front of a pair."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ class Balancer:
         self.events, self.status = (f"http://{listen}" for listen in listens.values())
 
     def knows_the_active(self) -> bool:
-        """HAProxy takes every server for up until it has asked it, and asks each in its turn."""
+        """Return whether HAProxy has found the active; it presumes each server up until its first
+        check."""
         roles = {self._role() for _ in range(2 * len(NAMES))}
         return roles == {"active"}
 

@@ -1,4 +1,4 @@
-"""What schemathesis must be told of the HTTP interface: bodies that it cannot write by itself."""
+"""Additions to schemathesis for the HTTP interface: bodies that it cannot generate itself."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ import schemathesis
 
 @schemathesis.serializer("application/x-ndjson", "application/vnd.apache.arrow.stream")
 def as_it_is(context: Any, value: Any) -> bytes:
-    """Text and bytes are sent as they are; no stream takes them, and each is told why."""
+    """Send text and bytes unchanged; every stream refuses them with a reason."""
     return value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")

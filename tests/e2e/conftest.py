@@ -15,13 +15,13 @@ _numbers = count(1)
 
 @pytest.fixture
 def node_database(postgres: EmbeddedPostgres) -> Iterator[str]:
-    """The same for one test alone: a node with an empty journal needs a group of its own."""
+    """Return a database for one test alone: a node with an empty journal needs its own group."""
     with fresh_database(postgres, f"node_{next(_numbers)}") as url:
         yield url
 
 
 @pytest.fixture(scope="module")
 def module_database(postgres: EmbeddedPostgres, request: pytest.FixtureRequest) -> Iterator[str]:
-    """URL of a database that has the engine's schema and belongs to the module."""
+    """Return the URL of a database that has the engine's schema and belongs to the module."""
     with fresh_database(postgres, request.module.__name__.rpartition(".")[2]) as url:
         yield url

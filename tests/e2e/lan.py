@@ -1,4 +1,4 @@
-"""Hosts on one machine: network namespaces on a bridge of their own, which only root can make."""
+"""Hosts on one machine: network namespaces on a private bridge, which only root can create."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PREFIX_BITS = 24
 
 
 class Lan:
-    """``hosts``: names with their addresses. Neither side sees anything of the other."""
+    """``hosts``: names with their addresses. The hosts and this machine do not see each other."""
 
     def __init__(self, hosts: Mapping[str, str]) -> None:
         self._hosts, self._mark = hosts, f"ha{os.getpid()}"
@@ -42,11 +42,11 @@ class Lan:
             _ip("netns", "del", self._name(host))
 
     def on(self, host: str, *command: str) -> list[str]:
-        """``command`` as one that runs on ``host``; it becomes that process itself."""
+        """Return a command that runs ``command`` on ``host`` by an exec."""
         return ["ip", "netns", "exec", self._name(host), *command]
 
     def lose(self, host: str) -> None:
-        """kill -9 of everything that runs there. Only what was started there is there."""
+        """Kill all processes of the host with SIGKILL; it has only those started there."""
         for pid in self._pids(host):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -72,7 +72,7 @@ class Lan:
 
 
 def _is_dead(pid: int) -> bool:
-    """Gone, or waited for by whoever started it."""
+    """Return whether the process is gone or a zombie."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] == "Z"

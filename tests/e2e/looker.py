@@ -1,4 +1,4 @@
-"""Somebody who looks at the page of a node until it says some words, and takes a picture of it.
+"""A browser that watches the page of a node until it shows some words, and takes a picture.
 
 python -m tests.e2e.looker URL PICTURE WORDS...
 """

@@ -1,4 +1,4 @@
-"""The lines between two nodes, and between each of them and the database; any may fall silent."""
+"""The lines between two nodes and from each to the database; a test may silence any of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BETWEEN_NODES = "node-a to node-b"
 
 
 class Network:
-    """Proxies on an event loop of their own. A silent line closes nothing, as a cut cable does."""
+    """Proxies on a separate event loop. A silent line closes nothing, like a cut cable."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -28,7 +28,7 @@ class Network:
     @classmethod
     @contextlib.contextmanager
     def of(cls, pair: Pair, database_url: str) -> Iterator[Network]:
-        """Leads the lines of ``pair``, which is not started yet, through proxies."""
+        """Route the lines of ``pair``, which is not started yet, through proxies."""
         network = cls()
         network._thread.start()
         with tempfile.TemporaryDirectory(prefix="ha-engine-net-") as sockets:
@@ -39,7 +39,7 @@ class Network:
                 network._end()
 
     def silence(self, *lines: str) -> None:
-        """Returns once nothing goes over them any more."""
+        """Silence the lines; return once no byte passes them."""
         for line in lines:
             self._call(self._proxies[line].stop)
 

@@ -1,11 +1,11 @@
-"""A newcomer's way through docs/INSTALL.md, on hosts that are network namespaces, with its times.
+"""A newcomer's path through docs/INSTALL.md, on hosts that are network namespaces, with its times.
 
 python -m tests.e2e.newcomer [--complete] [--keep] [--pictures DIRECTORY]
 
-A wheel is installed, the database is made, nodes are started with Spark, events go through HAProxy,
-one host is lost with its disk, a Prometheus fires, the page shows it, and the host returns. In the
-end no flight is missing and none is there twice. It needs root, ip, curl, openssl, haproxy,
-prometheus and chromium. Not part of the tests: it takes minutes.
+The script installs a wheel, creates the database, starts nodes with Spark and sends events through
+HAProxy. It then loses one host with its disk, sees the alert of Prometheus and the page, and
+returns the host. At the end each flight is in the sink exactly once. It needs root, ip, curl,
+openssl, haproxy, prometheus and chromium. It is no part of the tests, since it takes minutes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.e2e.lan import Lan
 from tests.waiting import wait_until
 
 BEFORE, MEANWHILE, RATE = 5_000, 12_000, 200
-"""Flights that are sent before the loss of a host and during it, and how many a second then."""
+"""Flights sent before and during the loss of a host, and their rate per second during it."""
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def _timed(what: str) -> Iterator[None]:
 
 
 def walk(newcomer: Newcomer) -> None:
-    """Every step with its time; fails where a promise of the guide is not kept."""
+    """Perform every step and measure its time; fail where a promise of the guide does not hold."""
     began = time.monotonic()
     flights = departures()
     parts = {"before": flights.slice(0, BEFORE), "meanwhile": flights.slice(BEFORE, MEANWHILE)}
@@ -124,7 +124,7 @@ def main() -> None:
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
     with ExitStack() as stack:
-        # Others than root go there: the server of the database does not run as root.
+        # Users other than root need access: the database server does not run as root.
         home = Path(tempfile.mkdtemp(prefix="ha-newcomer-"))
         home.chmod(0o755)
         if not asked.keep:

@@ -1,4 +1,4 @@
-"""A real node as its users run it: ``ha-engine run`` as a process, seen through HTTP only."""
+"""A real node as users run it: ``ha-engine run`` as a process, observed through HTTP only."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from ha_engine.system.process_group import members
 from tests.waiting import wait_ended, wait_until
 
 SPARK_SECONDS = 120.0
-"""Without progress: a start takes some 10 s alone and a hundred times that on a slow host."""
+"""The limit without progress: a start takes some 10 s, on a slow host a hundred times that."""
 POLL_SECONDS = 0.1
 ANSWER_SECONDS = 5.0
-"""A node that takes longer counts as one that does not answer."""
+"""A node that takes longer counts as not answering."""
 COMMAND_SECONDS = 1200.0
-"""Of a command that hangs; on a slow host some take minutes."""
+"""The limit for a hanging command; on a slow host some commands take minutes."""
 GONE_SECONDS = 30.0
 """An orphaned JVM sees the end of its Python within 3 s, its workers a little later."""
 
 
 class NodeUnderTest:
-    """One node below ``directory``; may be started, killed and started again."""
+    """One node below ``directory``; a test may start, kill and restart it."""
 
     def __init__(
         self,
@@ -56,8 +56,8 @@ class NodeUnderTest:
             "database": {"url": database_url},
             "http": {"listen": self.url.removeprefix("http://")},
             "lease": {"ttl": "2s", "renew_interval": "300ms", "db_timeout": "500ms"},
-            # A node that lives for a minute would only pay for the archive, and other tests, which
-            # are not urgent, would leave a Spark that steps back further a thirtieth of a core.
+            # A node that lives for a minute pays for the class archive without a benefit. Beside
+            # other tests, a Spark of lower priority would get only a thirtieth of a core.
             "query": {"heap": "768MiB", "class_archive": False, "nice": 5},
         }
         for key, section in sections.items():
@@ -66,11 +66,11 @@ class NodeUnderTest:
         self.config_path.write_text(yaml.safe_dump(config))
         self.process: subprocess.Popen[bytes] | None = None
         self.code: Path | None = None
-        """Where the engine is that is run; None: the one under test."""
+        """The directory of the engine that runs; None: the one under test."""
         self.http = httpx.Client(base_url=self.url, timeout=30.0)
 
     def reconfigure(self, **sections: Any) -> None:
-        """Changes the config file; takes effect at the next start."""
+        """Change the config file; the change takes effect at the next start."""
         config = yaml.safe_load(self.config_path.read_text())
         for key, section in sections.items():
             merged = {**config.get(key, {}), **section} if isinstance(section, dict) else section
@@ -89,13 +89,13 @@ class NodeUnderTest:
         log.close()
 
     def stop(self, within: float = 40.0) -> int:
-        """Asks the node to end, as systemd does."""
+        """Stop the node with the signal that systemd sends; return its exit code."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         return wait_ended(self.process, within=within)
 
     def kill_everything(self) -> None:
-        """kill -9 of supervisor, node process and query process at once, as a host's loss does."""
+        """Kill supervisor, node process and query process at once, like the loss of a host."""
         assert self.process is not None
         everything = [psutil.Process(self.process.pid), *self._descendants()]
         for process in everything:
@@ -110,7 +110,7 @@ class NodeUnderTest:
         return []
 
     def pid_of(self, what: str) -> int | None:
-        """Pid of ``node``, ``query`` or ``jvm`` among the living descendants."""
+        """Return the pid of ``node``, ``query`` or ``jvm`` among the living descendants."""
         signs = {
             "node": r"ha_engine\.node(?!\.lease_release)",
             "query": r"ha_engine\.query\.main",
@@ -129,7 +129,8 @@ class NodeUnderTest:
                 os.kill(pid, signal.SIGKILL)
 
     def left_over(self) -> list[int]:
-        """Living processes of this node: supervisor, node process, and all below Spark."""
+        """Return the living processes of this node: supervisor, node process, and all below
+        Spark."""
         return [*members(str(self.data_dir.resolve()), None), *self._named_processes()]
 
     def _named_processes(self) -> list[int]:
@@ -142,16 +143,16 @@ class NodeUnderTest:
         return found
 
     def kill_supervisor(self) -> None:
-        """Of the supervisor alone; returns when nothing of the node is left."""
+        """Kill the supervisor alone; return when no process of the node is left."""
         assert self.process is not None
         self.process.kill()
         self.process.wait()
         wait_until(lambda: not self.left_over(), within=GONE_SECONDS, every=POLL_SECONDS)
 
-    # -- what users see ----------------------------------------------------------------------------
+    # -- interface for users -----------------------------------------------------------------------
 
     def status(self) -> dict[str, Any] | None:
-        """None while the node does not answer."""
+        """Return the status of the node, None while it does not answer."""
         try:
             answer = self.http.get("/v1/status", timeout=ANSWER_SECONDS)
         except httpx.HTTPError:
@@ -167,7 +168,7 @@ class NodeUnderTest:
         wait_until(lambda: self.lives() and self.is_active(), within=within, every=POLL_SECONDS)
 
     def lives(self) -> bool:
-        """Fails at once where waiting is of no use."""
+        """Return True while the node lives; fail at once where waiting is useless."""
         assert self.process is not None
         assert self.process.poll() is None, f"{self.name} ended with {self.process.returncode}"
         return True
@@ -183,7 +184,7 @@ class NodeUnderTest:
         wait_until(self.queries_run, within=SPARK_SECONDS, every=POLL_SECONDS)
 
     def settled(self) -> bool:
-        """All that the events so far yield is in every sink."""
+        """Return whether every sink has the whole output of the events so far."""
         status = self.status()
         return status is not None and all(query["settled"] for query in status["queries"].values())
 
@@ -193,7 +194,7 @@ class NodeUnderTest:
     def send(
         self, stream: str, rows: list[dict[str, Any]], identity: tuple[str, int] | None = None
     ) -> httpx.Response:
-        """``identity`` is the producer's id and the sequence of the request."""
+        """Send rows; ``identity`` is the producer's id and the sequence of the request."""
         headers = {}
         if identity is not None:
             headers = {"X-Producer-Id": identity[0], "X-Sequence": str(identity[1])}
@@ -204,7 +205,7 @@ class NodeUnderTest:
         return self.http.post(path, content=body, headers={"Content-Type": content_type, **headers})
 
     def command(self, *words: str, environ: dict[str, str] | None = None) -> Ended:
-        """``ha-engine`` with these words, to its end."""
+        """Run ``ha-engine`` with these words to its end."""
         return command(*words, environ={"HA_ENGINE_URL": self.url, **(environ or {})})
 
     def log_text(self) -> str:
@@ -213,7 +214,7 @@ class NodeUnderTest:
 
 @contextlib.contextmanager
 def running(node: NodeUnderTest) -> Iterator[NodeUnderTest]:
-    """Starts it, and leaves no process behind whatever happens."""
+    """Start the node, and leave no process behind on any failure."""
     node.start()
     try:
         yield node
@@ -231,7 +232,7 @@ def running(node: NodeUnderTest) -> Iterator[NodeUnderTest]:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended."""
+    """The exit code and output of a command."""
 
     code: int
     out: str
@@ -241,7 +242,7 @@ class Ended:
 def command(
     *words: str, environ: dict[str, str] | None = None, within: float = COMMAND_SECONDS
 ) -> Ended:
-    """``ha-engine`` with these words, to its end."""
+    """Run ``ha-engine`` with these words to its end."""
     done = subprocess.run(
         [sys.executable, "-m", "ha_engine", *words],
         capture_output=True,
@@ -254,8 +255,8 @@ def command(
 
 
 def _of_engine(code: Path) -> dict[str, str]:
-    """For processes that find the engine in ``code``; the working directory must be that too, since
-    ``python -m`` looks there first."""
+    """Return the environment of processes that import the engine from ``code``; that must also be
+    the working directory, since ``python -m`` searches it first."""
     return {**os.environ, "PYTHONPATH": str(code)}
 
 

@@ -17,7 +17,7 @@ NAMES = ("node-a", "node-b")
 
 
 class Pair:
-    """``a`` and ``b``, and which of them is what at the moment."""
+    """The nodes ``a`` and ``b``, and their present roles."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Pair:
             home.mkdir()
             peers = {other: listens[other] for other in NAMES if other != name}
             sync: dict[str, Any] = {"listen": listens[name], "peers": peers, "insecure": True}
-            # Both share the machine's cores: a passive that has fallen behind must find time.
+            # Both share the machine's cores: a passive that is behind needs time to catch up.
             query = {"min_batch_interval": "500ms", **sections.get("query", {})}
             sync = {**sections.get("event_sync", {}), **sync}
             settings = {**sections, "query": query, "event_sync": sync}
@@ -44,7 +44,7 @@ class Pair:
         self.a, self.b = self.nodes.values()
 
     def sync_port(self, name: str) -> int:
-        """Where the node of that name listens for its peer."""
+        """Return the port on which the node of that name listens for its peer."""
         return self._sync_ports[name]
 
     @property
@@ -52,7 +52,8 @@ class Pair:
         return [node.url for node in self.nodes.values()]
 
     def active(self) -> NodeUnderTest | None:
-        """Who acts; a node that was frozen may say for a moment that it is active, suspended."""
+        """Return the acting node; a thawed node may say for a moment that it is active,
+        suspended."""
         acting = (
             node
             for node in self.nodes.values()
@@ -64,21 +65,21 @@ class Pair:
         return self.b if node is self.a else self.a
 
     def versions(self) -> set[str]:
-        """Of the engines of those that answer."""
+        """Return the engine versions of the nodes that answer."""
         return {status["version"] for node in self.nodes.values() if (status := node.status())}
 
     def is_protected(self) -> bool:
-        """Whether the active says that the other is in sync."""
+        """Return whether the active reports the other node as in sync."""
         active = self.active()
         status = active.status() if active else None
         return status is not None and bool(status["protected"])
 
     def lives(self) -> bool:
-        """Fails at once where waiting for both is of no use."""
+        """Return True while both live; fail at once where waiting for both is useless."""
         return all(node.lives() for node in self.nodes.values())
 
     def wait_protected(self) -> NodeUnderTest:
-        """The active, once both nodes are warm and in sync."""
+        """Return the active, once both nodes are warm and in sync."""
         found: list[NodeUnderTest] = []
 
         def protected() -> bool:
@@ -100,7 +101,7 @@ def running_pair(pair: Pair) -> Iterator[Pair]:
 
 
 def same_journal(pair: Pair) -> bool:
-    """Whether both journals hold the same bytes, once their ends have met."""
+    """Return whether both journals have the same bytes, once they end at the same position."""
 
     def met() -> bool:
         ends = {
@@ -116,13 +117,13 @@ def same_journal(pair: Pair) -> bool:
 
 
 def _records(node: NodeUnderTest) -> bytes:
-    """All frames, without the segments' headers, which name the journal."""
+    """Return all frames, without the segments' headers, which name the journal."""
     segments = sorted((node.data_dir / "journal").glob("*.journal"))
     return b"".join(path.read_bytes()[FILE_HEADER_BYTES:] for path in segments)
 
 
 def stored_events(node: NodeUnderTest) -> list[Events]:
-    """What the journal of a node that has ended holds of events, in order."""
+    """Return the events in the journal of an ended node, in order."""
     journal = Journal.open(node.data_dir / "journal", group="test")
     bodies = [record.body for record in journal.read(journal.first, payloads=False)]
     journal.close()

@@ -1,4 +1,4 @@
-"""A pair without Spark whose lines can fall silent, and a client of its own for each node."""
+"""A pair without Spark whose lines a test can silence, and a separate client for each node."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAUSE_SECONDS = 0.01
 
 
 class Client(threading.Thread):
-    """Sends one event after the other to one node, and notes when each was acknowledged."""
+    """Sends one event after the other to one node, and records the time of each ack."""
 
     def __init__(self, node: NodeUnderTest) -> None:
         super().__init__(name=f"client-{node.name}", daemon=True)
@@ -74,7 +74,7 @@ class Scene:
         return max((node.status() or {"epoch": 0})["epoch"] for node in self.pair.nodes.values())
 
     def require_whole(self) -> None:
-        """Healed: both in sync with one journal, in which every acked event is once."""
+        """Require that both nodes are in sync and have every acked event exactly once."""
         for client in self.clients:
             client.stop()
         wait_until(self.pair.is_protected, within=PATIENCE, every=0.1)
@@ -90,7 +90,7 @@ class Scene:
 
 @contextmanager
 def partitioned(directory: Path, url: str, lease: dict[str, str]) -> Iterator[Scene]:
-    """Both nodes are in sync, the active acknowledges, and nothing is silent yet."""
+    """Start a pair: both nodes are in sync, the active acks, and no line is silent yet."""
     pair = Pair(directory, APPLICATION, url, NodeWithoutSpark, lease=lease, **ROOM)
     with Network.of(pair, url) as network, running_pair(pair):
         wait_until(lambda: pair.lives() and pair.is_protected(), within=PATIENCE, every=0.1)

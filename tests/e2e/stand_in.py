@@ -1,7 +1,7 @@
-"""Nodes whose queries run at once: a thread of the test stands where the query process would.
+"""Nodes whose queries run at once: a thread of the test replaces the query process.
 
-It speaks to the node over the real socket and writes real batches, but of rows of its own: for what
-is about the nodes, and not about what Spark makes of events.
+It calls the node over the real socket and writes real batches of artificial rows. It serves tests
+of the nodes that do not need the results of Spark.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ BATCH_MS = 5
 
 
 class NodeWithStandIn(NodeWithoutSpark):
-    """Every batch of its queries is ROWS. ``failing`` is why the next ones fail, empty if none."""
+    """A node whose batches all are ROWS. ``failing`` is the reason why the next ones fail, or
+    empty."""
 
     def __init__(self, *args: Any, **sections: Any) -> None:
         super().__init__(*args, **sections)
         self.failing = ""
         self.batches: dict[str, int] = {}
-        """The last one of each query: what a checkpoint would know."""
+        """The last batch of each query, as a checkpoint would have it."""
 
     def query_process_wanted(self, incarnation: str) -> None:
         address = Address(str(self.runtime_dir / SOCKET_NAME), incarnation)
@@ -42,7 +43,7 @@ class NodeWithStandIn(NodeWithoutSpark):
 
 
 class _StandIn:
-    """One query process, for as long as the node wants it."""
+    """One query process, for as long as the node keeps it."""
 
     def __init__(self, node: NodeWithStandIn, address: Address) -> None:
         self._node, self._address = node, address
@@ -57,7 +58,7 @@ class _StandIn:
                     threading.Thread(target=self._serve, args=(command.run,), daemon=True).start()
 
     def _serve(self, run: pb.RunQuery) -> None:
-        """Until the node has another query process, or none."""
+        """Serve a query until the node has another query process, or none."""
         with contextlib.suppress(QueryProcessFailed):
             self._run(run)
 

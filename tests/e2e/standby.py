@@ -1,4 +1,4 @@
-"""An asynchronous standby of a PostgreSQL, which an administrator promotes when that is lost."""
+"""An asynchronous standby of a PostgreSQL, for an administrator to promote when that is lost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.waiting import wait_until
 
 
 class Standby:
-    """Streams from ``primary``. ``url`` is for clients of whichever of the two takes writes."""
+    """Streams from ``primary``. ``url`` leads clients to the one of the two that takes writes."""
 
     def __init__(self, primary: EmbeddedPostgres, directory: Path) -> None:
         self._primary, self._data = primary, directory / "data"
@@ -40,13 +40,13 @@ class Standby:
         self._pg_ctl("-l", str(self._data / "server.log"), "-o", options, "start")
 
     def lag_behind(self) -> None:
-        """Receive nothing more of what the primary writes from now on."""
+        """Receive no more writes of the primary from now on."""
         self._execute("ALTER SYSTEM SET primary_conninfo = ''")
         self._execute("SELECT pg_reload_conf()")
         wait_until(lambda: not self._ask("SELECT count(*) FROM pg_stat_wal_receiver"))
 
     def promote(self) -> None:
-        """Begin a timeline of its own; returns when it takes writes."""
+        """Begin a new timeline; return when the server takes writes."""
         self._pg_ctl("promote")
 
     def stop(self) -> None:

@@ -1,5 +1,5 @@
-"""Requests that schemathesis makes up from /openapi.json, against a real node: no 5xx but the 503s
-that are documented, and every answer as the document says. Without Spark."""
+"""Requests that schemathesis generates from /openapi.json, against a real node: no 5xx but the
+documented 503s, and every answer conforms to the document. Without Spark."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.e2e.without_spark import APPLICATION, ROOM, NodeWithoutSpark
 pytestmark = [pytest.mark.slow]
 
 EXAMPLES = 8
-"""Of each operation, beside those at the edges of its schemas."""
+"""Random requests of each operation, beside those at the edges of its schemas."""
 SETTINGS = Path(__file__).with_name("schemathesis.toml")
 
 
@@ -29,7 +29,7 @@ def node(node_database: str, tmp_path: Path) -> Iterator[NodeUnderTest]:
         yield node
 
 
-def test_a_node_answers_whatever_is_asked_as_its_openapi_document_says(node: NodeUnderTest) -> None:
+def test_node_answers_every_request_as_its_openapi_document_says(node: NodeUnderTest) -> None:
     command = [sys.executable, "-m", "schemathesis.cli", "--config-file", str(SETTINGS)]
     command += ["run", f"{node.url}/openapi.json", "--max-examples", str(EXAMPLES)]
     command += ["--phases", "examples,coverage,fuzzing", "--seed", "1", "--no-color"]

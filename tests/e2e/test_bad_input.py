@@ -1,4 +1,4 @@
-"""Bad input over HTTP to a running node: a clear answer, nothing stored, nothing crashed."""
+"""Bad input over HTTP to a running node: a clear answer, no event stored, no crash."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ BAD_EVENTS: dict[str, tuple[list[Any], int, str]] = {
     ),
     "no object": ([{"id": 1}, 7], 1, "object"),
 }
-"""Rows, the first bad one, and how its reason begins or what it says."""
+"""Rows, the number of the first bad one, and a part of its reason."""
 
 BROKEN_BODIES = {
     "2 MiB of nested arrays": (b'[{"id":1,"text":' + b"[" * MIB + b"]" * MIB + b"}]", JSON),
@@ -85,7 +85,7 @@ BROKEN_BODIES = {
 
 @pytest.fixture(scope="module")
 def node(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeUnderTest]:
-    """Active is enough: bad input must not get as far as Spark, and here no Spark is there."""
+    """Start an active without Spark, since bad input must not reach Spark."""
     directory = tmp_path_factory.mktemp("bad-input")
     node = NodeUnderTest(
         directory, APPLICATION, module_database, http={"max_body": f"{MAX_BODY_BYTES // MIB}MiB"}
@@ -99,7 +99,7 @@ def node(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture(autouse=True)
 def stored(node: NodeUnderTest) -> Iterator[list[dict[str, Any]]]:
-    """The events that a test means to store: beside them the node is as it was before."""
+    """Yield a list for the events that a test stores; require that the node stored no others."""
     before = _life(node)
     meant: list[dict[str, Any]] = []
     yield meant
@@ -138,19 +138,19 @@ def test_a_broken_body_is_refused_with_a_sentence(node: NodeUnderTest, name: str
     assert 10 < len(answer.json()["error"]) < 200
 
 
-def test_deep_nesting_is_called_that(node: NodeUnderTest) -> None:
+def test_deep_nesting_is_named_in_the_refusal(node: NodeUnderTest) -> None:
     body, form = BROKEN_BODIES["2 MiB of nested arrays"]
     assert node.post("events", body, form).json()["reason"] == "nested too deep to be an event"
 
 
 def test_a_request_is_stored_whole_or_not_at_all(node: NodeUnderTest) -> None:
-    """999 good rows before a bad one are not stored either."""
+    """The node also refuses the 999 good rows before a bad one."""
     events = [{"id": number} for number in range(999)] + [{"id": None}]
     refused = node.send("events", events)
     assert (refused.status_code, refused.json()["row"]) == (400, 999)
 
 
-def test_a_wrong_content_type_is_answered_with_what_is_read(node: NodeUnderTest) -> None:
+def test_wrong_content_type_is_answered_with_the_accepted_ones(node: NodeUnderTest) -> None:
     answer = node.post("events", b"<id>1</id>", "application/xml")
     assert answer.status_code == 415
     assert answer.json()["error"] == (
@@ -174,7 +174,7 @@ def test_a_body_of_100_mib_is_too_large(node: NodeUnderTest, announced: bool) ->
     )
 
 
-def test_an_unknown_stream_is_named_and_so_are_those_that_exist(node: NodeUnderTest) -> None:
+def test_unknown_stream_is_named_with_the_existing_ones(node: NodeUnderTest) -> None:
     answer = node.post("evnts", b"[]", JSON)
     assert answer.status_code == 404
     assert answer.json()["error"] == "there is no stream 'evnts'; the application has events"
@@ -210,8 +210,8 @@ def test_a_bad_identity_is_refused(
     assert reason in answer.json()["error"]
 
 
-def test_the_journal_holds_no_more_than_what_was_accepted(node: NodeUnderTest) -> None:
-    """Seen from outside, after all of the above."""
+def test_journal_has_only_the_accepted_events(node: NodeUnderTest) -> None:
+    """Check from outside, after all tests above."""
     status = node.status()
     ended = node.command("journal", "inspect", str(node.data_dir), "--records", "1000", "--json")
     shown = json.loads(ended.out)["shown"]

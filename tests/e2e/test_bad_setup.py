@@ -1,4 +1,4 @@
-"""What cannot run is refused with one sentence that says what to do, and the right exit code."""
+"""An impossible setup is refused with one sentence of advice and the correct exit code."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ BAD_QUERIES = {
         "query output_mode cannot run in output_mode append",
     ),
 }
-"""SQL that only Spark can judge, and what is said of it: the three kinds of chance among it."""
+"""SQL that only Spark can check, with its errors, the three kinds of nondeterminism included."""
 
 
 @pytest.fixture
 def refused(tmp_path: Path) -> Callable[..., Ended]:
-    """Runs ``ha-engine run`` on a config that must not start; ``None`` removes a key."""
+    """Run ``ha-engine run`` on a config that must not start; ``None`` removes a key."""
 
     def run(environ: dict[str, str] | None = None, **keys: Any) -> Ended:
         ended = command("run", "--config", str(config_file(tmp_path, **keys)), environ=environ)
@@ -147,7 +147,7 @@ def bad_application() -> str:
 
 
 @pytest.mark.spark
-def test_app_check_says_what_is_wrong_with_each_query(tmp_path: Path) -> None:
+def test_app_check_reports_the_error_of_each_query(tmp_path: Path) -> None:
     file = tmp_path / "application.yaml"
     file.write_text(bad_application())
     ended = command("app", "check", str(file))
@@ -160,7 +160,7 @@ def test_app_check_says_what_is_wrong_with_each_query(tmp_path: Path) -> None:
 
 @pytest.mark.nightly("'app check' of this module refuses the same queries")
 @pytest.mark.spark
-def test_run_fails_the_bad_queries_with_the_same_words_and_runs_the_good_one(
+def test_run_fails_the_bad_queries_like_app_check_and_runs_the_good_one(
     module_database: str, tmp_path: Path
 ) -> None:
     node = NodeUnderTest(tmp_path, bad_application(), module_database)
@@ -189,7 +189,7 @@ def _copies(url: str) -> list[tuple[Any, ...]]:
 # -- the machine -----------------------------------------------------------------------------------
 
 
-def test_a_machine_without_java_is_told_what_to_install(
+def test_host_without_java_gets_the_name_of_the_package_to_install(
     refused: Callable[..., Ended], tmp_path: Path
 ) -> None:
     ended = refused({"PATH": str(tmp_path), "JAVA_HOME": ""})
@@ -200,7 +200,9 @@ def test_a_machine_without_java_is_told_what_to_install(
     )
 
 
-def test_an_old_java_is_told_apart(refused: Callable[..., Ended], tmp_path: Path) -> None:
+def test_old_java_is_refused_with_its_version(
+    refused: Callable[..., Ended], tmp_path: Path
+) -> None:
     java = tmp_path / "java"
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
     java.chmod(0o755)
@@ -262,7 +264,7 @@ def test_db_init_says_that_the_database_is_unreachable(tmp_path: Path) -> None:
     assert ended.err.count("\n") == 1
 
 
-def test_a_database_without_the_schema_names_the_command(
+def test_database_without_the_schema_is_refused_with_the_command_to_run(
     refused: Callable[..., Ended], database_url: str
 ) -> None:
     ended = refused(database={"url": database_url})
@@ -271,7 +273,7 @@ def test_a_database_without_the_schema_names_the_command(
     assert ended.err.endswith("; run: ha-engine db init\n")
 
 
-def test_run_waits_for_a_database_that_is_away_and_says_so_once(
+def test_run_waits_for_an_unreachable_database_and_logs_it_once(
     own_postgres: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(no_spark(tmp_path)))

@@ -1,4 +1,4 @@
-"""A query is changed on two nodes, of which one is behind, and keeps its state (RULES.md#r23)."""
+"""A query changes on two nodes, one of them behind, and keeps its state (RULES.md#r23)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BEFORE, AFTER = (
 
 
 def changed(application: str) -> str:
-    """Other code with the same results, so that the reference holds for both."""
+    """Return other code with the same results, so that one reference fits both."""
     text = application.replace("    sql: >", "    on_change: keep\n    sql: >")
     assert text.count(BEFORE) == text.count("on_change") == 2
     return text.replace(BEFORE, AFTER)
@@ -35,7 +35,7 @@ def reasons(node: NodeUnderTest) -> list[str]:
     return [query["reason"] or "" for query in status["queries"].values()] if status else []
 
 
-def test_the_node_that_was_behind_begins_from_a_snapshot(
+def test_node_that_was_behind_at_the_change_begins_from_a_snapshot(
     node_database: str, tmp_path: Path
 ) -> None:
     with flying(tmp_path, node_database, **ON_DEMAND) as flights:

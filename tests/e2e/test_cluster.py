@@ -1,4 +1,4 @@
-"""What either node of a pair tells of both: /v1/cluster and ``ha-engine status``. Without Spark."""
+"""The report of either node about both: /v1/cluster and ``ha-engine status``. Without Spark."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def running(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture
 def pair(running: Pair) -> Pair:
-    """One for all tests of the module: who silences a node brings it back."""
+    """One pair for all tests of the module: a test that silences a node brings it back."""
     wait_until(lambda: _both_see_each_other(running), within=PATIENCE, every=0.1)
     return running
 
@@ -47,7 +47,7 @@ def _both_see_each_other(pair: Pair) -> bool:
     return all({node["role"] for node in one.values()} == {"active", "passive"} for one in seen)
 
 
-def test_each_node_tells_of_both(pair: Pair) -> None:
+def test_each_node_reports_on_both(pair: Pair) -> None:
     active = pair.active()
     assert active is not None
     passive = pair.other(active)
@@ -68,7 +68,7 @@ def test_each_node_tells_of_both(pair: Pair) -> None:
         assert (mine["role"], mine["in_sync"], mine["rejoin"]) == ("active", True, None)
         assert (mine["url"], theirs["url"]) == (active.url, passive.url)
         assert (theirs["role"], theirs["in_sync"], theirs["lag_records"]) == ("passive", True, 0)
-        # Its journal is in sync, and no Spark has started.
+        # The journal of the peer is in sync, and no Spark has started.
         assert theirs["warm"] is False
         assert theirs["rejoin"]["stage"] == "starting Spark"
         assert theirs["queries"]["copies"]["batch"] == 0
@@ -81,7 +81,7 @@ def test_each_node_tells_of_both(pair: Pair) -> None:
     to_passive = f'{{group="test",node="{active.name}",peer="{passive.name}"}} 0.0'
     for name in ("peer_lag_events", "peer_lag_seconds", "sync_in_flight_bytes"):
         assert f"ha_engine_{name}{to_passive}" in shown[active]
-    # No query takes them in: the lag is since they came.
+    # No query reads the events: their lag counts from their arrival.
     queries = [
         node.http.get("/v1/status").json()["queries"]["copies"] for node in pair.nodes.values()
     ]
@@ -89,7 +89,7 @@ def test_each_node_tells_of_both(pair: Pair) -> None:
     assert 'reason="in_sync",role="passive"} 1.0' in shown[passive]
 
 
-def test_status_of_either_node_is_one_table_of_both_and_tells_json_too(pair: Pair) -> None:
+def test_status_of_either_node_prints_both_as_a_table_and_as_json(pair: Pair) -> None:
     shown = pair.a.command("status", environ={"COLUMNS": "160"})
     assert (shown.code, shown.err) == (0, "")
     rows = [line for line in shown.out.splitlines() if line.startswith("│ node-")]
@@ -101,12 +101,12 @@ def test_status_of_either_node_is_one_table_of_both_and_tells_json_too(pair: Pai
     assert as_json["cluster"]["nodes"].keys() == {"node-a", "node-b"}
 
 
-def test_a_node_that_does_not_answer_is_shown_as_such(pair: Pair) -> None:
+def test_silent_node_is_shown_as_not_answering(pair: Pair) -> None:
     active = pair.active()
     assert active is not None
     passive = pair.other(active)
     assert passive.process is not None
-    # It is stopped, not ended: its host still answers for it.
+    # The node is stopped, not ended: its kernel still accepts connections.
     os.kill(passive.process.pid, signal.SIGSTOP)
     try:
         wait_until(lambda: not cluster(active)["nodes"][passive.name]["answers"], within=PATIENCE)
@@ -121,9 +121,9 @@ def test_a_node_that_does_not_answer_is_shown_as_such(pair: Pair) -> None:
 
 
 @pytest.mark.nightly("another test of this module silences a node")
-def test_a_node_that_was_killed_is_seen_again_when_it_is_back(pair: Pair) -> None:
+def test_killed_node_is_shown_again_after_its_restart(pair: Pair) -> None:
     pair.b.kill_everything()
-    # Whichever held the lease, the smaller id is the one that dials.
+    # The node with the smaller id dials, whichever held the lease.
     wait_until(lambda: pair.active() is pair.a, within=PATIENCE)
     wait_until(lambda: not cluster(pair.a)["protected"], within=PATIENCE)
 
@@ -131,13 +131,13 @@ def test_a_node_that_was_killed_is_seen_again_when_it_is_back(pair: Pair) -> Non
         return dict(cluster(pair.a)["nodes"][pair.b.name])
 
     assert (seen()["answers"], seen()["role"]) == (False, None)
-    # It is dialled at growing intervals.
+    # The node dials its peer at growing intervals.
     wait_until(lambda: seen()["unreachable"], within=PATIENCE)
     pair.b.start()
     wait_until(lambda: _both_see_each_other(pair), within=PATIENCE, every=0.1)
 
 
-def test_a_passive_that_was_reinitialised_joins_with_a_new_journal(pair: Pair) -> None:
+def test_reinitialised_passive_joins_with_a_new_journal(pair: Pair) -> None:
     active = pair.active()
     assert active is not None
     passive = pair.other(active)

@@ -1,7 +1,7 @@
 """Both nodes are killed at once and start again in every order, with and without the disk of one.
 
-Nothing acked is lost where the disk of one in-sync node survives. Without Spark: what is acked is
-in the journals, and who may go on is the journals' and the lease's affair alone.
+No acked event is lost where the disk of one in-sync node survives. Without Spark: acked events are
+in the journals, and only the journals and the lease decide which node may continue.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CASES = {
     "the passive's disk is lost, and it comes first": ("passive", "passive"),
     "the passive's disk is lost, and it comes last": ("passive", "active"),
 }
-"""Whose disk is lost, and who is started first."""
+"""The node whose disk is lost, and the node that starts first."""
 
 
 IN_SHORT = ("both at once", "the active's disk is lost, and it comes first")
@@ -44,7 +44,7 @@ MARKED = [
 
 
 @pytest.mark.parametrize(("lost", "first"), MARKED)
-def test_nothing_acked_is_lost(
+def test_no_acked_event_is_lost_in_a_cold_start(
     node_database: str, tmp_path: Path, lost: str | None, first: str | None
 ) -> None:
     pair = Pair(tmp_path, APPLICATION, node_database, NodeWithoutSpark)
@@ -78,20 +78,20 @@ def _send(node: NodeUnderTest, number: int) -> None:
 
 
 def _start(nodes: dict[str, NodeUnderTest], first: str | None, lost: str | None) -> None:
-    """The second one once the first is what it can be alone."""
+    """Start the first node, and the second once the first has the role that it can have alone."""
     order = [*nodes] if first is None else [first, *(name for name in nodes if name != first)]
     for name in order:
         nodes[name].start()
         if name == first:
             wait_until(
-                lambda: _stands(nodes[first], has_its_disk=first != lost),
+                lambda: _has_its_role(nodes[first], has_its_disk=first != lost),
                 within=PATIENCE,
                 every=0.1,
             )
 
 
-def _stands(node: NodeUnderTest, *, has_its_disk: bool) -> bool:
-    """Active; a node without its disk waits instead, and says what for."""
+def _has_its_role(node: NodeUnderTest, *, has_its_disk: bool) -> bool:
+    """Return whether the node is active, or waits with a reason if it lost its disk."""
     if has_its_disk:
         return node.is_active()
     status = node.status()

@@ -1,7 +1,7 @@
 """PostgreSQL fails over to an asynchronous standby that missed the last writes (RULES.md#r5).
 
-What it missed is that the passive left in-sync: by the row that comes back, the passive might take
-over, and it lacks what was acked since. Two real nodes, without Spark.
+The lost write removed the passive from in-sync: by the row of the standby the passive might take
+over, and it lacks the events acked since. Two real nodes, without Spark.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ EVENTS = 5
 
 @dataclass
 class Lost:
-    """``active`` went on alone, and acked, after the standby had fallen behind; ``left`` is dead
-    and by the standby's row in sync. The primary is gone, and the standby not yet promoted."""
+    """``active`` continued alone, and acked, after the standby fell behind; ``left`` is dead, and
+    in sync by the standby's row. The primary is gone, and the standby not yet promoted."""
 
     pair: Pair
     active: NodeUnderTest
@@ -60,12 +60,12 @@ def lost(own_postgres: EmbeddedPostgres, tmp_path: Path) -> Iterator[Lost]:
 
 
 def _send(node: NodeUnderTest, number: int) -> bool:
-    """As one producer, so that a repeated event is stored once."""
+    """Send as one producer, so that the node stores a repeated event once."""
     answer = node.send("events", [{"id": number, "text": "x"}], ("producer", number))
     return answer.status_code == 200
 
 
-def test_the_active_writes_what_the_database_lost_one_epoch_higher(lost: Lost) -> None:
+def test_active_writes_the_lost_lease_row_again_under_the_next_epoch(lost: Lost) -> None:
     before = (lost.active.status() or {})["epoch"]
     lost.standby.promote()
 
@@ -82,7 +82,7 @@ def test_the_active_writes_what_the_database_lost_one_epoch_higher(lost: Lost) -
 
 
 @pytest.mark.nightly("schedules of the simulator have it")
-def test_who_lacks_acked_events_waits_for_an_operator_when_the_active_is_lost_too(
+def test_node_that_lacks_acked_events_waits_for_an_operator(
     lost: Lost,
 ) -> None:
     lost.active.kill_everything()
@@ -93,10 +93,10 @@ def test_who_lacks_acked_events_waits_for_an_operator_when_the_active_is_lost_to
         lambda: reason in (lost.left.status() or {}).get("reason", ""), within=PATIENCE, every=0.1
     )
     assert not lost.left.is_active()
-    # The node that acked them is back. It does not take over by itself either: it cannot know
-    # whether another epoch is lost too. The operator sees which of the two has more.
+    # The node that acked them returns. It does not take over by itself: it cannot know whether
+    # another epoch is lost too. The operator sees which of the two has more records.
     lost.active.start()
-    wait_until(lambda: _may_not_be_forced(lost.active), within=PATIENCE, every=0.5)
+    wait_until(lambda: _refuses_a_forced_failover(lost.active), within=PATIENCE, every=0.5)
     ends = [(node.status() or {})["journal"]["last_sequence"] for node in (lost.active, lost.left)]
     assert ends[0] > ends[1]
     lost.left.stop()
@@ -108,7 +108,7 @@ def test_who_lacks_acked_events_waits_for_an_operator_when_the_active_is_lost_to
 
 
 @pytest.mark.nightly("schedules of the simulator have it")
-def test_an_operator_says_whose_history_goes_on_where_the_database_lost_the_row(
+def test_operator_chooses_the_active_when_the_database_lost_the_lease_row(
     node_database: str, tmp_path: Path
 ) -> None:
     pair = Pair(tmp_path, APPLICATION, node_database, NodeWithoutSpark)
@@ -124,7 +124,7 @@ def test_an_operator_says_whose_history_goes_on_where_the_database_lost_the_row(
             connection.execute(text("DELETE FROM ha_engine.lease"))
         for node in (active, other):
             node.start()
-        wait_until(lambda: _may_not_be_forced(active), within=PATIENCE, every=0.5)
+        wait_until(lambda: _refuses_a_forced_failover(active), within=PATIENCE, every=0.5)
         assert "the database lost the row" in (active.status() or {})["reason"]
         other.stop()
         assert "make sure that it is off" in _force(active).err
@@ -137,8 +137,9 @@ def test_an_operator_says_whose_history_goes_on_where_the_database_lost_the_row(
         assert newest["reason"].startswith("failover forced by")
 
 
-def _may_not_be_forced(node: NodeUnderTest) -> bool:
-    """For as long as the other answers, since it may have more."""
+def _refuses_a_forced_failover(node: NodeUnderTest) -> bool:
+    """Return whether a forced failover is refused since the other node answers and may have
+    more."""
     ended = _force(node)
     assert ended.code == 1
     return "no node knows which journal" in ended.err

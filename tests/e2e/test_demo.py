@@ -1,4 +1,4 @@
-"""The demo ends with its processes, whenever it is interrupted."""
+"""The demo ends with all its processes, at any moment of an interrupt."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 STEP_SECONDS_MAX = 1000.0
-"""Of all steps together: the machine may be slow, so the limit is that of the test."""
+"""The limit of all steps together: that of the test, since the machine may be slow."""
 
 
 class RunningDemo:
-    """``ha-engine demo`` in ``directory``; ``said`` is what it printed so far."""
+    """``ha-engine demo`` in ``directory``; ``said`` is its output so far."""
 
     def __init__(self, directory: Path, process: subprocess.Popen[bytes], output: Path) -> None:
         self.directory, self._process, self._output = directory, process, output
@@ -42,7 +42,7 @@ class RunningDemo:
         wait_until(reached, within=STEP_SECONDS_MAX, every=0.02)
 
     def interrupted(self, number: signal.Signals) -> int:
-        """The exit code. A terminal sends SIGINT to what the demo calls, too."""
+        """Interrupt the demo and return its exit code; like a terminal, signal its children too."""
         if number is signal.SIGINT:
             os.killpg(self._process.pid, number)
         else:
@@ -109,7 +109,7 @@ def test_an_interrupted_demo_leaves_no_process(demo: RunningDemo, point: str) ->
     assert "all of its processes have ended" in demo.said
 
 
-def test_the_next_demo_ends_what_a_killed_one_left(demo: RunningDemo, tmp_path: Path) -> None:
+def test_next_demo_ends_the_processes_of_a_killed_one(demo: RunningDemo, tmp_path: Path) -> None:
     demo.await_(lambda: demo.runs("java"))
     demo.interrupted(signal.SIGKILL)
     left = set(processes_in(demo.directory))

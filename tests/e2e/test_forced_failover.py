@@ -34,8 +34,8 @@ def _send(node: NodeUnderTest, number: int) -> bool:
     return bool(node.send("events", events).status_code == 200)
 
 
-def _goes_on_alone(pair: Pair) -> tuple[NodeUnderTest, NodeUnderTest]:
-    """Who was active and acked more than the other has, and is gone now; and the other, back."""
+def _lose_the_active(pair: Pair) -> tuple[NodeUnderTest, NodeUnderTest]:
+    """Return the lost active, which acked more than the other has, and the other, restarted."""
     lost = pair.active()
     assert lost is not None
     left = pair.other(lost)
@@ -47,8 +47,8 @@ def _goes_on_alone(pair: Pair) -> tuple[NodeUnderTest, NodeUnderTest]:
     return lost, left
 
 
-def test_an_operator_gives_up_what_the_lost_node_had_and_it_is_kept(pair: Pair) -> None:
-    lost, left = _goes_on_alone(pair)
+def test_forced_failover_gives_up_records_and_the_lost_node_keeps_them(pair: Pair) -> None:
+    lost, left = _lose_the_active(pair)
     words = ("failover", "--force", "--yes", "--url", left.url)
     refused = left.command(*words)
     assert refused.code == 1
@@ -57,7 +57,7 @@ def test_an_operator_gives_up_what_the_lost_node_had_and_it_is_kept(pair: Pair) 
     wait_until(lambda: left.command(*confirmed).code == 0, within=PATIENCE, every=0.5)
     assert left.is_active()
     assert _send(left, 2)
-    # The lost node is back after all: it sets aside what it had more, and follows.
+    # The lost node returns: it sets aside its surplus records, and follows.
     lost.start()
     assert lost.process is not None
     lost.process.wait(PATIENCE)
@@ -71,11 +71,11 @@ def test_an_operator_gives_up_what_the_lost_node_had_and_it_is_kept(pair: Pair) 
 
 
 @pytest.mark.nightly("schedules of the simulator have it")
-def test_batches_go_on_above_those_that_the_lost_node_had_published(
+def test_batch_numbers_continue_above_those_that_the_lost_node_published(
     node_database: str, tmp_path: Path
 ) -> None:
-    """RULES.md#r26: with a number that a sink has had, rows of the new history would never get
-    there."""
+    """RULES.md#r26: a sink would never take a batch of the new history under a number that it has
+    had."""
 
     def published(node: NodeUnderTest) -> int:
         return int((node.status() or {})["queries"]["copies"]["published"]["table"])
@@ -104,7 +104,7 @@ def test_batches_go_on_above_those_that_the_lost_node_had_published(
         wait_until(goes_on, within=PATIENCE, every=0.1)
         assert left.stop() == 0
     _require_new_events_in_new_numbers(left, at_the_end)
-    # Each batch of the stand-in is one row: one for each number, the lost node's and the new ones.
+    # Each batch of the stand-in is one row: one for each number of the old and of the new history.
     batch, epoch = _ledger(node_database)
     assert batch > at_the_end + 3
     assert epoch > 1
@@ -126,13 +126,13 @@ def _require_new_events_in_new_numbers(node: NodeUnderTest, given_up_through: in
 
 
 def _ledger(url: str) -> tuple[int, int]:
-    """The sink's last batch, and the epoch that claimed it last."""
+    """Return the sink's last batch, and the epoch that claimed it last."""
     with open_engine(url).connect() as connection:
         row = connection.execute(text("SELECT batch, epoch FROM ha_engine_ledger")).one()
     return int(row.batch), int(row.epoch)
 
 
-def test_an_active_that_lives_is_never_forced_out(pair: Pair) -> None:
+def test_forced_failover_is_refused_while_the_active_lives(pair: Pair) -> None:
     active = pair.active()
     assert active is not None
     passive = pair.other(active)

@@ -1,6 +1,6 @@
-"""Java hangs while Spark starts: the start is ended and told, the next one comes up.
+"""Java hangs while Spark starts: the supervisor ends and reports the start, and the next succeeds.
 
-Meanwhile the node process dies; the next one tells the step that it was not there to hear of.
+Meanwhile the node process dies; the next one shows the step that was reported before its start.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WITH_A_STAND_IN = "tests/test_supervised_query.py has it with a stand-in for Jav
 pytestmark = [pytest.mark.spark, pytest.mark.nightly(WITH_A_STAND_IN)]
 
 
-def test_a_start_whose_jvm_hangs_is_ended_and_the_next_one_runs(
+def test_start_with_a_hanging_jvm_is_ended_and_the_next_one_succeeds(
     node_database: str, tmp_path: Path
 ) -> None:
     node = NodeUnderTest(tmp_path, APPLICATION, node_database, query={"start_timeout": "20s"})

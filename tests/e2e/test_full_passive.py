@@ -1,4 +1,4 @@
-"""A passive whose disk is nearly full stops producers, and nothing else (RULES.md#r30). Without
+"""A passive whose disk is nearly full stops the producers and nothing else (RULES.md#r30). Without
 Spark."""
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def send(node: NodeUnderTest) -> httpx.Response:
     return node.send("events", [{"id": 1, "text": "x"}])
 
 
-def test_the_active_answers_429_while_its_passive_is_full_and_keeps_it_in_sync(
+def test_active_answers_429_while_its_passive_is_full_and_keeps_it_in_sync(
     node_database: str, tmp_path: Path
 ) -> None:
     pair = Pair(tmp_path, APPLICATION, node_database, NodeWithoutSpark)
-    # Half a GiB less than there is now, so that a file of one GiB goes below it, on b alone.
+    # The limit is half a GiB below the free space, so that a file of one GiB crosses it on b alone.
     min_free = shutil.disk_usage(tmp_path).free // MIB - 512
     pair.b.reconfigure(journal={"min_free": f"{min_free}MiB"})
     with running(pair.a), running_after(pair.a, pair.b):

@@ -1,4 +1,4 @@
-"""Producers who know HAProxy alone lose nothing when the active changes. Without Spark."""
+"""Producers that use HAProxy alone lose no event when the active changes. Without Spark."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tests.waiting import wait_until
 PATIENCE = 60
 ROWS = 3
 SOME = 20
-"""Requests that must have passed for a sentence about them to be worth anything."""
+"""The number of requests that must have passed for a meaningful assertion."""
 
 pytestmark = [needs("haproxy", "openssl"), pytest.mark.slow]
 
 
 class Sender:
-    """Sends one request after the other, and each again until it is acked."""
+    """Sends one request after the other, and repeats each until it is acked."""
 
     def __init__(self, url: str) -> None:
         self._path = f"{url}/v1/streams/events/events"
@@ -60,7 +60,7 @@ class Sender:
         self._ending.set()
 
     def passes_on(self) -> None:
-        """Returns when many more were acked."""
+        """Return when many more requests were acked."""
         wanted = len(self.acked) + SOME
         wait_until(lambda: len(self.acked) >= wanted, within=PATIENCE)
 
@@ -90,14 +90,14 @@ def balancer(pair: Pair) -> Iterator[Balancer]:
 
 
 def all_is_stored_once(pair: Pair, sender: Sender) -> None:
-    """In the journal of each node that has ended by itself, once both have."""
+    """Require each acked event once in the journal of each node, after both have stopped."""
     for node in pair.nodes.values():
         node.stop()
     for node in pair.nodes.values():
         bodies = stored_events(node)
         stored = [found.sequence for body in bodies for found in body.submissions]
         assert sorted(stored) == sorted(set(stored))
-        # The last request may have been stored while its ack was still to come.
+        # The last request may be stored though its ack did not arrive.
         assert set(stored) - set(sender.acked) <= {len(sender.acked)}
         assert set(sender.acked) <= set(stored)
         assert sum(body.rows for body in bodies) == ROWS * len(stored)
@@ -115,7 +115,7 @@ def hand_over(node: NodeUnderTest) -> None:
 
 
 def stay(node: NodeUnderTest) -> None:
-    """It never went: it answers all the while, and refuses events."""
+    """Do nothing: the node never ended, answers all the time, and refuses events."""
 
 
 NIGHTLY = pytest.mark.nightly("the case of a node that is killed is the hardest")
@@ -129,7 +129,7 @@ NIGHTLY = pytest.mark.nightly("the case of a node that is killed is the hardest"
         pytest.param(hand_over, stay, marks=NIGHTLY),
     ],
 )
-def test_another_is_active_under_load(
+def test_requests_reach_the_new_active_after_a_change_under_load(
     pair: Pair,
     balancer: Balancer,
     go: Callable[[NodeUnderTest], object],
@@ -150,7 +150,7 @@ def test_another_is_active_under_load(
 
 
 @pytest.mark.nightly("test_server_tls serves it; another case of this module loses the active")
-def test_the_balancer_speaks_tls_to_nodes_that_serve_it(node_database: str, tmp_path: Path) -> None:
+def test_balancer_uses_tls_to_nodes_that_serve_it(node_database: str, tmp_path: Path) -> None:
     shown = Authority(tmp_path).files("node", san="IP:127.0.0.1")
     ca = shown.pop("ca")
     pair = Pair(tmp_path, APPLICATION, node_database, NodeWithStandIn, http={"tls": shown})
@@ -159,7 +159,7 @@ def test_the_balancer_speaks_tls_to_nodes_that_serve_it(node_database: str, tmp_
         trusted = ssl.create_default_context(cafile=ca)
         node.http = httpx.Client(base_url=node.url, verify=trusted, timeout=30)
     config = tmp_path / "haproxy.cfg"
-    # As docs/INSTALL.md says.
+    # The steps follow docs/INSTALL.md.
     over_tls = re.compile(r'(server node-. "\$\{NODE_.\}")')
     config.write_text(over_tls.sub(rf"\1 ssl verify required ca-file {ca}", CONFIG.read_text()))
     with running_pair(pair):
@@ -171,7 +171,7 @@ def test_the_balancer_speaks_tls_to_nodes_that_serve_it(node_database: str, tmp_
     assert len(set(sender.acked.values())) == 2
 
 
-def test_what_the_balancer_lets_through(pair: Pair, balancer: Balancer) -> None:
+def test_balancer_forwards_only_the_allowed_paths(pair: Pair, balancer: Balancer) -> None:
     active = pair.active()
     assert active is not None
     shown = httpx.get(f"{balancer.status}/v1/status").json()
@@ -183,7 +183,7 @@ def test_what_the_balancer_lets_through(pair: Pair, balancer: Balancer) -> None:
 
 
 @pytest.mark.nightly("another case of this module loses the active")
-def test_while_no_node_lives_producers_are_told_to_come_again(
+def test_balancer_asks_producers_to_retry_while_no_node_lives(
     pair: Pair, balancer: Balancer
 ) -> None:
     for node in pair.nodes.values():

@@ -1,5 +1,5 @@
-"""Producers over gRPC at real node processes: the passive names the active, and across the end of
-the active, asked for or not, nothing acked is lost or stored twice. Without Spark."""
+"""Producers over gRPC at real node processes: the passive names the active, and across a planned or
+unplanned end of the active no acked event is lost or stored twice. Without Spark."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EVENT = b'{"id":1,"text":"one"}'
 
 
 class Traffic(threading.Thread):
-    """Sends events 0, 1, 2, ... until it is stopped; ``acked`` holds those that a node acked."""
+    """Sends events 0, 1, 2, ... until it is stopped; ``acked`` has those that a node acked."""
 
     def __init__(self, endpoints: list[str]) -> None:
         super().__init__(name="traffic", daemon=True)
@@ -51,7 +51,7 @@ class Traffic(threading.Thread):
         self.acked.extend(range(ack.first_row, ack.first_row + ack.rows))
 
     def wait_acks(self) -> None:
-        """Until a node has acked more than when this was called."""
+        """Wait until a node has acked more than at the time of the call."""
         before = len(self.acked)
         wait_until(lambda: self.error or len(self.acked) > before + 50, within=PATIENCE)
         assert self.error is None, self.error
@@ -78,7 +78,7 @@ def pair(node_database: str, tmp_path: Path, ports: dict[str, int]) -> Iterator[
 
 
 def ask(port: int, ndjson: bytes = EVENT) -> pb.PublishAnswer:
-    """What one request by itself is answered."""
+    """Send one request alone and return its answer."""
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         request = pb.PublishRequest(id=1, stream="events", ndjson=ndjson)
         answers = list(rpc.IngestStub(channel).Publish(iter([request])))
@@ -86,7 +86,7 @@ def ask(port: int, ndjson: bytes = EVENT) -> pb.PublishAnswer:
 
 
 def stored_ids(node: NodeUnderTest) -> list[int]:
-    """Of the events in the journal of a node that has ended, in order."""
+    """Return the ids of the events in the journal of an ended node, in order."""
     journal = Journal.open(node.data_dir / "journal", group="test")
     batches = [
         pa.ipc.read_record_batch(record.payload, SCHEMA)
@@ -97,7 +97,7 @@ def stored_ids(node: NodeUnderTest) -> list[int]:
     return [number for batch in batches for number in batch.column("id").to_pylist()]
 
 
-def test_the_passive_names_the_active_and_both_count_what_they_were_asked(
+def test_passive_names_the_active_and_both_count_their_requests(
     pair: Pair, ports: dict[str, int]
 ) -> None:
     active = pair.active()
@@ -108,7 +108,7 @@ def test_the_passive_names_the_active_and_both_count_what_they_were_asked(
         active=active.url,
         active_address=f"127.0.0.1:{ports[active.name]}",
     )
-    # The active reports where it listens once a second.
+    # The active reports its address once a second.
     wait_until(lambda: _but_its_sentence(ask(ports[passive.name])) == expected, within=10)
     assert ask(ports[active.name]).stored.accepted == 1
     refused = ask(ports[active.name], ndjson=b'{"id":"x"}').refused
@@ -126,7 +126,7 @@ def _but_its_sentence(answer: pb.PublishAnswer) -> pb.EventsRefused:
     return answer.refused
 
 
-def test_nothing_acked_is_lost_or_stored_twice_when_the_active_ends_or_is_killed(
+def test_no_acked_event_is_lost_or_doubled_when_the_active_stops_or_dies(
     pair: Pair, ports: dict[str, int]
 ) -> None:
     traffic = Traffic([f"grpc://127.0.0.1:{port}" for port in ports.values()])

@@ -1,9 +1,9 @@
-"""A join's two sources poll for marks one after the other; marks come as a poll runs out
+"""A join's two sources poll for marks one after the other; marks arrive as a poll times out
 (RULES.md#r18).
 
-In Spark, one source of a batch may answer with a new mark and the other with the old one, if the
-mark comes between the two. Then one node cuts a batch where the other does not, and batches of a
-join that have the same number have not the same rows.
+In Spark, one source of a batch may return a new mark and the other the old one, if the mark arrives
+between the two polls. Then one node cuts a batch where the other does not, and batches of a join
+with the same number have different rows.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def test_every_batch_of_a_join_has_both_sources_at_one_mark_on_both_nodes(
         for number, moment in enumerate(MOMENTS):
             _send(active, number)
             wait_until(lambda: _level(pair), within=SPARK_SECONDS)
-            time.sleep(SLICE_SECONDS + moment)  # not for anything: the moment is the input
+            time.sleep(SLICE_SECONDS + moment)  # no wait: the moment is the input
         active.wait_settled()
         wait_until(lambda: _level(pair), within=SPARK_SECONDS)
         marks = [_marks(node) for node in (pair.a, pair.b)]
@@ -68,13 +68,14 @@ def _send(active: NodeUnderTest, number: int) -> None:
 
 
 def _level(pair: Pair) -> bool:
-    """Both nodes have run every mark, so that both poll for the next one from about now on."""
+    """Return whether both nodes have run every mark, so that both begin to poll for the next
+    one."""
     seen = [(node.status() or {"queries": {}})["queries"].get("pairs") for node in (pair.a, pair.b)]
     return all(one and one["batch"] == one["mark"] and not one["backlog_events"] for one in seen)
 
 
 def _marks(node: NodeUnderTest) -> dict[int, int]:
-    """By Spark's number of each batch, the one mark that all its sources name."""
+    """Return the one mark that all sources of a batch name, by Spark's number of the batch."""
     checkpoint = node.data_dir / "checkpoints" / "pairs"
     batches = (int(log.name) for log in (checkpoint / "offsets").glob("[0-9]*"))
     return {batch: mark_of_batch(checkpoint, batch) for batch in sorted(batches)}

@@ -1,4 +1,5 @@
-"""One node does the main job: flights in over HTTP, exact rows in PostgreSQL, answers for all."""
+"""One node does the main job: flights arrive over HTTP, exact rows in PostgreSQL, and it
+answers."""
 
 from __future__ import annotations
 
@@ -26,12 +27,12 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.spark]
 
 LEASE_TTL_SECONDS = 10
-"""Long, so that a takeover that waits for it is told apart from one that does not."""
+"""A long ttl, so that a takeover that waits for it is distinguishable from one that does not."""
 CHECKS = ("/health", "/liveness", "/readiness", "/active", "/primary")
 
 
 class Flights:
-    """The year, handed out in order: what was sent so far is what the sink must answer for."""
+    """The year of flights, sent in order; the sink must have the rows of those sent so far."""
 
     def __init__(self, node: NodeUnderTest, database_url: str) -> None:
         self.node, self.database_url = node, database_url
@@ -48,7 +49,7 @@ class Flights:
                 producer.send("departures", batch)
 
     def require_equal(self) -> None:
-        """Exactly what the reference says, with at least one row from each query."""
+        """Require exactly the rows of the reference, with at least one row from each query."""
         self.node.wait_settled()
         outcomes = compare(self.database_url, self._year.slice(0, self._sent))
         assert [outcome for outcome in outcomes if not outcome.equal] == []
@@ -57,7 +58,7 @@ class Flights:
 
 @pytest.fixture(scope="module")
 def flights(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flights]:
-    """A running node with the sample application; the tests of this module share it."""
+    """Run a node with the sample application; the tests of this module share it."""
     home = tmp_path_factory.mktemp("one-node")
     node = NodeUnderTest(
         home,
@@ -71,7 +72,7 @@ def flights(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 def _with_files(application: str, home: Path) -> str:
-    """The same, with a sink of files beside the table of alerts, and a directory to read from."""
+    """Return the application with a file sink beside the table of alerts, and a file source."""
     tree = yaml.safe_load(application)
     (home / "in").mkdir()
     source = {"name": "drop", "type": "file", "directory": str(home / "in"), "format": "ndjson"}
@@ -86,12 +87,12 @@ def node(flights: Flights) -> NodeUnderTest:
     return flights.node
 
 
-def test_the_flights_arrive_in_postgresql_as_the_reference_has_them(flights: Flights) -> None:
+def test_rows_in_postgresql_equal_the_reference(flights: Flights) -> None:
     flights.send(20_000)
     flights.require_equal()
 
 
-def test_the_files_have_what_the_table_has(flights: Flights) -> None:
+def test_file_sink_has_the_rows_of_the_table(flights: Flights) -> None:
     flights.require_equal()
     files = sorted((flights.node.directory / "files" / "alerts").iterdir())
     lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
@@ -104,7 +105,7 @@ def test_the_files_have_what_the_table_has(flights: Flights) -> None:
     assert dict(ledgers) == {"files": status["queries"]["alerts"]["published"]["table"]}
 
 
-def test_flights_in_a_file_arrive_as_those_of_a_producer_do(flights: Flights) -> None:
+def test_flights_from_a_file_source_arrive_like_those_of_a_producer(flights: Flights) -> None:
     lines = [_line(row) for row in flights.take(3_000).to_pylist()]
     directory = flights.node.directory / "in"
     (directory / "flights.part").write_text("\n".join([*lines, '{"origin": 7}']))
@@ -122,8 +123,8 @@ def _line(row: dict[str, Any]) -> str:
     return json.dumps(row, default=lambda moment: moment.isoformat())
 
 
-def test_a_window_closes_by_a_tick_when_input_pauses(flights: Flights) -> None:
-    """All in one request, so in one batch: nothing but a tick can act on its watermark."""
+def test_tick_closes_a_window_when_input_pauses(flights: Flights) -> None:
+    """All events are in one request, so in one batch: only a tick can act on its watermark."""
     table = flights.take(10_000)
     lines = [_line(row) for row in table.to_pylist()]
     answer = flights.node.post("departures", "\n".join(lines).encode(), "application/x-ndjson")
@@ -132,7 +133,7 @@ def test_a_window_closes_by_a_tick_when_input_pauses(flights: Flights) -> None:
 
 
 def test_a_retry_is_answered_with_the_first_position(flights: Flights) -> None:
-    """Two producers count for themselves; what they repeat is stored once."""
+    """Two producers have separate sequences; the node stores a repeated request once."""
     node = flights.node
     requests = {
         (producer, sequence): _json_rows(flights.take(20))
@@ -156,7 +157,7 @@ def test_a_used_sequence_with_another_payload_is_a_conflict(flights: Flights) ->
     flights.require_equal()
 
 
-# -- what operators and load balancers see ---------------------------------------------------------
+# -- operators and load balancers ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS"])
@@ -186,7 +187,7 @@ def test_a_wrong_method_is_answered_with_405_and_a_json_body(node: NodeUnderTest
         assert answer.json()["error"]
 
 
-def test_the_metrics_are_prometheus_text_and_tell_what_the_status_tells(
+def test_metrics_are_prometheus_text_and_agree_with_the_status(
     flights: Flights,
 ) -> None:
     flights.node.wait_settled()
@@ -206,7 +207,7 @@ def test_the_metrics_are_prometheus_text_and_tell_what_the_status_tells(
         assert samples[("ha_engine_batch_seconds_count", name)] > 0
 
 
-def test_the_status_command_prints_what_the_node_says(node: NodeUnderTest) -> None:
+def test_status_command_prints_the_status_of_the_node(node: NodeUnderTest) -> None:
     printed = {form: node.command("status", "-f", form) for form in ("json", "yaml", "pretty")}
     assert {ended.code for ended in printed.values()} == {0}
     told = [json.loads(printed["json"].out), yaml.safe_load(printed["yaml"].out)]
@@ -234,8 +235,9 @@ def test_the_publish_command_sends_a_file(flights: Flights, tmp_path: Path) -> N
 # -- stop and start --------------------------------------------------------------------------------
 
 
-def test_sigterm_releases_the_lease_and_leaves_nothing_behind(flights: Flights) -> None:
-    """Last in the module: it stops the shared node and starts it again."""
+def test_sigterm_releases_the_lease_and_leaves_no_process(flights: Flights) -> None:
+    """Keep this test near the end of the module: it stops the shared node and the next restarts
+    it."""
     node = flights.node
     assert node.stop() == 0
     assert node.left_over() == []
@@ -243,7 +245,7 @@ def test_sigterm_releases_the_lease_and_leaves_nothing_behind(flights: Flights) 
     assert holder == [(None,)]
 
 
-def test_the_next_start_acquires_at_once_and_goes_on(flights: Flights) -> None:
+def test_next_start_acquires_at_once_and_continues(flights: Flights) -> None:
     node = flights.node
     before = rows(flights.database_url, "SELECT epoch FROM ha_engine.lease")[0][0]
     node.start()

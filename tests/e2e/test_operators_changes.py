@@ -1,6 +1,6 @@
-"""What an operator may do to a node that has a past: correct, add, rename, lose the lease row.
+"""Changes of an operator to a node with a history: correct, add, rename, lose the lease row.
 
-The tests of this module tell one story with one node and stand in its order.
+The tests of this module are one story with one node, in its order.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ Table = list[tuple[int, ...]]
 
 
 def application(column: str, *sinks: str) -> str:
-    """One query that copies ``n`` into one table for each of its sinks, named as they are."""
+    """Return one query that copies ``n`` into one table for each of its sinks, under the sink's
+    name."""
     query = {
         "sql": f"SELECT {column} AS n FROM events",
         "sinks": [
@@ -40,7 +41,7 @@ def application(column: str, *sinks: str) -> str:
 
 
 class Story:
-    """The node, and what its sinks have."""
+    """The node, and the rows of its sinks."""
 
     def __init__(self, node: NodeUnderTest, url: str) -> None:
         self.node, self.url = node, url
@@ -79,27 +80,27 @@ def story(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield Story(node, module_database)
 
 
-def test_a_query_that_never_ran_is_corrected_and_misses_nothing(story: Story) -> None:
+def test_corrected_query_that_never_ran_misses_no_event(story: Story) -> None:
     wait_until(lambda: story.query()["state"] == "failed", within=SPARK_SECONDS)
     story.send(1)
     story.stop_and_start(application("n", "first"))
     story.wait_table("first", 1)
 
 
-def test_an_added_sink_gets_the_batches_from_then_on(story: Story) -> None:
+def test_added_sink_gets_the_batches_behind_its_record(story: Story) -> None:
     story.restart_with(application("n", "first", "second"))
     story.send(2)
     story.wait_table("first", 1, 2)
     story.wait_table("second", 2)
 
 
-def test_a_renamed_sink_goes_on_where_the_old_one_was(story: Story) -> None:
+def test_renamed_sink_continues_where_the_old_one_ended(story: Story) -> None:
     story.restart_with(application("n", "third"))
     story.send(3)
     story.wait_table("third", 3)
 
 
-def test_a_sink_that_comes_back_behind_is_refused_in_the_status(story: Story) -> None:
+def test_returning_sink_that_is_behind_is_shown_as_refused(story: Story) -> None:
     story.restart_with(application("n", "third", "second"))
     story.send(4)
     story.wait_table("third", 3, 4)
@@ -109,7 +110,7 @@ def test_a_sink_that_comes_back_behind_is_refused_in_the_status(story: Story) ->
     story.stop_and_start(application("n", "third"))
 
 
-def test_a_deleted_lease_row_is_written_again_and_nothing_is_lost(story: Story) -> None:
+def test_deleted_lease_row_is_written_again_and_no_event_is_lost(story: Story) -> None:
     before = story.node.status()
     assert before is not None
     with open_engine(story.url).begin() as connection:

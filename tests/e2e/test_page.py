@@ -1,4 +1,4 @@
-"""The page at ``/`` of two real nodes, as an operator sees it in a real browser. Without Spark."""
+"""The page at ``/`` of two real nodes, used by an operator in a real browser. Without Spark."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [needs(*PROGRAMS), pytest.mark.slow]
 
 PATIENCE = 60
 LEASE = {"ttl": "6s", "renew_interval": "500ms", "db_timeout": "1s"}
-"""Long enough for a page that asks once a second to be seen while nobody is active."""
+"""Long enough for a page that polls once a second to show the time without an active."""
 HOSTILE = "<script>document.title = 'broken'</script><img src='//evil.example/x'>"
 
 
@@ -45,12 +45,12 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def active(pair: Pair) -> NodeUnderTest:
-    """Of a pair that is whole."""
+    """Return the active of a protected pair."""
     return pair.wait_protected()
 
 
 def shows(browser: Browser, *words: str, where: str = "#verdict") -> None:
-    """Returns when all of them stand there."""
+    """Return when the page shows all the words."""
 
     def all_there() -> bool:
         shown = browser.text(where)
@@ -60,7 +60,7 @@ def shows(browser: Browser, *words: str, where: str = "#verdict") -> None:
 
 
 def request(browser: Browser, what: str, token: str = "") -> None:
-    """An operator presses the button, and confirms."""
+    """Press the button as an operator, and confirm."""
     shows(browser, "failover", where="#actions")
     browser.click(f"[data-request={what}]")
     if token:
@@ -73,7 +73,7 @@ def answered(browser: Browser, *words: str) -> None:
     browser.click("#request-close")
 
 
-def test_a_healthy_pair_is_shown_by_either_node_and_nobody_else_is_asked(
+def test_page_of_either_node_shows_a_healthy_pair_and_asks_no_other_host(
     pair: Pair, active: NodeUnderTest, browser: Browser
 ) -> None:
     for node in (pair.other(active), active):
@@ -82,7 +82,7 @@ def test_a_healthy_pair_is_shown_by_either_node_and_nobody_else_is_asked(
         for card, role in ((active, "active"), (pair.other(active), "passive")):
             shows(browser, role, "in sync", "warm", where=f"[data-node={card.name}]")
         shows(browser, "first row of the group", where="#history")
-        # Each is heard by the browser itself, not only through the other.
+        # The browser reads each node itself, not only through the other.
         wait_until(lambda: _origins(browser) == set(pair.urls), within=PATIENCE)
         assert "does not reach it" not in browser.text("#nodes")
         assert browser.complaints() == []
@@ -92,7 +92,7 @@ def _origins(browser: Browser) -> set[str]:
     return {"/".join(url.split("/")[:3]) for url in browser.asked()}
 
 
-def test_throughput_latency_and_batches_move(
+def test_page_updates_throughput_latency_and_batches(
     pair: Pair, active: NodeUnderTest, browser: Browser
 ) -> None:
     browser.open(f"{pair.other(active).url}/")
@@ -119,7 +119,7 @@ def _batch(browser: Browser) -> int:
     return int(words[0]) if words and words[0].isdigit() else 0
 
 
-def test_an_operator_pauses_resumes_and_switches_over_and_reads_each_answer(
+def test_operator_pauses_resumes_and_switches_over_on_the_page(
     pair: Pair, active: NodeUnderTest, browser: Browser
 ) -> None:
     other = pair.other(active)
@@ -127,7 +127,7 @@ def test_an_operator_pauses_resumes_and_switches_over_and_reads_each_answer(
     request(browser, "pause", token="secret")
     answered(browser, "Failover is paused", active.name)
     shows(browser, "Failover is paused")
-    # The token stays in the tab's memory: not in its storage, nor in any address.
+    # The token is only in the tab's memory, not in its storage or in any address.
     assert browser.run("return localStorage.length + sessionStorage.length") == 0
     assert browser.run("return document.cookie + location.href") == f"{active.url}/"
     request(browser, "switchover")
@@ -140,11 +140,11 @@ def test_an_operator_pauses_resumes_and_switches_over_and_reads_each_answer(
     shows(browser, "Protected", f"{other.name} is active")
     for place in ("#history", "#alerts"):
         shows(browser, "by an operator at the page", where=place)
-    # It is asked of the active, on the active's own page.
+    # The request goes to the active, on the active's own page.
     shows(browser, f"Switch over at {other.name}", where="#actions")
 
 
-def test_what_a_failed_query_says_is_text(
+def test_page_shows_the_reason_of_a_failed_query_as_text(
     pair: Pair, active: NodeUnderTest, browser: Browser
 ) -> None:
     nodes = [node for node in pair.nodes.values() if isinstance(node, NodeWithStandIn)]
@@ -167,7 +167,7 @@ def test_what_a_failed_query_says_is_text(
 
 @contextmanager
 def refusing(server: EmbeddedPostgres, url: str) -> Iterator[None]:
-    """The database lets nobody in, and throws out who is."""
+    """Let the database refuse all connections and end the present ones."""
     name = make_url(url).database
     administration = open_engine(server.url).execution_options(isolation_level="AUTOCOMMIT")
     allow = f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS"
@@ -181,7 +181,7 @@ def refusing(server: EmbeddedPostgres, url: str) -> Iterator[None]:
             connection.execute(text(f"{allow} true"))
 
 
-def test_a_database_that_is_away_is_told_and_the_active_goes_on(
+def test_page_shows_an_unreachable_database_and_the_active_continues(
     postgres: EmbeddedPostgres,
     module_database: str,
     active: NodeUnderTest,
@@ -197,7 +197,7 @@ def test_a_database_that_is_away_is_told_and_the_active_goes_on(
 
 
 @pytest.mark.nightly("another test of this module kills the active")
-def test_a_passive_that_was_killed_is_shown_and_comes_back(
+def test_page_shows_a_killed_passive_and_its_return(
     pair: Pair, active: NodeUnderTest, browser: Browser
 ) -> None:
     passive = pair.other(active)
@@ -213,7 +213,7 @@ def test_a_passive_that_was_killed_is_shown_and_comes_back(
     shows(browser, "Protected", "in sync and warm")
 
 
-def test_a_page_whose_node_dies_goes_on_with_the_peer_and_shows_the_failover(
+def test_page_of_a_dead_node_continues_with_the_peer_and_shows_the_failover(
     pair: Pair, active: NodeUnderTest, browser: Browser
 ) -> None:
     successor = pair.other(active)
@@ -267,7 +267,7 @@ import(module).then(({nodeCards}) => {
     ],
     ids=["snapshot", "journal", "Spark", "batches"],
 )
-def test_a_node_on_its_way_back_tells_stage_and_progress(
+def test_page_shows_stage_and_progress_of_a_returning_node(
     pair: Pair,
     browser: Browser,
     stage: str,
@@ -283,7 +283,7 @@ def test_a_node_on_its_way_back_tells_stage_and_progress(
     assert told[2] == pytest.approx(position)
 
 
-def test_sources_are_shown_where_there_are_any(active: NodeUnderTest, browser: Browser) -> None:
+def test_page_shows_the_sources_of_an_application(active: NodeUnderTest, browser: Browser) -> None:
     browser.open(f"{active.url}/")
     shows(browser, "Protected")
     assert browser.text("#sources") == ""
@@ -309,7 +309,7 @@ import(module).then(({sources}) => {
 """
 
 
-def test_it_fits_on_a_phone_in_light_and_dark(
+def test_page_fits_on_a_phone_in_light_and_dark(
     active: NodeUnderTest, browser: Browser, tmp_path: Path
 ) -> None:
     browser.open(f"{active.url}/")

@@ -1,4 +1,4 @@
-"""The page of nodes that tell nothing without a token, in a real browser. Without Spark."""
+"""The page of nodes that require a token, in a real browser. Without Spark."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def pair(node_database: str, tmp_path: Path) -> Iterator[Pair]:
 
 @contextmanager
 def asked_at(node: NodeUnderTest) -> Iterator[Browser]:
-    """The page of ``node``, which asks for a token."""
+    """Open the page of ``node``, which asks for a token."""
     with browsing() as browser:
         browser.open(f"{node.url}/")
         shows(browser, "The node asks for a token")
@@ -51,7 +51,7 @@ def give(browser: Browser, token: str) -> None:
     browser.click("#reading button")
 
 
-def test_it_asks_for_a_token_and_reads_both_nodes_with_it(pair: Pair) -> None:
+def test_page_asks_for_a_token_and_reads_both_nodes_with_it(pair: Pair) -> None:
     active = pair.wait_protected()
     with asked_at(active) as browser:
         give(browser, SENDS)
@@ -59,9 +59,9 @@ def test_it_asks_for_a_token_and_reads_both_nodes_with_it(pair: Pair) -> None:
         assert not any(pair.other(active).url in url for url in browser.asked())
         give(browser, READS)
         shows(browser, "Protected", f"{active.name} is active")
-        browser.complaints()  # of the refusals
+        browser.complaints()  # discard those of the refusals
         assert not browser.run("return document.getElementById('reading').checkVisibility()")
-        # What Spark does there, the other node has told the browser itself.
+        # The browser got the state of Spark there from the other node itself.
         shows(browser, "passive", "Spark", where=f"[data-node={pair.other(active).name}]")
         assert browser.complaints() == []
         stored = "return localStorage.length + sessionStorage.length + document.cookie.length"
@@ -70,7 +70,7 @@ def test_it_asks_for_a_token_and_reads_both_nodes_with_it(pair: Pair) -> None:
 
 
 @pytest.mark.nightly("another test of this module asks for a token")
-def test_a_token_that_is_taken_back_is_asked_for_anew_and_is_no_outage(pair: Pair) -> None:
+def test_page_asks_again_for_a_revoked_token_and_shows_no_outage(pair: Pair) -> None:
     active = pair.wait_protected()
     with asked_at(active) as browser:
         give(browser, READS)

@@ -1,6 +1,6 @@
-"""Lines between the active, the passive and the database fall silent. Real nodes without Spark.
+"""Lines between the active, the passive and the database become silent. Real nodes without Spark.
 
-While a line is silent, a client of its own sends to each node, as only a client can reach both.
+While a line is silent, a separate client sends to each node, as only a client can reach both.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def scene(node_database: str, tmp_path: Path) -> Iterator[Scene]:
         yield scene
 
 
-def test_an_isolated_active_acks_nothing_from_a_margin_before_the_other_takes_over(
+def test_isolated_active_stops_acking_a_margin_before_the_takeover(
     scene: Scene,
 ) -> None:
     scene.network.silence(BETWEEN_NODES, f"{scene.active.name} to database")
     silent = time.time()
-    # The client's own event may have reached the passive; this one is on the isolated node alone.
+    # The client's own event may have reached the passive; only the isolated node has this one.
     with pytest.raises(httpx.ReadTimeout):
         _send_alone(scene.active)
     wait_until(scene.passive.is_active, within=PATIENCE, every=0.05)
@@ -47,7 +47,7 @@ def test_an_isolated_active_acks_nothing_from_a_margin_before_the_other_takes_ov
     assert first - silent < TTL_SECONDS + 3.0
     assert (scene.active.status() or {})["suspended"]
     scene.network.heal()
-    # It has appended what it could not ack any more: it cuts that and ends, and starts anew.
+    # It appended events that it could not ack: it truncates them, ends, and starts again.
     process = scene.active.process
     assert process is not None
     wait_until(lambda: process.poll() is not None, within=PATIENCE)
@@ -59,7 +59,7 @@ def test_an_isolated_active_acks_nothing_from_a_margin_before_the_other_takes_ov
 
 
 def _send_alone(node: NodeUnderTest) -> None:
-    """Raises httpx.ReadTimeout where the node stores the event and nobody promises to keep it."""
+    """Send one event; raise httpx.ReadTimeout where the node appends it and no ack follows."""
     with httpx.Client(base_url=node.url, timeout=0.2) as http:
         http.post(
             "/v1/streams/events/events",
@@ -69,18 +69,18 @@ def _send_alone(node: NodeUnderTest) -> None:
 
 
 def _takeover(scene: Scene) -> tuple[int, float]:
-    """Epoch and time of the newest change of the holder, as the database wrote it."""
+    """Return epoch and time of the newest change of the holder, from the database."""
     sql = "SELECT epoch, date_part('epoch', at) FROM ha_engine.lease_history ORDER BY id"
     epoch, at = rows(scene.database_url, sql)[-1]
     return int(epoch), float(at)
 
 
 @pytest.mark.nightly("faults/test_database_outage has it")
-def test_an_active_without_the_database_goes_on_by_the_promises_of_the_passive(
+def test_active_without_the_database_continues_on_promises_of_the_passive(
     scene: Scene,
 ) -> None:
     scene.network.silence(f"{scene.active.name} to database")
-    _require_calm(scene)
+    _require_no_role_change(scene)
     scene.network.heal()
     scene.require_whole()
 
@@ -88,13 +88,13 @@ def test_an_active_without_the_database_goes_on_by_the_promises_of_the_passive(
 @pytest.mark.nightly("schedules of the simulator have it")
 def test_a_passive_without_the_database_changes_nothing(scene: Scene) -> None:
     scene.network.silence(f"{scene.passive.name} to database")
-    _require_calm(scene)
+    _require_no_role_change(scene)
     scene.network.heal()
     scene.require_whole()
 
 
-def _require_calm(scene: Scene) -> None:
-    """For three ttl the same node acks under the same epoch, and both stay in sync."""
+def _require_no_role_change(scene: Scene) -> None:
+    """Require that for three ttl the same node acks under the same epoch, and both stay in sync."""
     epoch, since = scene.epoch(), time.time()
 
     def calm() -> None:
@@ -109,7 +109,7 @@ def _require_calm(scene: Scene) -> None:
 
 
 @pytest.mark.nightly("schedules of the simulator have it")
-def test_nodes_that_cannot_hear_each_other_go_on_with_the_active_alone(scene: Scene) -> None:
+def test_active_continues_alone_when_the_nodes_cannot_reach_each_other(scene: Scene) -> None:
     epoch = scene.epoch()
     scene.network.silence(BETWEEN_NODES)
     wait_until(lambda: not scene.pair.is_protected(), within=PATIENCE, every=0.1)

@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes two nodes, and the alerts that the project ships fire on a kill."""
+"""A real Prometheus scrapes two nodes, and the alerts of the project fire on a kill."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PATIENCE = 60
 
 
 class Prometheus:
-    """Asked as Grafana and Alertmanager ask it."""
+    """A Prometheus, queried through the interface that Grafana and Alertmanager use."""
 
     def __init__(self, url: str) -> None:
         self._http = httpx.Client(base_url=url, timeout=10)
@@ -38,7 +38,7 @@ class Prometheus:
             return False
 
     def values(self, query: str) -> dict[str, float]:
-        """By node, or by instance where the series is none of a node."""
+        """Return the values by node, or by instance for a series without a node."""
         answer = self._http.get("/api/v1/query", params={"query": query}).json()
         series = [(one["metric"], float(one["value"][1])) for one in answer["data"]["result"]]
         return {labels.get("node") or labels["instance"]: value for labels, value in series}
@@ -50,7 +50,7 @@ class Prometheus:
 
 @contextmanager
 def scraping(pair: Pair, home: Path) -> Iterator[Prometheus]:
-    """With the waits of the alerts shortened, since the test has no minutes."""
+    """Run Prometheus with shortened waits of the alerts, since minutes are too long for a test."""
     home.mkdir()
     (home / "alerts.yaml").write_text(re.sub(r"for: \w+", "for: 1s", RULES.read_text()))
     targets = [url.removeprefix("http://") for url in pair.urls]

@@ -1,6 +1,6 @@
 """A file source of a pair: each row once and in order while the active is killed again and again.
 
-Without Spark: what the journal has is what a query would read.
+Without Spark: the test checks the journal, from which a query would read.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SCHEMA = pa.schema([pa.field("id", pa.int32(), nullable=False), pa.field("text",
 
 
 class Files:
-    """A directory that both nodes see; every so many rows there is one that is no event."""
+    """A directory that both nodes see; some of its rows are invalid."""
 
     def __init__(self, directory: Path) -> None:
         self.directory, self.files = directory, 0
@@ -82,7 +82,7 @@ def source_of(node: NodeUnderTest | None) -> dict[str, Any]:
 
 
 def stored(node: NodeUnderTest) -> list[int]:
-    """The ids in the journal of a node that has ended, in order."""
+    """Return the ids in the journal of an ended node, in order."""
     journal = Journal.open(node.data_dir / "journal", group="test")
     found = [
         row
@@ -102,13 +102,13 @@ def letters(node: NodeUnderTest) -> Iterator[tuple[str, str]]:
 
 
 def protected(pair: Pair) -> NodeUnderTest:
-    """The active, once the other is in sync."""
+    """Return the active, once the other is in sync."""
     wait_until(pair.is_protected, within=PATIENCE, every=0.1)
     active = pair.active()
     return active if active is not None else protected(pair)
 
 
-def test_each_row_of_the_files_is_stored_once_and_in_order_over_many_failovers(
+def test_rows_of_files_are_stored_once_and_in_order_over_many_failovers(
     node_database: str, tmp_path: Path
 ) -> None:
     files = Files(tmp_path / "in")

@@ -1,6 +1,6 @@
-"""Two node processes that must not work together say so, both, with what to do. Without Spark.
+"""Two node processes that must not work together both say so, with advice. Without Spark.
 
-How each reason is found is tested in tests/sync; here it is what an operator meets.
+tests/sync tests the detection of each reason; these tests check the view of an operator.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ Change = Callable[[Pair, NodeWithoutSpark], None]
 
 
 def same_id(pair: Pair, b: NodeWithoutSpark) -> None:
-    """b is a second node-a, each taking the other for its peer."""
+    """Make b a second node-a; each takes the other for its peer."""
     b.name = "node-a"
     listen = yaml.safe_load(pair.a.config_path.read_text())["event_sync"]["listen"]
     b.reconfigure(node={"id": "node-a"}, event_sync={"peers": {"node-b": listen}})
 
 
 def copied_data(pair: Pair, b: NodeWithoutSpark) -> None:
-    """b was set up from a copy of a's disk."""
+    """Set b up from a copy of a's disk."""
     pair.a.start()
     pair.a.wait_active(PATIENCE)
     pair.a.stop()
@@ -74,7 +74,7 @@ CASES: dict[Change, tuple[str, str]] = {
     another_group: ("is in group", "set the same 'group' on both"),
     other_timings: ("has the group-wide settings", "make all settings equal"),
 }
-"""What is changed, and what both nodes say: the reason, and what to do."""
+"""The change, and the sentence of both nodes: the reason, and the advice."""
 
 
 IN_SHORT = (same_id, another_application)
@@ -88,7 +88,7 @@ MARKED = [
 
 
 @pytest.mark.parametrize(("change", "said"), MARKED)
-def test_both_nodes_say_why_they_do_not_work_together_and_what_to_do(
+def test_mismatched_nodes_both_report_the_reason_and_the_remedy(
     node_database: str, tmp_path: Path, change: Change, said: tuple[str, str]
 ) -> None:
     pair = Pair(tmp_path, APPLICATION, node_database, NodeWithoutSpark)
@@ -96,14 +96,14 @@ def test_both_nodes_say_why_they_do_not_work_together_and_what_to_do(
     change(pair, pair.b)
     with running_pair(pair):
         for node in pair.nodes.values():
-            wait_until(lambda node=node: _tells(node.status(), said), within=PATIENCE, every=0.1)
+            wait_until(lambda node=node: _reports(node.status(), said), within=PATIENCE, every=0.1)
             log = [line for line in node.log_text().splitlines() if "peer refused" in line]
             assert any(all(part in line for part in said) for line in log)
             shown = node.command("status", environ={"COLUMNS": "1000"})
             assert all(part in shown.out for part in said), shown.out
 
 
-def _tells(status: dict[str, dict[str, dict[str, str]]] | None, said: tuple[str, str]) -> bool:
+def _reports(status: dict[str, dict[str, dict[str, str]]] | None, said: tuple[str, str]) -> bool:
     if status is None:
         return False
     reasons = [peer["refused"] for peer in status["peers"].values()]
@@ -111,7 +111,7 @@ def _tells(status: dict[str, dict[str, dict[str, str]]] | None, said: tuple[str,
     return any(reason and all(part in reason for part in said) for reason in reasons)
 
 
-def test_timings_that_break_the_rule_never_come_to_run(node_database: str, tmp_path: Path) -> None:
+def test_node_with_invalid_timings_does_not_start(node_database: str, tmp_path: Path) -> None:
     node = NodeWithoutSpark(tmp_path, APPLICATION, node_database)
     node.reconfigure(lease={"ttl": "1s", "renew_interval": "500ms", "db_timeout": "500ms"})
     for words in (("config", "check"), ("run",)):

@@ -1,4 +1,4 @@
-"""SIGHUP to ``ha-engine run``: the node process takes what it can, and tells of the rest."""
+"""SIGHUP to ``ha-engine run``: the node process applies what it can, and reports the rest."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DATABASE_AWAY = 503
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NodeUnderTest]:
-    """It never becomes active: a config is read again whether the database answers or not."""
+    """Run a node that never becomes active: it reloads its config with or without a database."""
     monkeypatch.setenv("JAVA_HOME", str(no_spark(tmp_path)))
     node = NodeUnderTest(tmp_path, APPLICATION, "postgresql://nobody@127.0.0.1:1/nowhere")
     with running(node):
@@ -32,7 +32,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NodeUnderT
 
 
 def reload(node: NodeUnderTest, **sections: Any) -> dict[str, Any]:
-    """What the status says of it."""
+    """Reload the config and return the report in the status."""
     before = told(node)
     node.reconfigure(**sections)
     assert node.process is not None
@@ -48,7 +48,7 @@ def told(node: NodeUnderTest) -> dict[str, Any]:
     return found
 
 
-def test_a_running_node_takes_what_it_can_of_a_changed_config(node: NodeUnderTest) -> None:
+def test_running_node_applies_the_reloadable_part_of_a_changed_config(node: NodeUnderTest) -> None:
     pid = node.pid_of("node")
 
     seen = reload(
@@ -60,7 +60,7 @@ def test_a_running_node_takes_what_it_can_of_a_changed_config(node: NodeUnderTes
     )
     assert (seen["problems"], seen["needs_restart"]) == ([], ["lease.margin"])
     assert '"keys": ["lease.margin"]' in node.log_text()
-    # The disk has no room as of now; and who has logged before does so in the new form.
+    # The disk has no room under the new limit; existing loggers write in the new form.
     wait_until(lambda: (node.status() or {}).get("disk_headroom_ok") is False, within=PATIENCE)
     wait_until(lambda: "there is no room for events" in node.log_text(), within=PATIENCE)
     lines = [line for line in node.log_text().splitlines() if "there is no room" in line]

@@ -1,4 +1,4 @@
-"""A node loses all its processes at once, on a host that lives, and is started again there."""
+"""A node loses all its processes at once, on a host that lives, and restarts there."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _is_taken(node: NodeUnderTest) -> bool:
     return answer.is_success
 
 
-def test_it_does_not_wait_for_the_lease_of_the_process_that_died(
+def test_restarted_node_does_not_wait_for_the_lease_of_its_dead_process(
     node_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(no_spark(tmp_path)))

@@ -1,4 +1,4 @@
-"""A node that lost its disk comes back from a snapshot; the active goes on meanwhile."""
+"""A node that lost its disk returns from a snapshot; the active continues meanwhile."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_node_whose_disk_was_wiped_restores_and_takes_over(
         assert (refused.status_code, refused.json()["active"]) == (503, active.url)
         flights.send(6_000)
         first = snapshot_now(active)
-        assert first["taken_by"] == passive.name  # it spares the active
+        assert first["taken_by"] == passive.name  # the passive relieves the active
         flights.send(2_000)
         second = snapshot_now(active)
         assert second["sequence"] > first["sequence"]
@@ -58,7 +58,7 @@ def test_a_node_whose_disk_was_wiped_restores_and_takes_over(
         verified = command("snapshot", "verify", "-c", config)
         assert (verified.code, verified.out) == (0, f"revision {second['id']}: whole\n")
 
-        # RULES.md#r29: both let go of what that revision makes needless.
+        # RULES.md#r29: both trim the records that the revision makes needless.
         wait_until(lambda: 0 < base_of(active) <= second["sequence"], within=60, every=0.2)
         wait_until(lambda: 0 < base_of(passive) <= second["sequence"], within=60, every=0.2)
         passive.kill_everything()
@@ -90,12 +90,12 @@ def switch_over(pair: Pair, from_node: NodeUnderTest, to: NodeUnderTest) -> None
 
 
 def lose_checkpoints(node: NodeUnderTest) -> None:
-    """What is left when the power fails, since Spark writes without fsync; the journal is whole."""
+    """Leave the files of a loss of power: Spark writes without fsync, but the journal is whole."""
     node.kill_everything()
     shutil.rmtree(node.data_dir / "checkpoints")
 
 
-def test_when_both_disks_are_lost_an_operator_goes_on_from_the_snapshot(
+def test_operator_continues_from_the_snapshot_when_both_disks_are_lost(
     node_database: str, tmp_path: Path
 ) -> None:
     with flying(tmp_path, node_database, **ON_DEMAND) as flights:

@@ -1,5 +1,5 @@
-"""A query leaves the application with a batch that it never ran, and comes back when that batch's
-events are trimmed (RULES.md#r23, RULES.md#r28)."""
+"""A query leaves the application with a batch that it never ran, and returns after the trim of that
+batch's events (RULES.md#r23, RULES.md#r28)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ SQL = {"copies": "SELECT n AS v FROM events", "tenths": "SELECT 10 DIV n AS v FR
 
 
 def application(sinks: dict[str, str]) -> str:
-    """The queries that ``sinks`` names; each writes its ``v`` into a table named as its sink."""
+    """Return the queries that ``sinks`` names; each writes its ``v`` into a table named as its
+    sink."""
     queries = {
         query: {
             "sql": SQL[query],
@@ -32,7 +33,7 @@ def application(sinks: dict[str, str]) -> str:
     return json.dumps({"name": "returning", "streams": streams, "queries": queries})
 
 
-def test_a_query_that_comes_back_begins_with_what_comes_from_then_on(
+def test_returning_query_begins_with_the_events_behind_its_return(
     node_database: str, tmp_path: Path
 ) -> None:
     both = {"copies": "copies", "tenths": "tenths"}

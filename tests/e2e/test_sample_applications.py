@@ -43,7 +43,7 @@ def day_of(table: pa.Table, column: str, day: pd.Timestamp) -> pa.Table:
     return table.filter(pc.and_(pc.greater_equal(moments, day), pc.less(moments, end)))
 
 
-def test_a_join_of_two_streams_is_what_pandas_joins(node_database: str, tmp_path: Path) -> None:
+def test_join_of_two_streams_equals_that_of_pandas(node_database: str, tmp_path: Path) -> None:
     flights = [day_of(departures(), "event_time", day) for day in DAYS]
     readings = [day_of(weather(), "hour", day) for day in DAYS]
     with node_with("join.yaml", node_database, tmp_path) as node:
@@ -65,7 +65,9 @@ def test_a_join_of_two_streams_is_what_pandas_joins(node_database: str, tmp_path
         assert [sources for sources in marks if sources[0] != sources[1]] == []
 
 
-def test_a_python_function_yields_what_pandas_counts(node_database: str, tmp_path: Path) -> None:
+def test_counts_of_a_python_function_equal_those_of_pandas(
+    node_database: str, tmp_path: Path
+) -> None:
     flights = departures().slice(0, 5_000)
     with node_with("function.yaml", node_database, tmp_path) as node:
         with Producer([node.url]) as producer:
@@ -102,7 +104,7 @@ def verdicts(flights: pa.Table) -> list[tuple[Any, ...]]:
 
 
 def plain(row: tuple[Any, ...]) -> tuple[str, ...]:
-    """One form for a moment, a number and a null, whoever made it."""
+    """Return one form for a timestamp, a number and a null of either side."""
     return tuple("" if pd.isna(value) else _text(value) for value in row)
 
 
@@ -113,7 +115,7 @@ def _text(value: Any) -> str:
 
 
 def marks_of_batches(checkpoint: Path) -> list[list[tuple[int, int]]]:
-    """(mark, sequence) of each source, for every batch that Spark has kept."""
+    """Return (mark, sequence) of each source, for every batch that Spark has kept."""
     batches = []
     for log in (checkpoint / "offsets").iterdir():
         if log.name.isdigit():

@@ -1,4 +1,4 @@
-"""What a real node tells the service manager that started it, and which of its processes do."""
+"""The notifications of a real node to its service manager, and the processes that know it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WATCHDOG_SECONDS = 3
 
 @pytest.fixture
 def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceManager]:
-    """As systemd introduces itself to what it starts."""
+    """Set the environment that systemd gives to its services."""
     with service_manager(str(tmp_path / "notify")) as manager:
         monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
         monkeypatch.setenv("WATCHDOG_USEC", str(WATCHDOG_SECONDS * 1_000_000))
@@ -31,7 +31,7 @@ def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service
         yield manager
 
 
-def test_a_node_tells_how_it_is_from_its_start_to_its_stop(
+def test_node_notifies_its_state_from_its_start_to_its_stop(
     manager: ServiceManager, node_database: str, tmp_path: Path
 ) -> None:
     with running(NodeWithoutSpark(tmp_path, APPLICATION, node_database)) as node:
@@ -44,7 +44,7 @@ def test_a_node_tells_how_it_is_from_its_start_to_its_stop(
         assert manager.hears("STOPPING=1", within=PATIENCE)
 
 
-def test_a_node_process_that_hangs_feeds_no_watchdog(
+def test_hanging_node_process_feeds_no_watchdog(
     manager: ServiceManager, node_database: str, tmp_path: Path
 ) -> None:
     with running(NodeWithoutSpark(tmp_path, APPLICATION, node_database)) as node:
@@ -60,7 +60,7 @@ def test_a_node_process_that_hangs_feeds_no_watchdog(
 
 
 @pytest.mark.nightly("test_notify has it for each process")
-def test_of_all_processes_the_node_process_alone_knows_the_service_manager(
+def test_query_process_does_not_know_the_service_manager(
     manager: ServiceManager,
     node_database: str,
     tmp_path: Path,
@@ -71,12 +71,12 @@ def test_of_all_processes_the_node_process_alone_knows_the_service_manager(
         # The supervisor feeds the watchdog while there is no loop of a node process yet.
         assert manager.hears("STATUS=starting: reading the journal", within=PATIENCE)
         assert manager.hears("READY=1", within=PATIENCE)
-        assert _knows(node, "node") == {"NOTIFY_SOCKET", "WATCHDOG_USEC"}
+        assert _manager_variables(node, "node") == {"NOTIFY_SOCKET", "WATCHDOG_USEC"}
         wait_until(lambda: node.pid_of("query"), within=PATIENCE)
-        assert _knows(node, "query") == set()
+        assert _manager_variables(node, "query") == set()
 
 
-def _knows(node: NodeUnderTest, what: str) -> set[str]:
+def _manager_variables(node: NodeUnderTest, what: str) -> set[str]:
     pid = node.pid_of(what)
     assert pid is not None
     return {

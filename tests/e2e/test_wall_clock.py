@@ -1,7 +1,7 @@
-"""A host's clock is an hour off, and jumps: no lease, takeover or ack notices (RULES.md#i2,
+"""A host's clock is an hour off, and jumps: no lease, takeover or ack changes (RULES.md#i2,
 RULES.md#r4).
 
-Two real nodes, without Spark. The wall clock of one is ten minutes late when it starts, and an hour
+Two real nodes, without Spark. The wall clock of one is ten minutes late at its start, and an hour
 early two seconds later.
 """
 
@@ -44,7 +44,7 @@ def pair(node_database: str, tmp_path: Path) -> Iterator[Pair]:
         yield pair
 
 
-def test_a_clock_that_is_an_hour_off_changes_nothing(pair: Pair) -> None:
+def test_wall_clock_an_hour_off_changes_no_lease_takeover_or_ack(pair: Pair) -> None:
     successors: set[str] = set()
     for number in range(2):
         active = pair.active()

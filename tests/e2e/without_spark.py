@@ -15,7 +15,7 @@ from typing import Any
 from tests.e2e.node_under_test import NodeUnderTest
 
 ROOM = {"receive": {"max_backlog_events": 1 << 30}}
-"""Where no query runs, what was sent waits for a batch for ever."""
+"""Without a query, the sent events wait for a batch for ever."""
 APPLICATION = """
 name: copies
 streams:
@@ -31,11 +31,11 @@ queries:
 NO_SPARK = """#!/bin/sh
 case "$*" in *-version*) echo 'openjdk version "17.0.1"' >&2 ;; *) exit 1 ;; esac
 """
-"""A Java that tells its version and starts nothing."""
+"""A Java that prints its version and starts nothing."""
 
 
 def no_spark(directory: Path) -> Path:
-    """A JAVA_HOME for ``ha-engine run``, whose query process ends as soon as it begins."""
+    """Return a JAVA_HOME for ``ha-engine run`` whose query process ends at once."""
     java = directory / "java" / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(NO_SPARK)
@@ -44,7 +44,7 @@ def no_spark(directory: Path) -> Path:
 
 
 class NodeWithoutSpark(NodeUnderTest):
-    """Takes events, follows, leads and is asked like any other; its queries never run.
+    """A node that takes events, follows, leads and answers like any other; its queries never run.
 
     ``program`` is what Python runs as the node process.
     """
@@ -76,11 +76,11 @@ class NodeWithoutSpark(NodeUnderTest):
         threading.Thread(target=self._supervise, args=(ours,), daemon=True).start()
 
     def query_process_wanted(self, incarnation: str) -> None:
-        """None comes, here."""
+        """Start no query process."""
 
     def _supervise(self, link: socket.socket) -> None:
-        """Says that no query process lives, starts none however often it is asked to, and tells
-        of each that it is to stop that it is gone."""
+        """Report that no query process lives, start none on any request, and report each query
+        process that shall stop as gone."""
         with contextlib.suppress(OSError), link, link.makefile("rw") as pipe:
             for line in pipe:
                 match json.loads(line):

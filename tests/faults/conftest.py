@@ -1,4 +1,4 @@
-"""What runs with faults have in common."""
+"""The common fixture of runs with faults."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """Not below pytest's own: the server's user must reach it when the tests run as root."""
+    """Return a directory outside pytest's own, which the server's user can reach in tests as
+    root."""
     made = Path(tempfile.mkdtemp(prefix="ha-engine-outage-"))
     yield made
     shutil.rmtree(made, ignore_errors=True)

@@ -1,11 +1,11 @@
-"""The lease's database is away under load, and then takes the active with it (RULES.md#i12,
+"""The lease's database stops under load, and then the active dies too (RULES.md#i12,
 RULES.md#r16).
 
     python -m tests.faults.database_outage [--seconds 60] [--spark]
 
-Two real nodes take flights. While the server is stopped, nobody changes role and producers notice
-nothing; then the active is killed too, and nobody takes over until the server is back. Without
-Spark, whose sink is in the same server, it ends within seconds of the outage.
+Two real nodes take flights. While the server is stopped, no node changes its role and producers
+see no outage; then the active is killed too, and no node takes over until the server is back.
+Without Spark, whose sink is in the same server, the run ends within seconds of the outage.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FADE_SECONDS = 300.0
 
 @dataclass
 class Report:
-    """What a run found, in seconds; ``wrong`` is empty when all promises held.
+    """The result of a run, in seconds; ``wrong`` is empty when all promises held.
 
     ``pause`` is the longest time without an ack while the database was away, ``takeover`` the time
     from its return to the first ack of the new active.
@@ -49,7 +49,7 @@ class Report:
 
 
 def run_outage(directory: Path, seconds: float, node: type[NodeUnderTest]) -> Report:
-    """One run on a server of its own below ``directory``, which is away for ``seconds``."""
+    """Run once on a separate server below ``directory``, which is stopped for ``seconds``."""
     report = Report()
     with EmbeddedPostgres(directory / "postgres") as server:
         url = server.url
@@ -60,12 +60,12 @@ def run_outage(directory: Path, seconds: float, node: type[NodeUnderTest]) -> Re
             _wait_whole(pair)
             traffic.start()
             try:
-                _take_away(server, pair, traffic, seconds, report)
+                _stop_database(server, pair, traffic, seconds, report)
             finally:
                 traffic.stop()
             traffic.require_well()
             _judge(pair, traffic, url, report)
-        # Their processes have let go of the files.
+        # Their processes have closed the files.
         _judge_journal(pair.a, traffic, report)
     return report
 
@@ -77,7 +77,7 @@ def _wait_whole(pair: Pair) -> None:
         pair.wait_protected()
 
 
-def _take_away(
+def _stop_database(
     server: EmbeddedPostgres, pair: Pair, traffic: Traffic, seconds: float, report: Report
 ) -> None:
     active = pair.active()
@@ -86,11 +86,11 @@ def _take_away(
     wait_until(lambda: traffic.acked_since(began), within=PATIENCE_SECONDS)
     server.stop()
     away = time.time()
-    watch(lambda: _nobody_moved(pair, active, report), seconds=seconds)
+    watch(lambda: _judge_roles(pair, active, report), seconds=seconds)
     report.pause = longest_gap([*traffic.acks, (time.time(), 0)], away)
     active.kill_everything()
     killed = time.time()
-    watch(lambda: _nobody_promoted(other, report), seconds=3 * TTL_SECONDS)
+    watch(lambda: _judge_other_role(other, report), seconds=3 * TTL_SECONDS)
     server.start()
     back = time.time()
     wait_until(lambda: traffic.acked_since(killed + TTL_SECONDS), within=PATIENCE_SECONDS)
@@ -101,15 +101,15 @@ def _take_away(
         report.wrong.append(f"{other.name} did not stay active")
 
 
-def _nobody_moved(pair: Pair, active: NodeUnderTest, report: Report) -> None:
+def _judge_roles(pair: Pair, active: NodeUnderTest, report: Report) -> None:
     seen = active.status() or {}
     standing = (seen.get("role"), seen.get("suspended"), seen.get("protected"))
     if standing != ("active", False, True):
         report.wrong.append(f"without the database {active.name} is {standing}")
-    _nobody_promoted(pair.other(active), report)
+    _judge_other_role(pair.other(active), report)
 
 
-def _nobody_promoted(other: NodeUnderTest, report: Report) -> None:
+def _judge_other_role(other: NodeUnderTest, report: Report) -> None:
     role = (other.status() or {}).get("role")
     if role != "passive":
         report.wrong.append(f"without the database {other.name} is {role}")
@@ -128,7 +128,7 @@ def _judge(pair: Pair, traffic: Traffic, url: str, report: Report) -> None:
 
 
 def _judge_journal(node: NodeUnderTest, traffic: Traffic, report: Report) -> None:
-    """Every acked row is there once: nothing lost, and no repeated request stored twice."""
+    """Judge that every acked row is in the journal once: none lost, no repeated request doubled."""
     stored = sum(events.rows for events in stored_events(node))
     if stored != traffic.sent:
         report.wrong.append(f"{stored} rows are stored and {traffic.sent} were acked")

@@ -1,10 +1,10 @@
-"""Failovers of a real pair while producers send: the sink must end as if nothing had happened.
+"""Failovers of a real pair while producers send: the sink must end as without faults.
 
     python -m tests.faults.failovers --count 100 [--seed N] [--ttl 2s] [--minutes M] [--fault F]
 
 Two real nodes with real Spark and PostgreSQL take the flights. One after the other, the active
 loses a process, is frozen for longer than the ttl, or hands over; each time the pair must be whole
-again before the next. Prints the outage of ingest as a producer sees it, and the gap in output.
+again before the next. The run prints the outage of ingest for a producer, and the gap in output.
 """
 
 from __future__ import annotations
@@ -45,25 +45,25 @@ from tests.faults.kills import audit, ledger_faults
 from tests.waiting import wait_until
 
 FAULTS = ("switchover", "node", "query", "supervisor", "tree", "frozen")
-"""Of the active: a planned handover; kill -9 of its node process, of its query process, of its
-supervisor, of all its processes; SIGSTOP of all of them for longer than the ttl."""
+"""Faults of the active: a planned handover; kill -9 of its node process, of its query process, of
+its supervisor, of all its processes; SIGSTOP of all of them for longer than the ttl."""
 LEAVES_A_DEAD_NODE = ("supervisor", "tree")
 RUNS_BEFORE = 3
-"""So many batches of each query are published between two faults."""
+"""The number of batches of each query that are published between two faults."""
 ACK_SECONDS_MAX = 240.0
 FAULTS_A_YEAR = 40
 FADE_SECONDS, FADE_SECONDS_A_FAULT = 900.0, 30.0
-"""So that flights are sent until the last fault."""
+"""Long enough that flights are sent until the last fault."""
 LEASES = {
     "2s": {"ttl": "2s", "renew_interval": "300ms", "db_timeout": "500ms"},
     "5s": {"ttl": "5s", "renew_interval": "1s", "db_timeout": "1s"},
 }
-"""By ttl; the second one is the default of the engine."""
+"""The settings by ttl; the second one is the default of the engine."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one fault cost, in seconds: the longest time without an ack and without a row, and in
+    """The cost of one fault, in seconds: the longest time without an ack and without a row, and in
     ``..._calm`` the same just before the fault. ``stall`` is the longest time without an ack until
     the pair was whole again, ``whole`` later."""
 
@@ -78,7 +78,7 @@ class Outcome:
 
 @dataclass
 class Report:
-    """What a run found; ``wrong`` is empty when all promises held. ``versions`` are those of the
+    """The result of a run; ``wrong`` is empty when all promises held. ``versions`` are those of the
     engines that worked together before each fault."""
 
     outcomes: list[Outcome] = field(default_factory=list)
@@ -94,9 +94,9 @@ def run_failovers(
     minutes: float = math.inf,
     later: Path | None = None,
 ) -> Report:
-    """One run against the database at ``url``, which must be empty; ends after ``minutes``.
+    """Run once against the database at ``url``, which must be empty; end after ``minutes``.
 
-    Who is started again runs the engine that lies in ``later``, if one is given.
+    A restarted node runs the engine in ``later``, if one is given.
     """
     report, until = Report(), time.monotonic() + 60 * minutes
     upgrade(open_engine(url))
@@ -127,7 +127,7 @@ def run_failovers(
 
 
 def years_of_flights(years: int) -> pa.Table:
-    """The same year again and again, each time a year later."""
+    """Return the same year repeatedly, each time a year later."""
     year = departures()
     column = year.schema.get_field_index("event_time")
     later = [
@@ -149,7 +149,7 @@ def _one_fault(
     url: str,
     later: Path | None,
 ) -> tuple[Outcome, NodeUnderTest]:
-    """Returns who is active when the pair is whole again, too."""
+    """Inject one fault; return also the active once the pair is whole again."""
     calm_since = time.time()
     _wait_published(active, traffic)
     pair.wait_protected()
@@ -195,7 +195,7 @@ def _longest_before(at: float, moments: list[Moment], since: float) -> float:
 
 
 def _wait_published(active: NodeUnderTest, traffic: Traffic) -> None:
-    """Until queries and producers run as they do in peace."""
+    """Wait until queries and producers run as without faults."""
 
     def published() -> dict[str, int]:
         queries = (active.status() or {"queries": {}})["queries"]
@@ -212,7 +212,7 @@ def _wait_published(active: NodeUnderTest, traffic: Traffic) -> None:
 
 
 def _has_changed(pair: Pair, before: dict[str, Any]) -> bool:
-    """There is a new epoch, or the same active has another query process."""
+    """Return whether there is a new epoch, or the same active has another query process."""
     seen = [status for node in (pair.a, pair.b) if (status := node.status()) is not None]
     return any(
         status["epoch"] > before["epoch"]
@@ -227,7 +227,7 @@ def _has_changed(pair: Pair, before: dict[str, Any]) -> bool:
 def _inflict(fault: str, active: NodeUnderTest) -> None:
     match fault:
         case "switchover":
-            # Not by the command: its start takes a second of the CPU that the nodes need here.
+            # The command is not used: its start takes a second of the CPU that the nodes need here.
             asked = partial(active.http.post, "/v1/switchover")
             wait_until(lambda: asked().is_success, within=60, every=0.1)
         case "tree":
@@ -249,7 +249,7 @@ def _signal_all(node: NodeUnderTest, number: signal.Signals) -> None:
 
 
 def _ledger_moves(url: str) -> list[Moment]:
-    """When the ledger of any query moved; see ``kills.audit``."""
+    """Return the moments at which the ledger of any query moved; see ``kills.audit``."""
     with open_engine(url).connect() as connection:
         rows = connection.execute(
             text("SELECT extract(epoch FROM at), epoch FROM ledger_audit ORDER BY at")
@@ -258,7 +258,7 @@ def _ledger_moves(url: str) -> list[Moment]:
 
 
 def _judge(pair: Pair, active: NodeUnderTest, traffic: Traffic, url: str, report: Report) -> None:
-    """Of a pair at rest: sink, ledger, journals and digests."""
+    """Judge a pair at rest: sink, ledger, journals and digests."""
     traffic.require_well()
     outcomes = compare(url, traffic.rows.slice(0, traffic.sent))
     report.wrong += [f"{o.query} differs: {o}" for o in outcomes if not o.equal]
@@ -299,7 +299,7 @@ def _spread(seconds: list[float]) -> str:
 
 
 def in_random_order(count: int, seed: int, faults: Sequence[str] = FAULTS) -> list[str]:
-    """Each fault as often as the others."""
+    """Return the faults in random order, each as often as the others."""
     chance = random.Random(seed)
     rounds = [chance.sample(faults, len(faults)) for _ in range(-(-count // len(faults)))]
     return [fault for one in rounds for fault in one][:count]

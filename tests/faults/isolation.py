@@ -1,8 +1,9 @@
-"""The active's host is cut off from the other one and from the database: how long comes no ack?
+"""The active's host is cut off from the other one and from the database: the outage of acks.
 
     python -m tests.faults.isolation [--count 10] [--ttl 2s]
 
-Between its last ack and the first of the other node. Each time two new nodes, without Spark.
+It lasts from the last ack of the active to the first of the other node. Each run has two new nodes,
+without Spark.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tests.waiting import wait_until
 
 
 def outage(directory: Path, ttl: str) -> float:
-    """In seconds."""
+    """Return the outage of one run in seconds."""
     with EmbeddedPostgres(directory / "postgres") as server:
         upgrade(open_engine(server.url))
         with partitioned(directory, server.url, LEASES[ttl]) as scene:

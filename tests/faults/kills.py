@@ -1,4 +1,4 @@
-"""kill -9 at random moments of the year: the sink must end as if nothing had happened.
+"""kill -9 at random moments of the year: the sink must end as without kills.
 
     python -m tests.faults.kills --kills 20 [--seed N]
 
@@ -33,10 +33,10 @@ from tests.e2e.node_under_test import SPARK_SECONDS, NodeUnderTest, running
 from tests.waiting import wait_until
 
 TARGETS = ("query", "jvm", "node", "supervisor", "everything")
-"""Each is met equally often, in random order; ``supervisor`` is that process alone."""
+"""The targets, each hit equally often, in random order; ``supervisor`` is that process alone."""
 ROWS_PER_SEND = 500
 PART_SECONDS = 8.0
-"""Each kill has its part of the year, sent in so many seconds; it comes at a random one of them."""
+"""The seconds in which a part of the year is sent; its kill comes at a random one of them."""
 ACK_SECONDS_MAX = 240.0
 
 AUDIT = """
@@ -50,12 +50,12 @@ BEGIN
     RETURN NEW;
 END $$;
 """
-"""Every move of the ledger leaves a line, in the transaction that made it."""
+"""A trigger that writes a line for every move of the ledger, in the same transaction."""
 
 
 @dataclass
 class Report:
-    """What a run found; ``wrong`` is empty when all promises held."""
+    """The result of a run; ``wrong`` is empty when all promises held."""
 
     kills: list[str] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
@@ -80,13 +80,13 @@ class Year(threading.Thread):
         self.error: BaseException | None = None
 
     def release(self) -> None:
-        """The next part may be sent."""
+        """Allow the next part to be sent."""
         self._released.release()
 
     def run(self) -> None:
         try:
-            # One at a time: requests that are repeated beside each other change places, and what
-            # comes more than the watermark's delay late is rightly no part of an alert.
+            # One at a time: requests repeated side by side change their order, and an event that is
+            # later than the watermark's delay is correctly no part of an alert.
             with Producer([self._url], deadline=ACK_SECONDS_MAX) as producer:
                 for number, batch in enumerate(self._batches):
                     if number % self._of_a_part == 0:
@@ -98,7 +98,7 @@ class Year(threading.Thread):
 
 
 def run_kills(directory: Path, url: str, kills: int, seed: int) -> Report:
-    """One run against the database at ``url``, which must be empty."""
+    """Run once against the database at ``url``, which must be empty."""
     chance, report = random.Random(seed), Report()
     engine = open_engine(url)
     upgrade(engine)
@@ -126,7 +126,7 @@ def run_kills(directory: Path, url: str, kills: int, seed: int) -> Report:
 
 
 def _targets(chance: random.Random, kills: int) -> list[str]:
-    """Every target as often as the others, in random order."""
+    """Return every target as often as the others, in random order."""
     rounds = [chance.sample(TARGETS, len(TARGETS)) for _ in range(-(-kills // len(TARGETS)))]
     return [target for one in rounds for target in one][:kills]
 
@@ -152,18 +152,18 @@ def _kill_once(node: NodeUnderTest, target: str, after: float, report: Report) -
 
 
 def _recovered(node: NodeUnderTest, target: str, before: dict[str, Any] | None) -> bool:
-    """What was killed is another one now, and something was published past what had been."""
+    """Return whether a new process replaced the killed one, and a later batch was published."""
     now = node.status()
     if now is None or before is None:
         return now is not None
     failed = {name: q["reason"] for name, q in now["queries"].items() if q["state"] == "failed"}
     assert not failed, f"a kill failed a query: {failed}"
-    if _is_the_old_one(target, before, now):
+    if _is_unchanged(target, before, now):
         return False
     return node.queries_run() and (_published(now) > _published(before) or node.settled())
 
 
-def _is_the_old_one(target: str, before: dict[str, Any], now: dict[str, Any]) -> bool:
+def _is_unchanged(target: str, before: dict[str, Any], now: dict[str, Any]) -> bool:
     if target == "node":
         return bool(now["epoch"] == before["epoch"])
     return bool(now["query_process"]["incarnation"] == before["query_process"]["incarnation"])
@@ -176,7 +176,7 @@ def _published(status: dict[str, Any]) -> int:
 
 
 def audit(url: str) -> None:
-    """Puts the trigger on the ledger; it must exist."""
+    """Install the trigger on the ledger, which must exist."""
     engine = open_engine(url)
     with engine.begin() as connection:
         connection.execute(text(AUDIT))
@@ -189,7 +189,7 @@ def audit(url: str) -> None:
 
 
 def ledger_faults(url: str, status: dict[str, Any]) -> list[str]:
-    """Batches must follow one another without gap or repeat, epochs must not fall."""
+    """Return the faults of the ledger: a gap or repeat of batches, or a falling epoch."""
     rows, faults = _ledger_moves(url), []
     last: dict[tuple[str, str], tuple[int, int]] = {}
     for query, sink, epoch, batch in rows:

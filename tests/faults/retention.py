@@ -2,9 +2,9 @@
 
     python -m tests.faults.retention --minutes 12 --interval 5s
 
-As many snapshots as it takes in those minutes a node with the default interval takes in
-``minutes * 60 s / interval`` minutes. In the second half the disk must not take more than in the
-first one but for a little, and the node process must start as soon as after the first minute.
+The run takes as many snapshots as a node with the default interval in ``minutes * 60 s / interval``
+minutes. In the second half the disk usage must hardly exceed that of the first, and the node
+process must start as soon as after the first minute.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MIB = 1 << 20
 
 @dataclass
 class Report:
-    """``disk`` has MiB of the journal, and of all else in the data directory, at each look."""
+    """``disk`` has the MiB of the journal, and of the rest of the data directory, at each look."""
 
     disk: list[tuple[float, float]] = field(default_factory=list)
     restarts: list[list[float]] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Report:
     wrong: list[str] = field(default_factory=list)
 
     def halves(self, part: int) -> tuple[float, float]:
-        """The most of a part in each half."""
+        """Return the maximum of a part in each half."""
         sizes = [look[part] for look in self.disk]
         middle = len(sizes) // 2
         return max(sizes[:middle]), max(sizes[middle:])
@@ -93,7 +93,7 @@ def _look_for(seconds: float, node: NodeUnderTest, traffic: Traffic, report: Rep
 
 
 def _disk(home: Path) -> tuple[float, float]:
-    """MiB in the journal and elsewhere. What goes away meanwhile counts for nothing."""
+    """Return the MiB in the journal and elsewhere; files deleted meanwhile do not count."""
     sizes = {True: 0, False: 0}
     for directory, _, names in os.walk(home):
         in_journal = Path(directory).is_relative_to(home / "journal")
@@ -104,7 +104,7 @@ def _disk(home: Path) -> tuple[float, float]:
 
 
 def _restarts(node: NodeUnderTest) -> list[float]:
-    """Seconds from the kill of the node process until another one is active."""
+    """Return the seconds from each kill of the node process until the next one is active."""
     return [_restart(node) for _ in range(RESTARTS)]
 
 

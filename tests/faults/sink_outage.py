@@ -1,9 +1,9 @@
-"""The sink's PostgreSQL is away under load: bounded outbox, 429, then catch-up and nothing twice.
+"""The sink's PostgreSQL stops under load: bounded outbox, 429, then catch-up without repeats.
 
     python -m tests.faults.sink_outage --minutes 10 [--shared]
 
-One real node takes flights as fast as it lets them in, while the server of its sink is stopped for
-the given time. With ``--shared`` the lease is in the same server, so the node must go on without
+One real node takes flights as fast as it admits them, while the server of its sink is stopped for
+the given time. With ``--shared`` the lease is in the same server, so the node must continue without
 it: it is the only in-sync member (RULES.md#r15).
 """
 
@@ -43,12 +43,12 @@ RECORD_ROWS_MAX = 1_000
 ROWS_PER_SEND = 250
 LOOK_EVERY_SECONDS = 0.5
 STALL_SECONDS_MAX = 3.0
-"""The longest an answer, yes or no, may take while a database is away."""
+"""The longest time for an answer, positive or negative, while a database is stopped."""
 
 
 @dataclass
 class Report:
-    """What a run found; ``wrong`` is empty when all promises held. Times in seconds."""
+    """The result of a run; ``wrong`` is empty when all promises held. Times are in seconds."""
 
     outage: float = 0.0
     until_pushed_back: float | None = None
@@ -78,7 +78,7 @@ class Load(threading.Thread):
         self.error: BaseException | None = None
 
     def enough(self) -> None:
-        """No further request; the one under way is still repeated until it is acked."""
+        """Send no further request; repeat the pending one until it is acked."""
         self._enough.set()
 
     def run(self) -> None:
@@ -111,7 +111,7 @@ class Load(threading.Thread):
 
 @dataclass(frozen=True)
 class Servers:
-    """The server that is stopped, which has the sink, and the URL of the lease."""
+    """The server of the sink, which the run stops, and the URL of the lease."""
 
     sink: EmbeddedPostgres
     sink_url: str
@@ -120,7 +120,8 @@ class Servers:
 
 @contextmanager
 def servers(directory: Path, *, shared: bool) -> Iterator[Servers]:
-    """``shared``: one server with both; else the lease has a server that stays up."""
+    """Start the servers; with ``shared`` one has both, else the lease has a server that stays
+    up."""
     with ExitStack() as stack:
         sink = stack.enter_context(EmbeddedPostgres(directory / "sink"))
         url, lease_url = sink.url, sink.url
@@ -131,7 +132,7 @@ def servers(directory: Path, *, shared: bool) -> Iterator[Servers]:
 
 
 def run_outage(directory: Path, seconds: float, *, shared: bool) -> Report:
-    """One run in ``directory``, which the server's user must be able to reach."""
+    """Run once in ``directory``, which the server's user must be able to reach."""
     report = Report()
     with servers(directory, shared=shared) as database:
         node = NodeUnderTest(
@@ -155,7 +156,7 @@ def run_outage(directory: Path, seconds: float, *, shared: bool) -> Report:
 
 
 def application(sink_url: str) -> str:
-    """The sample application with its sinks in the database at ``sink_url``."""
+    """Return the sample application with its sinks in the database at ``sink_url``."""
     tree = yaml.safe_load(sample_application("flights.yaml"))
     for query in tree["queries"].values():
         for sink in query["sinks"]:
@@ -195,7 +196,7 @@ def _stop_for(
     process = psutil.Process(node.pid_of("node"))
     database.sink.stop()
     began = time.monotonic()
-    load.pushed_back.clear()  # a slow machine pushes back before, too
+    load.pushed_back.clear()  # a slow machine causes back-pressure before the outage, too
     while time.monotonic() < began + seconds or not _full(load, report):
         if time.monotonic() > began + seconds + SLOW_HOST * SPARK_SECONDS:
             report.wrong.append(f"pushed back: {load.pushed_back.is_set()}, outbox never full")
@@ -210,7 +211,8 @@ def _stop_for(
 
 
 def _full(load: Load, report: Report) -> bool:
-    """Events and batches both; a slow Spark lets the events reach their limit long before."""
+    """Return whether events and batches are at their limits; under a slow Spark events are
+    first."""
     return load.pushed_back.is_set() and report.batches_max >= OUTBOX_BATCHES_MAX
 
 
@@ -230,7 +232,7 @@ def _look(node: NodeUnderTest, process: psutil.Process, report: Report, epoch: i
 
 
 def _require_bounds(report: Report) -> None:
-    """A request that was let in before the limit was reached may come on top of it."""
+    """Require the bounds; a request admitted just below the limit may exceed it."""
     if report.batches_max > OUTBOX_BATCHES_MAX:
         report.wrong.append(f"{report.batches_max} batches in an outbox")
     if report.backlog_max > BACKLOG_EVENTS_MAX + ROWS_PER_SEND:

@@ -1,8 +1,8 @@
-"""Kills whoever takes snapshots, and now and then the database, at random moments.
+"""Kill the writer of snapshots, and sometimes the database, at random moments.
 
-The writer takes one snapshot after the other of a state that changes whole, so that each also
-collects the chunks of one before it. After each kill every visible revision must be whole, and the
-next writer must go on; in the end nothing may be left that no revision needs.
+The writer takes one snapshot after the other of a state that changes completely, so that each also
+collects the chunks of an earlier one. After each kill every visible revision must be whole, and the
+next writer must continue; at the end no chunk may be left that no revision needs.
 
     python -m tests.faults.snapshot_kills --kills 30 --seed 7
 """
@@ -37,7 +37,7 @@ from tests.waiting import wait_until
 STATE_BYTES = 3 << 20
 KILL_WITHIN_SECONDS = 0.6
 DATABASE_EACH = 6
-"""Each so many-th kill is the database's."""
+"""The interval of kills that hit the database."""
 LEFT = """
     SELECT (SELECT count(*) FROM ha_engine.revision WHERE visible_at IS NULL),
            (SELECT count(*) FROM ha_engine.chunk c WHERE NOT EXISTS
@@ -47,7 +47,7 @@ LEFT = """
 
 @dataclass
 class Report:
-    """``wrong`` says what must not be; ``visible`` how many revisions each look found."""
+    """``wrong`` lists the violations; ``visible`` the number of revisions of each look."""
 
     kills: int = 0
     visible: list[int] = field(default_factory=list)
@@ -105,7 +105,7 @@ def _write(
 
 
 def _look(url: str, found: Path, report: Report) -> None:
-    """What a new process sees of the revisions, as ``ha-engine snapshot verify`` does."""
+    """Check the revisions from a new process, as ``ha-engine snapshot verify`` does."""
 
     def look() -> None:
         store = SnapshotStore(open_engine(url), "test")
@@ -113,7 +113,7 @@ def _look(url: str, found: Path, report: Report) -> None:
         lines = [str(len(revisions))]
         for one in revisions:
             lines += [f"revision {one.id}: {d}" for d in verify(store, one, lambda _: None)]
-            store.pin(one.id, 0)  # so that the next writer lets go of it
+            store.pin(one.id, 0)  # so that the next writer may delete it
         found.write_text("\n".join(lines))
 
     _in_a_child(look)
@@ -134,7 +134,7 @@ def _in_a_child(work: Callable[[], None]) -> None:
 
 
 def _fork(work: Callable[[], None]) -> int:
-    """This process has no other thread, and no connection."""
+    """Fork; this process has no other thread, and no connection."""
     pid = os.fork()
     if pid == 0:
         _run_to_the_end(work)

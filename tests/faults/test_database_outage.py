@@ -1,4 +1,4 @@
-"""Seconds of an outage of the lease's database; the script takes it away for a minute."""
+"""An outage of the lease's database for seconds; the script stops it for a minute."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OUTAGE_SECONDS = 10.0
 
 
 @pytest.mark.slow
-def test_a_pair_goes_on_without_the_database_and_nobody_takes_over_before_it_is_back(
+def test_pair_works_without_the_database_and_no_node_takes_over_meanwhile(
     directory: Path,
 ) -> None:
     report = run_outage(directory, OUTAGE_SECONDS, NodeWithoutSpark)

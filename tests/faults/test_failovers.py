@@ -15,7 +15,7 @@ LATER = "9.9.9"
 
 @pytest.fixture
 def later_release(tmp_path: Path) -> Path:
-    """Where this engine lies once more, under a later version."""
+    """Return a directory with a copy of this engine under a later version."""
     code = tmp_path / "later"
     unwanted = shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(ha_engine.__file__).parent, code / "ha_engine", ignore=unwanted)
@@ -25,7 +25,7 @@ def later_release(tmp_path: Path) -> Path:
 
 
 @pytest.mark.spark
-def test_a_switchover_a_dead_spark_and_a_lost_node_lose_and_double_nothing(
+def test_switchover_dead_spark_and_lost_node_lose_and_double_no_event(
     tmp_path: Path, database_url: str
 ) -> None:
     report = run_failovers(tmp_path, database_url, ["switchover", "query", "tree"])
@@ -34,11 +34,11 @@ def test_a_switchover_a_dead_spark_and_a_lost_node_lose_and_double_nothing(
 
 @pytest.mark.nightly("another test of this module has three of the faults")
 @pytest.mark.spark
-def test_each_fault_of_the_active_loses_and_doubles_nothing(
+def test_no_fault_of_the_active_loses_or_doubles_an_event(
     later_release: Path, tmp_path: Path, database_url: str
 ) -> None:
-    """Nodes that come back do so with a later release, which must work with the one before
-    (RULES.md#r32): two of the kinds of faults leave a node to be started again."""
+    """Restarted nodes run a later release, which must work with the one before (RULES.md#r32): two
+    of the kinds of faults need a restart of a node."""
     faults = in_random_order(8, seed=14)
     report = run_failovers(tmp_path, database_url, faults, later=later_release)
     assert report.wrong == []

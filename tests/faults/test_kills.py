@@ -17,7 +17,7 @@ from tests.waiting import wait_until
 
 @pytest.mark.nightly("test_failovers kills the same on a pair")
 @pytest.mark.spark
-def test_a_year_with_kills_ends_equal_with_a_contiguous_ledger(
+def test_year_with_kills_ends_with_equal_rows_and_a_contiguous_ledger(
     tmp_path: Path, database_url: str
 ) -> None:
     report = run_kills(tmp_path, database_url, kills=len(TARGETS), seed=20130101)
@@ -27,7 +27,7 @@ def test_a_year_with_kills_ends_equal_with_a_contiguous_ledger(
 
 @pytest.mark.nightly("test_process kills a JVM")
 @pytest.mark.spark
-def test_a_jvm_that_dies_while_queries_are_planned_fails_none_of_them(
+def test_jvm_that_dies_while_queries_are_planned_fails_no_query(
     tmp_path: Path, database_url: str
 ) -> None:
     upgrade(open_engine(database_url))

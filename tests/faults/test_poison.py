@@ -1,6 +1,6 @@
-"""A row that a query cannot take: that query stops with its reason, and an operator brings it back.
+"""A poisoned row: its query stops with the reason, and an operator resumes it.
 
-The tests of this module tell one story with one node and stand in its order.
+The tests of this module are one story with one node, in its order.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def application(parts: dict[str, str], on_change: str | None = None) -> str:
 
 
 class Story:
-    """The node, and what its two queries have published."""
+    """The node, and the published rows of its two queries."""
 
     def __init__(self, node: NodeUnderTest, url: str) -> None:
         self.node, self._url = node, url
@@ -111,7 +111,7 @@ def test_a_poisoned_row_fails_its_query_with_batch_and_reason(story: Story) -> N
     assert story.node.http.get("/health").status_code == 503
 
 
-def test_the_other_query_goes_on_and_so_does_ingest(story: Story) -> None:
+def test_other_query_and_ingest_continue_beside_a_failed_query(story: Story) -> None:
     story.send(("a", "4"))
     story.wait_copied(4)
     assert story.query("copies")["state"] == "running"
@@ -142,7 +142,7 @@ def test_skip_resumes_the_query_behind_the_batch_and_is_recorded(story: Story) -
     assert (skips[0]["body"]["query"], skips[0]["body"]["number"]) == ("totals", number)
 
 
-def test_there_is_nothing_to_skip_in_a_query_that_runs(story: Story) -> None:
+def test_skip_of_a_running_query_is_refused(story: Story) -> None:
     refused = story.node.command("query", "skip", "totals")
     assert (refused.code, refused.out) == (1, "")
     assert refused.err == "ha-engine: query totals has not failed; there is nothing to skip\n"
@@ -150,7 +150,7 @@ def test_there_is_nothing_to_skip_in_a_query_that_runs(story: Story) -> None:
     assert (unknown.code, unknown.err) == (1, "ha-engine: no query named total\n")
 
 
-def test_a_change_that_nobody_decided_on_says_what_to_do(story: Story) -> None:
+def test_change_without_on_change_is_refused_with_advice(story: Story) -> None:
     story.send(("c", "0"))
     assert "DIVIDE_BY_ZERO" in story.wait_for("totals", "failed")["reason"]
     story.restart_with(application(FIXED))
@@ -166,7 +166,7 @@ def test_a_change_that_nobody_decided_on_says_what_to_do(story: Story) -> None:
 
 
 def test_a_fixed_application_that_keeps_the_state_resumes_the_query(story: Story) -> None:
-    """The poisoned batch is taken now, and what came before it still counts."""
+    """The query runs the poisoned batch now, and its earlier state still counts."""
     story.restart_with(application(FIXED, "keep"))
     story.wait_totals(a=[4, 13, 23.0], c=[1, 0, None])
     assert story.query("totals")["state"] == "running"

@@ -1,4 +1,4 @@
-"""Seconds of an outage of the sink; ``python -m tests.faults.sink_outage`` takes minutes of it."""
+"""An outage of the sink for seconds; ``python -m tests.faults.sink_outage`` runs minutes of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OUTAGE_SECONDS = 5.0
 @pytest.mark.nightly("test_publisher takes sinks away")
 @pytest.mark.spark
 @pytest.mark.parametrize("shared", [False, True], ids=["sink_alone", "sink_and_lease"])
-def test_an_outage_of_the_sink_costs_nothing_but_time(directory: Path, shared: bool) -> None:
+def test_sink_outage_delays_rows_and_loses_none(directory: Path, shared: bool) -> None:
     report = run_outage(directory, OUTAGE_SECONDS, shared=shared)
     assert report.wrong == []
     assert report.refusals > 0

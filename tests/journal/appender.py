@@ -2,7 +2,7 @@
 
     python -m tests.journal.appender DIRECTORY [FILE_SIZE_MAX]
 
-Prints each sequence once it is durable, and ``failed`` once the journal failed.
+Print each sequence once it is durable, and ``failed`` once the journal failed.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from ha_engine.types import Events, Mark, Position, Record, Submission
 
 
 def events(sequence: int, *, epoch: int = 1, size: int = 100, stream: str = "flights") -> Record:
-    """An events record; its payload is ``size`` bytes without a zero, another for each record."""
+    """Return an events record; its payload has ``size`` bytes, none zero, unique to the record."""
     payload = bytes((sequence * 7 + place) % 255 + 1 for place in range(size))
     submission = Submission("producer-é", sequence, "ab" * 16, 3)
     body = Events(stream, 3, 1_700_000_000_000_000 + sequence, (submission,))
@@ -30,7 +30,7 @@ def some_records(count: int, **sizes: int) -> list[Record]:
 def written_journal(
     directory: Path, records: Sequence[Record], segment_size: int = 1 << 20
 ) -> list[Path]:
-    """Write and close a journal; its segment files, oldest first."""
+    """Write and close a journal; return its segment files, oldest first."""
     journal = Journal.open(directory, group="test", segment_size=segment_size)
     journal.append(records)
     journal.sync()

@@ -1,4 +1,4 @@
-"""The file that stands for trimmed records."""
+"""The base: the file that replaces trimmed records."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ OFFSETS = (("flights", "drop", '{"file":"a"}', 7, 1, 3), ("weather", "drop", "",
 STANDING = base_file.JournalBase(BASE, producers(), OFFSETS)
 
 
-def test_it_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_base_file_survives_a_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "base.arrow"
     assert base_file.load(path) is None
     base_file.store(path, base_file.encode(STANDING))
@@ -71,7 +71,7 @@ def test_it_comes_back_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 10, 200, -1])
-def test_a_file_that_is_not_whole_is_refused(tmp_path: Path, cut: int) -> None:
+def test_incomplete_base_file_is_refused(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "base.arrow"
     path.write_bytes(base_file.encode(STANDING)[:cut])
     with pytest.raises(JournalDamaged, match=r"base\.arrow is damaged"):
@@ -79,7 +79,7 @@ def test_a_file_that_is_not_whole_is_refused(tmp_path: Path, cut: int) -> None:
 
 
 @given(st.data())
-def test_a_bit_that_flips_is_found(data: st.DataObject) -> None:
+def test_flipped_bit_of_a_base_file_is_detected(data: st.DataObject) -> None:
     damaged = bytearray(base_file.encode(STANDING))
     at = data.draw(st.integers(0, len(damaged) * 8 - 1))
     damaged[at // 8] ^= 1 << at % 8
@@ -87,7 +87,7 @@ def test_a_bit_that_flips_is_found(data: st.DataObject) -> None:
         base_file.decode(bytes(damaged))
 
 
-def test_a_file_of_another_version_is_refused(
+def test_base_file_of_another_version_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(base_file, "VERSION_WITH_OFFSETS", 9)
@@ -98,8 +98,8 @@ def test_a_file_of_another_version_is_refused(
         base_file.load(tmp_path / "base.arrow")
 
 
-def test_a_file_of_an_engine_that_knew_no_offsets_has_none() -> None:
-    """And what has none is written so that such an engine reads it."""
+def test_base_file_without_offsets_reads_as_that_of_an_older_engine() -> None:
+    """A base without offsets is written so that the older engine can read it."""
     encoded = base_file.encode(base_file.JournalBase(BASE, producers()))
     with pa.ipc.open_file(pa.py_buffer(encoded[base_file.DIGEST_BYTES :])) as reader:
         table = reader.read_all()
@@ -115,7 +115,7 @@ def test_a_file_of_an_engine_that_knew_no_offsets_has_none() -> None:
     assert base_file.decode(digest + content) == base_file.JournalBase(BASE, producers(), ())
 
 
-def test_offsets_follow_the_records_as_the_table_of_them_does() -> None:
+def test_offsets_of_the_base_equal_those_of_the_records() -> None:
     table, other = OffsetTable(), OffsetTable()
     pulled = (Pulled("drop", "one", 3, 1), Pulled("other", "x", 2))
     table.apply(Events("flights", 5, 0, (), pulled))

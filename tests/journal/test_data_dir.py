@@ -1,4 +1,4 @@
-"""The node's directory: what it keeps is durable when it says so."""
+"""The data directory: its content is durable once a call returns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ha_engine.system.file_lock import earlier_process
 from ha_engine.types import DatabaseIdentity
 
 
-def test_a_kept_high_water_survives_a_loss_of_power_once_keep_returns(
+def test_high_water_survives_a_loss_of_power_once_keep_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[tuple[str, bool]] = []
@@ -29,7 +29,7 @@ def test_a_kept_high_water_survives_a_loss_of_power_once_keep_returns(
     monkeypatch.setattr(os, "fsync", observed)
     data = DataDirectory(tmp_path, "p1")
     data.keep(HighWater(3, 7))
-    # The content before the rename, the rename before it returns.
+    # The content is durable before the rename, the rename before ``keep`` returns.
     assert synced == [("high_water.tmp", False), (tmp_path.name, True)]
     assert data.high_water() == HighWater(3, 7)
     data.close()
@@ -43,14 +43,14 @@ def test_every_field_of_the_high_water_is_kept(tmp_path: Path) -> None:
     data.close()
 
 
-def test_a_high_water_of_before_forced_failovers_is_read(tmp_path: Path) -> None:
+def test_high_water_file_older_than_forced_failovers_is_readable(tmp_path: Path) -> None:
     (tmp_path / "high_water.json").write_text('{"epoch": 3, "version": 7, "identity": null}')
     data = DataDirectory(tmp_path, "p1")
     assert data.high_water() == HighWater(3, 7)
     data.close()
 
 
-def test_one_node_at_a_time(tmp_path: Path) -> None:
+def test_only_one_node_opens_a_data_directory(tmp_path: Path) -> None:
     first = DataDirectory(tmp_path, "p1")
     with pytest.raises(DataDirectoryLocked, match="is in use by another node"):
         DataDirectory(tmp_path, "p1")
@@ -58,7 +58,7 @@ def test_one_node_at_a_time(tmp_path: Path) -> None:
     DataDirectory(tmp_path, "p1").close()
 
 
-def test_who_had_the_directory_last_is_known_once_it_is_dead(tmp_path: Path) -> None:
+def test_last_process_of_a_data_directory_is_known_once_it_is_dead(tmp_path: Path) -> None:
     assert earlier_process(tmp_path) is None
     held = DataDirectory(tmp_path, "the-first-process-of-all")
     with pytest.raises(DataDirectoryLocked):
@@ -69,23 +69,23 @@ def test_who_had_the_directory_last_is_known_once_it_is_dead(tmp_path: Path) -> 
     assert earlier_process(tmp_path) == "p2"
 
 
-def test_the_process_that_has_the_original_of_a_copy_is_not_taken_for_dead(tmp_path: Path) -> None:
+def test_process_with_the_original_of_a_copied_directory_counts_as_alive(tmp_path: Path) -> None:
     living = DataDirectory(tmp_path / "original", "p1")
     shutil.copytree(tmp_path / "original", tmp_path / "copy")
     assert earlier_process(tmp_path / "copy") is None
     living.close()
 
 
-def test_a_process_of_before_the_kernel_started_is_not_taken_for_dead(
+def test_process_of_an_earlier_boot_is_not_presumed_dead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its disk may have gone to another host, and the lock with it."""
+    """The disk may have moved to another host, and the lock with it."""
     DataDirectory(tmp_path, "p1").close()
     monkeypatch.setattr("ha_engine.system.file_lock.boot_id", lambda: "another-boot")
     assert earlier_process(tmp_path) is None
 
 
 @pytest.mark.parametrize("content", [b"", b"p1", b"\xff\xfe " * 400])
-def test_a_lock_that_names_nobody_is_nobodys(tmp_path: Path, content: bytes) -> None:
+def test_lock_without_a_process_names_no_earlier_process(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "node.lock").write_bytes(content)
     assert earlier_process(tmp_path) is None

@@ -1,4 +1,4 @@
-"""Records that an operator gave up leave the journal, and are kept beside it."""
+"""A node sets aside the records that an operator gave up: a file beside the journal keeps them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.journal.samples import opened, some_records
 KEPT = 5
 
 
-def test_what_is_given_up_is_kept_in_a_file_that_names_its_positions(tmp_path: Path) -> None:
+def test_given_up_records_are_kept_in_a_file_that_names_their_positions(tmp_path: Path) -> None:
     records = some_records(20)
     journal = opened(tmp_path, segment_size=500)
     journal.append(records)
@@ -25,7 +25,7 @@ def test_what_is_given_up_is_kept_in_a_file_that_names_its_positions(tmp_path: P
     assert list(journal.read(1)) == records[:KEPT]
 
 
-def test_the_journal_is_another_one_afterwards(tmp_path: Path) -> None:
+def test_journal_has_a_new_id_after_records_are_given_up(tmp_path: Path) -> None:
     journal = opened(tmp_path)
     journal.append(some_records(20))
     journal.sync()
@@ -51,8 +51,9 @@ def test_all_or_one_of_the_records_may_be_given_up(tmp_path: Path, kept: int) ->
     assert journal.last.sequence == kept
 
 
-def test_a_second_try_after_a_crash_keeps_the_same(tmp_path: Path) -> None:
-    """1. The file is there, and the id is new. 2. The process ends. 3. The next one cuts again."""
+def test_second_attempt_after_a_crash_sets_the_same_records_aside(tmp_path: Path) -> None:
+    """1. The file exists, the id is new. 2. The process ends. 3. The next process truncates
+    again."""
     records = some_records(20)
     journal = opened(tmp_path)
     journal.append(records)

@@ -1,4 +1,4 @@
-"""``ha-engine journal``: it shows, verifies, and changes nothing."""
+"""``ha-engine journal`` shows and verifies a journal, and changes nothing."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_inspect_prints_a_table_for_people(data_dir: Path) -> None:
     assert "group test" in shown.stdout
 
 
-def test_verify_counts_what_it_read(data_dir: Path) -> None:
+def test_verify_prints_the_number_of_records_read(data_dir: Path) -> None:
     verified = run("verify", data_dir)
     assert verified.exit_code == 0
     assert "OK: 20 records" in verified.stdout
@@ -66,7 +66,7 @@ def test_verify_names_file_and_offset_of_damage(data_dir: Path) -> None:
     assert f"at byte {verified.exception.offset}" in str(verified.exception)
 
 
-def test_inspect_shows_what_stands_before_the_damage(data_dir: Path) -> None:
+def test_inspect_shows_the_records_before_the_damage(data_dir: Path) -> None:
     segments = sorted((data_dir / "journal").glob("*.journal"))
     flip(segments[1], 45)
     inspected = run("inspect", data_dir, "--json")
@@ -76,7 +76,7 @@ def test_inspect_shows_what_stands_before_the_damage(data_dir: Path) -> None:
     assert (shown["damage"]["path"], shown["damage"]["offset"]) == (str(segments[1]), 40)
 
 
-def test_a_torn_tail_is_told_and_left_alone(data_dir: Path) -> None:
+def test_verify_reports_a_torn_tail_and_leaves_it_unchanged(data_dir: Path) -> None:
     last = sorted((data_dir / "journal").glob("*.journal"))[-1]
     last.write_bytes(last.read_bytes()[:-3])
     before = contents(data_dir)

@@ -1,4 +1,4 @@
-"""What lies on the disk after a crash or a bad sector: torn tails are cut, damage is refused."""
+"""A journal after a crash or a bad sector: torn tails are truncated, damage is refused."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ PAGE = 4096
 
 
 def starts_of(records: Sequence[Record]) -> list[int]:
-    """Where each record of the only segment starts, and where the last one ends."""
+    """Return the offset of each record of the only segment, and the end of the last."""
     places = [40]
     for record in records:
         places.append(places[-1] + len(encode(record)))
     return places
 
 
-def test_a_journal_cut_at_any_byte_of_its_last_records_holds_exactly_the_whole_ones(
+def test_journal_cut_at_any_byte_keeps_exactly_its_whole_records(
     tmp_path: Path,
 ) -> None:
     records = some_records(8)
@@ -49,7 +49,7 @@ def test_a_journal_cut_at_any_byte_of_its_last_records_holds_exactly_the_whole_o
         assert path.stat().st_size == starts[kept]
 
 
-def test_zeros_after_any_cut_are_a_torn_tail_too(tmp_path: Path) -> None:
+def test_zeros_after_any_cut_are_a_torn_tail(tmp_path: Path) -> None:
     records = some_records(8)
     (path,) = written_journal(tmp_path / "journal", records)
     whole, starts = path.read_bytes(), starts_of(records)
@@ -62,7 +62,7 @@ def test_zeros_after_any_cut_are_a_torn_tail_too(tmp_path: Path) -> None:
         journal.close()
 
 
-def test_a_last_record_with_a_sector_that_never_reached_the_disk_is_torn(tmp_path: Path) -> None:
+def test_last_record_with_an_unwritten_sector_is_torn(tmp_path: Path) -> None:
     records = [*some_records(3), events(4, size=3000)]
     (path,) = written_journal(tmp_path / "journal", records)
     whole = path.read_bytes()
@@ -100,7 +100,7 @@ def test_an_intact_record_in_the_wrong_place_is_damage(
     assert refused.value.offset == size
 
 
-def test_a_cut_tail_is_told_in_the_log_and_appending_goes_on(
+def test_truncated_tail_is_logged_and_appends_continue(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     records = some_records(4)
@@ -132,7 +132,7 @@ def test_any_flipped_bit_of_a_record_is_refused_with_file_and_offset(
     assert list(opened(tmp_path / "journal").read(1)) == records
 
 
-def test_a_record_that_was_zeroed_before_others_is_damage(tmp_path: Path) -> None:
+def test_zeroed_record_before_others_is_damage(tmp_path: Path) -> None:
     records = some_records(8)
     (path,) = written_journal(tmp_path / "journal", records)
     whole, starts = path.read_bytes(), starts_of(records)
@@ -142,7 +142,7 @@ def test_a_record_that_was_zeroed_before_others_is_damage(tmp_path: Path) -> Non
     assert refused.value.offset == starts[6]
 
 
-def test_a_cut_segment_before_the_last_one_is_damage(tmp_path: Path) -> None:
+def test_truncated_segment_before_the_last_is_damage(tmp_path: Path) -> None:
     first, *_ = written_journal(tmp_path / "journal", some_records(20), segment_size=700)
     first.write_bytes(first.read_bytes()[:-1])
     with pytest.raises(JournalDamaged, match=re.escape(str(first))):
@@ -175,7 +175,7 @@ def test_a_segment_of_another_journal_is_damage(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 17, 40])
-def test_a_segment_whose_creation_was_interrupted_is_made_again(tmp_path: Path, size: int) -> None:
+def test_segment_whose_creation_was_interrupted_is_recreated(tmp_path: Path, size: int) -> None:
     records = some_records(20)
     paths = written_journal(tmp_path / "journal", records, segment_size=700)
     fresh = tmp_path / "journal" / f"{21:020d}.journal"
@@ -192,7 +192,7 @@ def test_a_segment_whose_creation_was_interrupted_is_made_again(tmp_path: Path, 
     assert (again.torn, again.last.sequence) == (None, 21)
 
 
-def test_a_creation_that_was_interrupted_is_begun_again(tmp_path: Path) -> None:
+def test_interrupted_creation_of_a_journal_is_repeated(tmp_path: Path) -> None:
     (path,) = written_journal(tmp_path / "journal", [])
     (tmp_path / "journal" / "identity.json").unlink()
     path.write_bytes(path.read_bytes()[:20])
@@ -239,7 +239,7 @@ def test_an_identity_of_a_later_version_is_refused(tmp_path: Path) -> None:
         opened(tmp_path / "journal")
 
 
-def test_a_worker_that_reads_a_damaged_extent_is_told_file_and_offset(tmp_path: Path) -> None:
+def test_worker_that_reads_a_damaged_extent_gets_file_and_offset(tmp_path: Path) -> None:
     records = some_records(4)
     (path,) = written_journal(tmp_path / "journal", records)
     starts = starts_of(records)
@@ -252,14 +252,14 @@ def test_a_worker_that_reads_a_damaged_extent_is_told_file_and_offset(tmp_path: 
     assert refused.value.offset == starts[1]
 
 
-def test_only_its_owner_may_read_a_journal(tmp_path: Path) -> None:
+def test_only_the_owner_of_a_journal_may_read_it(tmp_path: Path) -> None:
     (path,) = written_journal(tmp_path / "journal", some_records(3))
     assert (tmp_path / "journal").stat().st_mode & 0o777 == 0o700
     assert path.stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "journal" / "identity.json").stat().st_mode & 0o777 == 0o600
 
 
-def test_records_that_do_not_follow_are_a_programmers_error(tmp_path: Path) -> None:
+def test_append_of_records_that_do_not_follow_is_a_programming_error(tmp_path: Path) -> None:
     journal = opened(tmp_path / "journal")
     journal.append([events(1, epoch=2)])
     for wrong in (events(1, epoch=2), events(3, epoch=2), events(2, epoch=1)):
@@ -268,7 +268,7 @@ def test_records_that_do_not_follow_are_a_programmers_error(tmp_path: Path) -> N
     assert journal.last.sequence == 1
 
 
-def test_each_record_is_found_after_a_cut_and_other_records_in_its_place(tmp_path: Path) -> None:
+def test_each_record_is_found_after_a_truncation_and_new_records(tmp_path: Path) -> None:
     journal = opened(tmp_path / "journal")
     journal.append([events(n, size=20_000) for n in range(1, 6)])
     journal.truncate_after(2)

@@ -1,4 +1,4 @@
-"""The order of writes, fsyncs and reports, as the operating system is asked for them."""
+"""The order of writes, fsyncs and reports at the operating system's interface."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Steps = list[tuple[str, str]]
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
-    """What the system was asked for and on which file, noted once it was done."""
+    """Record the completed system calls and their files."""
     noted: Steps = []
 
     def observed(call: Callable[..., object]) -> Callable[..., object]:
@@ -43,7 +43,7 @@ def test_a_new_segment_is_reachable_before_its_records_are_durable(
     journal.sync()
     assert steps == [
         ("writev", "1.journal"),
-        # A torn record is accepted in the newest segment only, so this one must be whole first.
+        # Only the newest segment may end in a torn record, so this one must be whole first.
         ("fdatasync", "1.journal"),
         ("writev", "2.journal"),
         ("fsync", "journal"),

@@ -1,4 +1,4 @@
-"""A disk that fails and a process that is killed: what was told durable is there afterwards."""
+"""Records that were reported durable survive a failed disk and a killed process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def appender(directory: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def held(directory: Path) -> int:
-    """How many records the journal holds, all of them read and compared."""
+    """Read and compare all records of the journal; return their number."""
     journal = Journal.open(directory, group="test", segment_size=SEGMENT_SIZE)
     last = journal.last.sequence
     expected = (events(n, size=n * 37 % 3000) for n in range(1, last + 1))
@@ -31,7 +31,7 @@ def held(directory: Path) -> int:
     return last
 
 
-def test_a_write_that_fails_is_fatal_and_what_was_durable_stays(tmp_path: Path) -> None:
+def test_failed_write_is_fatal_and_durable_records_survive(tmp_path: Path) -> None:
     with appender(tmp_path / "journal", "20000") as process:
         output, _ = process.communicate(timeout=60)
     *durable, failed, refused = output.splitlines()
@@ -42,7 +42,7 @@ def test_a_write_that_fails_is_fatal_and_what_was_durable_stays(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("acks", [1, 7, 40, 90, 200])
-def test_a_killed_process_leaves_everything_it_reported_durable(tmp_path: Path, acks: int) -> None:
+def test_all_records_reported_durable_survive_a_killed_process(tmp_path: Path, acks: int) -> None:
     durable = 0
     for _ in range(2):
         with appender(tmp_path / "journal") as process:
@@ -55,7 +55,7 @@ def test_a_killed_process_leaves_everything_it_reported_durable(tmp_path: Path, 
         assert held(tmp_path / "journal") >= durable
 
 
-def test_an_fsync_that_fails_is_never_tried_again(tmp_path: Path) -> None:
+def test_failed_fsync_is_never_retried(tmp_path: Path) -> None:
     directory, away = tmp_path / "journal", tmp_path / "away"
     journal = opened(directory, segment_size=300)
     journal.append([events(1), events(2)])

@@ -19,13 +19,13 @@ SEGMENT_SIZE = 1500
 
 
 class JournalAgainstList(RuleBasedStateMachine):
-    """``history`` is the model; records before ``floor`` may be gone, since trimmed."""
+    """``history`` is the model; records before ``floor`` may be trimmed."""
 
     def __init__(self) -> None:
         super().__init__()
         self.base = Path(tempfile.mkdtemp(prefix="ha-engine-test-"))
         self.directory = self.base / "journal"
-        # Segments this small would have no second index entry.
+        # Segments of this small size would have no second index entry.
         self.index_spacing, reading.INDEX_EVERY_BYTES = reading.INDEX_EVERY_BYTES, 150
         self.history: list[Record] = []
         self.floor = 1

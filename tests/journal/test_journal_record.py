@@ -1,4 +1,4 @@
-"""Frames of records: what is encoded comes back, what was changed does not."""
+"""Frames of records survive a round trip; a changed frame is refused."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ records = st.builds(Record, positions, numbers, bodies, st.binary(max_size=200))
 
 
 @given(records)
-def test_every_record_comes_back_as_it_was(record: Record) -> None:
+def test_every_record_survives_a_round_trip(record: Record) -> None:
     assert decode(encode(record)) == record
 
 
 @given(records)
-def test_a_record_read_without_its_payload_is_otherwise_the_same(record: Record) -> None:
+def test_record_read_without_its_payload_is_otherwise_equal(record: Record) -> None:
     without = Record(record.position, record.committed, record.body)
     assert decode(encode(record), payload=False) == without
 
@@ -77,7 +77,7 @@ def test_a_frame_cut_anywhere_is_refused(record: Record, data: st.DataObject) ->
         decode(frame[: data.draw(st.integers(0, len(frame) - 1))])
 
 
-def test_an_intact_frame_of_a_later_version_is_told_apart_from_damage() -> None:
+def test_intact_frame_of_a_later_version_is_not_reported_as_damage() -> None:
     frame = bytearray(encode(events(1)))
     frame[8] += 1
     frame[4:8] = crc32c(bytes(frame[8:HEADER_BYTES])).to_bytes(4, "little")
@@ -85,7 +85,7 @@ def test_an_intact_frame_of_a_later_version_is_told_apart_from_damage() -> None:
         decode(bytes(frame))
 
 
-def test_reading_a_journal_loads_nothing_heavy() -> None:
+def test_reading_a_journal_imports_no_heavy_module() -> None:
     heavy = {"asyncio", "sqlalchemy", "pydantic", "pyarrow", "grpc", "typer", "rich"}
     script = "import sys, ha_engine.journal; print(*sys.modules)"
     loaded = subprocess.run(

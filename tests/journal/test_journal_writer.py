@@ -1,4 +1,4 @@
-"""The journal for asyncio: group commit, order, limits, and what a failure does."""
+"""The journal for asyncio: group commit, order, limits and failures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.waiting import async_wait_until
 
 @dataclass
 class Told:
-    """What the writer reported."""
+    """The reports of the writer."""
 
     durable: list[int] = field(default_factory=list)
     failures: list[BaseException] = field(default_factory=list)
@@ -36,7 +36,7 @@ async def journal(tmp_path: Path) -> AsyncIterator[Journal]:
     journal.close()
 
 
-async def test_what_arrives_during_a_write_is_made_durable_together(journal: Journal) -> None:
+async def test_records_appended_during_a_write_become_durable_together(journal: Journal) -> None:
     told = Told()
     writer = told.writer(journal)
     writer.append([events(1)])
@@ -53,7 +53,7 @@ async def test_what_arrives_during_a_write_is_made_durable_together(journal: Jou
     assert [one.position.sequence for one in journal.read(1)] == list(range(1, 104))
 
 
-async def test_an_exclusive_call_sees_what_was_appended_before_it(journal: Journal) -> None:
+async def test_exclusive_call_sees_the_records_appended_before_it(journal: Journal) -> None:
     told = Told()
     writer = told.writer(journal)
     writer.append([events(1), events(2), events(3)])
@@ -65,7 +65,7 @@ async def test_an_exclusive_call_sees_what_was_appended_before_it(journal: Journ
     assert told.failures == []
 
 
-async def test_records_appended_behind_a_waiting_exclusive_call_follow_what_it_leaves(
+async def test_records_appended_behind_an_exclusive_call_follow_its_result(
     journal: Journal,
 ) -> None:
     told = Told()
@@ -91,7 +91,7 @@ async def test_an_error_of_an_exclusive_call_reaches_its_caller_only(journal: Jo
     assert (told.durable, told.failures) == ([1], [])
 
 
-async def test_records_that_do_not_follow_are_refused_where_they_are_appended(
+async def test_append_refuses_records_that_do_not_follow(
     journal: Journal,
 ) -> None:
     writer = Told().writer(journal)
@@ -101,7 +101,7 @@ async def test_records_that_do_not_follow_are_refused_where_they_are_appended(
     await writer.close()
 
 
-async def test_room_is_told_once_enough_is_durable(journal: Journal) -> None:
+async def test_wait_for_space_ends_once_enough_records_are_durable(journal: Journal) -> None:
     told = Told()
     writer = told.writer(journal)
     await writer.wait_for_space(0)
@@ -113,7 +113,7 @@ async def test_room_is_told_once_enough_is_durable(journal: Journal) -> None:
     await writer.close()
 
 
-async def test_who_waits_for_room_is_not_left_waiting_by_a_failure(journal: Journal) -> None:
+async def test_failed_disk_ends_every_wait_for_space(journal: Journal) -> None:
     told = Told()
     writer = told.writer(journal)
 
@@ -144,7 +144,7 @@ async def test_pending_events_are_bounded_but_marks_always_fit(journal: Journal)
     assert told.durable == [2, 3]
 
 
-async def test_a_failed_disk_ends_the_writer_and_is_told_once(
+async def test_failed_disk_ends_the_writer_and_is_reported_once(
     journal: Journal, tmp_path: Path
 ) -> None:
     told = Told()
@@ -162,9 +162,7 @@ async def test_a_failed_disk_ends_the_writer_and_is_told_once(
     assert told.durable == []
 
 
-async def test_a_write_that_does_not_end_is_told(
-    journal: Journal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_stuck_write_is_reported(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     told, answers, stuck = Told(), threading.Event(), asyncio.Event()
     writer = told.writer(journal, on_stuck=stuck.set, stuck_after=0.3)
     writer.append([events(1)])
@@ -177,7 +175,7 @@ async def test_a_write_that_does_not_end_is_told(
     assert told.durable == [1, 2]
 
 
-async def test_what_runs_alone_and_does_not_end_is_told(journal: Journal) -> None:
+async def test_stuck_exclusive_call_is_reported(journal: Journal) -> None:
     answers, stuck = threading.Event(), asyncio.Event()
     writer = Told().writer(journal, on_stuck=stuck.set, stuck_after=0.03)
     trimming = asyncio.ensure_future(writer.run_exclusive(answers.wait))
@@ -187,7 +185,7 @@ async def test_what_runs_alone_and_does_not_end_is_told(journal: Journal) -> Non
     await writer.close()
 
 
-async def test_writes_that_end_in_time_are_none_that_are_stuck(journal: Journal) -> None:
+async def test_timely_writes_are_not_reported_as_stuck(journal: Journal) -> None:
     stuck: list[str] = []
     writer = Told().writer(journal, on_stuck=lambda: stuck.append("stuck"), stuck_after=0.3)
     for sequence in range(1, 60):
@@ -198,7 +196,7 @@ async def test_writes_that_end_in_time_are_none_that_are_stuck(journal: Journal)
     assert stuck == []
 
 
-async def test_a_listener_that_fails_is_not_silent(journal: Journal) -> None:
+async def test_error_of_a_listener_is_reported(journal: Journal) -> None:
     told = Told()
 
     def fails(sequence: int) -> None:
@@ -211,14 +209,14 @@ async def test_a_listener_that_fails_is_not_silent(journal: Journal) -> None:
     await writer.close()
 
 
-async def test_a_closed_writer_takes_nothing_more(journal: Journal) -> None:
+async def test_closed_writer_refuses_appends(journal: Journal) -> None:
     writer = Told().writer(journal)
     await writer.close()
     with pytest.raises(RuntimeError, match="closed"):
         writer.append([events(1)])
 
 
-async def test_a_range_located_while_records_are_written_holds_exactly_that_range(
+async def test_range_located_during_writes_has_exactly_its_records(
     journal: Journal,
 ) -> None:
     writer = Told().writer(journal)

@@ -1,4 +1,4 @@
-"""``ha-engine db`` as an operator meets it."""
+"""The commands ``ha-engine db``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _run(*arguments: str) -> str:
     return outcome.output
 
 
-def test_init_says_what_it_did_and_may_be_repeated(database_url: str) -> None:
+def test_init_reports_its_changes_and_may_be_repeated(database_url: str) -> None:
     assert _run("version", "--url", database_url).strip() == "none"
     assert "created schema ha_engine" in _run("init", "--url", database_url)
     assert "nothing to do" in _run("init", "--url", database_url)
@@ -44,7 +44,7 @@ def test_the_embedded_database_is_started_for_the_command(tmp_path: Path) -> Non
     assert "nothing to do" in _run("init", "--config", str(config))
 
 
-def test_an_unreachable_database_is_one_sentence() -> None:
+def test_unreachable_database_is_reported_in_one_sentence() -> None:
     with pytest.raises(DatabaseUnreachable) as caught:
         _run("init", "--url", "postgresql://someone:s3cret@127.0.0.1:1/nowhere")
     assert "\n" not in str(caught.value)
@@ -52,6 +52,6 @@ def test_an_unreachable_database_is_one_sentence() -> None:
     assert caught.value.exit_code == 1
 
 
-def test_a_url_that_is_none_is_refused() -> None:
+def test_malformed_database_url_is_refused() -> None:
     with pytest.raises(ConfigError):
         _run("init", "--url", "nonsense")

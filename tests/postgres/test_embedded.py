@@ -1,4 +1,4 @@
-"""The embedded server: who starts it, who stops it, and what survives."""
+"""The embedded server: its start, its stop, and the survival of its data."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _directory(server: EmbeddedPostgres) -> Path:
     return server.directory
 
 
-def test_a_second_process_attaches_and_the_last_one_stops_the_server(
+def test_second_process_attaches_and_the_last_one_stops_the_server(
     own_postgres: EmbeddedPostgres,
 ) -> None:
     command = [sys.executable, "-c", _SECOND_USER, str(_directory(own_postgres))]
@@ -59,7 +59,7 @@ def test_a_second_process_attaches_and_the_last_one_stops_the_server(
     wait_until(lambda: not _lives(pid))
 
 
-def test_a_user_that_was_killed_does_not_keep_the_server_alive(
+def test_killed_process_does_not_keep_the_server_alive(
     own_postgres: EmbeddedPostgres,
 ) -> None:
     command = [sys.executable, "-c", _SECOND_USER, str(_directory(own_postgres))]
@@ -75,7 +75,7 @@ def test_a_user_that_was_killed_does_not_keep_the_server_alive(
     wait_until(lambda: not _lives(pid))
 
 
-def test_stop_leaves_no_process_and_start_finds_the_tables_again(
+def test_stop_leaves_no_process_and_the_next_start_keeps_the_tables(
     own_postgres: EmbeddedPostgres,
 ) -> None:
     with open_engine(own_postgres.url).begin() as connection:

@@ -1,4 +1,4 @@
-"""What every lease store promises: the real one, and the one that the simulated worlds stand on."""
+"""The contract of every lease store: the real one, and the one of the simulated worlds."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Opening = Callable[[], Store]
 
 @pytest.fixture(params=["postgres", "memory"])
 def opening(request: pytest.FixtureRequest) -> Iterator[Opening]:
-    """Opens one more client of the same, empty row."""
+    """Return a function that opens one more client of the same, empty row."""
     if request.param == "memory":
         table, turn = LeaseTable(), threading.Lock()
         yield lambda: TableStore(table, turn)
@@ -79,8 +79,8 @@ def test_a_row_is_created_once(store: Store) -> None:
 
 
 def test_a_row_for_another_database_is_not_created(store: Store) -> None:
-    """RULES.md#r5. 1. A node reads that there is no row, and sleeps. 2. Another one creates it, and
-    the database fails over without that. 3. The first one wakes up, and there is none as before."""
+    """RULES.md#r5. 1. A node reads that the row is missing, and sleeps. 2. Another node creates it,
+    and the database fails over without that write. 3. The first node wakes up: no row exists."""
     here = store.identity()
     for strange in (replace(here, timeline="0000000F"), replace(here, system_identifier="7")):
         assert store.create(replace(HELD, identity=strange)) is None
@@ -89,7 +89,7 @@ def test_a_row_for_another_database_is_not_created(store: Store) -> None:
     assert store.create(replace(HELD, identity=here)) is not None
 
 
-def test_of_many_who_create_the_row_one_succeeds(opening: Opening) -> None:
+def test_one_of_many_concurrent_creations_of_the_row_succeeds(opening: Opening) -> None:
     stores = [opening() for _ in range(WRITERS)]
     rows = [replace(FIRST, group_id=f"group-{n}") for n in range(WRITERS)]
     calls = [lambda s=s, row=row: s.create(row) for s, row in zip(stores, rows, strict=True)]
@@ -97,7 +97,7 @@ def test_of_many_who_create_the_row_one_succeeds(opening: Opening) -> None:
     assert stores[0].read() == winner
 
 
-def test_the_identity_stays_the_same(opening: Opening) -> None:
+def test_database_identity_stays_the_same(opening: Opening) -> None:
     assert opening().identity() == opening().identity()
 
 
@@ -105,7 +105,7 @@ def test_the_identity_stays_the_same(opening: Opening) -> None:
 # --------------------------------------------------------------------------
 
 
-def test_of_many_who_acquire_one_wins_each_version(opening: Opening) -> None:
+def test_one_of_many_concurrent_acquisitions_wins_each_version(opening: Opening) -> None:
     stores = [opening() for _ in range(WRITERS)]
     row = stores[0].create(
         replace(FIRST, in_sync=tuple(Member(f"node-{n}", "j") for n in range(WRITERS)))
@@ -120,7 +120,7 @@ def test_of_many_who_acquire_one_wins_each_version(opening: Opening) -> None:
     assert [change.epoch for change in stores[0].history()] == list(range(20, 0, -1))
 
 
-def test_of_many_writes_of_one_holder_one_wins_each_version(opening: Opening) -> None:
+def test_one_of_many_concurrent_writes_of_a_holder_wins_each_version(opening: Opening) -> None:
     stores = [opening() for _ in range(WRITERS)]
     row = stores[0].create(HELD)
     for _ in range(20):
@@ -190,13 +190,13 @@ def test_a_write_of_a_group_without_a_row_changes_nothing(store: Store) -> None:
     assert store.read() is None
 
 
-def test_what_else_is_in_the_expected_row_does_not_count(store: Store) -> None:
+def test_compare_and_set_compares_only_holder_epoch_and_version(store: Store) -> None:
     store.create(HELD)
     expected = replace(HELD, in_sync=(A,), advertise=None, paused=True, group_id="group-2")
     assert store.compare_and_set(expected, HELD) == replace(HELD, version=2)
 
 
-def test_every_write_adds_one_to_the_version_whatever_its_writer_asks_for(store: Store) -> None:
+def test_every_write_adds_one_to_the_version_whatever_the_writer_requests(store: Store) -> None:
     store.create(HELD)
     second = store.compare_and_set(HELD, replace(HELD, version=70))
     assert second == replace(HELD, version=2)
@@ -217,7 +217,7 @@ def test_a_release_is_void_once_the_version_moved(store: Store) -> None:
     assert store.compare_and_set(HELD, replace(HELD, holder=None, successor="node-b")) is None
 
 
-def test_in_sync_keeps_its_journal_ids_and_their_order(store: Store) -> None:
+def test_in_sync_list_keeps_its_journal_ids_and_their_order(store: Store) -> None:
     store.create(HELD)
     members = (B, A, Member("node-c", 'ids "quoted" \\ and ünusual'), Member("node-b", "another"))
     written = store.compare_and_set(HELD, replace(HELD, in_sync=members))
@@ -243,7 +243,7 @@ def test_a_falling_epoch_and_a_second_holder_of_one_epoch_are_refused(store: Sto
 # -- history ---------------------------------------------------------------------------------------
 
 
-def test_each_change_of_holder_or_epoch_is_a_line_and_nothing_else_is(store: Store) -> None:
+def test_history_has_a_line_for_each_change_of_holder_or_epoch_only(store: Store) -> None:
     row = FIRST
     store.create(row)
     for change, reason in (
@@ -270,13 +270,13 @@ def test_each_change_of_holder_or_epoch_is_a_line_and_nothing_else_is(store: Sto
     ]
 
 
-def test_a_first_row_with_a_holder_is_the_first_line(store: Store) -> None:
+def test_first_row_with_a_holder_is_the_first_line_of_the_history(store: Store) -> None:
     store.create(HELD)
     (line,) = store.history()
     assert (line.holder, line.previous, line.reason) == (BY_A, None, "first row of the group")
 
 
-def test_the_history_answers_the_newest_lines_first(store: Store) -> None:
+def test_history_lists_the_newest_lines_first(store: Store) -> None:
     row: LeaseRow | None = store.create(HELD)
     for epoch in range(2, 6):
         assert row is not None
@@ -285,7 +285,7 @@ def test_the_history_answers_the_newest_lines_first(store: Store) -> None:
     assert len(store.history()) == 5
 
 
-def test_the_outage_that_a_holder_measured_is_in_the_line_of_its_epoch(store: Store) -> None:
+def test_outage_measured_by_a_holder_is_in_the_line_of_its_epoch(store: Store) -> None:
     row: LeaseRow | None = store.create(HELD)
     for holder, epoch in ((None, 1), (BY_B, 2), (None, 2), (BY_A, 3)):
         assert row is not None
@@ -304,7 +304,7 @@ def test_the_outage_that_a_holder_measured_is_in_the_line_of_its_epoch(store: St
     assert store.read() == row
 
 
-def test_an_outage_of_an_epoch_that_nobody_held_changes_nothing(store: Store) -> None:
+def test_outage_of_an_epoch_that_no_node_held_changes_nothing(store: Store) -> None:
     store.create(FIRST)
     store.compare_and_set(FIRST, replace(FIRST, epoch=4))
     before = store.history()
@@ -313,9 +313,8 @@ def test_an_outage_of_an_epoch_that_nobody_held_changes_nothing(store: Store) ->
     assert store.history() == before
 
 
-def test_a_write_for_another_database_changes_nothing(store: Store) -> None:
-    """RULES.md#r5. 1. A row is read, and its reader sleeps. 2. The database fails over
-    meanwhile."""
+def test_write_for_another_database_changes_nothing(store: Store) -> None:
+    """RULES.md#r5. 1. A node reads the row, and sleeps. 2. The database fails over meanwhile."""
     here = store.identity()
     store.create(replace(HELD, identity=here))
     row = store.read()

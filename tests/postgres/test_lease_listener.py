@@ -1,4 +1,4 @@
-"""Whoever listens hears of the lease's changes at once, and is never harmed by listening."""
+"""A listener gets the changes of the lease at once, and a failure to listen does no harm."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LONGER_THAN_ANY_TEST = 3600
 
 
 class Changes:
-    """Counts what a listener tells, and can wait for a number."""
+    """Counts the reports of a listener, and can wait for a number."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -73,7 +73,7 @@ def _changed(store: PostgresLeaseStore, wanted: LeaseRow) -> LeaseRow:
     return written
 
 
-def test_the_first_row_a_release_and_a_takeover_are_heard(
+def test_listener_reports_the_first_row_a_release_and_a_takeover(
     engine: Engine, store: PostgresLeaseStore, listening: Listening
 ) -> None:
     changes = Changes()
@@ -98,7 +98,7 @@ def test_the_first_row_a_release_and_a_takeover_are_heard(
     ],
     ids=["renewal", "url", "release", "takeover", "epoch", "in-sync", "successor", "pause"],
 )
-def test_a_write_that_is_more_than_a_renewal_is_told_once(
+def test_write_that_is_more_than_a_renewal_notifies_once(
     engine: Engine, store: PostgresLeaseStore, wanted: LeaseRow, told: int
 ) -> None:
     _changed(store, HELD)
@@ -110,7 +110,7 @@ def test_a_write_that_is_more_than_a_renewal_is_told_once(
         assert len(driver.notifies) == told
 
 
-def test_a_write_that_came_too_late_is_not_told(
+def test_refused_write_notifies_no_listener(
     engine: Engine, store: PostgresLeaseStore, listening: Listening
 ) -> None:
     _changed(store, HELD)
@@ -123,7 +123,7 @@ def test_a_write_that_came_too_late_is_not_told(
     changes.wait_for(2)
 
 
-def test_another_group_and_another_schema_are_not_heard(
+def test_listener_ignores_other_groups_and_schemas(
     engine: Engine, store: PostgresLeaseStore, listening: Listening
 ) -> None:
     others = Changes(), Changes()
@@ -138,7 +138,7 @@ def test_another_group_and_another_schema_are_not_heard(
     assert [changes.count for changes in others] == [1, 1]
 
 
-def test_the_longest_names_make_a_channel(engine: Engine, listening: Listening) -> None:
+def test_longest_names_form_a_valid_channel(engine: Engine, listening: Listening) -> None:
     store = PostgresLeaseStore(engine, "g" * 63, 5.0, db_timeout=10)
     changes = Changes()
     listening(engine, changes, group="g" * 63)
@@ -148,10 +148,10 @@ def test_the_longest_names_make_a_channel(engine: Engine, listening: Listening) 
     store.close()
 
 
-# -- what may go wrong -----------------------------------------------------------------------------
+# -- failures --------------------------------------------------------------------------------------
 
 
-def test_after_a_restart_of_the_server_it_listens_again_and_says_so_once(
+def test_listener_reconnects_after_a_server_restart_and_logs_it_once(
     own_postgres: EmbeddedPostgres, listening: Listening
 ) -> None:
     engine = open_engine(own_postgres.url)
@@ -194,7 +194,7 @@ def test_a_session_that_the_server_ended_is_replaced(
     changes.wait_for(3)
 
 
-def test_an_on_change_that_raises_is_called_again(engine: Engine, listening: Listening) -> None:
+def test_callback_that_raised_is_called_again(engine: Engine, listening: Listening) -> None:
     changes = Changes()
 
     def raises_first() -> None:
@@ -208,7 +208,7 @@ def test_an_on_change_that_raises_is_called_again(engine: Engine, listening: Lis
     assert [line.get("reason") for line in lines] == ["not ready", None]
 
 
-def test_a_database_that_is_not_there_delays_neither_start_nor_stop() -> None:
+def test_missing_database_delays_neither_start_nor_stop() -> None:
     listener = LeaseListener(
         open_engine("postgresql://someone@127.0.0.1:1/nowhere"), "default", Changes()
     )

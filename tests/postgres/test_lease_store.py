@@ -1,4 +1,4 @@
-"""What only the real lease store promises: time, rights, and an end to every wait."""
+"""Properties of the real lease store alone: time, rights, and an end to every wait."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def store(engine: Engine, opened: Opening) -> PostgresLeaseStore:
     return opened(engine)
 
 
-def test_a_write_is_on_the_disk_when_it_is_confirmed_whatever_the_role_is_set_to(
+def test_confirmed_write_is_durable_whatever_the_settings_of_the_role(
     engine: Engine, database_url: str
 ) -> None:
-    """RULES.md#r5: a crash of the server would lose it without a new timeline."""
+    """RULES.md#r5: a crash of the server would otherwise lose the write without a new timeline."""
     with engine.begin() as connection:
         connection.execute(text("ALTER ROLE CURRENT_USER SET synchronous_commit = off"))
     try:
@@ -64,7 +64,7 @@ def test_a_write_is_on_the_disk_when_it_is_confirmed_whatever_the_role_is_set_to
             connection.execute(text("ALTER ROLE CURRENT_USER RESET synchronous_commit"))
 
 
-def test_expiry_is_the_time_of_the_write_and_not_of_the_wait_before_it(
+def test_expiry_counts_from_the_write_and_not_from_the_wait_before_it(
     engine: Engine, opened: Opening
 ) -> None:
     store = opened(engine, db_timeout=10)
@@ -119,7 +119,7 @@ def test_the_outage_of_one_group_is_not_written_into_the_history_of_another(
     other.close()
 
 
-def test_a_missing_schema_names_the_command_that_makes_it(
+def test_error_for_a_missing_schema_names_the_command_that_creates_it(
     database_url: str, opened: Opening
 ) -> None:
     with pytest.raises(DatabaseNotReady, match="ha-engine db init"):
@@ -148,7 +148,7 @@ def test_an_unprivileged_role_reads_the_identity_and_works_on_the_row(
             connection.execute(text(f"DROP ROLE {role}"))
 
 
-def test_a_lock_that_somebody_holds_makes_the_outcome_unknown_within_the_timeout(
+def test_held_lock_makes_the_outcome_unknown_within_the_timeout(
     engine: Engine, store: PostgresLeaseStore
 ) -> None:
     row = store.create(FIRST)
@@ -188,7 +188,7 @@ def test_a_frozen_backend_is_unreachable_within_the_timeout(
         assert store.read() is not None, "a new connection gets another backend"
 
 
-def test_a_restart_of_the_database_between_two_calls_costs_no_call(
+def test_database_restart_between_two_calls_fails_no_call(
     own_postgres: EmbeddedPostgres, opened: Opening
 ) -> None:
     store = opened(_prepared(own_postgres))
@@ -202,7 +202,7 @@ def test_a_restart_of_the_database_between_two_calls_costs_no_call(
     assert store.compare_and_set(row, row) == replace(row, version=2)
 
 
-def test_a_commit_that_only_warned_has_an_unknown_outcome(
+def test_commit_with_a_warning_has_an_unknown_outcome(
     own_postgres: EmbeddedPostgres, opened: Opening
 ) -> None:
     engine = _prepared(own_postgres)

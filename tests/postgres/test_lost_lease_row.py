@@ -1,4 +1,4 @@
-"""A row that the database lost is put back by its holder, past the table's own guards (RULES.md#r5,
+"""The holder writes a row that the database lost again, past the table's own guards (RULES.md#r5,
 RULES.md#r6)."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def store(engine: Engine) -> PostgresLeaseStore:
     return PostgresLeaseStore(engine, "default", 5.0, db_timeout=60)
 
 
-def test_a_deleted_row_is_created_again_with_its_group_one_epoch_higher(
+def test_deleted_row_is_recreated_for_its_group_with_the_next_epoch(
     engine: Engine, store: PostgresLeaseStore
 ) -> None:
     store.create(HELD)
@@ -35,7 +35,7 @@ def test_a_deleted_row_is_created_again_with_its_group_one_epoch_higher(
     assert (first.epoch, first.reason) == (1, "first row of the group")
 
 
-def test_an_older_row_is_overwritten_with_a_higher_epoch_and_told_in_the_history(
+def test_regressed_row_is_overwritten_with_a_higher_epoch_and_a_history_line(
     store: PostgresLeaseStore,
 ) -> None:
     older = store.create(HELD)

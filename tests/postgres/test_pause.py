@@ -1,4 +1,4 @@
-"""A pause is one flag of the lease row, set without disturbing anything else of it
+"""A pause is one flag of the lease row; setting it changes nothing else of the row
 (RULES.md#r7)."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HELD = LeaseRow(
 
 
 class Overtaken(PostgresLeaseStore):
-    """Between its read and its write the holder renews, so many times."""
+    """A store in which the holder renews between read and write, a given number of times."""
 
     renewals = 0
 
@@ -48,7 +48,7 @@ def test_pause_and_resume_change_the_flag_and_nothing_else(store: Overtaken) -> 
 
 
 @pytest.mark.parametrize("paused", [True, False])
-def test_what_is_so_already_is_not_written_again(store: Overtaken, paused: bool) -> None:
+def test_repeated_pause_or_resume_writes_nothing(store: Overtaken, paused: bool) -> None:
     row = replace(HELD, paused=paused)
     store.create(row)
     assert store.set_paused(paused) == row
@@ -59,13 +59,13 @@ def test_a_released_row_can_be_paused(store: Overtaken) -> None:
     assert store.set_paused(True) == replace(HELD, holder=None, version=2, paused=True)
 
 
-def test_a_pause_that_the_holder_overtakes_is_tried_again(store: Overtaken) -> None:
+def test_pause_overtaken_by_a_renewal_is_retried(store: Overtaken) -> None:
     store.create(HELD)
     store.renewals = 3
     assert store.set_paused(True) == replace(HELD, version=5, paused=True)
 
 
-def test_a_pause_that_is_overtaken_each_time_gives_up_and_says_so(store: Overtaken) -> None:
+def test_pause_overtaken_each_time_fails_with_a_reason(store: Overtaken) -> None:
     store.create(HELD)
     store.renewals = PAUSE_ATTEMPTS
     with pytest.raises(LeaseNotChanged, match="try again"):
@@ -79,7 +79,7 @@ def test_a_group_without_a_row_cannot_be_paused(store: Overtaken) -> None:
     assert store.read() is None
 
 
-def test_a_row_that_another_database_wrote_is_left_alone(store: Overtaken, engine: Engine) -> None:
+def test_row_of_another_database_is_left_unchanged(store: Overtaken, engine: Engine) -> None:
     identity = store.identity()
     store.create(replace(HELD, identity=identity))
     with engine.begin() as connection:  # as after a failover to a standby

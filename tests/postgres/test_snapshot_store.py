@@ -1,4 +1,4 @@
-"""Revisions and chunks in a real PostgreSQL: what is visible is whole, whatever else goes on."""
+"""Revisions and chunks in a real PostgreSQL: a visible revision is whole under any concurrency."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def complete(
 
 
 def draft_of(store: SnapshotStore, *names: str) -> int:
-    """A complete draft; its manifest names its chunks."""
+    """Write a complete draft; its manifest names its chunks."""
     draft = store.begin("node-b")
     contents = {digest_of(one): one for one in content(*names)}
     missing = store.refer(draft, contents)
@@ -67,7 +67,7 @@ def shown(store: SnapshotStore, *names: str) -> int:
 
 
 def require_whole(store: SnapshotStore) -> None:
-    """Every chunk that the manifest of a visible revision names is there, and sound."""
+    """Require that each chunk of the manifest of each visible revision exists undamaged."""
     for revision in store.revisions():
         found = store.manifest(revision.id)
         assert found is not None
@@ -82,7 +82,7 @@ def chunk_count(engine: Engine) -> int:
     return int(count)
 
 
-def test_a_revision_is_visible_once_the_holder_shows_it(store: SnapshotStore) -> None:
+def test_revision_is_visible_once_the_holder_shows_it(store: SnapshotStore) -> None:
     draft = draft_of(store, "a", "b")
     assert store.revisions() == []
     assert store.manifest(draft) is None
@@ -94,10 +94,10 @@ def test_a_revision_is_visible_once_the_holder_shows_it(store: SnapshotStore) ->
     require_whole(store)
 
 
-def test_who_looks_which_revisions_there_are_is_not_sent_their_manifests(
+def test_list_of_revisions_does_not_load_their_manifests(
     store: SnapshotStore, engine: Engine
 ) -> None:
-    """Each node looks every half minute, and a manifest names every chunk of the state."""
+    """Each node lists them every half minute, and a manifest names every chunk of the state."""
     shown(store, "a")
     asked: list[str] = []
     event.listen(engine, "before_cursor_execute", lambda *told: asked.append(told[2]))
@@ -114,7 +114,7 @@ def test_who_looks_which_revisions_there_are_is_not_sent_their_manifests(
         (HOLDER, EPOCH - 1),
     ],
 )
-def test_only_the_holder_of_the_lease_shows_one(
+def test_only_the_holder_of_the_lease_shows_a_revision(
     store: SnapshotStore, holder: Holder, epoch: int
 ) -> None:
     draft = draft_of(store, "a")
@@ -122,7 +122,7 @@ def test_only_the_holder_of_the_lease_shows_one(
     assert store.revisions() == []
 
 
-def test_showing_it_again_changes_nothing(store: SnapshotStore) -> None:
+def test_showing_a_revision_again_changes_nothing(store: SnapshotStore) -> None:
     draft = shown(store, "a")
     (before,) = store.revisions()
     assert store.show(draft, HOLDER, EPOCH)
@@ -131,7 +131,7 @@ def test_showing_it_again_changes_nothing(store: SnapshotStore) -> None:
     assert after.age_seconds > before.age_seconds
 
 
-def test_a_draft_that_is_not_complete_cannot_be_shown(store: SnapshotStore) -> None:
+def test_incomplete_draft_cannot_be_shown(store: SnapshotStore) -> None:
     draft = store.begin("node-b")
     with pytest.raises(Exception, match="revision_is_complete_when_visible"):
         store.show(draft, HOLDER, EPOCH)
@@ -140,7 +140,7 @@ def test_a_draft_that_is_not_complete_cannot_be_shown(store: SnapshotStore) -> N
 def test_a_draft_that_lacks_a_chunk_of_its_manifest_is_never_complete(
     store: SnapshotStore, engine: Engine
 ) -> None:
-    """The database failed over, and what was added last is lost with the old one."""
+    """The database failed over and lost the chunks added last."""
     draft = store.begin("node-b")
     store.add(draft, [pack(one) for one in content("a", "b")])
     with engine.begin() as connection:
@@ -153,10 +153,10 @@ def test_a_draft_that_lacks_a_chunk_of_its_manifest_is_never_complete(
     assert store.revisions() == []
 
 
-def test_a_draft_of_which_a_chunk_was_found_damaged_is_never_complete(
+def test_draft_with_a_chunk_reported_damaged_is_never_complete(
     store: SnapshotStore, engine: Engine
 ) -> None:
-    """1. A draft refers to a chunk that is there. 2. Somebody who verifies finds it damaged."""
+    """1. A draft refers to an existing chunk. 2. A verification finds it damaged."""
     shown(store, "a")
     digest = digest_of(content("a")[0])
     with engine.begin() as connection:
@@ -170,7 +170,7 @@ def test_a_draft_of_which_a_chunk_was_found_damaged_is_never_complete(
     require_whole(store)
 
 
-def test_revisions_share_chunks_and_those_that_none_needs_go(
+def test_revisions_share_chunks_and_unneeded_chunks_are_deleted(
     store: SnapshotStore, engine: Engine
 ) -> None:
     shown(store, "a", "b")
@@ -194,7 +194,7 @@ def test_the_newest_revisions_are_kept(store: SnapshotStore) -> None:
     assert [revision.id for revision in store.revisions()] == [ids[3], ids[2]]
 
 
-def test_a_writer_that_is_overtaken_is_told_and_leaves_only_what_is_collected(
+def test_overtaken_writer_gets_an_error_and_leaves_only_collectable_chunks(
     store: SnapshotStore, engine: Engine
 ) -> None:
     late = store.begin("node-a")
@@ -213,10 +213,11 @@ def test_a_writer_that_is_overtaken_is_told_and_leaves_only_what_is_collected(
     require_whole(store)
 
 
-def test_what_was_stored_anew_since_it_was_found_damaged_stays(
+def test_chunk_stored_again_after_a_damage_report_is_kept(
     store: SnapshotStore, engine: Engine
 ) -> None:
-    """Two find the damage. 1. One says so. 2. A snapshot mends it. 3. The other one says so."""
+    """Two readers find damage. 1. One reports it. 2. A snapshot repairs it. 3. The other reports
+    it."""
     shown(store, "a", "b")
     with engine.begin() as connection:
         connection.execute(text("UPDATE ha_engine.chunk SET stored = 'x'"))
@@ -245,10 +246,10 @@ def test_groups_share_chunks_and_see_only_their_own_revisions(
     other.close()
 
 
-def test_a_chunk_that_is_about_to_be_collected_is_reported_missing(
+def test_chunk_about_to_be_collected_is_reported_missing(
     store: SnapshotStore, engine: Engine
 ) -> None:
-    """RULES.md#r29: whichever comes first, a draft never refers to a chunk that goes."""
+    """RULES.md#r29: in either order, a draft never refers to a deleted chunk."""
     shown(store, "a")
     store.forget(keep=0)
     with engine.begin() as connection:
@@ -278,7 +279,7 @@ def _waiting_for_a_lock(engine: Engine) -> int:
         return int(connection.execute(text(query)).scalar_one())
 
 
-def test_a_collector_passes_by_what_a_writer_has_just_found(
+def test_collector_keeps_a_chunk_that_a_writer_has_just_referred_to(
     store: SnapshotStore, engine: Engine
 ) -> None:
     draft = store.begin("node-b")
@@ -297,7 +298,7 @@ def test_a_collector_passes_by_what_a_writer_has_just_found(
 def test_writers_and_collectors_at_once_never_damage_a_visible_revision(
     store: SnapshotStore, engine: Engine
 ) -> None:
-    """Four writers overtake each other over few names, while two collect all the time."""
+    """Four writers overtake each other over a few names, while two collectors work all the time."""
     ended = threading.Event()
     wrong: list[BaseException] = []
 

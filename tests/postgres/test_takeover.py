@@ -1,5 +1,5 @@
-"""A takeover from the core through the driver to the real database: what is on disk before it, and
-what a new holder has measured behind it."""
+"""A takeover from the core through the driver to the real database: the disk before it, and the
+measured outage after it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DB_TIMEOUT = 20.0
 
 @dataclass
 class Edge:
-    """Every port but the database: the disk is quick, and nobody else is there."""
+    """Every port but the database: the disk is quick, and there is no other node."""
 
     driver: Driver
     written: list[Record] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Edge:
 
 
 class Overtaking:
-    """A disk that lets the lease's store overtake it, if that writes within a second."""
+    """A disk that the lease's store may overtake, if it writes within a second."""
 
     def __init__(self, driver: Driver, store: PostgresLeaseStore) -> None:
         self.edge, self._store, self._sent = Edge(driver), store, threading.Event()
@@ -108,7 +108,7 @@ def store(database_url: str) -> Iterator[PostgresLeaseStore]:
 
 @pytest.fixture
 async def driver(store: PostgresLeaseStore) -> AsyncIterator[Driver]:
-    """Ends before ``store`` is closed, which it may be asking."""
+    """Return a driver that ends before ``store`` is closed, since it may be calling that."""
     loop = asyncio.get_running_loop()
     asked: list[float] = []
     driver = Driver(member_b(TIMING), loop.time, DB_TIMEOUT, Tally(database_asked=asked.append))
@@ -120,7 +120,7 @@ async def driver(store: PostgresLeaseStore) -> AsyncIterator[Driver]:
 
 
 async def take_over(driver: Driver, store: Any, outages: Any, edge: Edge | None = None) -> None:
-    """b hears a once, then nothing; the row stands still, and b takes over."""
+    """Let b receive one message of a and then none; the row stays unchanged, and b takes over."""
     edge = edge or Edge(driver)
     driver.connect(Ports(*(edge, store, outages), *[edge] * 7, exit=lambda reason: None))
     driver.start()
@@ -130,7 +130,7 @@ async def take_over(driver: Driver, store: Any, outages: Any, edge: Edge | None 
     await async_wait_until(lambda: driver.core.role is Role.ACTIVE, within=60)
 
 
-async def test_the_outage_that_a_new_holder_measured_is_in_the_history(
+async def test_outage_measured_by_a_new_holder_is_in_the_history(
     driver: Driver, store: PostgresLeaseStore
 ) -> None:
     await take_over(driver, store, store)
@@ -142,18 +142,18 @@ async def test_the_outage_that_a_new_holder_measured_is_in_the_history(
     assert driver.tally.outage_seconds == pytest.approx(line.outage_seconds)
 
 
-async def test_what_is_tried_is_on_disk_before_it_is_sent(
+async def test_attempt_to_acquire_is_on_disk_before_it_is_sent(
     driver: Driver, store: PostgresLeaseStore
 ) -> None:
-    """RULES.md#r16: the process that comes after this one must know of it. But a renewal waits for
-    no disk, or a slow one would cost the lease."""
+    """RULES.md#r16: the next process must know of the attempt. But a renewal does not wait for the
+    disk, or a slow disk would cost the lease."""
     overtaking = Overtaking(driver, store)
     await take_over(driver, overtaking, store, overtaking.edge)
     assert overtaking.by_acquire == [False]
     await async_wait_until(lambda: any(overtaking.by_renewal))
 
 
-async def test_a_history_that_cannot_be_written_is_told_once_and_stops_nothing(
+async def test_unwritable_history_is_logged_once_and_stops_nothing(
     driver: Driver, store: PostgresLeaseStore
 ) -> None:
     with capture_logs() as logs:
@@ -165,10 +165,10 @@ async def test_a_history_that_cannot_be_written_is_told_once_and_stops_nothing(
     assert store.history(1)[0].outage_seconds is None
 
 
-async def test_a_node_that_has_failed_renews_nothing_and_keeps_nobody_waiting(
+async def test_failed_node_renews_nothing_and_ends_every_wait_for_a_commit(
     driver: Driver, store: PostgresLeaseStore
 ) -> None:
-    """Its disk is gone, and it may take long to end: the other must be able to act meanwhile."""
+    """The disk failed, and the node's end may take long: the other node must be able to act."""
     await take_over(driver, store, store)
     behind = driver.core.journal.committed + 1
     ack = asyncio.create_task(driver.committed(behind))

@@ -1,4 +1,4 @@
-"""How a database gets the schema."""
+"""The installation and upgrade of the schema."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ha_engine.postgres.schema_version import current, newest, require_current
 from ha_engine.postgres.upgrade import upgrade
 
 
-def test_the_first_upgrade_makes_the_schema_and_the_second_finds_it(database_url: str) -> None:
+def test_first_upgrade_creates_the_schema_and_the_second_changes_nothing(database_url: str) -> None:
     engine = open_engine(database_url)
     assert current(engine) is None
     first = upgrade(engine)
@@ -36,7 +36,7 @@ def test_the_schema_may_have_another_name(database_url: str) -> None:
     assert current(engine, "Other Schema") is not None
 
 
-def test_a_node_asks_for_init_or_upgrade_and_refuses_a_newer_schema(database_url: str) -> None:
+def test_node_requests_init_or_upgrade_and_refuses_a_newer_schema(database_url: str) -> None:
     engine = open_engine(database_url)
     with pytest.raises(DatabaseNotReady, match="ha-engine db init"):
         require_current(engine)
@@ -48,7 +48,7 @@ def test_a_node_asks_for_init_or_upgrade_and_refuses_a_newer_schema(database_url
             call(engine)
 
 
-def test_an_unreachable_database_is_one_sentence_without_the_password() -> None:
+def test_unreachable_database_is_one_sentence_without_the_password() -> None:
     engine = open_engine("postgresql://someone:s3cret@127.0.0.1:1/nowhere")
     with pytest.raises(DatabaseUnreachable) as caught:
         current(engine)
@@ -56,12 +56,12 @@ def test_an_unreachable_database_is_one_sentence_without_the_password() -> None:
     assert "s3cret" not in str(caught.value)
 
 
-def test_a_missing_database_says_so(database_url: str) -> None:
+def test_missing_database_is_reported(database_url: str) -> None:
     with pytest.raises(DatabaseNotReady, match="does not exist"):
         current(open_engine(database_url.replace("test_", "absent_")))
 
 
 @pytest.mark.parametrize("url", ["mysql://root@host/db", "nonsense", "sqlite://"])
-def test_a_url_of_no_postgresql_is_refused(url: str) -> None:
+def test_url_of_another_kind_of_database_is_refused(url: str) -> None:
     with pytest.raises(ConfigError):
         open_engine(url)

@@ -23,7 +23,7 @@ GROUP = "a4d2a4c8-0d7d-4c9b-9d57-5b8c6f0f6f11"
 
 
 class Granted:
-    """An authority that the test gives and takes."""
+    """An authority that the test grants and revokes."""
 
     def __init__(self, seconds: float = 60.0) -> None:
         self.until = time.monotonic() + seconds

@@ -1,4 +1,4 @@
-"""A real HTTP server that takes NDJSON, remembers keys, and misbehaves when it is told to."""
+"""A real HTTP server that takes NDJSON, remembers keys, and misbehaves on request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Receiver:
-    """``answer`` says with which status a request with these rows is met."""
+    """``answer`` returns the status for a request with these rows."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
@@ -34,7 +34,7 @@ class Receiver:
 
 @contextmanager
 def listening(receiver: Receiver) -> Iterator[str]:
-    """The URL at which it receives."""
+    """Return the URL of the receiver."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

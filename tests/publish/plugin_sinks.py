@@ -1,4 +1,4 @@
-"""Sinks of the example package, as a node assembles them."""
+"""Sinks of the example package, assembled as in a node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.publish.batches import QUERY
 
 
 def plugin_sink(directory: Path, url: str, kind: str, options: dict[str, Any]) -> PluginSink:
-    """``url`` is of the database that has its ledger."""
+    """Return a sink of the example package; ``url`` names the database with its ledger."""
     found = sink_kind(kind)
     letters = SinkDeadLetters(directory, QUERY, kind)
     place = SinkPlace("default", QUERY, kind, letters.put_aside)

@@ -1,5 +1,4 @@
-"""A sink that the application did not have from the beginning: real outbox, real database
-(RULES.md#r25)."""
+"""A sink that is added to an application later: real outbox, real database (RULES.md#r25)."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ LIMITS = MarkLimits(1000, 0.0, 0.5, 64, 1 << 20)
 
 
 class RestartedNode:
-    """What a node does at start: the journal's word, the outbox's, then the publisher."""
+    """The start of a node: it reads the journal, then the outbox, then starts the publisher."""
 
     def __init__(self, directory: Path, url: str, last: int, published: dict[str, int]) -> None:
         self.outbox = Outbox.open(directory)
@@ -49,7 +48,7 @@ def outbox_with(directory: Path, *, last: int, trimmed: int) -> None:
     outbox.trim(QUERY, trimmed)
 
 
-async def test_an_added_sink_gets_what_the_outbox_has_and_what_follows(
+async def test_added_sink_gets_the_batches_of_the_outbox_and_all_later_ones(
     tmp_path: Path, database_url: str
 ) -> None:
     outbox_with(tmp_path, last=4, trimmed=2)
@@ -62,10 +61,10 @@ async def test_an_added_sink_gets_what_the_outbox_has_and_what_follows(
     await node.publisher.close()
 
 
-async def test_a_member_that_restarts_before_its_first_batch_makes_what_the_sink_lacks(
+async def test_member_restarted_before_its_first_batch_makes_the_missing_batches(
     tmp_path: Path, database_url: str
 ) -> None:
-    """Its journal tells of batches that it has yet to run; they have not left its outbox."""
+    """The member's journal names batches that it has yet to run; they have not left its outbox."""
     outbox_with(tmp_path / "active", last=2, trimmed=0)
     active = RestartedNode(tmp_path / "active", database_url, last=5, published={})
     active.publisher.start(1)
@@ -81,7 +80,7 @@ async def test_a_member_that_restarts_before_its_first_batch_makes_what_the_sink
     await member.publisher.close()
 
 
-async def test_an_added_sink_of_a_query_whose_batches_all_left_begins_with_the_next(
+async def test_added_sink_begins_with_the_next_batch_when_the_outbox_is_empty(
     tmp_path: Path, database_url: str
 ) -> None:
     outbox_with(tmp_path, last=10, trimmed=10)
@@ -94,7 +93,7 @@ async def test_an_added_sink_of_a_query_whose_batches_all_left_begins_with_the_n
     await node.publisher.close()
 
 
-async def test_a_sink_that_comes_back_under_its_old_name_is_refused_for_what_it_lacks(
+async def test_returning_sink_that_lacks_trimmed_batches_is_refused(
     tmp_path: Path, database_url: str
 ) -> None:
     outbox_with(tmp_path, last=10, trimmed=10)
@@ -106,7 +105,7 @@ async def test_a_sink_that_comes_back_under_its_old_name_is_refused_for_what_it_
     await node.publisher.close()
 
 
-async def test_a_ledger_that_is_behind_refuses_even_where_no_record_names_the_sink(
+async def test_ledger_behind_the_outbox_is_refused_without_a_record_of_the_sink(
     tmp_path: Path, database_url: str
 ) -> None:
     outbox_with(tmp_path / "before", last=1, trimmed=0)

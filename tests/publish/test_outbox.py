@@ -71,7 +71,7 @@ def test_a_batch_that_leaves_a_gap_is_refused(tmp_path: Path) -> None:
         _admit(outbox, tmp_path, 3)
 
 
-def test_an_equal_second_attempt_is_done_and_a_different_one_is_a_mismatch(tmp_path: Path) -> None:
+def test_equal_second_attempt_succeeds_and_a_different_one_is_a_mismatch(tmp_path: Path) -> None:
     outbox = _open(tmp_path)
     _admit(outbox, tmp_path, 1)
     equal, other = digest_of_table(_rows(1)), digest_of_table(pa.table({"n": [7]}))
@@ -83,7 +83,7 @@ def test_an_equal_second_attempt_is_done_and_a_different_one_is_a_mismatch(tmp_p
     assert read_batch_file(batch.path).equals(_rows(1)), "an admitted batch is never replaced"
 
 
-def test_a_trimmed_batch_is_still_judged_by_its_digest(tmp_path: Path) -> None:
+def test_second_attempt_of_a_trimmed_batch_is_compared_by_digest(tmp_path: Path) -> None:
     outbox = _open(tmp_path)
     _admit(outbox, tmp_path, 1)
     outbox.report_digest(QUERY, 1, digest_of_table(_rows(1)))
@@ -97,7 +97,7 @@ def test_a_trimmed_batch_is_still_judged_by_its_digest(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", [b"", b"\0" * 32, b"3f2a"])
-def test_a_digest_that_a_loss_of_power_emptied_is_computed_again(
+def test_digest_file_emptied_by_a_loss_of_power_is_computed_again(
     tmp_path: Path, left: bytes
 ) -> None:
     outbox = _open(tmp_path)
@@ -122,7 +122,7 @@ def test_digests_of_trimmed_batches_are_kept_for_a_bounded_time(tmp_path: Path) 
     assert _admit(outbox, tmp_path, 1) is Verdict.DONE
 
 
-def test_files_that_were_not_admitted_are_swept_unless_their_writer_lives(tmp_path: Path) -> None:
+def test_files_that_were_not_admitted_are_deleted_unless_their_writer_lives(tmp_path: Path) -> None:
     outbox = _open(tmp_path)
     _admit(outbox, tmp_path, 1)
     _write(tmp_path, 2, "dead")
@@ -133,7 +133,7 @@ def test_files_that_were_not_admitted_are_swept_unless_their_writer_lives(tmp_pa
     assert reopened.admit(QUERY, 2, file, 2, 1) is Verdict.ADMITTED
 
 
-def test_a_pending_file_that_is_gone_or_elsewhere_is_refused(tmp_path: Path) -> None:
+def test_missing_or_misplaced_pending_file_is_refused(tmp_path: Path) -> None:
     outbox = _open(tmp_path)
     (tmp_path / "secret.arrow").write_text("not a batch")
     with pytest.raises(OutboxDamaged, match="write batch 1 again"):
@@ -157,7 +157,7 @@ def test_a_missing_or_unreadable_batch_is_damage(tmp_path: Path) -> None:
         _open(tmp_path)
 
 
-def test_what_the_journal_says_is_published_bounds_what_must_be_there(tmp_path: Path) -> None:
+def test_published_record_of_the_journal_bounds_the_batches_required(tmp_path: Path) -> None:
     outbox = _open(tmp_path)
     for number in (1, 2, 3):
         _admit(outbox, tmp_path, number)
@@ -172,7 +172,7 @@ def test_what_the_journal_says_is_published_bounds_what_must_be_there(tmp_path: 
     assert (reopened.last_admitted(QUERY), reopened.backlog(QUERY)) == (9, (0, 0))
 
 
-def test_a_dropped_query_starts_anew(tmp_path: Path) -> None:
+def test_dropped_query_starts_with_an_empty_outbox(tmp_path: Path) -> None:
     outbox = _open(tmp_path)
     _admit(outbox, tmp_path, 1, digest="d")
     outbox.drop(QUERY)
@@ -182,7 +182,7 @@ def test_a_dropped_query_starts_anew(tmp_path: Path) -> None:
 
 @settings(max_examples=30)
 @given(st.lists(st.one_of(st.just("admit"), st.just("reopen"), st.integers(0, 9)), max_size=25))
-def test_any_order_of_admitting_trimming_and_restarting_keeps_the_numbers(
+def test_any_order_of_admission_trim_and_restart_keeps_the_batch_numbers(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str | int]
 ) -> None:
     directory = tmp_path_factory.mktemp("outbox")

@@ -1,4 +1,4 @@
-"""A plug-in of another package: installed, found, and never trusted."""
+"""A plug-in of another package: its installation, its discovery, and protection against it."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_bad_sink_is_named(tmp_path: Path, sink: dict[str, Any], told: str) ->
         load_application(application(tmp_path, **sink))
 
 
-def test_a_secret_is_looked_up_where_the_node_runs(
+def test_secret_of_a_sink_is_read_on_the_host_of_the_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     headers = {"Authorization": "env:SINK_TOKEN"}
@@ -108,11 +108,11 @@ def test_a_secret_is_looked_up_where_the_node_runs(
     assert "hunter2" not in str(refused.value)
 
 
-# -- beside others ---------------------------------------------------------------------------------
+# -- beside other sinks ----------------------------------------------------------------------------
 
 
 class Node:
-    """One query with a sink that is broken and one that is sound."""
+    """One query with a broken and a working sink."""
 
     def __init__(self, directory: Path, url: str, how: str) -> None:
         self.directory, self.url = directory, url
@@ -165,7 +165,7 @@ async def open_node(database_url: str, tmp_path: Path) -> AsyncIterator[Any]:
         ("hangs", SinkState.UNAVAILABLE, "did not finish deliver of batch 1 in time"),
     ],
 )
-async def test_a_broken_sink_is_named_and_the_others_go_on(
+async def test_broken_sink_is_named_and_the_others_continue(
     open_node: Any, how: str, state: SinkState, told: str
 ) -> None:
     node = open_node(how)
@@ -181,7 +181,7 @@ async def test_a_broken_sink_is_named_and_the_others_go_on(
 
 
 @pytest.mark.parametrize("how", ["hangs", "hangs in close"])
-async def test_a_sink_that_hangs_holds_up_no_demotion(open_node: Any, how: str) -> None:
+async def test_hanging_sink_does_not_delay_a_demotion(open_node: Any, how: str) -> None:
     node = open_node(how)
     node.publisher.start(1)
     node.admit(1)
@@ -191,7 +191,7 @@ async def test_a_sink_that_hangs_holds_up_no_demotion(open_node: Any, how: str) 
     assert node.status("broken").state is SinkState.STOPPED
 
 
-async def test_a_sink_that_is_slower_than_a_call_may_be_delivers_once(open_node: Any) -> None:
+async def test_sink_slower_than_the_call_timeout_delivers_each_batch_once(open_node: Any) -> None:
     node = open_node("is slow")
     node.publisher.start(1)
     node.admit(1)
@@ -199,7 +199,7 @@ async def test_a_sink_that_is_slower_than_a_call_may_be_delivers_once(open_node:
     assert node.sinks[QUERY, "broken"]._plugin.delivered == [1]
 
 
-async def test_a_check_does_not_wait_for_a_sink_that_hangs(open_node: Any) -> None:
+async def test_check_does_not_wait_for_a_hanging_sink(open_node: Any) -> None:
     node = open_node("hangs")
     node.publisher.start(1)
     node.admit(1)

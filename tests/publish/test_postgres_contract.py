@@ -1,4 +1,4 @@
-"""The postgres sink keeps the contract of every other kind, though it moves its ledger itself."""
+"""The postgres sink obeys the contract of every other kind, though it moves its own ledger."""
 
 from __future__ import annotations
 

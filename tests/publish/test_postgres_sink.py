@@ -1,4 +1,4 @@
-"""The postgres sink by itself: types, keys, checks, fencing, and what a crash leaves."""
+"""The postgres sink alone: types, keys, checks, fencing, and the state after a crash."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ INSERT = Target("delays", auto_create=True)
 UPSERT = Target("delays", "upsert", ("k",), auto_create=True)
 
 
-def test_every_type_comes_back_as_it_went(database_url: str, tmp_path: Path) -> None:
+def test_every_type_survives_a_round_trip(database_url: str, tmp_path: Path) -> None:
     moment = datetime(2013, 1, 31, 23, 59, 59, 123456, UTC)
     columns: dict[str, tuple[pa.DataType, object]] = {
         "tiny": (pa.int8(), -128),
@@ -73,7 +73,7 @@ def test_every_type_comes_back_as_it_went(database_url: str, tmp_path: Path) -> 
     assert set(empty) == {None}
 
 
-def test_special_floats_arrive(database_url: str, tmp_path: Path) -> None:
+def test_infinities_and_nan_are_stored(database_url: str, tmp_path: Path) -> None:
     table = pa.table({"x": [float("nan"), float("inf"), float("-inf"), -0.0]})
     sink = open_sink(database_url, INSERT)
     sink.claim(1, 0, GROUP, soon())
@@ -134,7 +134,7 @@ def test_a_higher_epoch_fences_the_lower_one(database_url: str, tmp_path: Path) 
     assert rows_of(database_url, "SELECT count(*) FROM delays") == [(4,)]
 
 
-def test_a_ledger_of_another_group_of_the_same_name_is_refused_and_left_alone(
+def test_ledger_of_another_group_with_the_same_name_is_refused_and_kept(
     database_url: str, tmp_path: Path
 ) -> None:
     theirs, ours = open_sink(database_url, INSERT), open_sink(database_url, INSERT)
@@ -153,7 +153,7 @@ def test_a_ledger_of_another_group_of_the_same_name_is_refused_and_left_alone(
     assert ledger_of(database_url) == (1, 0)
 
 
-def test_a_new_sink_of_an_old_query_starts_where_it_is_told(database_url: str) -> None:
+def test_new_sink_of_an_old_query_starts_at_the_given_batch(database_url: str) -> None:
     assert open_sink(database_url, INSERT).claim(3, 41, GROUP, soon()) == 41
     assert open_sink(database_url, INSERT).claim(4, 99, GROUP, soon()) == 41
 
@@ -171,7 +171,7 @@ def test_upsert_replaces_rows_by_key(database_url: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2]])
-def test_of_equal_keys_in_a_batch_the_same_row_stays_in_any_order(
+def test_upsert_keeps_the_same_row_of_equal_keys_in_any_order(
     database_url: str, tmp_path: Path, order: list[int]
 ) -> None:
     table = pa.table({"k": ["a", "a", "a", "b"], "n": [1, None, 5, 2], "w": [[1], [2], [3], [4]]})
@@ -184,7 +184,7 @@ def test_of_equal_keys_in_a_batch_the_same_row_stays_in_any_order(
     ]
 
 
-def test_a_table_of_another_owner_is_used_with_its_defaults(
+def test_existing_table_of_another_owner_is_used_with_its_defaults(
     database_url: str, tmp_path: Path
 ) -> None:
     execute(database_url, "CREATE SCHEMA reports")
@@ -222,7 +222,7 @@ GENERATED = "k text, n bigint GENERATED ALWAYS AS (1) STORED"
         (None, Target("d" * 64, auto_create=True), "is not a PostgreSQL name"),
     ],
 )
-def test_a_table_that_does_not_fit_is_refused_in_a_sentence(
+def test_mismatched_table_is_refused_with_a_reason(
     database_url: str, columns: str | None, target: Target, reason: str
 ) -> None:
     if columns is not None:
@@ -231,12 +231,12 @@ def test_a_table_that_does_not_fit_is_refused_in_a_sentence(
         open_sink(database_url, target).prepare(ROWS.schema)
 
 
-def test_a_type_without_an_equal_is_refused_with_what_to_do(database_url: str) -> None:
+def test_type_without_a_postgresql_equivalent_is_refused_with_advice(database_url: str) -> None:
     with pytest.raises(SinkRefused, match="cast it in the query"):
         open_sink(database_url, INSERT).prepare(pa.schema([("d", pa.duration("us"))]))
 
 
-def test_values_that_the_table_cannot_hold_are_refused_with_their_row(
+def test_values_that_do_not_fit_the_table_are_refused_with_their_row(
     database_url: str, tmp_path: Path
 ) -> None:
     execute(
@@ -256,21 +256,24 @@ def test_values_that_the_table_cannot_hold_are_refused_with_their_row(
     assert rows_of(database_url, "SELECT * FROM delays") == []
 
 
-def test_a_nested_number_that_json_lacks_is_a_text(database_url: str, tmp_path: Path) -> None:
-    """A batch that is admitted has no way back, so no value of it may be refused for ever."""
+def test_nested_number_without_a_json_form_is_stored_as_text(
+    database_url: str, tmp_path: Path
+) -> None:
+    """A batch cannot be taken back once admitted, so the sink may refuse none of its values for
+    ever."""
     sink = open_sink(database_url, INSERT)
     sink.claim(1, 0, GROUP, soon())
     sink.publish(1, batch_of(tmp_path, pa.table({"w": [[float("nan"), 1.5]]})), 1, soon())
     assert rows_of(database_url, "SELECT w FROM delays") == [(["NaN", 1.5],)]
 
 
-def test_a_type_without_a_form_in_json_is_refused_before_a_batch_is_made(database_url: str) -> None:
+def test_type_without_a_json_form_is_refused_before_the_first_batch(database_url: str) -> None:
     by_day = pa.map_(pa.date32(), pa.int64())
     with pytest.raises(SinkRefused, match="column w is map<date32"):
         open_sink(database_url, INSERT).prepare(pa.schema([("w", by_day)]))
 
 
-def test_two_nodes_may_prepare_at_once(database_url: str) -> None:
+def test_two_nodes_may_prepare_a_sink_at_once(database_url: str) -> None:
     failures: list[Exception] = []
 
     def prepare() -> None:
@@ -300,7 +303,7 @@ def test_a_role_without_rights_is_refused(database_url: str, tmp_path: Path) -> 
         execute(database_url, "DROP ROLE reader_of_delays")
 
 
-def test_a_call_ends_at_its_deadline_though_the_database_holds_a_lock(
+def test_call_ends_at_its_deadline_while_the_database_holds_a_lock(
     database_url: str, tmp_path: Path
 ) -> None:
     sink = open_sink(database_url, INSERT)
@@ -350,7 +353,7 @@ sink.publish(2, OutboxBatch(Path(path), 2, 1), 2, soon())
 
 
 @pytest.mark.parametrize("mode", ["insert", "upsert"])
-def test_a_publisher_killed_between_copy_and_commit_leaves_nothing(
+def test_publisher_killed_between_copy_and_commit_leaves_no_rows(
     database_url: str, tmp_path: Path, mode: str
 ) -> None:
     target = Target("delays", "upsert" if mode == "upsert" else "insert", ("k",), auto_create=True)
@@ -372,9 +375,7 @@ def test_a_publisher_killed_between_copy_and_commit_leaves_nothing(
     assert ledger_of(database_url) == (3, 2)
 
 
-def test_a_closed_sink_holds_no_connection_and_opens_another(
-    database_url: str, tmp_path: Path
-) -> None:
+def test_closed_sink_holds_no_connection_and_reconnects(database_url: str, tmp_path: Path) -> None:
     sink = open_sink(database_url, INSERT)
     sink.claim(1, 0, GROUP, soon())
     sink.close()

@@ -36,7 +36,7 @@ COUNTED = "SELECT count(*), count(DISTINCT n), max(n) FROM delays"
 
 
 class Node:
-    """What a node wires around a publisher, and what it hears."""
+    """The parts that a node wires around a publisher, and the reports that it gets."""
 
     def __init__(
         self, directory: Path, url: str, *, target: Target = TARGET, timeout: float = 2.0
@@ -93,7 +93,7 @@ async def opened(tmp_path: Path) -> AsyncIterator[Opening]:
         await node.publisher.close()
 
 
-async def test_batches_are_published_in_order_as_they_are_admitted(
+async def test_publisher_publishes_batches_in_order_of_their_admission(
     database_url: str, opened: Opening
 ) -> None:
     node = opened(database_url)
@@ -102,7 +102,7 @@ async def test_batches_are_published_in_order_as_they_are_admitted(
     await node.published_through(2)
     node.admit(3)
     await node.published_through(3)
-    assert node.published == [0, 1, 2, 3]  # first what the ledger said when it was claimed
+    assert node.published == [0, 1, 2, 3]  # first the batch of the ledger at the claim
     assert rows_of(database_url, COUNTED) == [(6, 6, 6)]
     assert (node.status.backlog, node.status.state, node.status.error) == (
         0,
@@ -111,7 +111,9 @@ async def test_batches_are_published_in_order_as_they_are_admitted(
     )
 
 
-async def test_a_second_start_goes_on_from_the_ledger(database_url: str, opened: Opening) -> None:
+async def test_restarted_publisher_continues_from_the_ledger(
+    database_url: str, opened: Opening
+) -> None:
     first, second = opened(database_url), opened(database_url)
     first.admit(1, 2, 3)
     first.publisher.start(1)
@@ -125,11 +127,11 @@ async def test_a_second_start_goes_on_from_the_ledger(database_url: str, opened:
     assert ledger_of(database_url) == (2, 5)
 
 
-async def test_what_the_ledger_says_is_told_under_each_epoch(
+async def test_publisher_reports_the_ledger_under_each_epoch(
     database_url: str, opened: Opening
 ) -> None:
-    """RULES.md#r26: who acts under a forced epoch cuts no batch before, though its ledger has not
-    moved."""
+    """RULES.md#r26: an active under a forced epoch cuts no batch before the report, though the
+    ledger has not moved."""
     node = opened(database_url)
     node.admit(1)
     node.publisher.start(1)
@@ -166,7 +168,7 @@ async def test_nothing_is_published_without_authority(database_url: str, opened:
     await node.published_through(1)
 
 
-async def test_a_call_outlives_the_authority_it_began_with_if_it_is_renewed(
+async def test_call_continues_when_its_authority_is_renewed(
     database_url: str, opened: Opening
 ) -> None:
     node = opened(database_url, timeout=10.0)
@@ -194,7 +196,7 @@ async def _renew_shortly(node: Node) -> None:
         await asyncio.sleep(0.1)
 
 
-async def test_a_call_is_cut_when_its_authority_runs_out(
+async def test_call_is_cancelled_when_its_authority_expires(
     database_url: str, opened: Opening
 ) -> None:
     node = opened(database_url, timeout=30.0)
@@ -239,7 +241,7 @@ async def test_stop_ends_a_call_in_flight_before_it_returns(
     assert rows_of(database_url, COUNTED) == [(4, 4, 4)]
 
 
-async def test_a_database_killed_under_publishing_gets_nothing_twice(
+async def test_database_killed_during_publishing_gets_no_batch_twice(
     own_postgres: EmbeddedPostgres, opened: Opening
 ) -> None:
     url = own_postgres.url
@@ -277,7 +279,7 @@ async def test_a_sink_that_was_down_catches_up(
     assert (node.status.state, node.status.error) == (SinkState.PUBLISHING, None)
 
 
-async def test_a_refused_sink_says_why_and_goes_on_once_it_is_mended(
+async def test_refused_sink_gives_its_reason_and_continues_once_repaired(
     database_url: str, opened: Opening
 ) -> None:
     node = opened(database_url, target=Target("delays"))
@@ -289,7 +291,7 @@ async def test_a_refused_sink_says_why_and_goes_on_once_it_is_mended(
     await node.published_through(1)
 
 
-async def test_a_ledger_behind_what_is_trimmed_is_refused(
+async def test_ledger_behind_the_trimmed_batches_is_refused(
     database_url: str, opened: Opening
 ) -> None:
     node = opened(database_url)
@@ -300,7 +302,7 @@ async def test_a_ledger_behind_what_is_trimmed_is_refused(
     assert "lacks batch 1" in (node.status.error or "")
 
 
-async def test_who_waits_for_a_batch_that_the_outbox_passes_is_refused(
+async def test_sink_that_awaits_a_batch_skipped_by_the_outbox_is_refused(
     database_url: str, opened: Opening
 ) -> None:
     node = opened(database_url)
@@ -313,7 +315,7 @@ async def test_who_waits_for_a_batch_that_the_outbox_passes_is_refused(
     assert "lacks batch 2, but the outbox begins after batch 3" in (node.status.error or "")
 
 
-async def test_a_ledger_ahead_of_what_was_made_here_is_refused_and_reported_to_nobody(
+async def test_ledger_ahead_of_the_planned_batches_is_refused_and_not_reported(
     database_url: str, opened: Opening
 ) -> None:
     before, after = opened(database_url), opened(database_url)
@@ -332,7 +334,9 @@ async def test_a_ledger_ahead_of_what_was_made_here_is_refused_and_reported_to_n
     assert rows_of(database_url, COUNTED) == [(8, 8, 8)]
 
 
-async def test_a_ledger_of_another_group_fences_nobody(database_url: str, opened: Opening) -> None:
+async def test_ledger_of_another_group_does_not_fence_a_publisher(
+    database_url: str, opened: Opening
+) -> None:
     theirs, ours = opened(database_url), opened(database_url)
     theirs.group_id = "group-of-before"
     theirs.admit(1)
@@ -357,7 +361,7 @@ async def test_a_damaged_batch_ends_the_publisher_with_its_reason(
         await asyncio.wait_for(asyncio.shield(node.publisher.failed), 10)
 
 
-async def test_start_and_stop_in_quick_succession_publish_under_the_last_epoch(
+async def test_quick_starts_and_stops_publish_under_the_last_epoch(
     database_url: str, opened: Opening
 ) -> None:
     node = opened(database_url)
@@ -378,7 +382,7 @@ def _lives(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
-async def test_a_new_active_that_is_behind_goes_on_after_what_is_published(
+async def test_new_active_that_is_behind_continues_after_the_published_batches(
     database_url: str, opened: Opening
 ) -> None:
     before, after = opened(database_url), opened(database_url)

@@ -1,4 +1,4 @@
-"""Each kind of sink that comes with the engine passes the contract, and keeps its own word."""
+"""Each kind of sink of the engine passes the contract and has its own guarantees."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class TestJsonFiles(SinkContract):
         files = sorted((self.home / "out" / "query").iterdir())
         return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
-    def test_the_names_are_the_batches(self) -> None:
+    def test_file_names_are_the_batch_numbers(self) -> None:
         self.opened().deliver(batch_of(7, numbered(7)))
         [file] = (self.home / "out" / "query").iterdir()
         assert file.name == "000000000007.jsonl"
 
-    def test_a_file_with_other_rows_is_left_for_a_person(self) -> None:
-        """Of another group, or of a batch that a forced failover gave up."""
+    def test_file_with_other_rows_is_left_unchanged_for_a_person(self) -> None:
+        """The file is of another group, or of a batch that a forced failover gave up."""
         self.opened().deliver(batch_of(1, numbered(1)))
         with pytest.raises(
             SinkRefused, match="has other rows than this batch; move that file away"
@@ -54,7 +54,7 @@ class TestJsonFiles(SinkContract):
             self.opened().deliver(batch_of(1, numbered(9)))
         assert [row["id"] for row in self.delivered()] == [1000, 1001, 1002]
 
-    def test_a_directory_that_cannot_be_made_may_be_mended(self) -> None:
+    def test_sink_retries_while_its_directory_cannot_be_created(self) -> None:
         (self.home / "out").write_text("in the way")
         sink = self.opened()
         with pytest.raises(SinkUnavailable, match="cannot be written"):
@@ -77,7 +77,7 @@ class TestParquetFiles(TestJsonFiles):
         files = sorted((self.home / "out" / "query").iterdir())
         return [row for file in files for row in pq.read_table(file).to_pylist()]
 
-    def test_the_names_are_the_batches(self) -> None:
+    def test_file_names_are_the_batch_numbers(self) -> None:
         self.opened().deliver(batch_of(7, numbered(7)))
         [file] = (self.home / "out" / "query").iterdir()
         assert file.name == "000000000007.parquet"
@@ -97,7 +97,7 @@ class TestStdout(SinkContract):
         self.printed += self.capfd.readouterr().out
         return [json.loads(line)["row"] for line in self.printed.splitlines()]
 
-    def test_each_line_says_whose_it_is(self) -> None:
+    def test_each_line_names_its_query_and_batch(self) -> None:
         self.opened().deliver(batch_of(4, numbered(4, 1)))
         line = json.loads(self.capfd.readouterr().out)
         assert (line["query"], line["batch"]) == ("query", 4)
@@ -126,7 +126,7 @@ class TestHttp(SinkContract):
         assert first.startswith("group/query/sink/1/0/")
         assert len(self.receiver.rows) == 3
 
-    def test_a_batch_goes_on_at_the_request_that_failed(self) -> None:
+    def test_retry_of_a_batch_continues_at_the_failed_request(self) -> None:
         answers = iter([200, 503, 200, 200])
         self.receiver.answer = lambda rows: next(answers)
         sink, rows = self.opened(), numbered(1, 2_500)
@@ -137,7 +137,7 @@ class TestHttp(SinkContract):
         assert keys == ["0", "1000", "1000", "2000"]
         assert len(self.receiver.rows) == 2_500
 
-    def test_rows_that_are_refused_again_and_again_are_put_aside_and_the_rest_goes_on(
+    def test_rows_refused_repeatedly_become_dead_letters_and_the_rest_is_sent(
         self,
     ) -> None:
         self.receiver.answer = lambda rows: 422 if rows[0]["id"] == 2000 else 200
@@ -152,12 +152,12 @@ class TestHttp(SinkContract):
         assert len(self.receiver.rows) == 1_500
 
     def test_other_rows_at_the_same_place_have_another_key(self) -> None:
-        """A receiver that remembers keys must not take them for what it has."""
+        """A receiver that remembers keys must not take the new rows for those that it has."""
         self.opened().deliver(batch_of(1, numbered(1)))
         self.opened().deliver(batch_of(1, numbered(1, 5)))
         assert len({key for key, _ in self.receiver.requests}) == 2
 
-    def test_refusals_of_one_batch_count_for_no_other(self) -> None:
+    def test_refusals_of_one_batch_do_not_count_for_another(self) -> None:
         sink = self.opened()
         self.receiver.answer = lambda rows: 422
         for number in (1, 1, 2, 2):
@@ -165,13 +165,13 @@ class TestHttp(SinkContract):
                 sink.deliver(batch_of(number, numbered(number)))
         assert not self.aside
 
-    def test_nothing_is_sent_when_the_time_is_over(self) -> None:
+    def test_sink_sends_no_request_after_its_deadline(self) -> None:
         with pytest.raises(SinkUnavailable, match="the deadline passed"):
             self.opened().deliver(batch_of(1, numbered(1), seconds=0))
         assert not self.receiver.requests
 
     @pytest.mark.parametrize("status", [401, 403, 404, 301])
-    def test_what_every_request_would_get_puts_no_row_aside(self, status: int) -> None:
+    def test_refusal_of_every_request_makes_no_dead_letter(self, status: int) -> None:
         self.receiver.answer = lambda rows: status
         sink = self.opened()
         for _ in range(4):
@@ -180,7 +180,7 @@ class TestHttp(SinkContract):
         assert not self.aside
 
     @pytest.mark.parametrize("status", [408, 425, 429, 500, 503])
-    def test_what_passes_is_tried_for_as_long_as_it_takes(self, status: int) -> None:
+    def test_transient_refusal_is_retried_without_a_dead_letter(self, status: int) -> None:
         self.receiver.answer = lambda rows: status
         sink = self.opened()
         for _ in range(5):
@@ -188,7 +188,7 @@ class TestHttp(SinkContract):
                 sink.deliver(batch_of(1, numbered(1)))
         assert not self.aside
 
-    def test_a_message_names_no_password_and_no_token(self) -> None:
+    def test_error_message_contains_no_password_and_no_token(self) -> None:
         url = self.url.replace("http://", "http://me:hunter2@") + "?token=hunter3"
         options = HttpSink.Options.model_validate({"url": url})
         self.receiver.answer = lambda rows: 500
@@ -197,18 +197,18 @@ class TestHttp(SinkContract):
         assert "hunter" not in str(refused.value)
         assert "127.0.0.1" in str(refused.value)
 
-    def test_nobody_there_may_pass(self) -> None:
+    def test_unreachable_receiver_is_a_transient_error(self) -> None:
         options = HttpSink.Options.model_validate({"url": "http://127.0.0.1:1/rows"})
         with pytest.raises(SinkUnavailable, match="not available"):
             HttpSink(options, PLACE).deliver(batch_of(1, numbered(1)))
 
-    def test_it_sends_the_headers_that_it_is_given(self) -> None:
+    def test_sink_sends_the_configured_headers(self) -> None:
         options = self.options() | {"headers": {"Authorization": "Bearer x"}}
         HttpSink(HttpSink.Options.model_validate(options), PLACE).deliver(batch_of(1, numbered(1)))
         assert self.receiver.headers[0]["Authorization"] == "Bearer x"
 
 
-def test_json_has_a_form_for_every_type_that_a_query_gives() -> None:
+def test_json_has_a_form_for_every_type_of_a_query() -> None:
     moment = datetime(2013, 1, 31, 23, 59, 59, 123456, UTC)
     table = pa.table(
         {
@@ -249,7 +249,7 @@ def test_a_type_without_a_form_is_refused_before_the_query_runs(kind: pa.DataTyp
 
 
 class Letters:
-    """One sink's, in a directory of its own."""
+    """The dead letters of one sink, in a directory of its own."""
 
     def __init__(self, home: Path) -> None:
         self.home, self.kept = home, SinkDeadLetters(home, "query", "sink")
@@ -259,7 +259,7 @@ class Letters:
         return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
-def test_rows_that_are_put_aside_twice_are_there_once_whatever_the_reason(tmp_path: Path) -> None:
+def test_repeated_dead_letters_are_stored_once_whatever_the_reason(tmp_path: Path) -> None:
     letters, rows = Letters(tmp_path), numbered(4)
     letters.kept.put_aside(batch_of(4, rows), "answers 422, request 17", rows)
     letters.kept.put_aside(batch_of(4, rows), "answers 422, request 18", rows)
@@ -267,7 +267,7 @@ def test_rows_that_are_put_aside_twice_are_there_once_whatever_the_reason(tmp_pa
     assert letters.kept.rows == 3
 
 
-def test_a_cut_off_write_of_what_is_put_aside_is_no_file(
+def test_interrupted_write_of_dead_letters_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     letters, rows = Letters(tmp_path), numbered(4)
@@ -283,7 +283,7 @@ def test_a_cut_off_write_of_what_is_put_aside_is_no_file(
     assert len(letters.lines()) == 3
 
 
-def test_the_engines_own_kinds_are_found_as_those_of_others_are() -> None:
+def test_kinds_of_the_engine_are_found_like_those_of_plugins() -> None:
     assert [sink_kind(name) for name in ("files", "http", "stdout")] == [
         FilesSink,
         HttpSink,

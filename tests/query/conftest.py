@@ -1,4 +1,5 @@
-"""One Spark session for all tests of the query process; a node with its own journal for each."""
+"""One Spark session for all tests of the query process; each test has a node with its own
+journal."""
 
 from __future__ import annotations
 
@@ -23,11 +24,11 @@ from ha_engine.query.settings import Directories
 from tests.query.local_node import LocalNode
 
 READ_PARALLELISM = 3
-"""Not the number of Spark's threads: what a batch comes out as must not depend on that."""
+"""Not the number of Spark's threads: the rows of a batch must not depend on that."""
 
 _STORE = "spark.sql.streaming.stateStore"
 TIDIES_UP_OFTEN = {f"{_STORE}.maintenanceInterval": "500ms", f"{_STORE}.minDeltasForSnapshot": "2"}
-"""So that checkpoints have whole states too, and not only what each batch changed."""
+"""A small interval, so that checkpoints have full states too, and not only deltas."""
 
 APPLICATION = """
 name: test
@@ -56,7 +57,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def node() -> Iterator[LocalNode]:
-    directory = Path(tempfile.mkdtemp(prefix="ha-q-"))  # short: it holds a Unix socket
+    directory = Path(tempfile.mkdtemp(prefix="ha-q-"))  # a short path, since a Unix socket is in it
     local = LocalNode(directory)
     local.start()
     yield local
@@ -66,7 +67,7 @@ def node() -> Iterator[LocalNode]:
 
 @pytest.fixture
 def application(node: LocalNode) -> Callable[[str], StreamApplication]:
-    """An application of the test's queries, in YAML, over the streams above."""
+    """Return an application of the test's queries, in YAML, over the streams above."""
 
     def write(queries: str) -> StreamApplication:
         path = node.directory / "application.yaml"
@@ -78,7 +79,7 @@ def application(node: LocalNode) -> Callable[[str], StreamApplication]:
 
 @pytest.fixture
 def ended() -> list[BaseException]:
-    """What the runner wants the process to end with."""
+    """The errors with which the runner asks the process to end."""
     return []
 
 
@@ -86,7 +87,7 @@ def ended() -> list[BaseException]:
 def runner(
     spark: Any, node: LocalNode, ended: list[BaseException]
 ) -> Iterator[Callable[[StreamApplication], QueryRunner]]:
-    """A runner in this process, over the shared session."""
+    """Return a runner in this process, over the shared session."""
     made: list[QueryRunner] = []
     listeners: list[ProgressListener] = []
 

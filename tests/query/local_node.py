@@ -1,6 +1,6 @@
 """The node's side of the local socket over a real journal and a real outbox, driven by a test.
 
-No decisions: the test appends events and marks, and sees what the query process reports.
+It decides nothing: the test appends events and marks, and sees the reports of the query process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ VERDICTS = {verdict: pb.AdmitBatchReply.Verdict.Value(verdict.name) for verdict 
 
 @dataclass
 class Seen:
-    """What the query process told."""
+    """The reports of the query process."""
 
     planned: dict[str, pa.Schema] = field(default_factory=dict)
     failed: dict[str, pb.QueryFailed] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Seen:
 
 
 class LocalNode(rpc.LocalServicer):
-    """One journal, one outbox, one socket. ``incarnation`` is the only caller that it knows."""
+    """One journal, one outbox, one socket. ``incarnation`` is the only accepted caller."""
 
     def __init__(self, directory: Path, incarnation: str = "one") -> None:
         self.directory, self.incarnation = directory, incarnation
@@ -60,7 +60,7 @@ class LocalNode(rpc.LocalServicer):
         self._server: grpc.Server | None = None
         self.outbox = Outbox.open(self.outbox_directory)
 
-    # -- what a test does --------------------------------------------------------------------------
+    # -- calls of a test ---------------------------------------------------------------------------
 
     def start(self) -> None:
         self._server = grpc.server(ThreadPoolExecutor(16))
@@ -74,7 +74,7 @@ class LocalNode(rpc.LocalServicer):
             self._server = None
 
     def append(self, stream: StreamSpec, *batches: list[dict[str, Any]] | pa.RecordBatch) -> None:
-        """One events record for each batch of rows."""
+        """Append one events record for each batch of rows."""
         for rows in batches:
             batch = rows
             if isinstance(batch, list):
@@ -105,7 +105,7 @@ class LocalNode(rpc.LocalServicer):
             self._changed.notify_all()
 
     def admitted(self, query: str, number: int, *, within: float = 120.0) -> pa.Table:
-        """The rows of a batch, once it is admitted."""
+        """Return the rows of a batch, once it is admitted."""
         wait_until(
             lambda: self.outbox.last_admitted(query) >= number or query in self.seen.failed,
             within=within,
@@ -118,7 +118,7 @@ class LocalNode(rpc.LocalServicer):
         return self.seen.failed[query]
 
     def outputs(self, query: str) -> list[str]:
-        """The digests of all admitted batches, computed here."""
+        """Compute the digests of all admitted batches."""
         last = self.outbox.last_admitted(query)
         files = (self.outbox_directory / query / f"{n}.arrow" for n in range(1, last + 1))
         return [digest_of_table(read_batch_file(file)) for file in files]

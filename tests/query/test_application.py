@@ -1,4 +1,4 @@
-"""The application file: what it means, and what is refused with which sentence."""
+"""The application file: its meaning, and the sentence of each refusal."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def refusal(directory: Path, text: str) -> str:
     return message
 
 
-def test_a_file_becomes_streams_queries_and_sinks(tmp_path: Path) -> None:
+def test_application_file_defines_streams_queries_and_sinks(tmp_path: Path) -> None:
     app = load_application(write(tmp_path, GOOD))
     stream = app.streams["departures"]
     assert stream.arrow_schema.field("event_time") == pa.field(
@@ -71,7 +71,7 @@ def test_a_file_becomes_streams_queries_and_sinks(tmp_path: Path) -> None:
     assert query.sinks[0].table == "public.late"
 
 
-def test_the_digest_follows_what_changes_the_output_and_nothing_else(tmp_path: Path) -> None:
+def test_digest_changes_exactly_with_settings_that_change_the_output(tmp_path: Path) -> None:
     app = load_application(write(tmp_path, GOOD))
     commented = load_application(write(tmp_path, "# a comment\n" + GOOD))
     assert commented.digest == app.digest
@@ -86,7 +86,7 @@ def test_the_digest_follows_what_changes_the_output_and_nothing_else(tmp_path: P
     assert url.digest == app.digest
 
 
-def test_a_function_query_carries_the_digest_of_its_file(tmp_path: Path) -> None:
+def test_digest_of_a_function_query_covers_its_file(tmp_path: Path) -> None:
     text = GOOD.replace(
         "sql: SELECT carrier, delay FROM departures WHERE delay > 60", "function: mine:late"
     )
@@ -128,7 +128,7 @@ def test_a_function_query_carries_the_digest_of_its_file(tmp_path: Path) -> None
         ("name: flights", "name: [", "is not YAML"),
     ],
 )
-def test_a_wrong_file_is_refused_with_what_to_do(
+def test_invalid_application_file_is_refused_with_advice(
     tmp_path: Path, old: str, new: str, sentence: str
 ) -> None:
     assert old in GOOD
@@ -140,7 +140,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         load_application(tmp_path / "none.yaml")
 
 
-def test_names_in_comments_and_literals_do_not_count() -> None:
+def test_stream_names_in_comments_and_literals_are_ignored() -> None:
     sql = "SELECT 'weather' -- weather\n FROM `Departures` /* weather */ d"
     assert "weather" not in names_in(sql)
     assert "departures" in names_in(sql)

@@ -1,4 +1,4 @@
-"""A query process runs the version that the node names, or none."""
+"""The query process runs the application version that the node names, or none."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def versions(tmp_path: Path) -> ApplicationVersions:
     return ApplicationVersions(tmp_path / "application.yaml")
 
 
-def test_a_version_that_is_loaded_stays_though_the_file_changes(
+def test_loaded_version_stays_in_use_after_the_file_changes(
     tmp_path: Path, versions: ApplicationVersions
 ) -> None:
     digest = write(tmp_path, SQL).queries["one"].digest
@@ -38,7 +38,7 @@ def test_a_version_that_is_loaded_stays_though_the_file_changes(
     assert versions.holding("one", digest) is loaded
 
 
-def test_a_version_that_is_not_loaded_is_read_anew(
+def test_version_that_is_not_loaded_is_read_from_the_file(
     tmp_path: Path, versions: ApplicationVersions
 ) -> None:
     versions.holding("one", write(tmp_path, SQL).queries["one"].digest)
@@ -47,7 +47,7 @@ def test_a_version_that_is_not_loaded_is_read_anew(
 
 
 @pytest.mark.parametrize("left", [SQL.replace("key", "value"), PYTHON, "  one: {sql: 1, x: 2}\n"])
-def test_a_file_that_changed_before_it_was_read_runs_nothing(
+def test_no_query_runs_from_a_file_that_changed_before_it_was_read(
     tmp_path: Path, versions: ApplicationVersions, left: str
 ) -> None:
     digest = write(tmp_path, SQL).queries["one"].digest
@@ -56,7 +56,7 @@ def test_a_file_that_changed_before_it_was_read_runs_nothing(
         versions.holding("one", digest)
 
 
-def test_a_file_that_is_gone_runs_nothing(tmp_path: Path, versions: ApplicationVersions) -> None:
+def test_no_query_runs_from_a_deleted_file(tmp_path: Path, versions: ApplicationVersions) -> None:
     digest = write(tmp_path, SQL).queries["one"].digest
     (tmp_path / "application.yaml").unlink()
     with pytest.raises(ApplicationChanged):

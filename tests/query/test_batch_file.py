@@ -122,7 +122,7 @@ def test_the_digest_changes_with_any_value_and_with_a_repeated_row(
     )
 
 
-def test_both_zeros_and_every_nan_count_as_one() -> None:
+def test_both_zeros_and_all_nans_have_equal_digests() -> None:
     other_nan = pa.Array.from_buffers(
         pa.float64(), 2, [None, pa.py_buffer(bytes.fromhex("010000000000f8ff0000000000000080"))]
     )
@@ -132,14 +132,14 @@ def test_both_zeros_and_every_nan_count_as_one() -> None:
     assert digest_of_table(lists[0]) == digest_of_table(lists[1])
 
 
-def test_what_lies_under_a_null_does_not_count() -> None:
+def test_value_buffer_under_a_null_does_not_change_the_digest() -> None:
     hidden = pa.Array.from_buffers(
         pa.int64(), 2, [pa.py_buffer(b"\x01"), pa.py_buffer(bytes([7, *[0] * 7, 9, *[0] * 7]))]
     )
     assert digest_of_table(pa.table({"x": hidden})) == digest_of_table(pa.table({"x": [7, None]}))
 
 
-def test_a_null_is_not_the_zero_that_stands_for_it() -> None:
+def test_null_and_zero_have_different_digests() -> None:
     with_null = digest_of_table(pa.table({"x": pa.array([None, 1], pa.int64())}))
     assert with_null != digest_of_table(pa.table({"x": pa.array([0, 1], pa.int64())}))
     empty = digest_of_table(pa.table({"x": pa.array([], pa.int64())}))
@@ -149,7 +149,7 @@ def test_a_null_is_not_the_zero_that_stands_for_it() -> None:
 
 @settings(max_examples=30)
 @given(rows=ROWS)
-def test_a_file_gives_back_what_was_written(tmp_path_factory: Any, rows: list[Any]) -> None:
+def test_batch_file_survives_a_round_trip(tmp_path_factory: Any, rows: list[Any]) -> None:
     path = tmp_path_factory.mktemp("outbox") / "1.arrow"
     written = write_batch_file(path, table_of(rows), query="q", number=1)
     assert (written.rows, written.bytes) == (len(rows), path.stat().st_size)
@@ -167,6 +167,6 @@ def test_a_damaged_or_missing_file_is_named(tmp_path: Path) -> None:
         read_batch_file(path)
 
 
-def test_a_full_disk_is_told(tmp_path: Path) -> None:
+def test_full_disk_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DiskFailed, match="missing"):
         write_batch_file(tmp_path / "missing" / "1.arrow", table_of([]), query="q", number=1)

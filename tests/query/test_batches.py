@@ -1,4 +1,4 @@
-"""Real Spark over a real journal and socket: what a mark makes of records, batch by batch."""
+"""Real Spark over a real journal and socket: marks divide records into batches."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ JOIN = """
 """
 
 
-def test_a_filter_sees_exactly_the_records_up_to_each_mark_with_the_system_columns(
+def test_filter_query_gets_exactly_the_records_up_to_each_mark(
     node: LocalNode, application: Applications, runner: Runners
 ) -> None:
     app = application(FILTER)
@@ -77,7 +77,7 @@ def test_a_filter_sees_exactly_the_records_up_to_each_mark_with_the_system_colum
     assert node.seen.digests["filter", 1] == digest_of_table(first)
 
 
-def test_progress_of_a_batch_is_told_by_its_mark(
+def test_progress_of_a_batch_names_its_mark(
     node: LocalNode, application: Applications, runner: Runners
 ) -> None:
     app = application(UPDATES)
@@ -85,7 +85,7 @@ def test_progress_of_a_batch_is_told_by_its_mark(
     node.append(app.streams["events"], [event(0), event(1, "b")])
     node.mark("updates")
     node.admitted("updates", 1)
-    # Spark may still report the last batch of an earlier test's query.
+    # Spark may still report the last batch of a query of an earlier test.
     wait_until(lambda: "updates" in dict(node.seen.progress))
     progress = next(progress for name, progress in node.seen.progress if name == "updates")
     assert (progress.number, progress.input_rows) == (1, 2)
@@ -123,7 +123,7 @@ def test_an_update_query_yields_the_changed_groups_of_each_batch(
     ]
 
 
-def test_both_sources_of_a_join_stand_at_the_same_mark_in_every_batch(
+def test_both_sources_of_a_join_have_the_same_mark_in_every_batch(
     node: LocalNode, application: Applications, runner: Runners
 ) -> None:
     app = application(JOIN)
@@ -161,7 +161,7 @@ def test_two_queries_run_side_by_side_in_one_session(
     assert node.admitted("updates", 4).column("n").to_pylist() == [4]
 
 
-def test_a_large_range_is_read_by_several_tasks_and_comes_out_the_same(
+def test_large_range_read_by_several_tasks_gives_the_same_rows(
     node: LocalNode, application: Applications, runner: Runners
 ) -> None:
     app = application(UPDATES + FILTER)
@@ -181,7 +181,7 @@ def test_a_large_range_is_read_by_several_tasks_and_comes_out_the_same(
     wait_until(lambda: ("updates", 1, Verdict.DONE) in node.seen.verdicts, within=30)
 
 
-def test_how_many_tasks_read_a_batch_does_not_depend_on_the_host(
+def test_number_of_tasks_of_a_batch_does_not_depend_on_the_host(
     spark: Any, node: LocalNode, application: Applications, runner: Runners
 ) -> None:
     assert spark.sparkContext.defaultParallelism != READ_PARALLELISM
@@ -194,7 +194,7 @@ def test_how_many_tasks_read_a_batch_does_not_depend_on_the_host(
     assert sorted(tasks) == list(range(READ_PARALLELISM))
 
 
-def test_a_poisoned_row_is_reported_with_batch_and_value_and_a_skip_goes_past_it(
+def test_poisoned_row_is_reported_with_its_batch_and_a_skip_passes_it(
     node: LocalNode, application: Applications, runner: Runners
 ) -> None:
     app = application(
@@ -257,7 +257,7 @@ def test_a_query_that_spark_ends_by_itself_is_reported(
     assert "without a request" in node.failure("filter", within=30).reason
 
 
-def test_a_full_disk_ends_the_process_and_is_no_batchs_fault(
+def test_full_disk_ends_the_process_without_blaming_a_batch(
     node: LocalNode, application: Applications, runner: Runners, ended: list[BaseException]
 ) -> None:
     app = application(FILTER)
@@ -271,7 +271,7 @@ def test_a_full_disk_ends_the_process_and_is_no_batchs_fault(
     assert not node.seen.failed
 
 
-def test_a_place_that_cannot_be_written_at_the_start_ends_the_process(
+def test_unwritable_directory_at_the_start_ends_the_process(
     node: LocalNode, application: Applications, runner: Runners, ended: list[BaseException]
 ) -> None:
     node.checkpoints.write_text("a file where a directory must be")
@@ -281,7 +281,7 @@ def test_a_place_that_cannot_be_written_at_the_start_ends_the_process(
     assert not node.seen.failed
 
 
-def test_a_full_disk_that_spark_meets_is_told_apart_from_what_a_row_does(spark: Any) -> None:
+def test_full_disk_in_spark_is_distinguished_from_an_error_of_a_row(spark: Any) -> None:
     with pytest.raises(Exception, match="No space left") as full:
         spark.sparkContext._jvm.java.io.FileOutputStream("/dev/full").write(1)
     assert isinstance(disk_failure(full.value), DiskFailed)
@@ -290,10 +290,10 @@ def test_a_full_disk_that_spark_meets_is_told_apart_from_what_a_row_does(spark: 
     assert disk_failure(poisoned.value) is None
 
 
-def test_a_python_worker_that_starts_too_slowly_is_told_apart_from_what_a_row_says(
+def test_slow_python_worker_is_distinguished_from_an_error_of_a_row(
     spark: Any,
 ) -> None:
-    """Spark waits ten seconds for it, however busy the machine is, and then throws this."""
+    """Spark waits ten seconds for the worker, however busy the machine is, and then throws this."""
     jvm, said = spark.sparkContext._jvm, "Python worker failed to connect back."
     thrown = jvm.org.apache.spark.SparkException(said, jvm.java.net.SocketTimeoutException("late"))
     with pytest.raises(Exception, match=said) as slow:
@@ -304,7 +304,7 @@ def test_a_python_worker_that_starts_too_slowly_is_told_apart_from_what_a_row_sa
     assert not is_of_the_host(poisoned.value)
 
 
-def test_an_edited_file_does_not_change_what_runs_under_the_old_version(
+def test_edited_file_does_not_change_the_running_old_version(
     node: LocalNode, application: Applications, runner: Runners
 ) -> None:
     app = application(FILTER)
@@ -315,7 +315,7 @@ def test_an_edited_file_does_not_change_what_runs_under_the_old_version(
     assert not node.seen.planned
 
 
-def test_a_new_version_takes_the_place_of_a_running_old_one(
+def test_new_version_replaces_a_running_old_version(
     node: LocalNode, application: Applications, runner: Runners
 ) -> None:
     app = application(FILTER)
@@ -324,7 +324,7 @@ def test_a_new_version_takes_the_place_of_a_running_old_one(
     node.append(app.streams["events"], [event(0, value=2), event(0, value=3)])
     node.mark("filter")
     assert node.admitted("filter", 1).num_rows == 2
-    # Else Spark would run batch 1 once more, under the new version.
+    # Otherwise Spark would run batch 1 again, under the new version.
     wait_until(lambda: (node.checkpoints / "filter" / "commits" / "0").exists())
     app = application(FILTER.replace("value > 1", "value > 2"))
     running.run(run_command(app.queries["filter"]))
@@ -333,7 +333,7 @@ def test_a_new_version_takes_the_place_of_a_running_old_one(
     assert node.admitted("filter", 2).column("value").to_pylist() == [3]
 
 
-def test_a_changed_python_function_is_run_by_a_fresh_process_only(
+def test_only_a_fresh_process_runs_a_changed_python_function(
     node: LocalNode, application: Applications, runner: Runners, ended: list[BaseException]
 ) -> None:
     module = node.directory / "fresh.py"
@@ -419,7 +419,7 @@ def test_halting_leaves_no_source_worker_behind(
     wait_until(lambda: len(workers()) == before)
 
 
-def test_a_node_that_restarts_finds_the_query_going_on(
+def test_query_keeps_running_over_a_restart_of_the_node_process(
     node: LocalNode, application: Applications, runner: Runners
 ) -> None:
     app = application(UPDATES)

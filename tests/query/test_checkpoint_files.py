@@ -1,4 +1,4 @@
-"""What of a checkpoint is copied: files as Spark names them here, and Spark's own further below."""
+"""The files of a checkpoint that a snapshot copies: artificial files here, Spark's own below."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_last_finished_batch_is_the_newest_that_is_committed(tmp_path: Path)
     assert last_finished(root) == 10
 
 
-def test_nothing_of_a_later_batch_is_copied_and_no_checksum_file(tmp_path: Path) -> None:
+def test_no_file_of_a_later_batch_and_no_checksum_file_is_copied(tmp_path: Path) -> None:
     later = [*batches(2, 3), f"{STATE}/4.delta", f"{STATE}/3.delta"]
     root = checkpoint(
         tmp_path / "c", *batches(0, 1), f"{STATE}/1.delta", f"{STATE}/2.delta", *later
@@ -55,7 +55,7 @@ def test_nothing_of_a_later_batch_is_copied_and_no_checksum_file(tmp_path: Path)
     assert not [name for name in found if name.endswith(".crc")]
 
 
-def test_old_batches_and_states_that_a_newer_one_contains_are_left_out(tmp_path: Path) -> None:
+def test_old_batches_and_superseded_states_are_not_copied(tmp_path: Path) -> None:
     root = checkpoint(
         tmp_path,
         *batches(*range(20)),
@@ -75,8 +75,8 @@ def test_each_store_of_a_join_has_its_own_chain(tmp_path: Path) -> None:
     assert copied(root, 0) == {*batches(0), f"{left}/1.delta", f"{right}/1.snapshot"}
 
 
-def test_what_is_stored_already_is_kept_on_instead_of_a_newer_whole_state(tmp_path: Path) -> None:
-    """So that the cost of a snapshot follows what changed, and not the size of the state."""
+def test_copy_keeps_stored_states_and_adds_deltas_instead_of_a_new_state(tmp_path: Path) -> None:
+    """The cost of a snapshot must follow the changes, not the size of the state."""
     root = checkpoint(tmp_path, *batches(11), f"{STATE}/8.snapshot", f"{STATE}/12.snapshot")
     for name in ("8.snapshot", "12.snapshot"):
         write(root / STATE / name, 100_000_000)
@@ -88,7 +88,7 @@ def test_what_is_stored_already_is_kept_on_instead_of_a_newer_whole_state(tmp_pa
     assert copied(root, 11, old) == {*batches(11), f"{STATE}/8.snapshot", *changes}
 
 
-def test_a_chain_that_is_much_longer_than_the_state_is_given_up(tmp_path: Path) -> None:
+def test_chain_much_longer_than_the_state_is_replaced_by_the_state(tmp_path: Path) -> None:
     root = checkpoint(tmp_path, *batches(11), f"{STATE}/8.snapshot", f"{STATE}/12.snapshot")
     for version in range(9, 13):
         write(root / STATE / f"{version}.delta", 10_000_000)
@@ -98,7 +98,7 @@ def test_a_chain_that_is_much_longer_than_the_state_is_given_up(tmp_path: Path) 
     }
 
 
-def test_of_rocksdb_only_the_shared_files_that_the_zip_names_are_copied(tmp_path: Path) -> None:
+def test_only_shared_rocksdb_files_named_in_the_zip_are_copied(tmp_path: Path) -> None:
     root = checkpoint(
         tmp_path,
         *batches(3),
@@ -129,7 +129,7 @@ def test_a_state_with_a_gap_is_not_copied(tmp_path: Path, missing: str) -> None:
         copy_as_of(root, 3, tmp_path / "copy")
 
 
-def test_a_file_that_goes_while_it_is_copied_says_so(tmp_path: Path) -> None:
+def test_file_deleted_during_the_copy_is_reported(tmp_path: Path) -> None:
     root = checkpoint(tmp_path / "c", *batches(0), f"{STATE}/1.delta")
     (root / "metadata").unlink()
     with pytest.raises(CheckpointIncomplete, match="was deleted before"):

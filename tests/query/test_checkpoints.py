@@ -1,4 +1,4 @@
-"""Which checkpoint a query may use, and when none means that it must not start."""
+"""The checkpoint that a query may use, and the cases in which it must not start without one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ha_engine.system.fsync import boot_id
 
 
 def written(root: Path, boot: str, size: int = 2) -> Path:
-    """A checkpoint in which Spark wrote during this boot."""
+    """Write a checkpoint in which Spark wrote during this boot."""
     checkpoint = open_checkpoint(root, "q", "journal:1", boot=boot)
     for log in ("offsets", "commits"):
         (checkpoint / log).mkdir()
@@ -43,17 +43,17 @@ def test_state_that_must_resume_is_not_replaced_by_an_empty_checkpoint(tmp_path:
     assert not (tmp_path / "q").exists()
 
 
-def test_state_that_must_resume_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+def test_state_that_must_resume_continues_from_its_checkpoint(tmp_path: Path) -> None:
     (open_checkpoint(tmp_path, "q", "journal:1") / "offsets").touch()
     resumed = open_checkpoint(tmp_path, "q", "journal:1", must_resume=True)
     assert (resumed / "offsets").exists()
 
 
-def test_the_host_names_its_boot() -> None:
+def test_host_identifies_its_boot() -> None:
     assert len(boot_id()) == 36
 
 
-def test_a_restart_within_one_boot_keeps_the_checkpoint_however_the_process_ended(
+def test_restart_within_one_boot_keeps_the_checkpoint_after_any_end(
     tmp_path: Path,
 ) -> None:
     written(tmp_path, "first", size=0)
@@ -71,7 +71,7 @@ def test_a_checkpoint_of_an_earlier_boot_is_not_used_unless_it_was_marked_clean(
     assert is_used_again(tmp_path, "third")
 
 
-def test_a_clean_marker_holds_for_one_start_only(tmp_path: Path) -> None:
+def test_clean_marker_is_valid_for_one_start_only(tmp_path: Path) -> None:
     written(tmp_path, "first")
     mark_clean(tmp_path, boot="first")
     assert is_used_again(tmp_path, "second")
@@ -85,20 +85,20 @@ def test_a_clean_marker_does_not_outlive_a_restart_within_its_boot(tmp_path: Pat
     assert not is_used_again(tmp_path, "second")
 
 
-def test_nothing_of_an_earlier_boot_is_marked_clean(tmp_path: Path) -> None:
+def test_checkpoint_of_an_earlier_boot_is_never_marked_clean(tmp_path: Path) -> None:
     written(tmp_path, "first")
     mark_clean(tmp_path, boot="second")
     assert not is_used_again(tmp_path, "second")
 
 
-def test_state_that_must_resume_survives_a_loss_of_power_that_left_its_files_whole(
+def test_state_that_must_resume_survives_a_loss_of_power_with_intact_files(
     tmp_path: Path,
 ) -> None:
     written(tmp_path, "first")
     assert is_used_again(tmp_path, "second", must_resume=True)
 
 
-def test_state_that_must_resume_is_lost_with_any_file_that_a_loss_of_power_emptied(
+def test_state_that_must_resume_is_lost_with_any_emptied_file(
     tmp_path: Path,
 ) -> None:
     checkpoint = written(tmp_path, "first", size=0)
@@ -107,13 +107,13 @@ def test_state_that_must_resume_is_lost_with_any_file_that_a_loss_of_power_empti
     assert (checkpoint / "offsets").exists()
 
 
-def test_a_stamp_that_a_loss_of_power_emptied_fits_nothing(tmp_path: Path) -> None:
+def test_stamp_emptied_by_a_loss_of_power_matches_no_run(tmp_path: Path) -> None:
     (written(tmp_path, "first") / "ha_engine.stamp").write_bytes(b"")
     assert not is_used_again(tmp_path, "first")
 
 
 @pytest.mark.parametrize("clean", [False, True])
-def test_a_checkpoint_that_goes_on_under_changed_code_is_as_clean_as_before(
+def test_checkpoint_continued_under_changed_code_keeps_its_clean_marker(
     tmp_path: Path, clean: bool
 ) -> None:
     written(tmp_path, "first")

@@ -1,4 +1,4 @@
-"""The class archive, with a Java program that is smaller than Spark."""
+"""The class archive, tested with a Java program smaller than Spark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMPLAINT = "missing class name"
 
 
 def command_line(*options: str) -> list[str]:
-    """Of a program that ends with a complaint about its arguments."""
+    """Return the command of a program that ends with an error about its arguments."""
     return [find_java(), "-cp", str(JAR), "-Xmx64m", *options, ONE_OF_THE_JAR]
 
 
@@ -30,7 +30,7 @@ def run(archive: ClassArchive, *options: str) -> subprocess.CompletedProcess[str
 
 
 def written(directory: Path) -> ClassArchive:
-    """An archive after the first start."""
+    """Return an archive after the first start."""
     archive = ClassArchive(directory, "here")
     run(archive)
     archive.spark_started()
@@ -38,13 +38,13 @@ def written(directory: Path) -> ClassArchive:
     return archive
 
 
-def test_the_second_start_takes_the_classes_from_the_archive(tmp_path: Path) -> None:
+def test_second_start_loads_the_classes_from_the_archive(tmp_path: Path) -> None:
     written(tmp_path)
     told = run(ClassArchive(tmp_path, "here"), "-Xlog:class+load", "-Xshare:on").stdout
     assert f"{ONE_OF_THE_JAR} source: shared objects file" in told
 
 
-def test_an_archive_that_is_damaged_does_not_keep_java_from_starting(tmp_path: Path) -> None:
+def test_damaged_archive_does_not_prevent_a_start_of_java(tmp_path: Path) -> None:
     sane = run(written(tmp_path / "sane"))
     assert COMPLAINT in sane.stderr
     for number, damage in enumerate((b"", b"not an archive", None)):
@@ -58,18 +58,18 @@ def test_an_archive_that_is_damaged_does_not_keep_java_from_starting(tmp_path: P
         assert COMPLAINT in run(archive).stderr
 
 
-def test_an_archive_that_two_starts_died_with_is_not_tried_again(tmp_path: Path) -> None:
+def test_archive_is_not_used_after_two_failed_starts(tmp_path: Path) -> None:
     archive = written(tmp_path)
     for _ in range(2):
-        run(archive)  # and nobody says that it came up
+        run(archive)  # no report of a successful start follows
     assert not any("SharedArchiveFile" in option for option in archive.java_options())
     assert not list(tmp_path.glob("*.jsa"))
 
 
-def test_an_archive_outlives_a_start_that_was_killed(tmp_path: Path) -> None:
+def test_archive_survives_one_killed_start(tmp_path: Path) -> None:
     archive = written(tmp_path)
     for _ in range(3):
-        run(archive)  # killed, for all that anybody knows
+        run(archive)  # the start counts as killed
         run(archive)
         archive.spark_started()
     assert any("SharedArchiveFile" in option for option in archive.java_options())
@@ -81,7 +81,7 @@ def test_the_archive_of_another_installation_is_deleted(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.jsa"))
 
 
-def test_a_newer_jar_and_another_setting_make_another_installation(tmp_path: Path) -> None:
+def test_newer_jar_or_another_setting_is_another_installation(tmp_path: Path) -> None:
     jar, java = tmp_path / "one.jar", Path(find_java())
     jar.write_bytes(b"old")
     names = [installation(java, [jar], ["heap=1g"]), installation(java, [jar], ["heap=2g"])]
@@ -91,7 +91,7 @@ def test_a_newer_jar_and_another_setting_make_another_installation(tmp_path: Pat
     assert installation(java, [jar], ["heap=1g"]) == names[2]
 
 
-def test_spark_starts_without_an_archive_where_none_can_be_kept(tmp_path: Path) -> None:
+def test_spark_starts_without_an_archive_where_none_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "classes").write_text("in the way")
     archive = ClassArchive(tmp_path / "classes", "here")
     assert archive.java_options() == ()
@@ -99,7 +99,9 @@ def test_spark_starts_without_an_archive_where_none_can_be_kept(tmp_path: Path) 
     archive.batch_ended(jvm=1)
 
 
-def test_a_full_disk_gets_no_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_archive_is_written_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("ha_engine.query.class_archive.FREE_BYTES_MIN", 1 << 60)
     written(tmp_path)
     assert not list(tmp_path.glob("*.jsa"))

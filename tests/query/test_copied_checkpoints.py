@@ -1,5 +1,5 @@
-"""RULES.md#r21: a checkpoint that was copied as of a batch, while later ones ran, goes on behind
-it."""
+"""RULES.md#r21: Spark continues from a copy of a checkpoint behind a batch, though later batches
+ran during the copy."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WHOLE = {"HDFSBacked": "*.snapshot", "RocksDB": "*.zip"}
 
 @pytest.fixture(params=WHOLE)
 def provider(spark: Any, request: pytest.FixtureRequest) -> Iterator[str]:
-    """Of the queries that start meanwhile."""
+    """Set the state store provider of the queries that start meanwhile."""
     key = "spark.sql.streaming.stateStore.providerClass"
     former, wanted = spark.conf.get(key), request.param
     kinds = "|".join(WHOLE)
@@ -47,7 +47,7 @@ def provider(spark: Any, request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def feed(node: LocalNode, app: StreamApplication, number: int) -> None:
-    """One event of each key in each batch, so that the state tells how many batches it has seen."""
+    """Send one event of each key in each batch, so that the state counts its batches."""
     at = START + timedelta(minutes=number)
     rows = [{"at": at, "key": f"k{key}", "value": number} for key in range(KEYS)]
     node.append(app.streams["events"], rows)
@@ -60,7 +60,7 @@ def counts(node: LocalNode, number: int) -> set[int]:
     return set(table.column("n").to_pylist())
 
 
-def test_state_goes_on_from_a_copy_that_was_made_while_later_batches_ran(
+def test_spark_continues_from_a_checkpoint_copied_while_later_batches_ran(
     node: LocalNode, application: Applications, runner: Runners, provider: str
 ) -> None:
     app = application(COUNTS)
@@ -77,7 +77,7 @@ def test_state_goes_on_from_a_copy_that_was_made_while_later_batches_ran(
     assert counts(node, BATCHES + 1) == {BATCHES + 1}
     running.halt(QUERY)
 
-    # Spark's maintenance may still write below it, which a removal would meet.
+    # Spark's maintenance may still write below it and would disturb a removal.
     checkpoint.rename(node.directory / "before")
     copy.rename(checkpoint)
     stamp_restored(checkpoint, "s")

@@ -1,4 +1,4 @@
-"""What would answer differently on another node is refused by name, with advice (RULES.md#i6)."""
+"""SQL with results that may differ between nodes is refused by name, with advice (RULES.md#i6)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Applications = Callable[[str], StreamApplication]
 Planner = Callable[..., PlannedQuery]
 
 SAME_EVERYWHERE = {"e", "pi"}
-"""Spark's functions without arguments that are the same on every node."""
+"""Spark's functions without arguments that have the same result on every node."""
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def plan(spark: Any, application: Applications) -> Planner:
         ),
     ],
 )
-def test_each_kind_is_refused_by_name_with_what_to_use_instead(
+def test_each_nondeterministic_function_is_refused_with_a_replacement(
     plan: Planner, sql: str, named: str, instead: str
 ) -> None:
     with pytest.raises(NonDeterministicQuery) as caught:
@@ -83,7 +83,7 @@ def test_each_kind_is_refused_by_name_with_what_to_use_instead(
     assert "\n" not in message
 
 
-def test_what_depends_on_the_events_alone_passes(plan: Planner) -> None:
+def test_query_that_depends_on_its_events_alone_is_accepted(plan: Planner) -> None:
     plan(
         "SELECT window.start AS s, key, collect_list(value) AS l, min_by(text, at) AS m, "
         "max('now') AS word FROM events GROUP BY window(at, '1 hour'), key",
@@ -92,11 +92,11 @@ def test_what_depends_on_the_events_alone_passes(plan: Planner) -> None:
     plan("SELECT _event_id, _received_at, DATE '2013-01-01' AS d, 'today' AS w FROM events")
 
 
-def test_the_escape_hatch_lets_a_query_pass(plan: Planner) -> None:
+def test_deterministic_false_setting_accepts_a_query(plan: Planner) -> None:
     plan("SELECT rand() AS r, now() AS n FROM events", "    deterministic: false\n")
 
 
-def test_every_function_of_spark_without_arguments_is_judged(spark: Any) -> None:
+def test_check_knows_every_spark_function_without_arguments(spark: Any) -> None:
     """A new Spark with a new clock or session function breaks this test."""
     judged = {name: list(reasons(frame)) for name, frame in _functions_without_arguments(spark)}
     assert {"now", "rand", "current_user", "localtimestamp", "curdate"} < set(judged)
@@ -114,7 +114,7 @@ def _functions_without_arguments(spark: Any) -> Iterator[tuple[str, Any]]:
             continue
         try:
             yield info.getName(), spark.sql(f"SELECT {info.getName()}()")
-        except Exception:  # an aggregate, a generator, or one that needs an argument after all
+        except Exception:  # an aggregate, a generator, or a function that needs an argument
             continue
 
 
@@ -135,7 +135,7 @@ def _functions_without_arguments(spark: Any) -> Iterator[tuple[str, Any]]:
         ),
     ],
 )
-def test_what_spark_refuses_is_told_in_one_sentence(
+def test_query_that_spark_refuses_is_reported_in_one_sentence(
     plan: Planner, sql: str, mode: str, named: str
 ) -> None:
     with pytest.raises(ApplicationError) as caught:
@@ -147,7 +147,7 @@ def test_what_spark_refuses_is_told_in_one_sentence(
     assert "org.apache" not in message
 
 
-def test_a_report_has_schema_guarantee_and_notes_and_one_bad_query_spoils_no_other(
+def test_report_covers_each_query_though_another_query_is_invalid(
     spark: Any, node: LocalNode, application: Applications
 ) -> None:
     (node.directory / "mine.py").write_text("def run(streams):\n    return streams['events']\n")
@@ -194,7 +194,7 @@ def random(streams):
 """
 
 
-def test_timers_by_the_clock_and_functions_declared_random_are_refused(
+def test_clock_timers_and_nondeterministic_functions_are_refused(
     spark: Any, node: LocalNode, application: Applications
 ) -> None:
     (node.directory / "timed.py").write_text(TIMERS)

@@ -1,4 +1,4 @@
-"""The applications of the documents can run, and what they say is refused is refused so."""
+"""The applications of the documents can run; the refusals that they show are the real ones."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _REFUSED = re.compile(r"^\| `(SELECT .*?)` \| (?:`(\w+)` \| )?`(.+?)` \|$", re.M
 
 
 @pytest.mark.parametrize("page", WITH_APPLICATIONS, ids=shown)
-def test_what_a_document_shows_can_run(page: Path, spark: Any, tmp_path: Path) -> None:
+def test_each_application_of_a_document_can_run(page: Path, spark: Any, tmp_path: Path) -> None:
     for text in applications(page):
         report = check_application(load_application(lay_out(page, text, tmp_path)), spark)
         assert report.is_good, report
 
 
-def test_what_a_document_says_is_refused_is_refused_so(spark: Any, tmp_path: Path) -> None:
+def test_each_refusal_in_a_document_is_the_real_one(spark: Any, tmp_path: Path) -> None:
     refused = _REFUSED.findall(PAGE.read_text())
     assert len(refused) > 10
     application = yaml.safe_load(applications(PAGE)[0])

@@ -1,4 +1,4 @@
-"""A process ends with those it works for, even with one that was gone before it looked."""
+"""A process ends with its parent, even with one that died before the first check."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def query_process(*arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stderr=subprocess.DEVNULL)
 
 
-def test_a_process_is_told_apart_from_a_later_one_with_its_pid(
+def test_process_is_distinguished_from_a_later_one_with_its_pid(
     sleeper: subprocess.Popen[bytes],
 ) -> None:
     one = ProcessId.of(sleeper.pid)
@@ -45,7 +45,7 @@ def test_a_dead_process_counts_as_gone_before_it_is_reaped(
     assert not one.is_alive()
 
 
-def test_a_query_process_whose_parent_died_before_it_looked_ends(
+def test_query_process_ends_when_its_parent_died_before_the_first_check(
     sleeper: subprocess.Popen[bytes],
 ) -> None:
     dead = ProcessId.of(sleeper.pid)
@@ -54,7 +54,7 @@ def test_a_query_process_whose_parent_died_before_it_looked_ends(
     assert query_process("--parent", str(dead)).wait(30) == ORPHANED_EXIT_CODE
 
 
-def test_a_query_process_with_a_living_parent_goes_on_to_its_settings() -> None:
+def test_query_process_with_a_living_parent_continues_to_its_settings() -> None:
     assert query_process("--parent", str(ProcessId.of_this())).wait(30) not in (
         0,
         ORPHANED_EXIT_CODE,

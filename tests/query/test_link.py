@@ -45,7 +45,7 @@ def linked(directory: Path, answers: Answers) -> Iterator[NodeLink]:
 
 
 @pytest.mark.parametrize("code", [Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.CANCELLED])
-def test_a_call_that_met_a_stopping_node_is_repeated(tmp_path: Path, code: grpc.StatusCode) -> None:
+def test_call_to_a_stopping_node_is_repeated(tmp_path: Path, code: grpc.StatusCode) -> None:
     answers = Answers(code, code)
     with linked(tmp_path, answers) as link:
         assert link.call(link.stub.Locate, pb.LocateRequest()).skipped
@@ -60,6 +60,6 @@ def test_a_call_that_the_node_cannot_answer_is_an_error(tmp_path: Path) -> None:
         link.call(link.stub.Locate, pb.LocateRequest())
 
 
-def test_a_call_of_a_process_that_was_replaced_is_refused(tmp_path: Path) -> None:
+def test_call_of_a_replaced_query_process_is_refused(tmp_path: Path) -> None:
     with linked(tmp_path, Answers(Code.PERMISSION_DENIED)) as link, pytest.raises(Superseded):
         link.call(link.stub.Locate, pb.LocateRequest())

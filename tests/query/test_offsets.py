@@ -33,7 +33,7 @@ def test_sources_at_different_marks_stop_the_query(
         mark_of_batch(tmp_path, 4)
 
 
-def test_the_batch_in_flight_is_the_one_that_was_started_and_not_finished(tmp_path: Path) -> None:
+def test_batch_in_flight_is_the_one_started_and_not_finished(tmp_path: Path) -> None:
     assert unfinished_mark(tmp_path) == 0
     write_offsets(tmp_path, 9, '{"mark":7,"sequence":90}')
     write_offsets(tmp_path, 10, '{"mark":8,"sequence":95}')

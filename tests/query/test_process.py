@@ -1,4 +1,4 @@
-"""The query process as a process: it is killed, orphaned, left alone and told to stop."""
+"""The query process as a process: it is killed, orphaned, left alone and stopped."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def started(node: LocalNode) -> subprocess.Popen[bytes]:
 
 
 def session_of(leader: int) -> list[psutil.Process]:
-    """Every living process of its session, workers that changed their group included
+    """Return every living process of its session, workers that changed their group included
     (RULES.md#r20)."""
     found = []
     for one in psutil.process_iter():
@@ -111,7 +111,7 @@ def jvm_of(leader: int) -> psutil.Process:
 
 
 def niceness_of(leader: int) -> set[int]:
-    """Of every thread of its session: it is a thread's on Linux."""
+    """Return the niceness of every thread of its session; on Linux each thread has its own."""
     found = set()
     for one in session_of(leader):
         with suppress(psutil.NoSuchProcess):
@@ -122,7 +122,7 @@ def niceness_of(leader: int) -> set[int]:
 
 
 def scratch(node: LocalNode) -> list[Path]:
-    """What a Spark that was killed leaves on the disk, until the next one starts."""
+    """Return the files that a killed Spark leaves on the disk until the next one starts."""
     found = (node.checkpoints / ".scratch").iterdir()
     return [path for path in found if path.name != "home"]
 
@@ -154,7 +154,7 @@ KILLS_A_DRIVER = "test_failovers kills the driver of a pair"
 @pytest.mark.parametrize(
     "kill", [kill_jvm, pytest.param(kill_driver, marks=pytest.mark.nightly(KILLS_A_DRIVER))]
 )
-def test_after_a_killed_jvm_or_driver_the_next_process_goes_on_with_equal_batches(
+def test_next_process_repeats_equal_batches_after_a_killed_jvm_or_driver(
     runner: Callable[[StreamApplication], QueryRunner],
     node: LocalNode,
     kill: Callable[[subprocess.Popen[bytes]], None],
@@ -176,7 +176,7 @@ def test_after_a_killed_jvm_or_driver_the_next_process_goes_on_with_equal_batche
 def started_after(
     kill: Callable[[subprocess.Popen[bytes]], None],
 ) -> Iterator[tuple[LocalNode, subprocess.Popen[bytes]]]:
-    """The process after one that was killed between two batches."""
+    """Start the process that follows one killed between two batches."""
     with fresh_node() as node:
         node.command(pb.QueryCommand(run=run_command(sums(node))))
         put_batches(node, 1, 3)
@@ -187,7 +187,7 @@ def started_after(
         assert not node.seen.failed
         node.incarnation = "two"
         put_batches(node, 4, BATCHES)
-        # A JVM that lost its driver may end in order, and delete its own files.
+        # A JVM that lost its driver may end cleanly, and delete its own files.
         (node.checkpoints / ".scratch" / "left").touch()
         left = set(scratch(node))
         process = started(node)
@@ -218,7 +218,7 @@ def test_the_process_outlives_its_node_but_not_its_parent() -> None:
 
 @contextmanager
 def started_by_a_parent(node: LocalNode) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """The parent, and the pid of the query process, which leads a session of its own."""
+    """Return the parent, and the pid of the query process, which leads its own session."""
     code = (
         "import subprocess as s\n"
         f"child = s.Popen({command_line(node)!r}, start_new_session=True)\n"
@@ -234,7 +234,7 @@ def started_by_a_parent(node: LocalNode) -> Iterator[tuple[subprocess.Popen[byte
 
 
 def reboot(node: LocalNode) -> None:
-    """To a process that starts next, what was written until now is of an earlier boot."""
+    """Make all present files look like those of an earlier boot to the next process."""
     for name in (STAMP_FILE, CLEAN_FILE):
         for file in node.checkpoints.glob(f"*/{name}"):
             file.write_text(file.read_text().replace(boot_id(), "an-earlier-boot"))
@@ -245,13 +245,13 @@ def attempts(node: LocalNode) -> list[tuple[int, Verdict]]:
 
 
 @pytest.mark.nightly("test_checkpoints has it without a process")
-def test_a_query_goes_on_after_a_reboot_and_is_replayed_after_a_loss_of_power() -> None:
+def test_query_continues_after_a_reboot_and_replays_after_a_loss_of_power() -> None:
     with fresh_node() as node:
         node.command(pb.QueryCommand(run=run_command(sums(node))))
         put_batches(node, 1, 2)
         process = started(node)
         node.admitted("sums", 2)
-        node.stop()  # what waits for the node, waits in vain
+        node.stop()  # no caller that waits for the node gets an answer
         process.send_signal(signal.SIGTERM)
         assert wait_ended(process) == 0
         assert (node.checkpoints / "sums" / CLEAN_FILE).read_text() == boot_id()
@@ -277,8 +277,8 @@ def test_a_query_goes_on_after_a_reboot_and_is_replayed_after_a_loss_of_power() 
         process.wait()
 
 
-def test_a_process_that_is_asked_to_end_while_spark_starts_does_so_at_once(node: LocalNode) -> None:
-    """The class archive is not to blame for it: the next start maps it again."""
+def test_query_process_stops_at_once_while_spark_starts(node: LocalNode) -> None:
+    """The end does not count against the class archive: the next start maps it again."""
     (node.directory / "application.yaml").write_text(APPLICATION + QUERIES)
     process = started(node)
     leader = process.pid
@@ -294,7 +294,7 @@ def attendance(node: LocalNode, incarnation: str) -> Attendance:
     return Attendance(address, open_channel(address))
 
 
-def test_a_process_that_the_node_does_not_know_is_told_so(node: LocalNode) -> None:
+def test_query_process_unknown_to_the_node_is_refused(node: LocalNode) -> None:
     with pytest.raises(Superseded):
         list(attendance(node, "another").commands())
     address = Address(str(node.socket), "another")
@@ -303,7 +303,7 @@ def test_a_process_that_the_node_does_not_know_is_told_so(node: LocalNode) -> No
         link.call(link.stub.Locate, pb.LocateRequest(incarnation="another"))
 
 
-def test_the_commands_end_when_the_node_ends_them(node: LocalNode) -> None:
+def test_command_stream_ends_when_the_node_ends_it(node: LocalNode) -> None:
     node.command(pb.QueryCommand(run=pb.RunQuery(query="sums")))
     node.end_attendance()
     assert [one.run.query for one in attendance(node, node.incarnation).commands()] == ["sums"]

@@ -21,12 +21,14 @@ def test_every_component_that_computes_a_batch_has_a_version() -> None:
     assert int(versions["java"]) >= 17
 
 
-def test_a_host_without_java_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_without_java_reports_no_java_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert runtime_versions()["java"] == "none"
 
 
-def test_a_checkpoint_is_continued_by_the_same_spark_and_semantics_only() -> None:
+def test_only_the_same_spark_and_semantics_continue_a_checkpoint() -> None:
     spark = importlib.metadata.version("pyspark")
     assert why_not_continued({"spark": spark, "pyarrow": "1.0"}) is None
     assert why_not_continued({"spark": spark, SEMANTICS: "1"}) is None
@@ -53,9 +55,9 @@ queries:
 """
 
 
-def test_a_release_gives_the_same_digests_to_the_same_files(tmp_path: Path) -> None:
-    """Two releases with other ones refuse each other, and a query's state is not continued. Where
-    that is meant, tell of it in the changelog, and correct these."""
+def test_known_files_keep_their_digests_between_releases(tmp_path: Path) -> None:
+    """Releases with different digests refuse each other, and no query continues its state. After an
+    intended change, describe it in the changelog and correct the values."""
     (tmp_path / "application.yaml").write_text(APPLICATION)
     application = load_application(tmp_path / "application.yaml")
     assert application.queries["counts"].digest == "15f376ab1ccc74196e8c45418f428f66"

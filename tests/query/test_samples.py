@@ -18,7 +18,7 @@ NAMES = sorted(path.name for path in SAMPLES.glob("*.yaml"))
 FLIGHTS = 2_000
 
 
-def test_their_streams_are_those_of_the_demo() -> None:
+def test_streams_of_the_samples_are_those_of_the_demo() -> None:
     for name in NAMES:
         for stream in load_application(SAMPLES / name).streams.values():
             expected = {"departures": DEPARTURES, "weather": WEATHER}[stream.name]
@@ -27,13 +27,13 @@ def test_their_streams_are_those_of_the_demo() -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("name", NAMES)
-def test_each_can_run(spark: Any, name: str) -> None:
+def test_each_sample_application_can_run(spark: Any, name: str) -> None:
     report = check_application(load_application(SAMPLES / name), spark)
     assert report.is_good, report
 
 
 @pytest.mark.spark
-def test_the_python_function_counts_every_flight_once(node: LocalNode, runner: Any) -> None:
+def test_python_function_sample_counts_every_flight_once(node: LocalNode, runner: Any) -> None:
     app = load_application(SAMPLES / "function.yaml")
     runner(app, "function.yaml").run(run_command(app.queries["punctuality"]))
     flights: pa.Table = departures().slice(0, FLIGHTS)

@@ -1,4 +1,5 @@
-"""Java is checked first and in one sentence; what Spark's workers import stays light."""
+"""The query process checks Java first, in one sentence; the imports of Spark's workers stay
+light."""
 
 from __future__ import annotations
 
@@ -16,18 +17,18 @@ from ha_engine.query.session import SparkSettings, check_java, spark_conf
 
 
 def fake_java(directory: Path, says: str) -> None:
-    """It tells that version, and starts nothing."""
+    """Write a java that prints that version and starts nothing."""
     (directory / "bin").mkdir()
     java = directory / "bin" / "java"
     java.write_text(f"#!/bin/sh\necho '{says}' >&2\n[ \"$1\" = -version ]\n")
     java.chmod(0o755)
 
 
-def test_a_java_that_is_new_enough_passes() -> None:
+def test_java_that_is_new_enough_is_accepted() -> None:
     assert check_java() >= 17
 
 
-def test_no_java_is_told_with_what_to_install(
+def test_missing_java_is_reported_with_the_package_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
@@ -44,7 +45,7 @@ def test_no_java_is_told_with_what_to_install(
         ("something else", "reports no version"),
     ],
 )
-def test_a_java_that_is_too_old_is_told(
+def test_java_that_is_too_old_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, told: str
 ) -> None:
     fake_java(tmp_path, says)
@@ -61,7 +62,7 @@ def test_checking_java_imports_no_spark() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_user_may_tune_spark_but_not_make_its_batches_differ() -> None:
+def test_settings_may_tune_spark_but_not_change_its_batches() -> None:
     conf = spark_conf(
         SparkSettings(
             spark={
@@ -87,8 +88,10 @@ HEAVY = ["sqlalchemy", "starlette", "alembic", "typer", "pydantic", "uvicorn", "
         ("source_reader", [*HEAVY, "grpc"]),
     ],
 )
-def test_what_a_start_waits_for_imports_nothing_heavy(module: str, heavy: list[str]) -> None:
-    """Java waits for main; Spark's workers import the source."""
+def test_modules_on_the_path_of_a_start_import_no_heavy_module(
+    module: str, heavy: list[str]
+) -> None:
+    """Java waits for main; Spark's workers import the source module."""
     code = (
         f"import sys, ha_engine.query.{module}\n"
         f"found = [name for name in {heavy} if name in sys.modules]\n"
@@ -99,7 +102,7 @@ def test_what_a_start_waits_for_imports_nothing_heavy(module: str, heavy: list[s
 
 
 def started(directory: Path, then: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """A process that starts Spark as ``spark`` and does ``then``."""
+    """Run a process that starts Spark as ``spark`` and executes ``then``."""
     code = (
         "import pathlib, sys\n"
         "from ha_engine.query.session import SparkSettings, start_spark\n"
@@ -115,7 +118,7 @@ def started(directory: Path, then: str, **environ: str) -> subprocess.CompletedP
     )
 
 
-def test_a_java_that_cannot_start_spark_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_java_that_cannot_start_spark_is_reported_in_one_sentence(tmp_path: Path) -> None:
     fake_java(tmp_path, 'openjdk version "11.0.1" 2018-10-16')
     done = started(tmp_path, "", JAVA_HOME=str(tmp_path))
     assert "JavaMissing: " in done.stderr.splitlines()[-1]
@@ -123,8 +126,8 @@ def test_a_java_that_cannot_start_spark_is_told_in_a_sentence(tmp_path: Path) ->
 
 
 @pytest.mark.spark
-def test_no_worker_looks_for_data_sources_where_no_module_can_be_one(spark: Any) -> None:
-    """It would stay, and every start would wait for it."""
+def test_spark_starts_no_worker_to_find_data_sources_without_a_candidate(spark: Any) -> None:
+    """The worker would stay, and every start would wait for it."""
     jvm = psutil.Process(spark.sparkContext._gateway.proc.pid)
     workers = [
         " ".join(process.cmdline())
@@ -156,8 +159,8 @@ def test_a_data_source_of_an_installed_module_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_a_jvm_without_memory_ends(tmp_path: Path) -> None:
-    """It would go on in an unknown state, and blame a batch."""
+def test_jvm_out_of_memory_ends(tmp_path: Path) -> None:
+    """The JVM would otherwise continue in an unknown state, and blame a batch."""
     fill = (
         "gateway = spark.sparkContext._gateway\n"
         "try:\n"
@@ -179,7 +182,7 @@ def test_workers_run_with_the_python_of_this_process(spark: Any) -> None:
 
 @pytest.mark.spark
 def test_workers_import_the_pyspark_of_this_process(spark: Any) -> None:
-    """From an archive of sources, each of them would compile it anew."""
+    """From an archive of sources, each worker would compile it again."""
     import pyspark
     from pyspark.sql.functions import udf
 
@@ -188,7 +191,7 @@ def test_workers_import_the_pyspark_of_this_process(spark: Any) -> None:
 
 
 @pytest.mark.spark
-def test_queries_that_start_at_the_same_time_do_not_break_the_map_that_they_share(
+def test_concurrent_query_starts_do_not_corrupt_a_shared_map(
     spark: Any,
 ) -> None:
     """A plain HashMap that two threads write may fail every task from then on."""

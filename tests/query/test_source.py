@@ -1,4 +1,4 @@
-"""What the journal source gives to Spark: the rows of a small batch with its plan, others not."""
+"""The journal source gives Spark the rows of a small batch with its plan, those of others not."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ queries:
 
 
 def row(number: int, text: str) -> dict[str, Any]:
-    """Every fifth has nothing but what it must have."""
+    """Return a row; every fifth has only its required fields."""
     whole = {
         "at": START + timedelta(seconds=number),
         "wall": datetime(2013, 6, 1) + timedelta(microseconds=number),
@@ -91,8 +91,8 @@ def stream_of(types: dict[str, str], node: LocalNode) -> StreamApplication:
 def planned(
     application: StreamApplication, node: LocalNode, first: int, last: int, name: str = "events"
 ) -> tuple[int, list[dict[str, Any]] | None]:
-    """What Spark's planning worker answers for the records first..last of a stream: how many
-    partitions, and the rows if they come with the plan."""
+    """Return the answer of Spark's planning worker for the records first..last of a stream: the
+    number of partitions, and the rows if they come with the plan."""
     stream, me = application.streams[name], ProcessId.of_this()
     schema = StructType.fromDDL(stream.spark_schema)
     options = SourceOptions(
@@ -114,7 +114,7 @@ def planned(
     return len(partitions), None
 
 
-def test_the_rows_of_a_small_batch_come_with_its_plan_and_no_others(node: LocalNode) -> None:
+def test_only_the_rows_of_a_small_batch_come_with_its_plan(node: LocalNode) -> None:
     application = stream_of(FLAT, node)
     events, others = application.streams["events"], application.streams["others"]
     node.append(events, [row(1, "small"), row(2, "too")], [row(3, "x" * SMALL_BYTES)])
@@ -139,7 +139,7 @@ def test_rows_with_arrays_or_structs_do_not_come_with_the_plan(node: LocalNode) 
 
 
 @pytest.mark.parametrize("text", ["small", "x" * SMALL_BYTES], ids=["small", "large"])
-def test_a_journal_that_cannot_be_read_ends_the_process_and_is_no_batchs_fault(
+def test_unreadable_journal_ends_the_process_without_blaming_a_batch(
     text: str,
     node: LocalNode,
     runner: Callable[[StreamApplication], QueryRunner],
@@ -160,7 +160,7 @@ def test_a_journal_that_cannot_be_read_ends_the_process_and_is_no_batchs_fault(
 
 
 @pytest.mark.parametrize("types", [FLAT, NESTED], ids=["flat", "nested"])
-def test_rows_of_every_type_are_the_same_in_a_small_and_in_a_large_batch(
+def test_rows_of_every_type_are_equal_in_small_and_large_batches(
     types: dict[str, str],
     node: LocalNode,
     runner: Callable[[StreamApplication], QueryRunner],

@@ -1,4 +1,4 @@
-"""The home from which Spark starts: PySpark's own, but for what its workers need not import."""
+"""The home from which Spark starts: PySpark's own, without the modules that workers do not need."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def no_home_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_HOME", raising=False)
 
 
-def test_it_has_everything_of_pysparks_own_but_its_python(tmp_path: Path) -> None:
+def test_spark_home_has_everything_of_pyspark_but_its_python_code(tmp_path: Path) -> None:
     lean = tmp_path / "lean"
     with lean_spark_home(lean):
         assert os.environ["SPARK_HOME"] == str(lean)
@@ -28,7 +28,7 @@ def test_it_has_everything_of_pysparks_own_but_its_python(tmp_path: Path) -> Non
     assert "SPARK_HOME" not in os.environ
 
 
-def test_one_that_the_user_chose_is_left_as_it_is(
+def test_spark_home_of_the_user_is_left_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPARK_HOME", "/opt/spark")
@@ -37,7 +37,7 @@ def test_one_that_the_user_chose_is_left_as_it_is(
     assert os.environ["SPARK_HOME"] == "/opt/spark"
 
 
-def test_spark_starts_from_its_own_where_no_other_can_be_made(tmp_path: Path) -> None:
+def test_spark_starts_from_its_own_home_where_no_other_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "lean").write_text("in the way")
     with lean_spark_home(tmp_path / "lean"):
         assert "SPARK_HOME" not in os.environ

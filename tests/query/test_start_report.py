@@ -17,7 +17,7 @@ def lines(descriptor: int) -> list[dict[str, object]]:
         return [json.loads(line) for line in pipe]
 
 
-def test_each_step_and_the_end_are_a_line() -> None:
+def test_each_step_and_the_end_are_one_line_each() -> None:
     reading, writing = os.pipe()
     report = StartReport.of({ENVIRONMENT: str(writing)})
     report.step("starting Java")
@@ -29,7 +29,7 @@ def test_each_step_and_the_end_are_a_line() -> None:
     ]
 
 
-def test_without_a_pipe_and_with_a_broken_one_the_process_runs_on() -> None:
+def test_query_process_runs_on_without_a_pipe_or_with_a_broken_one() -> None:
     StartReport.of({}).step("starting Java")
     reading, writing = os.pipe()
     os.close(reading)
@@ -37,7 +37,7 @@ def test_without_a_pipe_and_with_a_broken_one_the_process_runs_on() -> None:
     os.close(writing)
 
 
-def test_a_process_that_cannot_start_names_the_reason() -> None:
+def test_query_process_that_cannot_start_reports_the_reason() -> None:
     reading, writing = os.pipe()
     code = "from ha_engine.query.main import main; import sys; sys.exit(main(sys.argv[1:]))"
     arguments = [
@@ -57,7 +57,7 @@ def test_a_process_that_cannot_start_names_the_reason() -> None:
     assert lines(reading) == [{"end": "KeyError: 'query'", "by_host": False}]
 
 
-def test_a_kill_for_want_of_memory_is_seen_once(tmp_path: Path) -> None:
+def test_out_of_memory_kill_is_reported_once(tmp_path: Path) -> None:
     vmstat = tmp_path / "vmstat"
     vmstat.write_text("nr_free_pages 7\noom_kill 4\n")
     kills = MemoryKills(vmstat)
@@ -67,5 +67,5 @@ def test_a_kill_for_want_of_memory_is_seen_once(tmp_path: Path) -> None:
     assert not kills.rose()
 
 
-def test_a_kernel_that_does_not_count_kills_has_none(tmp_path: Path) -> None:
+def test_kernel_without_a_kill_counter_reports_no_kill(tmp_path: Path) -> None:
     assert not MemoryKills(tmp_path / "missing").rose()

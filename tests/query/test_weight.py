@@ -1,4 +1,4 @@
-"""Spark steps back once it runs: every thread of its session, and none of another."""
+"""Spark lowers its priority once it runs: every thread of its session, and of no other."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ done.set()
 @pytest.mark.parametrize(
     ("at_work", "starting"), [(15, START_NICE), (START_NICE, START_NICE), (2, 2), (0, 0)]
 )
-def test_it_starts_close_and_steps_back_after_a_batch(at_work: int, starting: int) -> None:
+def test_spark_starts_at_a_close_priority_and_lowers_it_after_a_batch(
+    at_work: int, starting: int
+) -> None:
     run = subprocess.run(
         [sys.executable, "-c", SESSION, str(at_work)],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""A Python worker of Spark's connects before it imports, so that a slow host has time to import."""
+"""A Python worker of Spark connects before it imports, so that a slow host has time to import."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ with get_sock_file_to_executor() as file:
 
 @contextmanager
 def spark_that_listens() -> Iterator[socket.socket]:
-    """The end of Spark's that waits for a worker."""
+    """Open the socket on which Spark waits for a worker."""
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         server.settimeout(120)
         yield server
@@ -65,7 +65,7 @@ def test_a_worker_connects_before_it_imports(tmp_path: Path) -> None:
             connection.settimeout(120)
             assert received(connection, 4 + len(SECRET)) == struct.pack("!i", len(SECRET)) + SECRET
             connection.sendall(struct.pack("!i", 2) + b"ok")
-            # The worker module has not run yet: it waits at the gate.
+            # The worker module has not run yet: it waits at the gate of the test.
             assert struct.unpack("!i", received(connection, 4))[0] == process.pid
             gate.write_text("go")
             assert received(connection, 100) == b"imported"
@@ -83,7 +83,7 @@ def test_a_worker_whose_secret_is_refused_ends(tmp_path: Path) -> None:
             assert process.wait(120) == 1
 
 
-def test_spark_runs_plain_python_where_the_program_may_not_run(
+def test_spark_runs_plain_python_where_the_worker_program_may_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "python_worker"
@@ -93,7 +93,7 @@ def test_spark_runs_plain_python_where_the_program_may_not_run(
 
 
 @pytest.mark.spark
-def test_sparks_own_workers_run_through_the_program(spark) -> None:  # type: ignore[no-untyped-def]
+def test_workers_of_spark_run_through_the_worker_program(spark) -> None:  # type: ignore[no-untyped-def]
     from pyspark.sql.functions import udf
 
     command = udf(lambda _: Path("/proc/self/cmdline").read_text().replace("\0", " "), "string")

@@ -27,7 +27,8 @@ Make = Callable[[SourcePlace], SourcePlugin]
 
 
 class Pulling:
-    """One process, closed at first; another on the same directory is the next one."""
+    """One process with a closed gate; another instance on the same directory is the next
+    process."""
 
     def __init__(self, directory: Path, config: ReceiveConfig | None = None, **makes: Make) -> None:
         self.directory = directory
@@ -58,7 +59,7 @@ class Pulling:
         return found
 
     def rows(self, stream: str = "events") -> list[dict[str, Any]]:
-        """Every row that the journal has, in its order."""
+        """Return every row of the journal, in its order."""
         return [
             row
             for record in self.journal.read(self.journal.first)

@@ -1,6 +1,7 @@
 """A gate behind real HTTP on a real journal, for a group of one: durable is committed.
 
-Run as a program it serves until it is told to end: ``python -m tests.receive.solo DIRECTORY PORT``.
+As a program it serves until it gets a signal to end: ``python -m tests.receive.solo DIRECTORY
+PORT``.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ MAX_BODY = 16 << 20
 
 
 class NoBacklog:
-    """Queries that are never behind, unless the test says so."""
+    """Queries that are never behind, unless the test sets it."""
 
     refused: Backpressure | None = None
 
@@ -51,7 +52,7 @@ class NoBacklog:
 
 
 class SoloLog:
-    """Epoch 1 of a group of one. ``hold`` keeps commits back until ``release``."""
+    """Epoch 1 of a group of one. ``hold`` delays commits until ``release``."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -124,7 +125,7 @@ class Solo:
         return list(self.journal.read(self.journal.first, self.journal.last.sequence))
 
     def stored(self) -> list[dict[str, object]]:
-        """Every stored row, in the journal's order."""
+        """Return every stored row, in the journal's order."""
         return [
             row
             for record in self.records()
@@ -148,12 +149,12 @@ class Solo:
 
 @contextlib.asynccontextmanager
 async def served(app: Starlette) -> AsyncIterator[str]:
-    """The URL at which ``app`` answers, on a real socket of this loop."""
+    """Serve ``app`` on a real socket of this loop; return its URL."""
     config = uvicorn.Config(
         app, port=0, log_level="warning", access_log=False, timeout_keep_alive=75
     )
     server = uvicorn.Server(config)
-    # With the protocol named, else asyncio leaves Nagle's algorithm on: 40 ms an answer.
+    # Name the protocol, else asyncio leaves Nagle's algorithm on: 40 ms an answer.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(256)

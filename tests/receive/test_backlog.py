@@ -1,4 +1,4 @@
-"""What makes the gate refuse events that are right."""
+"""The reasons for which the gate refuses valid events."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ def refusal(waiting: int, directory: Path, min_free: int) -> str:
     return "" if found is None else str(found)
 
 
-def test_events_may_come_while_queries_keep_up_and_the_disk_has_room(tmp_path: Path) -> None:
+def test_gate_accepts_events_while_queries_keep_up_and_the_disk_has_room(tmp_path: Path) -> None:
     assert refusal(99, tmp_path, 1) == ""
 
 
-def test_too_many_events_without_a_batch_are_back_pressure(tmp_path: Path) -> None:
+def test_too_many_events_without_a_batch_cause_back_pressure(tmp_path: Path) -> None:
     assert "100 events wait for their batch" in refusal(100, tmp_path, 1)
 
 
-def test_a_disk_without_its_reserve_is_back_pressure_that_names_the_directory(
+def test_disk_without_its_reserve_causes_back_pressure_naming_the_directory(
     tmp_path: Path,
 ) -> None:
     more_than_there_is = shutil.disk_usage(tmp_path).total + 1
@@ -31,7 +31,7 @@ def test_a_disk_without_its_reserve_is_back_pressure_that_names_the_directory(
 
 
 @pytest.mark.parametrize(("size", "refused"), [(99, False), (100, True), (101, True)])
-def test_a_journal_at_its_limit_is_back_pressure_until_a_snapshot_makes_room(
+def test_journal_at_its_limit_causes_back_pressure_until_a_snapshot(
     tmp_path: Path, size: int, refused: bool
 ) -> None:
     disk = Disk(tmp_path, 1, lambda: size, 100)
@@ -40,7 +40,7 @@ def test_a_journal_at_its_limit_is_back_pressure_until_a_snapshot_makes_room(
     assert ("max_size; a snapshot makes room" in str(found)) is refused
 
 
-def test_a_full_member_is_back_pressure_that_names_it(tmp_path: Path) -> None:
+def test_full_member_causes_back_pressure_that_names_it(tmp_path: Path) -> None:
     found = NodeBacklog(lambda: 0, 100, Disk(tmp_path, 1), lambda: "node-b").refusal()
     assert found is not None
     assert "the disk of node-b" in str(found)

@@ -1,4 +1,4 @@
-"""The kind ``file``: each file once and whole, in the order of the names, on whichever node."""
+"""The kind ``file``: each file once and whole, in the order of the names, on any node."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ALL = 1_000
 
 
 def drop(directory: Path, name: str, content: str | bytes) -> Path:
-    """As whoever makes files for the engine must do it."""
+    """Write a file as its producer must: under a draft name, then rename it."""
     directory.mkdir(exist_ok=True)
     draft = directory / f"{name}.part"
     draft.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -76,7 +76,7 @@ class TestCsv(_Files):
 
 
 class Reader:
-    """A source and what came of it."""
+    """A source and the rows and dead letters that it gave."""
 
     def __init__(
         self, directory: Path, offset: str | None = None, schema: pa.Schema = SCHEMA, **options: Any
@@ -104,7 +104,7 @@ class Reader:
         return [row["id"] for row in self.rest()[0]]
 
 
-def test_files_are_read_in_the_order_of_their_names_and_drafts_are_not(tmp_path: Path) -> None:
+def test_source_reads_files_in_the_order_of_their_names_and_no_drafts(tmp_path: Path) -> None:
     for name, number in (("b", 2), ("a", 1), ("c", 3), (".d", 9), ("e.part", 9)):
         (tmp_path / name).write_text(ndjson(number))
     (tmp_path / "aa").mkdir()
@@ -113,7 +113,7 @@ def test_files_are_read_in_the_order_of_their_names_and_drafts_are_not(tmp_path:
     assert Reader(tmp_path, pattern="[bc]", skip=("c",)).ids() == [2]
 
 
-def test_a_directory_that_is_not_there_is_named_and_waited_for(tmp_path: Path) -> None:
+def test_source_names_a_missing_directory_and_waits_for_it(tmp_path: Path) -> None:
     reader = Reader(tmp_path / "later")
     with pytest.raises(SourceUnavailable, match="later does not exist"):
         reader.read()
@@ -121,7 +121,9 @@ def test_a_directory_that_is_not_there_is_named_and_waited_for(tmp_path: Path) -
     assert reader.ids() == [1]
 
 
-def test_a_large_file_comes_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_source_reads_a_large_file_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(file_module, "CHUNK_BYTES", 100)
     drop(tmp_path, "a", ndjson(*range(200)))
     reader = Reader(tmp_path)
@@ -132,7 +134,7 @@ def test_a_large_file_comes_in_pieces(tmp_path: Path, monkeypatch: pytest.Monkey
     assert max(sizes) < 15
 
 
-def test_a_line_that_is_too_long_is_rejected_and_the_next_are_read(tmp_path: Path) -> None:
+def test_line_that_is_too_long_becomes_a_dead_letter(tmp_path: Path) -> None:
     long = b'{"id": 2, "text": "' + b"x" * (2 * LINE_BYTES_MAX + 5) + b'"}\n'
     drop(tmp_path, "a", ndjson(1).encode() + long + ndjson(3).encode())
     rows, [letter] = Reader(tmp_path).rest()
@@ -142,14 +144,14 @@ def test_a_line_that_is_too_long_is_rejected_and_the_next_are_read(tmp_path: Pat
     assert len(letter.raw) < LINE_BYTES_MAX
 
 
-def test_the_last_line_needs_no_end_and_blank_ones_do_not_count(tmp_path: Path) -> None:
+def test_last_line_needs_no_end_and_blank_lines_do_not_count(tmp_path: Path) -> None:
     drop(tmp_path, "a", b'\xef\xbb\xbf{"id": 1}\r\n\r\n   \n{"id": 2}\n\n{"id": "x"}\n{"id": 3}')
     rows, [letter] = Reader(tmp_path).rest()
     assert [row["id"] for row in rows] == [1, 2, 3]
     assert letter.place == "a:6"
 
 
-def test_what_is_no_event_tells_its_file_and_line(tmp_path: Path) -> None:
+def test_dead_letter_names_its_file_and_line(tmp_path: Path) -> None:
     drop(
         tmp_path,
         "a",
@@ -164,7 +166,7 @@ def test_what_is_no_event_tells_its_file_and_line(tmp_path: Path) -> None:
     assert letters[2].raw == b"\xff\xfe"
 
 
-def test_a_file_that_another_node_lacks_is_waited_for(tmp_path: Path) -> None:
+def test_source_waits_for_a_file_that_this_node_lacks(tmp_path: Path) -> None:
     drop(tmp_path / "one", "a", ndjson(1, 2, 3))
     reader = Reader(tmp_path / "one")
     reader.read(rows_max=2)
@@ -176,7 +178,7 @@ def test_a_file_that_another_node_lacks_is_waited_for(tmp_path: Path) -> None:
     assert other.ids() == [3]
 
 
-def test_a_file_that_is_done_may_go(tmp_path: Path) -> None:
+def test_finished_file_may_be_deleted(tmp_path: Path) -> None:
     gone = drop(tmp_path, "a", ndjson(1, 2))
     reader = Reader(tmp_path)
     assert reader.ids() == [1, 2]
@@ -207,14 +209,14 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path, now: st
         reader.rest()
 
 
-def test_a_file_of_a_header_alone_holds_nobody_up(tmp_path: Path) -> None:
+def test_file_with_a_header_alone_does_not_block_the_source(tmp_path: Path) -> None:
     drop(tmp_path, "a", "id,text\n")
     drop(tmp_path, "b", "id,text\n1,x\n")
     assert Reader(tmp_path, format="csv").ids() == [1]
 
 
 @pytest.mark.parametrize("first", ['7,5" pipe', '7,"pipe'], ids=["within a cell", "around one"])
-def test_a_stray_quote_costs_its_own_line_at_most(tmp_path: Path, first: str) -> None:
+def test_stray_quote_invalidates_at_most_its_own_line(tmp_path: Path, first: str) -> None:
     rows = "".join(f"{number},x\n" for number in range(400))
     drop(tmp_path, "a", f'id,text\n{first}\n{rows}8,6" pipe\n9,"two\nlines"\n')
     found, letters = Reader(tmp_path, format="csv").rest()
@@ -224,7 +226,7 @@ def test_a_stray_quote_costs_its_own_line_at_most(tmp_path: Path, first: str) ->
     assert [letter.place for letter in letters] == ([] if good else ["a:2"])
 
 
-def test_a_line_that_is_too_long_says_nothing_of_the_quotes_around_it(tmp_path: Path) -> None:
+def test_line_that_is_too_long_does_not_change_the_quoting_of_others(tmp_path: Path) -> None:
     long = '0,"' + "x" * LINE_BYTES_MAX + '"\n'
     rows = "".join(f"{number},x\n" for number in range(300))
     drop(tmp_path, "a", f"id,text\n{long}{rows}{long}")
@@ -233,21 +235,21 @@ def test_a_line_that_is_too_long_says_nothing_of_the_quotes_around_it(tmp_path: 
     assert [letter.place for letter in letters] == ["a:2", "a:303"]
 
 
-def test_rejected_rows_count_for_the_size_of_a_batch(tmp_path: Path) -> None:
+def test_dead_letters_count_for_the_size_of_a_batch(tmp_path: Path) -> None:
     drop(tmp_path, "a", "id,text\n" + "x\n" * 25)
     reader = Reader(tmp_path, format="csv")
     sizes = [len(batch.dead_letters) for _ in range(3) if (batch := reader.read(rows_max=10))]
     assert sizes == [10, 10, 5]
 
 
-def test_a_name_that_leads_nowhere_is_passed_over(tmp_path: Path) -> None:
+def test_source_skips_a_dangling_link(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to(tmp_path / "a")
     (tmp_path / "b").symlink_to(tmp_path / "gone")
     drop(tmp_path, "c", ndjson(3))
     assert Reader(tmp_path).ids() == [3]
 
 
-def test_an_empty_file_that_is_filled_too_late_is_told_of(tmp_path: Path) -> None:
+def test_empty_file_filled_too_late_becomes_a_dead_letter(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     drop(tmp_path, "b", ndjson(2))
     reader = Reader(tmp_path)
@@ -256,7 +258,7 @@ def test_an_empty_file_that_is_filled_too_late_is_told_of(tmp_path: Path) -> Non
     assert [letter.place for letter in reader.rest()[1]] == ["a"]
 
 
-def test_a_file_that_comes_too_late_for_its_name_is_told_of(tmp_path: Path) -> None:
+def test_file_that_arrives_too_late_for_its_name_becomes_a_dead_letter(tmp_path: Path) -> None:
     drop(tmp_path, "b", ndjson(2))
     reader = Reader(tmp_path)
     assert reader.ids() == [2]
@@ -271,10 +273,11 @@ def test_a_file_that_comes_too_late_for_its_name_is_told_of(tmp_path: Path) -> N
     assert reader.rest() == ([], [])
 
 
-def test_a_file_that_a_listing_missed_is_read_before_a_later_one(
+def test_file_missed_by_a_listing_is_read_before_a_later_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """1. A listing begins. 2. a comes, then b. 3. The listing sees b and not a, as it may."""
+    """1. A listing begins. 2. a appears, then b. 3. The listing sees b but not a, which is
+    allowed."""
     seen = [{"b": 5}, {"a": 5, "b": 5}]
     monkeypatch.setattr(Listing, "_list", lambda self: seen.pop(0))
     listing = Listing(tmp_path, "*", ())
@@ -300,7 +303,7 @@ TYPES = pa.schema(
 )
 
 
-def test_the_cells_of_csv_become_what_the_stream_declares(tmp_path: Path) -> None:
+def test_cells_of_csv_become_the_types_of_the_stream(tmp_path: Path) -> None:
     header = "\ufeffid,name,note,at,part,price,good,tags\r\n"
     full = '1,"a ""b"", c","two\nlines",2026-01-02T03:04:05Z,1e3,12.50,TRUE,"[""x"", ""y""]"\r\n'
     drop(tmp_path, "a", header + full + "2,,,,,,,\n")
@@ -313,7 +316,7 @@ def test_the_cells_of_csv_become_what_the_stream_declares(tmp_path: Path) -> Non
     assert rows[1] == {"id": 2, "name": "", **empty}
 
 
-def test_a_bad_row_of_csv_is_told_with_its_line(tmp_path: Path) -> None:
+def test_dead_letter_of_a_bad_csv_row_names_its_line(tmp_path: Path) -> None:
     lines = ["id;text", "1;a", "x;b", "3", "4;d;e", '5;"f', 'g"', '6;"h', "7;i", "NaN;j"]
     drop(tmp_path, "a", "\n".join(lines))
     rows, letters = Reader(tmp_path, format="csv", delimiter=";").rest()
@@ -326,7 +329,7 @@ def test_a_bad_row_of_csv_is_told_with_its_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["ndjson", "csv"])
-def test_every_row_comes_once_however_often_the_source_is_opened_again(
+def test_source_gives_every_row_once_however_often_it_is_reopened(
     tmp_path: Path, form: str
 ) -> None:
     chance, expected, number = random.Random(11), list[tuple[int, str]](), 0

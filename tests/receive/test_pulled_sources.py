@@ -1,4 +1,4 @@
-"""Sources: every row once and in order, whatever stops them in between."""
+"""Sources give every row once and in order, however often they are stopped."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class TestTheExample(SourceContract):
             file.writelines(json.dumps(row) + "\n" for row in rows)
 
 
-# -- a source that the tests hold in their hands ---------------------------------------------------
+# -- a source that the tests control ---------------------------------------------------------------
 
 
 class Numbers:
-    """Rows 0, 1, ... ``end``; the offset is the next one. ``bad`` are those that are no events."""
+    """Rows 0, 1, ... ``end``; the offset is the next row. ``bad`` are invalid rows."""
 
     guarantee = "exactly once"
 
@@ -88,7 +88,7 @@ class Numbers:
 
 
 class Held(Numbers):
-    """Its first read comes back when it is let go."""
+    """A source whose first read returns when the test releases it."""
 
     def __init__(self, end: int) -> None:
         super().__init__(end)
@@ -128,7 +128,7 @@ async def test_a_source_is_read_into_the_journal_with_its_offset(started: Any) -
     assert node.status("numbers").backlog == 0
 
 
-async def test_what_says_nothing_is_no_record(started: Any) -> None:
+async def test_batch_without_rows_and_without_a_new_offset_writes_no_record(started: Any) -> None:
     class Chatty(Numbers):
         def read(self, rows_max: int, seconds: float) -> SourceBatch:
             return super().read(rows_max, seconds) or SourceBatch(str(self.next))
@@ -138,7 +138,7 @@ async def test_what_says_nothing_is_no_record(started: Any) -> None:
     assert node.status("numbers").known == SourceOffset("5", 5, 0, 1)
 
 
-async def test_an_error_that_is_no_text_can_be_shown(started: Any) -> None:
+async def test_undecodable_error_of_a_source_is_shown_escaped(started: Any) -> None:
     class Fails(Numbers):
         def read(self, rows_max: int, seconds: float) -> SourceBatch | None:
             raise SourceUnavailable("\udcff.csv " + "x" * 5_000)
@@ -154,13 +154,13 @@ async def test_an_error_that_is_no_text_can_be_shown(started: Any) -> None:
     assert len(told[-1]) < 2_000
 
 
-async def test_the_next_process_goes_on_where_the_journal_ends(tmp_path: Path) -> None:
-    """However often a process ends, and at whatever point between read and commit."""
+async def test_next_process_reads_on_from_the_offset_in_the_journal(tmp_path: Path) -> None:
+    """The process may end any number of times, at any point between read and commit."""
     chance, lives = random.Random(3), 15
     for _ in range(lives):
         node = Pulling(tmp_path, source=always(Numbers(1 << 30, piece=3)))
         node.receivers.open()
-        # Not to wait for anything: the end comes at whatever point this happens to be.
+        # A random delay, not a wait: it chooses the point at which the process ends.
         await asyncio.sleep(chance.uniform(0, 0.03))
         await node.close()
     node = Pulling(tmp_path, source=always(Numbers(5_000, piece=500)))
@@ -169,7 +169,7 @@ async def test_the_next_process_goes_on_where_the_journal_ends(tmp_path: Path) -
     await node.close()
 
 
-async def test_a_closed_gate_stops_it_and_an_open_one_lets_it_go_on(started: Any) -> None:
+async def test_source_stops_with_a_closed_gate_and_continues_with_an_open_one(started: Any) -> None:
     source = Numbers(1 << 30, piece=2)
     node = started(numbers=source)
     for _ in range(5):
@@ -188,8 +188,8 @@ async def test_a_closed_gate_stops_it_and_an_open_one_lets_it_go_on(started: Any
     assert node.ids() == list(range(len(node.ids())))
 
 
-async def test_what_was_read_and_never_journalled_is_read_again(started: Any) -> None:
-    """The record is offered and its fate unknown: the offset that counts is the journal's."""
+async def test_rows_read_and_never_journalled_are_read_again(started: Any) -> None:
+    """The fate of the offered record is unknown: only the offset in the journal counts."""
     source = Numbers(20, piece=5)
     node = started(numbers=source)
     await async_wait_until(lambda: node.status("numbers").state is SourceState.IDLE, within=WITHIN)
@@ -203,8 +203,8 @@ async def test_what_was_read_and_never_journalled_is_read_again(started: Any) ->
     assert source.opened == [None, "25"]
 
 
-async def test_rows_that_do_not_follow_are_refused_by_the_gate(started: Any) -> None:
-    """Whoever sends them: a late thread, or two who believe that they are the one."""
+async def test_gate_refuses_rows_that_do_not_follow_the_offset(started: Any) -> None:
+    """The caller may be a late thread, or a second reader of the same source."""
     node = started()
     batch = pa.RecordBatch.from_pylist([{"id": 1}], schema=SCHEMA)
     first = node.gate.submit("events", batch, None, Pull("drop", None, "1"))
@@ -218,7 +218,7 @@ async def test_rows_that_do_not_follow_are_refused_by_the_gate(started: Any) -> 
     assert len(node.ids()) == 2
 
 
-async def test_it_pauses_while_there_is_no_room_and_loses_nothing(started: Any) -> None:
+async def test_source_pauses_during_back_pressure_and_loses_no_row(started: Any) -> None:
     source = Numbers(1 << 30, piece=5)
     node = started(numbers=source)
     await async_wait_until(lambda: len(node.ids()) > 10, within=WITHIN)
@@ -238,7 +238,7 @@ async def test_it_pauses_while_there_is_no_room_and_loses_nothing(started: Any) 
     assert source.opened == [None]
 
 
-async def test_it_shares_a_record_with_producers_and_with_another_source(started: Any) -> None:
+async def test_source_shares_a_record_with_producers_and_another_source(started: Any) -> None:
     one, two = Numbers(60, piece=1), Numbers(60, piece=1)
     node = started(one=one, two=two)
     await async_wait_until(lambda: len(node.ids()) == 120, within=WITHIN)
@@ -246,7 +246,9 @@ async def test_it_shares_a_record_with_producers_and_with_another_source(started
     assert node.status("one").known.rows == node.status("two").known.rows == 60
 
 
-async def test_a_bad_row_is_put_aside_and_the_others_go_on(started: Any, tmp_path: Path) -> None:
+async def test_bad_row_becomes_a_dead_letter_and_the_others_are_stored(
+    started: Any, tmp_path: Path
+) -> None:
     bad = frozenset({0, 5, 6, 7, 8, 9, 25, 39})
     node = started(numbers=Numbers(40, piece=5, bad=bad))
     await async_wait_until(lambda: node.status("numbers").state is SourceState.IDLE, within=WITHIN)
@@ -286,8 +288,8 @@ async def test_rows_may_come_as_a_record_batch(started: Any) -> None:
     assert node.status("numbers").known.rejected == 2
 
 
-async def test_rows_that_are_too_many_for_a_request_come_in_smaller_pieces(started: Any) -> None:
-    """And one that is too large alone is put aside."""
+async def test_rows_too_many_for_a_request_are_stored_in_smaller_pieces(started: Any) -> None:
+    """A row that alone is too large becomes a dead letter."""
 
     class Wide(Numbers):
         def _row(self, number: int) -> bytes:
@@ -302,7 +304,7 @@ async def test_rows_that_are_too_many_for_a_request_come_in_smaller_pieces(start
     assert "a request at most 1048576" in letter["reason"]
 
 
-async def test_trouble_that_passes_is_told_and_passes(started: Any) -> None:
+async def test_transient_error_of_a_source_is_shown_until_it_ends(started: Any) -> None:
     source = Numbers(20, piece=5)
     node = started(numbers=source)
     await async_wait_until(lambda: node.status("numbers").state is SourceState.IDLE, within=WITHIN)
@@ -338,7 +340,7 @@ def broken(how: str) -> Any:
         ("has a wild offset", SourceState.REFUSED, "failed in read: UnicodeEncodeError"),
     ],
 )
-async def test_a_broken_source_is_named_and_the_others_go_on(
+async def test_broken_source_is_named_and_the_others_continue(
     tmp_path: Path, how: str, state: SourceState, told: str
 ) -> None:
     source = Numbers(100)
@@ -355,7 +357,7 @@ async def test_a_broken_source_is_named_and_the_others_go_on(
 
 
 @pytest.mark.parametrize("how", ["hangs", "hangs in close"])
-async def test_a_source_that_hangs_holds_up_no_demotion(tmp_path: Path, how: str) -> None:
+async def test_hanging_source_does_not_delay_a_demotion(tmp_path: Path, how: str) -> None:
     node = Pulling(tmp_path, broken=broken(how))
     node.receivers.open()
     await async_wait_until(lambda: node.status("broken").state is not SourceState.STOPPED)
@@ -365,10 +367,10 @@ async def test_a_source_that_hangs_holds_up_no_demotion(tmp_path: Path, how: str
     await node.close()
 
 
-async def test_a_read_that_comes_back_after_the_gate_was_closed_stores_nothing(
+async def test_read_that_returns_after_the_gate_closed_stores_no_rows(
     started: Any,
 ) -> None:
-    """And no other call begins before it has come back, when the source is closed first."""
+    """The source gets no other call before that read has returned and the source is closed."""
     source = Held(10)
     node = started(numbers=source)
     await async_wait_until(source.begun.is_set, within=WITHIN)
@@ -388,10 +390,10 @@ async def test_a_read_that_comes_back_after_the_gate_was_closed_stores_nothing(
     await async_wait_until(lambda: node.ids() == list(range(10)), within=WITHIN)
 
 
-async def test_rows_that_another_has_journalled_while_they_were_read_are_refused(
+async def test_rows_that_another_reader_journalled_meanwhile_are_refused(
     started: Any,
 ) -> None:
-    """They are read behind an offset that is the journal's no longer."""
+    """The read of the rows began at an offset that is no longer that of the journal."""
     source = Held(10)
     node = started(numbers=source)
     await async_wait_until(source.begun.is_set, within=WITHIN)

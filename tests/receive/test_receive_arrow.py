@@ -1,5 +1,5 @@
-"""Bodies in Arrow's stream format: the same rules as for JSON, and nothing that a stranger sends
-ends the process or fills its memory."""
+"""Bodies in Arrow's stream format: the same rules as for JSON; no body ends the process or fills
+its memory."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def body_of(*batches: pa.RecordBatch, **options: Any) -> bytes:
 
 
 def batch_of(**columns: Any) -> pa.RecordBatch:
-    """``k`` is there if it is not given."""
+    """Return a batch of the columns, with a default ``k``."""
     length = len(next(iter(columns.values()))) if columns else 1
     return pa.RecordBatch.from_pydict({"k": ["a"] * length} | columns)
 
@@ -63,7 +63,7 @@ def refused(body: bytes | pa.RecordBatch) -> InvalidEvents:
     return refusal.value
 
 
-def test_the_content_type_names_it() -> None:
+def test_content_type_selects_the_arrow_format() -> None:
     assert format_of("application/vnd.apache.arrow.stream") is Format.ARROW
 
 
@@ -72,7 +72,7 @@ def test_rows_of_several_batches_keep_their_order() -> None:
     assert [row["n"] for row in seen] == [1, 2, 3]
 
 
-def test_columns_go_by_name_and_one_that_is_missing_is_null() -> None:
+def test_columns_match_by_name_and_a_missing_one_is_null() -> None:
     assert read(pa.RecordBatch.from_pydict({"n": [1], "k": ["a"]})) == [
         dict.fromkeys(SCHEMA.names) | {"k": "a", "n": 1}
     ]
@@ -95,14 +95,14 @@ def test_columns_go_by_name_and_one_that_is_missing_is_null() -> None:
         ("places", pa.array([None, [None, {"x": 1, "raw": b"hi"}]]), None),
     ],
 )
-def test_another_type_is_taken_when_nothing_is_lost(
+def test_column_of_another_type_is_accepted_when_no_value_is_lost(
     name: str, given: pa.Array, stored: list[Any] | None
 ) -> None:
     seen = [row[name] for row in read(batch_of(**{name: given}))]
     assert seen == (given.to_pylist() if stored is None else stored)
 
 
-def test_fields_of_a_struct_go_by_name_too() -> None:
+def test_fields_of_a_struct_match_by_name() -> None:
     given = pa.array([[{"raw": b"hi"}]], pa.list_(pa.struct([("raw", pa.binary())])))
     assert read(batch_of(places=given))[0]["places"] == [{"x": None, "raw": b"hi"}]
 
@@ -126,15 +126,13 @@ BAD_COLUMNS = [
 
 
 @pytest.mark.parametrize(("columns", "reason"), BAD_COLUMNS)
-def test_a_column_that_cannot_fit_is_refused_by_its_type(
-    columns: dict[str, Any], reason: str
-) -> None:
+def test_column_of_an_incompatible_type_is_refused(columns: dict[str, Any], reason: str) -> None:
     refusal = refused(batch_of(**columns))
     assert refusal.row is None
     assert reason in refusal.reason
 
 
-def test_a_column_that_is_missing_or_there_twice_is_refused() -> None:
+def test_missing_or_repeated_column_is_refused() -> None:
     missing = refused(pa.RecordBatch.from_pydict({"n": [1]}))
     assert missing.reason == "field 'k' is missing, but the stream declares it not null"
     twice = pa.RecordBatch.from_arrays([pa.array(["a"])] * 2, names=["k", "k"])
@@ -189,7 +187,7 @@ def test_an_empty_body_is_refused(body: bytes) -> None:
 @pytest.mark.parametrize(
     "body", [b"abc", b'{"k":"a"}', b"\xff\xff\xff\xff\0\0\0\0", body_of(batch_of())[:-20]]
 )
-def test_what_is_no_arrow_stream_is_refused(body: bytes) -> None:
+def test_body_that_is_no_arrow_stream_is_refused(body: bytes) -> None:
     assert "no stream of Arrow's format" in refused(body).reason
 
 
@@ -197,7 +195,7 @@ def test_bytes_behind_the_end_are_refused() -> None:
     assert "more after the end" in refused(body_of(batch_of()) + b"x").reason
 
 
-# -- what would take more memory than it has bytes -------------------------------------------------
+# -- bodies that would take more memory than they have bytes ---------------------------------------
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
@@ -213,7 +211,7 @@ def test_a_list_of_elements_without_bytes_is_refused(element: pa.DataType) -> No
     assert "more than 1000000 elements" in refused(batch_of(places=bomb)).reason
 
 
-def test_no_damage_to_a_body_does_more_than_refuse_it() -> None:
+def test_damaged_body_is_refused_and_does_no_harm() -> None:
     places = pa.array([None, [None, {"x": 1, "raw": b"hi"}]], SCHEMA.field("places").type)
     good = body_of(
         batch_of(

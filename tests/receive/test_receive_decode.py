@@ -1,4 +1,4 @@
-"""What becomes an event, and what is answered to everything else."""
+"""The decoding of events, and the answers to every other body."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_json_is_an_array_of_objects_or_one_object(body: bytes) -> None:
     assert [row["k"] for row in rows(body, Format.JSON)] == ["a"]
 
 
-def test_numbers_in_a_json_array_are_not_touched() -> None:
+def test_numbers_in_a_json_array_keep_their_exact_form() -> None:
     body = b'[{"k":"a","n":9223372036854775807,"price":12345678.90},{"k":"b","f":1e-7}]'
     first, second = rows(body, Format.JSON)
     assert (first["n"], first["price"]) == (2**63 - 1, Decimal("12345678.90"))
@@ -206,7 +206,7 @@ def test_a_bad_event_in_an_array_is_refused_with_its_row(event: str) -> None:
     assert refused(f'[{{"k":"ok"}},{event}]'.encode(), Format.JSON).row == after
 
 
-def test_a_word_that_looks_like_a_bad_number_is_fine_in_a_string() -> None:
+def test_text_that_looks_like_a_bad_number_is_accepted_in_a_string() -> None:
     assert rows(b'{"k":"NaN null Infinity"}')[0]["k"] == "NaN null Infinity"
 
 
@@ -220,7 +220,7 @@ def test_an_empty_body_is_refused(body: bytes, form: Format) -> None:
     "body",
     [b"[]", b"[", b'[{"k":"a"}', b'[{"k":"a"},]', b'[{"k":"a"}] x', b'{"k":"a"}{', b"1"],
 )
-def test_a_body_that_is_no_json_of_events_is_refused(body: bytes) -> None:
+def test_body_that_is_not_json_events_is_refused(body: bytes) -> None:
     refused(body, Format.JSON)
 
 
@@ -246,7 +246,7 @@ def test_more_rows_than_a_record_holds_are_refused() -> None:
         DECODER.decode(b"[" + b",".join([b'{"k":"a"}'] * 1_001) + b"]", Format.JSON)
 
 
-def test_several_bodies_parsed_together_are_what_each_is_alone() -> None:
+def test_several_bodies_parsed_together_equal_each_parsed_alone() -> None:
     bodies = [b'{"k":"a"}', b'{"k":"b","n":1}\n{"k":"c"}', b'{"k":"d"}\n']
     lines = [DECODER.lines(body, Format.NDJSON) for body in bodies]
     together = DECODER.parse_together(lines)
@@ -254,12 +254,12 @@ def test_several_bodies_parsed_together_are_what_each_is_alone() -> None:
 
 
 @pytest.mark.parametrize("bad", [b'{"k":1}', b'{"k":"a"}{"k":"b"}', b"null", b'{"k":"a"'])
-def test_one_bad_body_spoils_no_other(bad: bytes) -> None:
+def test_bad_body_does_not_affect_the_others(bad: bytes) -> None:
     bodies = [b'{"k":"a"}', bad, b'{"k":"b"}']
     assert DECODER.parse_together([DECODER.lines(body, Format.NDJSON) for body in bodies]) is None
 
 
-def test_a_type_that_json_cannot_carry_is_refused_at_the_start() -> None:
+def test_stream_type_without_a_json_form_is_refused_at_start() -> None:
     with pytest.raises(ApplicationError, match="column 'm' of type map"):
         Decoder(pa.schema([("m", pa.map_(pa.string(), pa.int64()))]), 1)
 
@@ -296,7 +296,7 @@ EVENTS = st.fixed_dictionaries(
 
 
 @given(st.lists(EVENTS, min_size=1), st.sampled_from(TEXTS), st.booleans())
-def test_what_was_written_is_what_is_read(
+def test_events_survive_a_round_trip(
     events: list[dict[str, Any]], form: Format, ascii_only: bool
 ) -> None:
     texts = [json.dumps(event, ensure_ascii=ascii_only) for event in events]
@@ -308,7 +308,7 @@ def test_what_was_written_is_what_is_read(
 
 
 @given(st.binary() | st.text(alphabet='{}[]":,\n knul1').map(str.encode), st.sampled_from(TEXTS))
-def test_any_bytes_are_read_or_refused(body: bytes, form: Format) -> None:
+def test_any_bytes_are_decoded_or_refused(body: bytes, form: Format) -> None:
     try:
         rows(body, form)
     except InvalidEvents as refusal:

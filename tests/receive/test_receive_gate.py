@@ -79,7 +79,7 @@ async def test_requests_of_one_turn_share_a_record_and_streams_do_not(solo: Solo
     ]
 
 
-async def test_what_arrives_during_a_write_is_gathered_into_the_next_record(solo: Solo) -> None:
+async def test_requests_during_a_write_share_the_next_record(solo: Solo) -> None:
     solo.log.hold()
     first = asyncio.create_task(solo.gate.submit("flights", batch(0)))
     await async_wait_until(lambda: len(solo.records()) == 1)
@@ -105,7 +105,7 @@ async def test_a_full_record_does_not_wait_for_the_one_in_flight(tmp_path: Path)
 
 
 async def test_a_stream_does_not_wait_for_the_records_of_another(tmp_path: Path) -> None:
-    """However many of those there are: under load one is always on its way."""
+    """The other stream may have any number of them: under load one is always in flight."""
     solo = Solo(tmp_path)
     solo.log.hold()
     busy = asyncio.create_task(solo.gate.submit("flights", batch(1)))
@@ -128,7 +128,7 @@ async def test_a_request_larger_than_a_record_is_refused_whole(tmp_path: Path) -
     await solo.close()
 
 
-async def test_rows_pair_off_with_submissions_in_order(solo: Solo) -> None:
+async def test_rows_match_their_submissions_in_order(solo: Solo) -> None:
     await asyncio.gather(
         solo.gate.submit("flights", batch(9)),
         solo.gate.submit("flights", batch(1, 2), submission(0, rows=2)),
@@ -180,7 +180,7 @@ async def test_the_same_sequence_with_another_payload_is_refused(solo: Solo) -> 
     assert flights(solo) == [1]
 
 
-async def test_a_sequence_too_old_to_be_known_is_refused(tmp_path: Path) -> None:
+async def test_sequence_older_than_the_dedup_window_is_refused(tmp_path: Path) -> None:
     solo = Solo(tmp_path, ReceiveConfig(dedup_window=2))
     for number in range(4):
         await solo.gate.submit("flights", batch(number), submission(number))
@@ -215,7 +215,7 @@ async def test_a_closed_gate_names_the_active(solo: Solo) -> None:
     assert (await solo.gate.submit("flights", batch(1))).accepted == 1
 
 
-async def test_closing_refuses_what_was_only_gathered(solo: Solo) -> None:
+async def test_closing_the_gate_refuses_requests_not_yet_in_a_record(solo: Solo) -> None:
     request = asyncio.create_task(solo.gate.submit("flights", batch(1), submission(0)))
     await asyncio.sleep(0)
     solo.gate.close("this node steps down")
@@ -225,7 +225,7 @@ async def test_closing_refuses_what_was_only_gathered(solo: Solo) -> None:
     assert solo.gate.budget.taken == 0
 
 
-async def test_a_record_whose_fate_is_unknown_is_not_acked_and_not_stored_twice(
+async def test_record_of_unknown_fate_is_neither_acked_nor_stored_twice(
     solo: Solo,
 ) -> None:
     solo.log.hold()
@@ -240,7 +240,7 @@ async def test_a_record_whose_fate_is_unknown_is_not_acked_and_not_stored_twice(
     assert solo.gate.budget.taken == 0
 
 
-async def test_a_journal_that_breaks_lets_nobody_wait_for_ever(
+async def test_failed_journal_ends_every_wait_for_an_ack(
     solo: Solo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(events: Events, payload: bytes) -> Position:
@@ -252,7 +252,7 @@ async def test_a_journal_that_breaks_lets_nobody_wait_for_ever(
     assert solo.gate.budget.taken == 0
 
 
-async def test_bytes_that_wait_are_bounded(tmp_path: Path) -> None:
+async def test_pending_bytes_are_bounded(tmp_path: Path) -> None:
     size = batch(*range(100)).nbytes
     solo = Solo(tmp_path, ReceiveConfig(max_pending=f"{3 * size}B"))  # type: ignore[arg-type]
     solo.log.hold()
@@ -270,14 +270,14 @@ async def test_bytes_that_wait_are_bounded(tmp_path: Path) -> None:
     await solo.close()
 
 
-async def test_queries_that_are_behind_push_back(solo: Solo) -> None:
+async def test_queries_that_are_behind_cause_back_pressure(solo: Solo) -> None:
     solo.backlog.refused = Backpressure("2000000 events wait for the queries", 5.0)
     with pytest.raises(Backpressure, match="wait for the queries"):
         await solo.gate.submit("flights", batch(1))
     assert solo.stored() == []
 
 
-async def test_a_client_that_leaves_harms_nobody(solo: Solo) -> None:
+async def test_client_that_leaves_does_not_affect_others(solo: Solo) -> None:
     leaving = asyncio.create_task(solo.gate.submit("flights", batch(1), submission(0)))
     staying = asyncio.create_task(solo.gate.submit("flights", batch(2)))
     await asyncio.sleep(0)

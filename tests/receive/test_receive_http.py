@@ -1,4 +1,4 @@
-"""Events over real HTTP: every answer of the public interface, and every kind of bad input."""
+"""Events over real HTTP: every answer of the public interface, every kind of bad input."""
 
 from __future__ import annotations
 
@@ -62,24 +62,24 @@ async def test_stored_events_are_acked_with_count_and_position(
 
 
 @pytest.mark.parametrize("body", [EVENT, b"[" + EVENT + b"," + EVENT + b"]"])
-async def test_json_is_taken_as_object_and_as_array(
+async def test_json_object_and_json_array_are_accepted(
     solo: Solo, client: httpx.AsyncClient, body: bytes
 ) -> None:
     answer = await post(client, body, {"Content-Type": "application/json"})
     assert answer.json()["accepted"] == len(solo.stored()) == body.count(b"EWR")
 
 
-async def test_a_large_body_is_taken(solo: Solo, client: httpx.AsyncClient) -> None:
+async def test_large_body_is_accepted(solo: Solo, client: httpx.AsyncClient) -> None:
     answer = await post(client, b"\n".join([EVENT] * 10_000))
     assert answer.json()["accepted"] == len(solo.stored()) == 10_000
 
 
-async def test_gzip_is_taken(solo: Solo, client: httpx.AsyncClient) -> None:
+async def test_gzip_body_is_accepted(solo: Solo, client: httpx.AsyncClient) -> None:
     answer = await post(client, gzip.compress(EVENT), {"Content-Encoding": "gzip"})
     assert answer.json()["accepted"] == len(solo.stored()) == 1
 
 
-async def test_a_stream_of_arrow_is_taken_as_one_request(
+async def test_arrow_stream_is_accepted_as_one_request(
     solo: Solo, client: httpx.AsyncClient
 ) -> None:
     identity = ARROW | {"X-Producer-Id": "p", "X-Sequence": "0"}
@@ -89,7 +89,7 @@ async def test_a_stream_of_arrow_is_taken_as_one_request(
     assert [row["origin"] for row in solo.stored()] == ["EWR", "JFK"]
 
 
-async def test_a_large_stream_of_arrow_is_taken(solo: Solo, client: httpx.AsyncClient) -> None:
+async def test_large_arrow_stream_is_accepted(solo: Solo, client: httpx.AsyncClient) -> None:
     answer = await post(client, arrow(origin=["EWR"] * 10_000), ARROW)
     assert answer.json()["accepted"] == len(solo.stored()) == 10_000
 
@@ -106,7 +106,9 @@ async def test_a_bad_row_of_arrow_is_400_with_row_and_reason(
     assert solo.stored() == []
 
 
-async def test_many_connections_lose_and_mix_nothing(solo: Solo, client: httpx.AsyncClient) -> None:
+async def test_many_connections_lose_and_mix_no_events(
+    solo: Solo, client: httpx.AsyncClient
+) -> None:
     bodies = [EVENT.replace(b"1545", str(number).encode()) for number in range(300)]
     bodies[100] = b'{"origin":1}'
     answers = await asyncio.gather(*(post(client, body) for body in bodies))
@@ -164,7 +166,7 @@ async def test_a_wrong_identity_is_400(
     assert solo.stored() == []
 
 
-# -- bad input: a clear answer, nothing stored, nothing crashed ------------------------------------
+# -- bad input: a clear answer, no event stored, no crash ------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -299,7 +301,7 @@ async def test_a_body_that_trickles_is_408(solo: Solo, client: httpx.AsyncClient
     writer.close()
 
 
-async def test_a_client_that_leaves_in_the_middle_is_forgotten(
+async def test_request_of_a_client_that_leaves_is_dropped(
     solo: Solo, client: httpx.AsyncClient
 ) -> None:
     _, writer = await asyncio.open_connection(client.base_url.host, client.base_url.port)
@@ -312,7 +314,7 @@ async def test_a_client_that_leaves_in_the_middle_is_forgotten(
     await async_wait_until(lambda: solo.gate.budget.taken == 0, within=0.9)
 
 
-# -- not now ---------------------------------------------------------------------------------------
+# -- temporary refusals ----------------------------------------------------------------------------
 
 
 async def test_a_node_that_is_not_active_is_503_with_the_active(

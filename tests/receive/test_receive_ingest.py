@@ -1,5 +1,4 @@
-"""Events over real gRPC: one answer to each request, and nothing that one request says or does
-ends its stream."""
+"""Events over real gRPC: one answer to each request, and no refused request ends its stream."""
 
 from __future__ import annotations
 
@@ -53,7 +52,7 @@ class Serving:
         await self.solo.close()
 
     async def publish(self, *requests: pb.PublishRequest) -> dict[int, pb.PublishAnswer]:
-        """The answers by id, once the stream is over."""
+        """Send the requests; return the answers by id once the stream is over."""
         call = self.stub.Publish(iter(requests))
         return {answer.id: answer async for answer in call}
 
@@ -108,7 +107,7 @@ async def test_an_ack_comes_only_when_the_events_are_committed(serving: Serving)
 async def test_requests_of_a_stream_are_stored_in_their_order_whatever_their_size(
     serving: Serving,
 ) -> None:
-    """A large body is parsed in a thread, and a small one behind it could overtake it."""
+    """A thread parses a large body, and a small body behind it could overtake it."""
     large = flights(*range(2_000))
     await serving.publish(
         good(1, ndjson=large), good(2, ndjson=flights(2_000)), good(3, ndjson=flights(2_001))
@@ -144,7 +143,7 @@ async def test_a_retry_over_the_other_transport_is_not_stored_twice(serving: Ser
     assert len(serving.solo.stored()) == 1
 
 
-# -- refused: a typed answer, and the stream goes on -----------------------------------------------
+# -- refused: a typed answer, and the stream continues ---------------------------------------------
 
 BAD = {
     "invalid row": (
@@ -184,7 +183,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("bad", "expected"), BAD.values(), ids=BAD)
-async def test_a_bad_request_is_refused_by_its_kind_and_ends_nothing(
+async def test_bad_request_gets_a_typed_refusal_and_the_stream_continues(
     serving: Serving, bad: pb.PublishRequest, expected: pb.EventsRefused
 ) -> None:
     answers = await serving.publish(good(10), bad, good(11))
@@ -197,7 +196,7 @@ async def test_a_bad_request_is_refused_by_its_kind_and_ends_nothing(
 
 
 def same(refused: pb.EventsRefused, expected: pb.EventsRefused) -> bool:
-    """All fields but the sentence, which holds the expected words."""
+    """Compare all fields but the sentence, which contains the expected words."""
     assert expected.error in refused.error
     bare = [pb.EventsRefused(), pb.EventsRefused()]
     for copy, original in zip(bare, (refused, expected), strict=True):
@@ -206,7 +205,7 @@ def same(refused: pb.EventsRefused, expected: pb.EventsRefused) -> bool:
     return bare[0] == bare[1]
 
 
-async def test_a_sequence_used_for_another_payload_is_a_conflict_and_an_old_one_forgotten(
+async def test_reused_sequence_is_a_conflict_and_an_old_one_is_refused(
     serving: Serving,
 ) -> None:
     answers = await serving.publish(from_p(5), from_p(6, ndjson=flights(6)))
@@ -216,7 +215,7 @@ async def test_a_sequence_used_for_another_payload_is_a_conflict_and_an_old_one_
     assert answers[1].refused.reason == Refused.SEQUENCE_FORGOTTEN
 
 
-async def test_back_pressure_says_when_to_come_again(serving: Serving) -> None:
+async def test_back_pressure_says_when_to_retry(serving: Serving) -> None:
     serving.solo.backlog.refused = Backpressure("the queries are behind", 1.5)
     refused = (await serving.publish(good()))[1].refused
     assert (refused.reason, refused.retry_after_seconds) == (Refused.BACKPRESSURE, 1.5)
@@ -226,7 +225,7 @@ async def test_back_pressure_says_when_to_come_again(serving: Serving) -> None:
 @pytest.mark.parametrize(
     ("active", "address"), [("http://b:8080", "b:9894"), ("http://c:8080", ""), (None, "")]
 )
-async def test_a_node_that_is_not_active_names_the_one_that_is(
+async def test_passive_names_the_active_in_its_refusal(
     serving: Serving, active: str | None, address: str
 ) -> None:
     serving.solo.gate.close("this node is passive", active)
@@ -242,7 +241,7 @@ async def test_a_node_that_is_not_active_names_the_one_that_is(
 # -- bounds ----------------------------------------------------------------------------------------
 
 
-async def test_no_more_is_read_than_there_is_room_to_answer(tmp_path: Path) -> None:
+async def test_server_reads_no_more_requests_than_its_bound_allows(tmp_path: Path) -> None:
     serving = Serving(tmp_path, max_in_flight=2)
     await serving.start()
     serving.solo.log.hold()
@@ -250,7 +249,9 @@ async def test_no_more_is_read_than_there_is_room_to_answer(tmp_path: Path) -> N
     for request in (good(1), good(2), good(3, ndjson=b"bad")):
         await call.write(request)
     await async_wait_until(lambda: serving.solo.stored())
-    for _ in range(20):  # what would be read of the first stream is read before these are answered
+    for _ in range(
+        20
+    ):  # the server reads all that it may of the first stream before it answers these
         await serving.publish(good(ndjson=b"bad"))
     assert serving.rejected == {"InvalidEvents": 20}
     serving.solo.log.release()
@@ -263,7 +264,7 @@ async def test_no_more_is_read_than_there_is_room_to_answer(tmp_path: Path) -> N
     await serving.close()
 
 
-async def test_a_message_beyond_all_bounds_ends_its_stream_and_no_other(serving: Serving) -> None:
+async def test_message_above_the_size_limit_ends_its_stream_and_no_other(serving: Serving) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as ended:
         await serving.publish(good(ndjson=b" " * (4 * BODY_MAX)))
     assert ended.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -283,7 +284,7 @@ async def test_streams_beyond_the_bound_are_refused(tmp_path: Path) -> None:
     await serving.close()
 
 
-async def test_a_producer_that_leaves_in_the_middle_is_forgotten(serving: Serving) -> None:
+async def test_requests_of_a_producer_that_leaves_are_dropped(serving: Serving) -> None:
     serving.solo.log.hold()
     call = serving.stub.Publish()
     await call.write(good())
@@ -306,7 +307,7 @@ async def test_a_stream_shows_its_columns(serving: Serving) -> None:
     assert "the application has flights" in (unknown.value.details() or "")
 
 
-async def test_an_address_that_is_taken_is_an_error_only_if_it_was_asked_for(
+async def test_address_in_use_is_an_error_only_if_configured(
     serving: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = f"127.0.0.1:{serving.server.port}"

@@ -40,7 +40,7 @@ def test_a_sequence_that_was_never_used_is_fresh() -> None:
     assert table.find(submission("q", 5)) is None
 
 
-def test_a_late_lower_sequence_is_fresh_while_nothing_was_forgotten() -> None:
+def test_late_lower_sequence_is_fresh_within_the_dedup_window() -> None:
     assert table_of(events(submission("p", 5))).find(submission("p", 3)) is None
 
 
@@ -49,19 +49,19 @@ def test_the_same_sequence_with_another_payload_is_a_conflict() -> None:
         table_of(events(submission("p", 5))).find(submission("p", 5, "other"))
 
 
-def test_a_sequence_older_than_those_kept_is_never_fresh() -> None:
+def test_sequence_older_than_the_dedup_window_is_never_fresh() -> None:
     table = table_of(*(events(submission("p", number)) for number in range(KEPT + 1)))
     with pytest.raises(SequenceForgotten, match="sequence 0 of producer p is older"):
         table.find(submission("p", 0))
 
 
-def test_a_sequence_that_would_be_forgotten_at_once_is_refused() -> None:
+def test_sequence_below_a_full_dedup_window_is_refused() -> None:
     table = table_of(*(events(submission("p", number)) for number in (10, 11, 12)))
     with pytest.raises(SequenceForgotten):
         table.find(submission("p", 9))
 
 
-def test_the_producer_that_was_silent_longest_is_evicted() -> None:
+def test_producer_that_was_silent_longest_is_evicted() -> None:
     records = [events(submission(name, 0)) for name in ("p", "q", "p", "r")]
     table = table_of(*records)
     assert len(table) == PRODUCERS
@@ -84,7 +84,9 @@ RECORDS = st.lists(
 
 
 @given(RECORDS, st.integers(0, 20))
-def test_the_table_is_a_function_of_the_journals_prefix(records: list[Events], cut: int) -> None:
+def test_producer_table_is_a_function_of_the_journal_prefix(
+    records: list[Events], cut: int
+) -> None:
     whole = table_of(*records)
     truncated = table_of(*records[:cut])
     for number, record in enumerate(records[cut:], len(records[:cut]) + 1):
@@ -93,10 +95,10 @@ def test_the_table_is_a_function_of_the_journals_prefix(records: list[Events], c
 
 
 @given(RECORDS, st.integers(0, 20))
-def test_a_table_that_went_through_a_file_goes_on_as_if_it_had_not(
+def test_producer_table_loaded_from_a_file_behaves_like_the_original(
     records: list[Events], cut: int
 ) -> None:
-    """Evictions included: what was the oldest producer still is."""
+    """Evictions are included: the oldest producer stays the oldest."""
     standing = ProducerTable(PRODUCERS, KEPT)
     standing.load_base(table_of(*records[:cut]).to_table())
     for number, record in enumerate(records[cut:], len(records[:cut]) + 1):
@@ -117,7 +119,7 @@ def _answer(table: ProducerTable, probe: Submission) -> object:
 
 
 class ProducersAgainstAModel(RuleBasedStateMachine):
-    """One producer sends as the gate lets it; the model keeps every request that was stored."""
+    """One producer sends as the gate allows; the model keeps every stored request."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Plays many seeds, or tells one.
+"""Play many seeds, or print one.
 
 python -m tests.sim --seeds 100000 --first 1 --workers 2
 python -m tests.sim --seed 17 --tell

@@ -1,4 +1,4 @@
-"""What happens when, in true time; nobody in the simulation reads this clock but the judges."""
+"""The schedule of events in true time; in the simulation only the judges read this clock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Deed = Callable[[], None]
 
 
 class Agenda:
-    """Deeds by true time, in seconds; those of one moment come in the order they were put in."""
+    """Deeds by true time, in seconds; those of one moment run in the order of their insertion."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -1,4 +1,4 @@
-"""The snapshots of a simulated group: drafts, visible revisions, and who begins from one."""
+"""The snapshots of a simulated group: drafts, visible revisions, and restores from them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Revision:
-    """What a node is at ``cut``. ``lineages`` are without the journal's id; ``records`` are those
-    that the base stands for, which the tests still look at."""
+    """The state of a node at ``cut``. ``lineages`` are without the journal's id; ``records`` are
+    those that the base replaces, which the tests still read."""
 
     cut: SnapshotPlace
     base: Base
@@ -32,12 +32,12 @@ class Revision:
 
 
 class Archive:
-    """In the group's database, so that it is away when that is."""
+    """The snapshots in the group's database, reachable only while that is."""
 
     def __init__(self, group: Group) -> None:
         self.group = group
         self.drafts: dict[int, Revision] = {}
-        # What was visible after each change; a database that fails over may have lost the newest.
+        # The visible revisions after each change; a failover of the database may lose the newest.
         self._past: list[list[Revision]] = [[]]
         self._lost_before = self._epoch_of_loss = 0
 
@@ -46,14 +46,14 @@ class Archive:
         return self._past[-1]
 
     def lose(self, changes: int) -> None:
-        """So many of the newest, and whatever draft there was."""
+        """Lose that many of the newest changes, and any draft."""
         del self._past[max(1, len(self._past) - changes) :]
         self._lost_before = len(self.drafts)
         self._epoch_of_loss = self.group.around.table.highest[0]
 
     def require_kept(self, node: SimNode, through: Position) -> None:
-        """RULES.md#r29: a holder lets go only of what a revision has that is there; one that held
-        the lease when the database lost something has not heard of that yet."""
+        """RULES.md#r29: a holder trims only records that an existing revision covers. A holder from
+        before a loss of the database does not know of that loss yet."""
         if node.core.term is None or node.core.epoch <= self._epoch_of_loss:
             return
         stands = [
@@ -110,7 +110,7 @@ class Archive:
         node.later(node.random.uniform(0.05, 2.0), done)
 
     def _usable(self, action: do.Restore) -> Revision | None:
-        """The newest that stands in that history, and not before it begins."""
+        """Return the newest revision of that history, not before its begin."""
         for revision in reversed(self.visible):
             cut = revision.cut
             if action.history.has_all(cut.position, cut.written):
@@ -132,7 +132,7 @@ def _captured(node: SimNode, cut: SnapshotPlace) -> Revision:
         require(done.number >= number, "R28", f"{query} is at {done}, not yet at {number}")
     base = node._core_of(disk.records[:through]).journal.as_base()
     behind = [record.body for record in disk.records[through:]]
-    queries = tuple(_standing(one, numbers, through, behind) for one in base.queries)
+    queries = tuple(_base_at(one, numbers, through, behind) for one in base.queries)
     return Revision(
         cut,
         replace(base, queries=queries),
@@ -144,7 +144,7 @@ def _captured(node: SimNode, cut: SnapshotPlace) -> Revision:
     )
 
 
-def _standing(
+def _base_at(
     base: QueryBase, numbers: dict[str, int], through: int, behind: list[Body]
 ) -> QueryBase:
     query, marks = base.version.query, [body for body in behind if isinstance(body, Mark)]
@@ -157,7 +157,7 @@ def _up_to(batches: dict[int, Content], number: int) -> dict[int, Content]:
 
 
 def _disk_of(node: SimNode, revision: Revision) -> Disk:
-    """A journal of a new id that begins behind the base (RULES.md#r8)."""
+    """Return a disk with a journal of a new id that begins behind the base (RULES.md#r8)."""
     node.disks += 1
     numbers, through = dict(revision.cut.batches), revision.cut.position.sequence
     journal_id = f"{node.node}-{node.disks}"
@@ -181,7 +181,7 @@ def _disk_of(node: SimNode, revision: Revision) -> Disk:
 
 
 def require_out_of_sync(node: SimNode) -> None:
-    """RULES.md#r8: nobody counts on what is taken away here."""
+    """RULES.md#r8: the node may discard its journal only while it is out of sync."""
     newest = node.group.facts.newest
     member = Member(node.node, node.disk.journal_id)
     listed = newest.in_sync if newest is not None else ()

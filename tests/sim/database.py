@@ -1,4 +1,4 @@
-"""The database as a node meets it: calls that are lost, slow, answered late or never."""
+"""The database for a node: calls are lost, slow, answered late or never."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ TIMEOUT = 0.8
 
 
 class Database:
-    """One lease table that nodes reach or not; a failover begins a new *generation*."""
+    """One lease table, reachable or not; a failover begins a new *generation*."""
 
     def __init__(self, group: Group) -> None:
         self.group, self.random = group, group.random
         self.table = group.around.table
-        # ``hangs``: reads are answered, and writes wait for ever, for a lock perhaps.
+        # ``hangs``: reads get answers, and writes wait for ever, perhaps for a lock.
         self.up, self.hangs = True, False
         self.unreachable: set[str] = set()
         self.generation = 0
-        # Rows that a write, sent and not settled yet, would make.
+        # The rows that pending writes would make.
         self.pending: dict[object, LeaseRow] = {}
         self.late_after = (TIMEOUT, 7.0)
         self.slow = self.loses_replies = self.late = 0.0
@@ -38,7 +38,7 @@ class Database:
         return self.up and name not in self.unreachable
 
     def ask(self, node: SimNode, request: Request) -> None:
-        """Answers within TIMEOUT of the node's clock, or the node hears that nothing came."""
+        """Answer within TIMEOUT of the node's clock, or report a timeout to the node."""
         token = object()
         node.waits_for = token
         if not isinstance(request, do.ReadLease):
@@ -66,7 +66,7 @@ class Database:
             self._effect(node, request, token)
 
     def _land(self, node: SimNode, request: Request, token: object, generation: int) -> None:
-        """Takes effect when nobody waits for it any more, unless its server is gone."""
+        """Apply a request whose caller no longer waits, unless its server is lost."""
         self.pending.pop(token, None)
         if generation == self.generation and self.up:
             self._carry_out(node, request)
@@ -80,7 +80,8 @@ class Database:
         )
 
     def _as_now(self, answer: on.Input) -> on.Input:
-        """The identity is asked for behind the write; a failover may come between."""
+        """Return the answer with the present identity, which is read behind the write; a failover
+        may come between."""
         if isinstance(answer, on.LeaseWritten):
             return replace(answer, identity=self.table.identity)
         return answer
@@ -108,8 +109,7 @@ class Database:
     # -- faults ------------------------------------------------------------------------------------
 
     def fail_over(self, writes_lost: int) -> None:
-        """To a standby that had not got the newest writes; its timeline is a new one
-        (RULES.md#i13)."""
+        """Fail over to a standby that lacks the newest writes, on a new timeline (RULES.md#i13)."""
         self.generation += 1
         system, timeline = self.table.identity.system_identifier, self.table.identity.timeline
         self.table.identity = DatabaseIdentity(system, f"{int(timeline, 16) + 1:08X}")
@@ -121,7 +121,7 @@ class Database:
         self.group.facts.failed_over()
 
     def release(self, dead: tuple[str, str]) -> None:
-        """The supervisor of a node process that is certainly dead (RULES.md#r3)."""
+        """Release the lease as the supervisor of a certainly dead node process (RULES.md#r3)."""
         kept = self.group.nodes[dead[0]].disk.high_water or HighWater()
         free = kept.freed(self.table.row, Holder(*dead), self.table.identity)
         if free is not None and self.reaches(dead[0]):

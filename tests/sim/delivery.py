@@ -1,7 +1,7 @@
 """The publisher of one node: calls to sinks that take a while, fail, or land after their deadline.
 
-The authority is asked for before a call is sent, and the ledger decides when it lands
-(RULES.md#r17, RULES.md#r24).
+The publisher checks the authority before it sends a call, and the ledger decides when the call
+lands (RULES.md#r17, RULES.md#r24).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ AGAIN_AFTER = 0.3
 
 
 class Delivery:
-    """One call at a time to each sink. ``stop`` gives up what is under way, which may yet land."""
+    """One call at a time to each sink. ``stop`` abandons pending calls, which may still land."""
 
     def __init__(self, node: SimNode) -> None:
         self.node = node
@@ -31,18 +31,18 @@ class Delivery:
         self._busy.clear()
 
     def restart(self) -> None:
-        """What is not under way begins: publishing has started, or the outbox has more."""
+        """Begin calls to idle sinks: publishing has started, or the outbox has more."""
         if self.node.publishing is None:
             self.stop()
             return
         for key in self._keys():
             if key not in self._busy:
-                self._go_on(key, 0.001)
+                self._call_later(key, 0.001)
 
     def _keys(self) -> list[QuerySink]:
         return [(name, sink) for name, one in self.node.plans.items() for sink in one.sinks]
 
-    def _go_on(self, key: QuerySink, delay: float) -> None:
+    def _call_later(self, key: QuerySink, delay: float) -> None:
         token = self._busy[key] = object()
         self.node.later(delay, lambda: self._call(key, token))
 
@@ -55,7 +55,7 @@ class Delivery:
             return
         seconds = min(CALL_SECONDS_MAX, node.core.authority_seconds(node.now))
         if seconds <= 0:
-            self._go_on(key, AGAIN_AFTER)
+            self._call_later(key, AGAIN_AFTER)
             return
         number = node.ledgers[key].batch + 1
         claims = key not in node.claimed
@@ -81,10 +81,10 @@ class Delivery:
             group.agenda.after(delay, land)
 
     def _give_up(self, key: QuerySink, token: object) -> None:
-        """Past its deadline: it may have landed, so the ledger is read again."""
+        """Abandon a call past its deadline: it may have landed, so read the ledger again."""
         if self._busy.get(key) is token:
             self.node.claimed.discard(key)
-            self._go_on(key, AGAIN_AFTER)
+            self._call_later(key, AGAIN_AFTER)
 
     def _land(
         self,
@@ -95,7 +95,7 @@ class Delivery:
         start: int,
         content: object,
     ) -> None:
-        """The sink's transaction: WHERE epoch = mine AND batch = n - 1."""
+        """Run the sink's transaction: WHERE epoch = mine AND batch = n - 1."""
         node, ledger = self.node, self.node.ledgers[key]
         if key[1] in node.group.sinks_away:
             return
@@ -129,6 +129,6 @@ class Delivery:
             node.claimed.add(key)
         elif result == "again":
             node.claimed.discard(key)
-        self._go_on(key, 0.001)
+        self._call_later(key, 0.001)
         if result != "again":
             node.feed(on.SinkPublished(*key, batch))

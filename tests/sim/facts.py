@@ -1,4 +1,4 @@
-"""What is true of the whole group, kept by the simulation itself and never asked of a core."""
+"""The true state of the whole group, kept by the simulation and never read from a core."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ class Facts:
         # The rows of the database's present timeline, and the newest row of any.
         self.branch: list[LeaseRow] = []
         self.newest: LeaseRow | None = None
-        # The newest row was lost, and nobody who knows of it has written since.
+        # The newest row was lost, and no writer that knows of it has written since.
         self.lost = False
         self.acquired: dict[int, Holder] = {}
-        # Every committed record, in order: what may never be lost.
+        # Every committed record, in order; none may ever be lost.
         self.committed: list[Position] = []
         self.submitted: dict[tuple[str, int], Position] = {}
         self.marks: dict[tuple[str, int], Position] = {}
         self.trimmed: dict[tuple[str, str], int] = {}
-        # Log matching: what stands at a position, and what stands before it (RULES.md#i8).
+        # Log matching: the record at a position, and the position before it (RULES.md#i8).
         self._records: dict[Position, tuple[Record, Position]] = {}
         self._promised: dict[str, tuple[float, int]] = {}
         self._bound_until: dict[str, float] = {}
         # RULES.md#r26: committed records that an operator gave up, and the requests in them.
         self.given_up: set[Position] = set()
         self.requests_given_up: set[tuple[str, int]] = set()
-        # What the batches of given up marks came to: a later operator may bring them back.
+        # The content of the batches of given up marks: a later operator may bring them back.
         self.contents: dict[Position, Content | None] = {}
         self._unknown: set[str] = set()
         self._raced: object = None
@@ -59,7 +59,8 @@ class Facts:
 
     @property
     def regressed(self) -> bool:
-        """The database lost writes, or failed over and nobody has written since (RULES.md#r5)."""
+        """Return whether the database lost writes, or failed over without a write since
+        (RULES.md#r5)."""
         table = self.group.around.table
         if table.row is None or self.newest is None:
             return False
@@ -70,7 +71,7 @@ class Facts:
         self.lost = bool(self.branch) and self.branch[-1] != self.newest
 
     def mended(self, row: LeaseRow) -> None:
-        """An operator has written the newest row again, by hand."""
+        """Note that an operator has written the newest row again, by hand."""
         self.lost, self.newest = False, row
 
     def row_written(
@@ -83,9 +84,9 @@ class Facts:
     ) -> None:
         self.branch.append(row)
         older = self.newest is not None and stamp(row) < stamp(self.newest)
-        # Where only an operator's flag was lost, the holder's next row is the newest none the less.
-        older = older and not (node is not None and self._says_what_newest_does(before))
-        # A supervisor or an operator who changes a lost branch does not know that it is one.
+        # Where only an operator's flag was lost, the holder's next row is the newest anyway.
+        older = older and not (node is not None and self._equals_newest(before))
+        # A supervisor or an operator may change a lost branch without knowing that it is lost.
         lost = older or (self.lost and node is None)
         holder_before = before.holder if before is not None else None
         if forced and node is not None:
@@ -102,7 +103,7 @@ class Facts:
             self.group.count("in-sync joins", len(set(row.in_sync) - set(before.in_sync)))
             self.group.count("in-sync removals", len(set(before.in_sync) - set(row.in_sync)))
 
-    def _says_what_newest_does(self, row: LeaseRow | None) -> bool:
+    def _equals_newest(self, row: LeaseRow | None) -> bool:
         newest = self.newest
         return (
             row is not None
@@ -112,7 +113,8 @@ class Facts:
         )
 
     def _acquire(self, before: LeaseRow | None, row: LeaseRow) -> None:
-        """``before`` is None where nothing follows from it: the first row, or a forced one."""
+        """Note an acquisition; ``before`` is None where it does not matter: a first or forced
+        row."""
         assert row.holder is not None
         same = self.acquired.get(row.epoch, row.holder) == row.holder
         require(same, "I1", f"epoch {row.epoch} has two holders")
@@ -128,7 +130,7 @@ class Facts:
             self.group.count("switchovers" if successor else "failovers")
 
     def require_not_succeeded(self, node: SimNode, epoch: int, rule: str, said: str) -> None:
-        """RULES.md#i2, in true time: nobody acts once another acquisition took effect."""
+        """RULES.md#i2, in true time: no node acts once another acquisition took effect."""
         later = {e: h for e, h in self.acquired.items() if e > epoch and h != node.me}
         require(not later, rule, f"{node.node} {said} under epoch {epoch} after {later}")
 
@@ -142,18 +144,17 @@ class Facts:
             self.group.count("promises given")
 
     def require_no_promise(self, node: SimNode, action: do.WriteLease) -> None:
-        """RULES.md#r16: a promise binds every acquire but one on release of its epoch."""
+        """RULES.md#r16: a promise forbids every acquire but one on a release of its epoch."""
         until, epoch = self._promised.get(node.node + node.me.process, (0.0, 0))
         released = action.expected.holder is None and action.expected.epoch == epoch
         require(released or node.now >= until, "R16", f"{node.node} broke its promise")
 
     def promises_cover(self, row: LeaseRow, me: Member) -> bool:
-        """Whether each other in-sync member of ``row`` has promised beyond this moment."""
+        """Return whether each other in-sync member of ``row`` has promised beyond this moment."""
         return all(self._has_promised(member) for member in row.in_sync if member != me)
 
     def _has_promised(self, member: Member) -> bool:
-        """RULES.md#r4: a process that forgot it, since it was started again, waits as long
-        anyway."""
+        """RULES.md#r4: a restarted process, which forgot its promise, waits as long anyway."""
         node = self.group.nodes[member.node]
         return node.now < self._bound_until.get(node.node, 0.0)
 
@@ -171,7 +172,7 @@ class Facts:
         require(known[0] == record, "I8", f"two records at {record.position}")
 
     def committed_by(self, node: SimNode, sequence: int) -> None:
-        """RULES.md#i3, and nothing that is committed ever changes (RULES.md#i8, P1)."""
+        """RULES.md#i3, and no committed record ever changes (RULES.md#i8, P1)."""
         records, have = node.disk.records, len(self.committed)
         shared = min(have, sequence)
         if shared:
@@ -185,7 +186,7 @@ class Facts:
         self.require_everywhere(newest)
 
     def _give_up_behind(self, node: SimNode) -> None:
-        """A forced failover: what its journal does not have of what is committed is no more."""
+        """Note a forced failover: the committed records that the node lacks are given up."""
         durable = {record.position for record in node.disk.records[: node.disk.durable]}
         lost = {position for position in self.committed if position not in durable}
         self.committed = [position for position in self.committed if position not in lost]
@@ -200,7 +201,7 @@ class Facts:
             self.contents[position] = batches.setdefault(mark[0], {}).pop(mark[1], None)
         for record in node.disk.records[len(self.committed) : node.disk.durable]:
             if record.position not in self.given_up:
-                break  # what was given up before, for another node's sake, may be back
+                break  # records given up earlier, in favour of another node, may be back
             self.committed.append(record.position)
             self._note_committed(node, record)
             content = self.contents.get(record.position)
@@ -211,7 +212,8 @@ class Facts:
         self.group.count("requests given up", len(requests))
 
     def given_up_mark(self, node: SimNode, query: str, number: int) -> Position | None:
-        """Where batch ``number`` is marked on that node's disk, if that is no more."""
+        """Return the position of the mark of batch ``number`` on that node's disk, if it was given
+        up."""
         for record in node.disk.records if self.given_up else ():
             body, gone = record.body, record.position in self.given_up
             if gone and isinstance(body, Mark) and (body.query, body.number) == (query, number):
@@ -234,15 +236,15 @@ class Facts:
                 pass
 
     def _bring_back(self, mark: Mark) -> None:
-        """A mark that a snapshot stands on is written again: its batch is what it was."""
+        """Restore a given up mark that a snapshot needs again, with its former batch."""
         for position, content in self.contents.items():
             if content is not None and self._records[position][0].body == mark:
                 batches = self.group.around.batches.setdefault(mark.query, {})
                 batches.setdefault(mark.number, content)
 
     def require_everywhere(self, row: LeaseRow) -> None:
-        """RULES.md#i3: every journal that the row lists as in sync has every committed record,
-        durably."""
+        """RULES.md#i3: every journal that the row lists as in sync has every committed record
+        durable."""
         length = len(self.committed)
         for member in row.in_sync:
             disk = self.group.nodes[member.node].disk
@@ -252,7 +254,7 @@ class Facts:
                 require(has, "I3", f"{member.node} is in sync without {self.committed[-1]}")
 
     def require_complete(self, node: SimNode) -> None:
-        """P1: who becomes the holder has every record that was ever committed."""
+        """P1: a new holder has every record that was ever committed."""
         length, disk = len(self.committed), node.disk
         has = disk.durable >= length and (
             not length or disk.records[length - 1].position == self.committed[-1]
@@ -270,7 +272,7 @@ class Facts:
         require(not lost, "I8", f"{node.node} cuts committed records {sorted(lost)[:3]}")
 
     def require_committed_mark(self, node: SimNode, mark: Mark) -> None:
-        """RULES.md#i5: before its batch starts, a mark is committed, on whichever node runs it."""
+        """RULES.md#i5: a mark is committed before any node starts its batch."""
         position = self.marks.get((mark.query, mark.number))
         require(position is not None, "I5", f"{mark} is answered and not committed")
         assert position is not None
@@ -283,12 +285,12 @@ class Facts:
         query, newest = key[0], self.newest
         late = newest is not None and self.group.around.ledgers[key].epoch < newest.epoch
         if late and content in self.contents.values():
-            return  # a call of the holder that was given up, before the ledger was claimed
+            return  # an abandoned call of the holder, from before the claim of the ledger
         same = self.group.around.batches.get(query, {}).get(number) == content
         require(content is not None and same, "I7", f"{key} got another batch {number}")
         require((query, number) in self.marks, "I5", f"{key} got {number} before its mark")
 
-    # -- what was reached --------------------------------------------------------------------------
+    # -- counts of rare cases ----------------------------------------------------------------------
 
     def answered(self, node: SimNode, request: object, answer: on.Input) -> None:
         if isinstance(answer, on.DatabaseUnreachable):
@@ -299,7 +301,7 @@ class Facts:
             self.group.count("unknown outcomes resolved")
 
     def heard(self, node: SimNode, event: on.Input) -> None:
-        """A removal is in flight while the member that it removes acks."""
+        """Count an ack of a member while its removal is in flight."""
         request = node.request
         match event, request:
             case on.PeerSaid(peer, say.Ack()), do.WriteLease(expected, wanted):

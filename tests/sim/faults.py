@@ -1,4 +1,4 @@
-"""What goes wrong, and when: each seed has a handful of kinds of faults, so that they pile up."""
+"""The faults and their times: each seed has a few kinds of faults, so that they accumulate."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FAULT_PHASE_SECONDS = 20.0
 
 
 class Faults:
-    """Draws one fault after the other from those that the seed has chosen."""
+    """Draws one fault after the other from the kinds that the seed has chosen."""
 
     def __init__(self, group: Group) -> None:
         self.group, self.random = group, group.random
@@ -53,7 +53,7 @@ class Faults:
         self._flaws()
 
     def _flaws(self) -> None:
-        """Flaws that last all through the history."""
+        """Set flaws that last for the whole history."""
         group, chance = self.group, self.random.random
         group.database.slow = 0.1 if chance() < 0.3 else 0.0
         group.database.loses_replies = 0.1 if chance() < 0.3 else 0.0
@@ -78,7 +78,7 @@ class Faults:
         self.group.tell("fault", what)
 
     def _someone(self) -> SimNode:
-        """The active more often than not."""
+        """Return a node, mostly the active."""
         holder = self.group.holder()
         if holder is not None and self.random.random() < 0.5:
             return holder
@@ -130,7 +130,7 @@ class Faults:
         self._later(0.5, 8, self.group.network.unblock)
 
     def isolate(self) -> None:
-        """A node is cut off from everybody, the database included."""
+        """Cut a node off from all others, the database included."""
         name = self._someone().node
         self._tell(f"{name} is cut off from everybody")
         for other in sorted(self.group.nodes):
@@ -207,7 +207,7 @@ class Faults:
         self._later(0.5, 6, lambda: self.group.sinks_away.discard(sink))
 
     def wipe(self) -> None:
-        """A lost disk, of a node that is not the only one in sync with its disk."""
+        """Wipe the disk of a node that is not the only one in sync with its disk."""
         node, newest = self._someone(), self.group.facts.newest
         if newest is None or not node.alive:
             return
@@ -220,7 +220,7 @@ class Faults:
         node.new_disk()
 
     def _another_has(self, name: str, row: LeaseRow) -> bool:
-        """Whether a node other than ``name`` that ``row`` lists as in sync has its disk."""
+        """Return whether another node than ``name`` that ``row`` lists as in sync has its disk."""
         nodes = self.group.nodes
         return any(
             member.node != name and nodes[member.node].disk.journal_id == member.journal_id

@@ -1,6 +1,6 @@
-"""An operator who forces a failover: switches off who might act, asks, and switches them on again.
+"""An operator forces a failover: switches off nodes that may act, forces, and switches them on.
 
-As the documentation asks of people: a node that is said to be off is off.
+The operator follows the documentation: a node confirmed as off is off.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ASKS_EVERY, GIVES_UP_AFTER = 0.5, 12.0
 
 
 def force(group: Group) -> None:
-    """Forces a failover to a node that lives and is not in sync, if there is one."""
+    """Force a failover to a node that lives and is not in sync, if there is one."""
     newest = group.facts.newest
     if newest is None or group.off:
         return
@@ -35,7 +35,7 @@ def force(group: Group) -> None:
 
 
 def switch_on(group: Group) -> None:
-    """Everybody is back, whatever came of it."""
+    """Switch all nodes on again, whatever the result of the failover."""
     names, group.off = group.off, set()
     for name in sorted(names):
         group.restart(group.nodes[name])
@@ -54,14 +54,14 @@ def _ask(group: Group, node: SimNode, until: float) -> None:
         switch_on(group)
         return
     if node.alive and not node.paused:
-        _switch_off_who_is_out_of_sight(group, node)
+        _switch_off_unreachable_nodes(group, node)
         off = tuple(sorted(group.off))
         if node.core.why_no_forced_failover(off) is None:
             node.feed(on.FailoverForced("operator", off))
     group.agenda.after(ASKS_EVERY, partial(_ask, group, node, until))
 
 
-def _switch_off_who_is_out_of_sight(group: Group, node: SimNode) -> None:
+def _switch_off_unreachable_nodes(group: Group, node: SimNode) -> None:
     for other in group.nodes.values():
         if other is not node and other.node not in node.core.role_machine.connected:
             _switch_off(group, other)

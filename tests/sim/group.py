@@ -22,7 +22,7 @@ DRIFT_MAX = TIMING.margin / TIMING.ttl / 4
 
 
 class Group:
-    """What faults and judges reach for. ``transcript`` holds (true time, who, what).
+    """The parts that faults and judges use. ``transcript`` holds (true time, node, event).
 
     ``forces``: an operator forces failovers too, while the nodes in ``off`` are switched off.
     ``pulls``: there is a source besides the producers, read in that way.
@@ -75,7 +75,7 @@ class Group:
             self.agenda.after(self.random.uniform(0, 1), node.start)
 
     def restart(self, node: SimNode) -> None:
-        """The supervisor, or somebody who switches the host on again."""
+        """Restart a node, as its supervisor or as a person who switches the host on."""
         delay = self.random.uniform(0.1, self.restart_within)
         self.agenda.after(delay, lambda: self._start(node))
 

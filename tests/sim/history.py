@@ -1,4 +1,5 @@
-"""One history: a seed's faults under the judges' eyes, then everything heals and must come out."""
+"""One history: a seed's faults under the judges, then everything heals and all must be
+published."""
 
 from __future__ import annotations
 
@@ -28,13 +29,13 @@ class Failed(AssertionError):
 def play(
     seed: int, engine: Any = ha_engine.core, *, forces: bool = False, pulls: Way | None = None
 ) -> Counter[str]:
-    """What the history of ``seed`` reached; with forced failovers, or a source, it is another.
-    Raises Failed."""
+    """Play the history of ``seed`` and return the counts of what it reached. Forced failovers or a
+    source make it another history. Raises Failed."""
     return _played(Group(seed, engine, forces=forces, pulls=pulls)).counters
 
 
 def tell(seed: int, *, forces: bool = False) -> str:
-    """The whole history of ``seed``, as a person reads it. Raises Failed."""
+    """Return the whole history of ``seed`` in readable form. Raises Failed."""
     return told(_played(Group(seed, forces=forces)))
 
 
@@ -57,7 +58,7 @@ def _play(group: Group) -> None:
 
 
 def heal(group: Group) -> None:
-    """Every fault is over; people do what the documentation asks of them, and nothing more."""
+    """End every fault; operators do what the documentation asks, and nothing more."""
     _end_faults(group)
     began = group.now
     while group.now < began + HEALED_WITHIN:
@@ -104,7 +105,7 @@ def _act_as_operator(group: Group, seconds: float) -> None:
 
 
 def _repair_row(group: Group) -> None:
-    """RULES.md#r5: nobody is left who may rewrite it. All stop, then the newest row is written by
+    """RULES.md#r5: no node may rewrite the row. Stop all nodes, then write the newest row by
     hand."""
     group.count("operator repairs")
     group.tell("operator", "stops all nodes and writes the newest row again")
@@ -112,7 +113,7 @@ def _repair_row(group: Group) -> None:
     assert newest is not None
     for node in group.living:
         node.kill(query_process_dies=True)
-    # Above what any node has read, of a branch that is lost perhaps: they compare.
+    # Use a version above any that a node has read, perhaps of a lost branch: nodes compare.
     read = [node.disk.high_water.version for node in group.nodes.values() if node.disk.high_water]
     version = max(newest.version, table.row.version if table.row else 0, *read) + 1
     row = replace(newest, holder=None, successor=None, version=version, identity=table.identity,
@@ -123,7 +124,7 @@ def _repair_row(group: Group) -> None:
 
 
 def _settled(group: Group) -> str | None:
-    """Why not, in one sentence."""
+    """Return the reason why the group is not settled, in one sentence."""
     row = group.around.table.row
     active = [node.node for node in group.living if node.truth.role is Role.ACTIVE]
     if len(active) != 1 or row is None or row.holder is None or row.holder.node != active[0]:
@@ -155,7 +156,8 @@ def _unpublished(group: Group) -> str | None:
 
 
 def _require_equal(group: Group) -> None:
-    """C8, P1 and C1: one journal on all nodes, with every committed record, each request once."""
+    """Require C8, P1 and C1: one journal on all nodes, with every committed record and each request
+    once."""
     disks = [node.disk for node in group.nodes.values()]
     shortest = min(disk.durable for disk in disks)
     first = disks[0].records[:shortest]

@@ -1,4 +1,4 @@
-"""Many seeds, one after the other or in several processes, and what they reached together."""
+"""Many seeds, one after the other or in several processes, and the sum of their counts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Outcome = tuple[int, Counter[str], str]
 
 
 def known_seeds(file: Path = SEEDS) -> list[int]:
-    """Every seed that ever failed; a ``#`` begins what it found. FORCED: with ``forces``."""
+    """Return every seed that ever failed; a ``#`` begins its finding. FORCED: with ``forces``."""
     lines = (line.split("#")[0].strip() for line in file.read_text().splitlines())
     return [int(line) for line in lines if line]
 
@@ -66,8 +66,8 @@ def _outcomes(seeds: list[int], workers: int, forces: bool) -> Iterator[Outcome]
     if workers == 1:
         yield from map(one, seeds)
         return
-    # Not forked from the tests' process: a child that collects what grpc.aio left there waits for
-    # ever for a thread that only its parent has.
+    # The workers are no forks of the tests' process: a child that collects the garbage of grpc.aio
+    # waits for ever for a thread that only its parent has.
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         yield from pool.map(one, seeds, chunksize=20)
 

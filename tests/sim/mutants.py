@@ -1,6 +1,6 @@
-"""Breakages of what two nodes do together, each with a seed whose history finds it out.
+"""Mutants of the cooperation of two nodes, each with a seed whose history detects it.
 
-``python -m tests.sim.mutants`` tells which finds out which.
+``python -m tests.sim.mutants`` prints which seed detects which mutant.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ HUNTED = (
         "",
     ),
 )
-"""Breakages that the history of a seed finds out."""
+"""Mutants that the history of a seed detects."""
 
 
 def _told(
@@ -414,11 +414,11 @@ TOLD = (
         "",
     ),
 )
-"""Breakages that the schedule of their history finds out."""
+"""Mutants that the schedule of their history detects."""
 
 
 def killed_by(engine: Any, seed: int) -> str | None:
-    """What the history of ``seed`` finds, None when it notices nothing."""
+    """Return the fault that the history of ``seed`` finds, None without one."""
     try:
         play(seed, engine)
     except Failed as failed:
@@ -427,8 +427,8 @@ def killed_by(engine: Any, seed: int) -> str | None:
 
 
 def found_out(hunted: Hunted) -> str | None:
-    """By its seed; where a change of the core or the simulator made another history of that, by
-    the first seed that does."""
+    """Return the finding of its seed. Where a change of the core or the simulator changed that
+    history, return that of the first seed that detects the mutant."""
     engine, seeds = load(hunted.mutant), (hunted.seed, *range(1, TRIED_MAX))
     return next(filter(None, (killed_by(engine, seed) for seed in seeds)), None)
 

@@ -1,9 +1,9 @@
 """Links between nodes: each pair has at most one, with a number for each of its lives.
 
-Within a life messages arrive in order; a break loses what is on its way and is told to both ends.
-An *unreliable* network drops, doubles and keeps messages for a later life, against what the sync
-stage promises: safety must hold even then. Who waits for what was dropped may do so for long, so
-that an unreliable life of a link ends when everything is healed.
+Within a life messages arrive in order; a break loses the messages in flight, and both ends learn of
+it. An *unreliable* network drops, doubles and keeps messages for a later life, against the
+guarantees of the sync stage: safety must hold even then. A node may wait long for a dropped
+message, so an unreliable life of a link ends when everything is healed.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Link:
     ends: tuple[str, str]
     life: int = 0
     up: bool = False
-    # Directions in which nothing passes, as (from, to).
+    # Directions in which no message passes, as (from, to).
     blocked: set[tuple[str, str]] = field(default_factory=set)
-    # A message was lost on this life, so nothing after it may arrive (TCP).
+    # A message was lost in this life, so no message after it may arrive (TCP).
     torn: set[tuple[str, str]] = field(default_factory=set)
     dropped: bool = False
     arrives_at: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -70,10 +70,10 @@ class Network:
             delay = self.random.uniform(0, self.delay_max)
             link.arrives_at[(peer.node, node.node)] = self.group.now + delay
             node.soon(delay, on.PeerConnected(peer.node))
-        self._let_go_what_was_kept(link)
+        self._deliver_kept_messages(link)
 
     def cut(self, link: Link, notice_within: float = 0.3) -> None:
-        """Ends this life of the link; both ends learn of it, each in its time."""
+        """End this life of the link; both ends learn of it, each after its own delay."""
         if not link.up:
             return
         link.up, told_at = False, 0.0
@@ -91,7 +91,7 @@ class Network:
                 self.cut(link, 1.0 if self.random.random() < 0.3 else 0.05)
 
     def notice(self, link: Link) -> None:
-        """An end that hears nothing for a while gives the life up."""
+        """Let an end without messages for a while give the life up."""
         life = link.life
 
         def give_up() -> None:
@@ -149,8 +149,8 @@ class Network:
 
         self.group.agenda.at(arrives, arrive)
 
-    def _let_go_what_was_kept(self, link: Link) -> None:
-        """Late packets of an earlier life, of an earlier epoch perhaps."""
+    def _deliver_kept_messages(self, link: Link) -> None:
+        """Deliver late packets of an earlier life, perhaps of an earlier epoch."""
         kept, self._kept = self._kept, []
         for one, other, message in kept:
             if frozenset((one, other)) != frozenset(link.ends):

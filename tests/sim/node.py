@@ -1,7 +1,7 @@
-"""One node of the simulated group: a real core with a disk, a clock of its own and an edge.
+"""One node of the simulated group: a real core with a disk, its own clock and an edge.
 
-It is a World whose parts do their work after a while instead of at a word: requests go to the
-shared database, messages over the network, records to the disk, batches through Spark to the sinks.
+It is a World whose parts work after a delay instead of on a verb: requests go to the shared
+database, messages over the network, records to the disk, batches through Spark to the sinks.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LATE_RELEASE = 40.0
 
 
 class _Nobody:
-    """In the place of World's ghost: here the other members are real."""
+    """A replacement of World's ghost: here the other members are real."""
 
     linked = False
 
@@ -78,19 +78,19 @@ class SimNode(World):
 
     @property
     def now(self) -> float:
-        """CLOCK_BOOTTIME of this host, which drifts."""
+        """Return CLOCK_BOOTTIME of this host, which drifts."""
         return self._offset + self.rate * self.group.now
 
     @now.setter
     def now(self, _: float) -> None:
-        """World sets the clock that it owns; this one runs by itself."""
+        """Ignore World, which sets its own clock; this one runs by itself."""
 
     def new_disk(self) -> None:
         self.disks += 1
         self.disk, self.read_max = Disk(f"{self.node}-{self.disks}"), (0, 0)
 
     def later(self, delay: float, deed: Deed) -> None:
-        """After ``delay`` true seconds, if this very process still lives."""
+        """Run the deed after ``delay`` true seconds, if this same process still lives."""
         process = self.processes
 
         def due() -> None:
@@ -100,7 +100,7 @@ class SimNode(World):
         self.group.agenda.after(delay, due)
 
     def now_or_run(self, deed: Deed) -> None:
-        """A process that is stopped finds what came meanwhile when it goes on, in order."""
+        """Run the deed now, or in order when a stopped process continues."""
         if self.paused:
             self._backlog.append(deed)
         else:
@@ -120,7 +120,7 @@ class SimNode(World):
         self._arm()
 
     def settle(self) -> None:
-        """Nothing here happens at once."""
+        """Do nothing: no part works at once here."""
 
     def _forget_process(self) -> None:
         super()._forget_process()
@@ -141,7 +141,8 @@ class SimNode(World):
         self._attend_soon()
 
     def _arm(self) -> None:
-        """As the driver does it: the next Tick comes when the core wants one, or somewhat later."""
+        """Set the timer like the driver: the next Tick comes when the core wants it, or slightly
+        later."""
         if not self.alive:
             return
         wake_at = self.core.wake_at()
@@ -160,7 +161,7 @@ class SimNode(World):
                 self._arm()
 
     def _tick_needlessly(self) -> None:
-        """``wakefulness`` judges that this one does nothing."""
+        """Send a needless Tick; ``wakefulness`` judges that it does nothing."""
         self.later(self.random.expovariate(1 / NEEDLESS_TICK_SECONDS), self._tick_needlessly)
         self.feed(on.Tick())
 
@@ -179,7 +180,7 @@ class SimNode(World):
         self.group.network.died(self.node)
         self.group.facts.node_died(self)
         if released:
-            # At once by the supervisor that saw it die; late by the next one, where both died.
+            # The supervisor that saw the death releases at once; the next one late if both died.
             delay = self.random.uniform(0.01, 0.5)
             delay = delay if delay < 0.3 else (delay - 0.29) * LATE_RELEASE
             self.group.agenda.after(delay, lambda: self.group.database.release(dead))
@@ -271,7 +272,7 @@ class SimNode(World):
         self.pulled = pulled_by(record) or self.pulled
 
     def _fsync(self) -> None:
-        """One at a time; it makes durable what was written when it began."""
+        """Run one fsync at a time; it makes the records durable that were written at its begin."""
         if self.syncing or not self.alive or self.disk.durable == len(self.disk.records):
             return
         self.syncing = True
@@ -286,7 +287,7 @@ class SimNode(World):
         self.group.agenda.after(self.random.uniform(0.0005, self.fsync_max), done)
 
     def _cut(self, length: int) -> None:
-        """Truncated durably; then another process begins, and Spark's lives on."""
+        """Truncate durably; then another node process begins, and that of Spark lives on."""
         dead = (self.node, self.me.process)
         self.group.facts.cut(self, length)
         del self.disk.records[length:]
@@ -295,8 +296,8 @@ class SimNode(World):
         self._died(dead, released=False)
 
     def _give_up(self) -> None:
-        """RULES.md#r8, RULES.md#r26: the journal is another from here on, and what was made from it
-        goes."""
+        """RULES.md#r8, RULES.md#r26: the journal has a new id from here on, and the files derived
+        from it are deleted."""
         require(self.spark is None, "R26", "a query process lives on what is given up")
         self.group.count("journals set aside")
         self.disks += 1
@@ -310,7 +311,7 @@ class SimNode(World):
         self.group.count("journals trimmed")
 
     def begin_from(self, disk: Disk) -> None:
-        """A snapshot takes the place of everything; then another process begins."""
+        """Replace everything by a snapshot; then another process begins."""
         dead = (self.node, self.me.process)
         require_out_of_sync(self)
         self.disk = disk
@@ -338,14 +339,15 @@ class SimNode(World):
         self.feed(answer)
 
     def _is_doubtful(self, answer: on.Input) -> bool:
-        """The database failed over around the write, which may be lost by now (RULES.md#r5)."""
+        """Return whether the database failed over around the write, which may be lost
+        (RULES.md#r5)."""
         written = isinstance(answer, on.LeaseWritten)
         return written and answer.row.identity not in (None, answer.identity)
 
     # -- Spark -------------------------------------------------------------------------------------
 
     def spark_later(self, delay: float, deed: Deed) -> None:
-        """Done by this query process; what needs the node waits until one serves."""
+        """Run the deed in this query process; if it needs the node, wait until one serves."""
         incarnation = self.spark.incarnation if self.spark is not None else None
 
         def due() -> None:
@@ -367,7 +369,7 @@ class SimNode(World):
             self.attend()
 
     def _work(self, query: str) -> None:
-        """Spark computes the batch that it has got all marks for."""
+        """Let Spark compute the batch whose marks it has all."""
         running = self.running(query)
         if running is not None and running.checkpoint.begun is not None:
             delay = self.random.uniform(0.01, self.group.batch_max)

@@ -1,4 +1,4 @@
-"""Producers: one request at a time, repeated until it is acked, on another node too."""
+"""Producers: one request at a time, repeated until it is acked, also on another node."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Producers:
         self._try(one, one.sequence)
 
     def _try(self, one: Producer, sequence: int) -> None:
-        """Again and again until this very request is acked."""
+        """Repeat the request until it is acked."""
         if one.acked >= sequence:
             return
         node = self.group.nodes[self.random.choice(sorted(self.group.nodes))]
@@ -59,7 +59,7 @@ class Producers:
         self.group.agenda.after(again, lambda: self._try(one, sequence))
 
     def _arrive(self, node: SimNode, one: Producer, sequence: int) -> None:
-        """The gate: a duplicate is answered when its original is committed (RULES.md#r27)."""
+        """Act as the gate: answer a duplicate when its original is committed (RULES.md#r27)."""
         if not node.receiving or one.sequence != sequence:
             return
         request = (one.name, sequence)
@@ -80,7 +80,7 @@ class Producers:
         self._waiting.setdefault(node.node + node.me.process, []).append((position, request))
 
     def refuse(self, node: SimNode) -> None:
-        """Who waits for a commit by a holder that is none any more tries elsewhere."""
+        """Send the requests that wait for a former holder to another node."""
         self._waiting.pop(node.node + node.me.process, None)
 
     def committed(self, node: SimNode, sequence: int) -> None:
@@ -93,7 +93,7 @@ class Producers:
                 self._ack(request)
 
     def _ack(self, request: Request) -> None:
-        """RULES.md#i3: only what is committed is acked; the ack may get lost."""
+        """RULES.md#i3: ack only committed requests; the ack may get lost."""
         require(request in self.group.facts.submitted, "I3", f"{request} is acked, not committed")
         self.group.count("acks")
         one = next(p for p in self.all if p.name == request[0])

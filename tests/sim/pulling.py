@@ -1,8 +1,8 @@
 """A source that every node pulls while it takes events: rows 1, 2, ... of a stream, one a record.
 
-The journal of a node says how far it was read, as ``receive/offsets`` does; what was read is
-offered a while later, when the node may be another's follower, or the holder again. It has a chance
-of its own, so that a seed's history without a source stays what it was.
+The journal of a node has the offset of the last row, as in ``receive/offsets``. The node offers a
+read row a while later, when it may be a follower, or the holder again. The source has its own
+random numbers, so that a seed's history without a source stays the same.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ READ_EVERY, READ_TAKES_MAX = 0.4, 3.0
 
 @dataclass(frozen=True)
 class Way:
-    """How the engine does it; the other ways are the mistakes that the judge must find."""
+    """The engine's way, and the mistakes that the judge must find."""
 
     asks_the_journal: bool = True
     gate_compares: bool = True
@@ -36,7 +36,7 @@ class Pulling:
     def __init__(self, group: Group, way: Way) -> None:
         self.group, self.way, self.random = group, way, Random(f"source {group.seed}")
         self.sending = True
-        # How far each node has read, as its process remembers.
+        # The last row that each node's process has read.
         self._remembered: dict[str, int] = {}
         for name in group.names:
             group.agenda.after(self.random.uniform(0, 1), lambda name=name: self._turn(name))
@@ -61,7 +61,8 @@ class Pulling:
         return self._remembered.get(node.node, node.pulled)
 
     def _offer(self, node: SimNode, after: int) -> None:
-        """The gate's word: open, and what was read follows what the journal has (RULES.md#i11)."""
+        """Let the gate decide: it is open, and the row follows that of the journal
+        (RULES.md#i11)."""
         if not node.receiving:
             return
         if self.way.gate_compares and node.pulled != after:
@@ -73,7 +74,7 @@ class Pulling:
 
 
 def pulled_by(record: Record) -> int | None:
-    """The offset in a record; None where it has none of the source."""
+    """Return the source's offset in a record, or None."""
     body = record.body
     return int(body.pulled[-1].offset) if isinstance(body, Events) and body.pulled else None
 

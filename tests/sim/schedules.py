@@ -1,4 +1,5 @@
-"""Histories that random seeds rarely reach, each told step by step; the judges are the same."""
+"""Histories that random seeds rarely reach, each described step by step; the judges are the
+same."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ SETTLED_BY = 8.0
 
 
 class Stage:
-    """Two nodes in sync, the first of them active, and nothing that goes wrong by itself."""
+    """Two nodes in sync, the first of them active, without random faults."""
 
     def __init__(self, engine: Any = ha_engine.core) -> None:
         self.group = Group(1, engine, nodes=2)
@@ -60,7 +61,7 @@ class Stage:
         self.group.database.unreachable.discard(node.node)
 
     def pause_and_resume_up_to(self, version: int) -> None:
-        """An operator changes the row, again and again, until it has ``version``."""
+        """Change the row as an operator, repeatedly, until it has ``version``."""
         table = self.group.around.table
         while table.row is not None and table.row.version < version:
             self.group.database.pause(not table.row.paused)
@@ -71,8 +72,8 @@ class Stage:
 
 def an_acquisition_is_lost_while_the_former_holder_sleeps(stage: Stage) -> None:
     """1. a holds the lease and is stopped for longer than a ttl. 2. b acquires and acts. 3. The
-    database fails over to a standby without b's acquisition. 4. a goes on: its renewal finds the
-    row exactly as a left it. If a took that for its lease, two nodes would act (RULES.md#r5)."""
+    database fails over to a standby without b's acquisition. 4. a continues: its renewal finds the
+    row unchanged. If a took that for its lease, two nodes would act (RULES.md#r5)."""
     group = stage.group
     stage.a.pause(30)
     stage.until(stage.is_active(stage.b))
@@ -87,7 +88,7 @@ def an_acquisition_is_lost_while_the_former_holder_sleeps(stage: Stage) -> None:
 
 
 def an_acquisition_is_lost_while_the_former_holder_is_cut_off(stage: Stage) -> None:
-    """As before, and a was cut off instead, so that its next request is a read."""
+    """The story is the same, but a was cut off instead, so that its next request is a read."""
     group = stage.group
     stage.isolate(stage.a)
     stage.until(stage.is_active(stage.b))
@@ -118,9 +119,9 @@ def a_higher_epoch_is_read_behind_a_failover(stage: Stage) -> None:
 
 def a_member_comes_back_with_another_journal_at_once(stage: Stage) -> None:
     """1. {a, b} are in sync. 2. b's disk is lost, and b is back with another journal before a could
-    write that it misses it. 3. a hears of the new journal while the row still lists the old one. If
-    a forgot what the old one acked, its own invariant would end it: one lost disk would stop both
-    nodes (RULES.md#i3)."""
+    write that it misses it. 3. a learns of the new journal while the row still lists the old one.
+    If a forgot the acks of the old one, its own invariant would end it: one lost disk would stop
+    both nodes (RULES.md#i3)."""
     stage.b.kill(query_process_dies=True)
     stage.b.new_disk()
     stage.group.database.unreachable.add("a")
@@ -134,8 +135,8 @@ def a_member_comes_back_with_another_journal_at_once(stage: Stage) -> None:
 
 
 def alone_and_past_safe_until_it_takes_in_a_member(stage: Stage) -> None:
-    """1. a has removed b and is alone; 2. the database goes away, and a goes on beyond safe_until,
-    since nobody else can acquire. 3. b catches up. 4. The database is back. If a wrote b into the
+    """1. a has removed b and is alone; 2. the database stops, and a continues beyond safe_until,
+    since no other node can acquire. 3. b catches up. 4. The database is back. If a wrote b into the
     row at once, its authority would end in that moment, receivers open (RULES.md#i2)."""
     stage.group.restart_within = 60
     stage.b.kill(query_process_dies=True)
@@ -153,8 +154,8 @@ def alone_and_past_safe_until_it_takes_in_a_member(stage: Stage) -> None:
 
 
 def a_member_is_taken_in_without_an_answer(stage: Stage) -> None:
-    """RULES.md#r1, RULES.md#r15. 1. a is alone, and b comes back. 2. a writes b into the row, hears
-    no answer, and is cut off. 3. b acquires: a must not go on as if it were still alone."""
+    """RULES.md#r1, RULES.md#r15. 1. a is alone, and b returns. 2. a writes b into the row, gets
+    no answer, and is cut off. 3. b acquires: a must not continue as if it were still alone."""
     group, a = stage.group, stage.a
     group.restart_within = 60
     stage.b.kill(query_process_dies=True)
@@ -173,8 +174,8 @@ def a_member_is_taken_in_without_an_answer(stage: Stage) -> None:
 
 def a_row_regresses_to_one_with_a_removed_member(stage: Stage) -> None:
     """RULES.md#r5. 1. a removes b and acks alone. 2. The database fails over to the row that lists
-    b. 3. a reads it: it must neither end itself over it nor commit without b before it has written
-    the row again; and b must not acquire from it when a dies."""
+    b. 3. a reads it: it must neither end itself nor commit without b before it has written the row
+    again; and b must not acquire from it when a dies."""
     group = stage.group
     stage.isolate(stage.b, database=False)
     stage.until(lambda: len(stage.in_sync) == 1)
@@ -206,10 +207,10 @@ def a_row_regresses_and_its_holder_dies(stage: Stage) -> None:
 
 
 def a_cut_takes_a_published_record_with_it(stage: Stage) -> None:
-    """RULES.md#r25. 1. a publishes batch n and notes it in its journal; b has not got that note. 2.
-    a is stopped; b takes over. 3. a starts again, cuts the note, and goes on with batch n + 1. If
-    it had trimmed its outbox by a note that was not committed, batch n + 1 would follow n - 1
-    there."""
+    """RULES.md#r25. 1. a publishes batch n and writes that in its journal; b lacks that record. 2.
+    a is stopped; b takes over. 3. a starts again, truncates the record, and continues with the
+    next batch. If it had trimmed its outbox by the uncommitted record, batch n + 1 would follow
+    n - 1 there."""
     group = stage.group
     published = dict.fromkeys(group.around.ledgers, 0)
     stage.until(lambda: all(group.around.ledgers[key].batch > 2 for key in published))
@@ -223,7 +224,7 @@ def a_cut_takes_a_published_record_with_it(stage: Stage) -> None:
 
 def a_handover_while_an_operator_pauses(stage: Stage) -> None:
     """RULES.md#r7. 1. a is asked to switch over and waits for b's slow disk. 2. An operator pauses
-    failover. 3. a must not release what nobody may acquire then."""
+    failover. 3. a must not release a lease that no node may acquire then."""
     group = stage.group
     stage.until(lambda: stage.a.core.why_no_switchover(None) is None)
     stage.b.fsync_max = 1.0
@@ -252,7 +253,7 @@ def a_late_removal_and_acks_alone(stage: Stage) -> None:
 
 
 def a_member_without_its_disk_while_the_active_sleeps(stage: Stage) -> None:
-    """RULES.md#r8. 1. {a, b} are in sync; a is stopped. 2. b's disk is lost, and b comes back
+    """RULES.md#r8. 1. {a, b} are in sync; a is stopped. 2. b's disk is lost, and b returns
     empty. 3. b must not promote: the row lists the journal that it had, not the one that it has."""
     stage.a.pause(12)
     stage.b.kill(query_process_dies=True)
@@ -264,8 +265,8 @@ def a_member_without_its_disk_while_the_active_sleeps(stage: Stage) -> None:
 
 
 def the_database_is_away_and_promises_hold(stage: Stage) -> None:
-    """RULES.md#r15, RULES.md#r16, RULES.md#i12. The database is away for ten ttl: nobody's role
-    changes and acks go on."""
+    """RULES.md#r15, RULES.md#r16, RULES.md#i12. The database is unreachable for ten ttl: no role
+    changes and acks continue."""
     group, epochs = stage.group, dict(stage.group.facts.acquired)
     group.database.up = False
     for _ in range(10):
@@ -280,8 +281,8 @@ def the_database_is_away_and_promises_hold(stage: Stage) -> None:
 
 def a_promise_is_forgotten_by_a_restart(stage: Stage) -> None:
     """RULES.md#r16 with RULES.md#r4. 1. The database is away, b promises. 2. b is killed and starts
-    again, the database is back, a cut off. 3. b, which forgot its promise, waits a ttl of its
-    own."""
+    again, the database is back, a cut off. 3. b, which forgot its promise, waits for a ttl
+    itself."""
     group = stage.group
     group.database.up = False
     stage.until(lambda: group.counters["promises given"] > 0)
@@ -297,7 +298,7 @@ def a_promise_is_forgotten_by_a_restart(stage: Stage) -> None:
 def an_acquisition_is_forgotten_by_a_restart(stage: Stage) -> None:
     """RULES.md#r16. 1. a is cut off, b acquires, and the answer is lost. 2. b is killed, starts
     again and does not reach the database. 3. a, cut off from it too, asks b for a promise: b must
-    not give one, since a's epoch is over for all that b knows."""
+    not give one, since a's epoch may be over as far as b knows."""
     group, table = stage.group, stage.group.around.table
     stage.isolate(stage.a)
     stage.until(lambda: stage.b.core.lease.high_water.tried[0] == 2)
@@ -316,7 +317,7 @@ def an_acquisition_is_forgotten_by_a_restart(stage: Stage) -> None:
 
 
 def a_handover_meets_a_row_that_lost_writes(stage: Stage) -> None:
-    """RULES.md#r5. 1. A renewal of a has no answer, and a is to hand over to b, which is level. 2.
+    """RULES.md#r5. 1. A renewal of a has no answer, and a shall hand over to b, which caught up. 2.
     The database fails over without it and the one before. 3. a, whose authority is over, reads its
     own older row: it must not release from there."""
     group, a = stage.group, stage.a
@@ -338,9 +339,8 @@ def a_handover_meets_a_row_that_lost_writes(stage: Stage) -> None:
 
 def a_reader_sleeps_through_an_acquisition_and_its_loss(stage: Stage) -> None:
     """RULES.md#r5, RULES.md#i1. 1. b has asked for the row and is stopped. 2. a is started again,
-    acquires anew and dies. 3. The database fails over without that acquisition. 4. b goes on with
-    the answer that it has waited for: the row stands there as it was read, and must not be acquired
-    from."""
+    acquires again and dies. 3. The database fails over without that acquisition. 4. b continues
+    with the old answer: the row is as b read it, and b must not acquire from it."""
     group, a, b = stage.group, stage.a, stage.b
     group.restart_within = 0.1
     a.kill(query_process_dies=False)
@@ -359,8 +359,8 @@ def a_reader_sleeps_through_an_acquisition_and_its_loss(stage: Stage) -> None:
 
 def a_holder_sleeps_while_another_keeps_other_revisions(stage: Stage) -> None:
     """RULES.md#r29. 1. a may trim up to its oldest revision, and is stopped. 2. b acquires and
-    takes snapshots until none is left that a's journal goes on from. 3. a goes on, and has not
-    heard that it was succeeded: it must not trim by what it knew."""
+    takes snapshots until none is left that joins a's journal. 3. a continues, and does
+    not know of its successor: it must not trim by its old list of revisions."""
     group, a, b = stage.group, stage.a, stage.b
 
     def may_trim() -> bool:
@@ -383,8 +383,8 @@ def a_holder_sleeps_while_another_keeps_other_revisions(stage: Stage) -> None:
 
 def a_stopped_follower_does_not_think_its_leader_silent(stage: Stage) -> None:
     """RULES.md#r13. 1. a is stopped for longer than sync_timeout and less than a ttl; the link
-    breaks. 2. When a goes on, b seems silent only because a was stopped: b gets its time to come
-    back."""
+    breaks. 2. When a continues, b seems silent only because a was stopped: b gets its time to
+    reconnect."""
     stage.isolate(stage.b, database=False)
     stage.wait(0.1)
     stage.a.pause(2.0)
@@ -398,7 +398,8 @@ def a_stopped_follower_does_not_think_its_leader_silent(stage: Stage) -> None:
 
 
 def a_member_falls_behind_its_removal(stage: Stage) -> None:
-    """RULES.md#r9. b hears nothing; a's commits wait until the row is without b, and go on then."""
+    """RULES.md#r9. b receives nothing; a's commits wait until the row is without b, and continue
+    then."""
     group = stage.group
     stage.isolate(stage.b)
     stage.wait(0.8)
@@ -409,10 +410,10 @@ def a_member_falls_behind_its_removal(stage: Stage) -> None:
 
 
 def a_late_word_to_follow_answers_an_earlier_standing(stage: Stage) -> None:
-    """RULES.md#i14, RULES.md#i8. 1. b was away; a tells it to go on behind what it has, and this
-    word comes twice, the second time late. 2. b takes in records, which a counts, and is started
-    again. 3. The late word comes: b must neither cut off what it has got since nor call its journal
-    another's."""
+    """RULES.md#i14, RULES.md#i8. 1. b was not linked; a sends it a Follow behind its last record,
+    and this message arrives twice, the second time late. 2. b appends records, which a counts, and
+    is started again. 3. The late message arrives: b must neither truncate its newer records nor
+    take its journal for that of another history."""
     group = stage.group
     stage.isolate(stage.b, database=False)
     stage.until(lambda: len(stage.in_sync) == 1)
@@ -436,8 +437,8 @@ def a_late_word_to_follow_answers_an_earlier_standing(stage: Stage) -> None:
 
 def an_operator_gives_up_what_the_other_has(stage: Stage) -> None:
     """RULES.md#r26. 1. b is cut off and leaves the row; a acks and publishes alone, and is lost. 2.
-    An operator makes sure that a is off and forces b. 3. b goes on behind the batches that a
-    published. 4. a is back after all: it sets aside what it had more, and follows."""
+    An operator makes sure that a is off and forces b. 3. b continues behind the batches that a
+    published. 4. a returns: it sets aside its surplus records, and follows."""
     group = stage.group
     stage.isolate(stage.b, database=False)
     stage.until(lambda: len(stage.in_sync) == 1)
@@ -455,7 +456,7 @@ def an_operator_gives_up_what_the_other_has(stage: Stage) -> None:
 def a_pause_gives_a_lost_row_the_version_of_a_release(stage: Stage) -> None:
     """RULES.md#r5, RULES.md#r15. 1. a hands over to b, which does not reach the database. 2. The
     database fails over without the release, and a pause gives the row the release's version. 3. It
-    names a, whose epoch is over: if a renewed it, nobody could acquire and nobody would act, for
+    names a, whose epoch is over: if a renewed it, no node could acquire and none would act, for
     ever."""
     group = stage.group
     stage.until(lambda: stage.a.core.why_no_switchover(None) is None)
@@ -473,7 +474,7 @@ def a_pause_gives_a_lost_row_the_version_of_a_release(stage: Stage) -> None:
 def a_pause_gives_a_lost_row_the_version_of_a_removal(stage: Stage) -> None:
     """RULES.md#r5. 1. a removes b and acks alone. 2. The database fails over without the removal,
     and a pause gives the lost row its version. 3. a reads a row of its own that lists b again: it
-    must neither end over that nor take b for a member."""
+    must neither end itself nor take b for a member."""
     group = stage.group
     stage.isolate(stage.b, database=False)
     stage.until(lambda: len(stage.in_sync) == 1)
@@ -492,8 +493,8 @@ def a_pause_gives_a_lost_row_the_version_of_a_removal(stage: Stage) -> None:
 
 
 def a_member_of_an_unanswered_write_acquires_and_that_is_lost(stage: Stage) -> None:
-    """RULES.md#r1, RULES.md#r5. 1. a is alone and lists b again; that takes effect, and a is not
-    told. 2. a is stopped, b acquires. 3. The database fails over without b's acquisition. 4. a
+    """RULES.md#r1, RULES.md#r5. 1. a is alone and lists b again; that takes effect, and a gets
+    no answer. 2. a is stopped, b acquires. 3. The database fails over without b's acquisition. 4. a
     finds its own row, which lists b: it was not alone, so it must not write the row again under b's
     epoch."""
     group = stage.group
@@ -515,8 +516,8 @@ def a_member_of_an_unanswered_write_acquires_and_that_is_lost(stage: Stage) -> N
 
 def a_call_of_the_former_holder_lands_late(stage: Stage) -> None:
     """RULES.md#r24, RULES.md#i7. 1. a's calls to the sinks take seconds. 2. a is asked to switch
-    over, b claims the ledgers. 3. a's calls land: they are refused, for all that a was allowed to
-    send them."""
+    over, b claims the ledgers. 3. a's calls land: the ledgers refuse them, though a was allowed
+    to send them."""
     group = stage.group
     stage.until(lambda: stage.a.core.why_no_switchover(None) is None)
     group.sink_slow = 1.0
@@ -568,8 +569,8 @@ def a_holder_stops_over_a_row_that_lost_an_acquisition(stage: Stage) -> None:
 
 
 def a_release_and_what_it_allowed_are_lost(stage: Stage) -> None:
-    """RULES.md#r5, RULES.md#r3. 1. a releases to b and hears no answer. 2. b acquires at once. 3.
-    The database fails over without both. 4. a, whose renewals of before seem to hold yet, must not
+    """RULES.md#r5, RULES.md#r3. 1. a releases to b and gets no answer. 2. b acquires at once. 3.
+    The database fails over without both. 4. a, whose earlier renewals still seem valid, must not
     renew."""
     group, table = stage.group, stage.group.around.table
     stage.until(lambda: stage.a.core.why_no_switchover(None) is None)
@@ -589,8 +590,8 @@ def a_release_and_what_it_allowed_are_lost(stage: Stage) -> None:
 
 
 def the_database_answers_reads_and_hangs_on_writes(stage: Stage) -> None:
-    """RULES.md#i12, RULES.md#r16. 1. Renewals get no answer, and what is read between them does. 2.
-    b promises for as long as that lasts, and nobody is suspended."""
+    """RULES.md#i12, RULES.md#r16. 1. Renewals get no answer, and the reads between them do. 2. b
+    promises for as long as that lasts, and no node is suspended."""
     group, a = stage.group, stage.a
     group.database.hangs = True
     stage.wait(20)
@@ -603,7 +604,7 @@ def the_database_answers_reads_and_hangs_on_writes(stage: Stage) -> None:
 
 def a_holder_comes_back_to_a_database_that_lost_nothing(stage: Stage) -> None:
     """RULES.md#r15. 1. a is stopped for longer than its authority, and the database fails over
-    meanwhile. 2. b has not acquired: its promise tells a that nobody has, and a goes on."""
+    meanwhile. 2. b has not acquired: its promise shows a that no node has, and a continues."""
     group, a = stage.group, stage.a
     group.database.unreachable.add("b")
     a.pause(5)
@@ -618,9 +619,9 @@ def a_holder_comes_back_to_a_database_that_lost_nothing(stage: Stage) -> None:
 
 
 def an_acquisition_without_an_answer_meets_a_failover(stage: Stage) -> None:
-    """RULES.md#r1, RULES.md#r5. 1. a is gone; b acquires and hears no answer. 2. The database fails
-    over and keeps that. 3. b finds its own row there, from which nobody but b could acquire, and
-    writes it."""
+    """RULES.md#r1, RULES.md#r5. 1. a is lost; b acquires and gets no answer. 2. The database fails
+    over and keeps that. 3. b finds its own row there, from which only b could acquire, and writes
+    it."""
     group, table = stage.group, stage.group.around.table
     group.restart_within = 60
     stage.a.kill(query_process_dies=True)

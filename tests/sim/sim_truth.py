@@ -1,4 +1,4 @@
-"""The judge of one node of a group: what ``tests.core.truth`` asks of a lone one, and the rest."""
+"""The judge of one node of a group: the checks of ``tests.core.truth``, and those of a group."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class SimTruth(Truth):
             require(not action.expected.paused, "R7", "released what nobody may acquire")
             successor = world.group.nodes[wanted.successor].disk
             equal = successor.records[: successor.durable] == world.disk.records
-            # A disk that was lost in this moment is not listed, so nobody acquires with what it is;
-            # and when somebody has acquired meanwhile, this write is denied.
+            # A disk lost at this moment is not listed, so no node acquires with its new journal.
+            # When a node has acquired meanwhile, this write is denied.
             listed = successor.journal_id in [member.journal_id for member in wanted.in_sync]
             void = not listed or max(world.group.facts.acquired) > wanted.epoch
             require(equal or void, "R3", "released for a switchover with unequal journals")
@@ -69,13 +69,13 @@ class SimTruth(Truth):
         safe = world.now < world.renewal_sent_at + timing.ttl - timing.margin
         alone = newest.in_sync == (world.member,)
         promised = world.group.facts.promises_cover(newest, world.member)
-        # A rewrite of this process that was lost in its turn may have the same epoch.
+        # An earlier rewrite of this process that was also lost may have the same epoch.
         new = wanted.epoch not in self.epochs and wanted.epoch > world.read_max[0]
         higher = new and wanted.epoch >= newest.epoch
         return higher and wanted.in_sync == (world.member,) and (safe or alone or promised)
 
     def _append(self, record: Record) -> None:
-        """What a follower appends is judged by ``Facts.appended``."""
+        """Leave the appends of a follower to ``Facts.appended``."""
         if self.acting:
             require(record.position.epoch == self.epoch, "I8", "appended under another epoch")
             super()._append(record)

@@ -16,7 +16,7 @@ RUN_MAX = 4
 
 @dataclass
 class Stream:
-    """To one peer, on one life of the link; ``at`` is the last sequence that was sent."""
+    """A stream to one peer, on one life of the link; ``at`` is the last sent sequence."""
 
     peer: str
     epoch: int
@@ -58,7 +58,9 @@ class Streams:
             return
         at, records = stream.at, node.disk.records
         if at < node.disk.base.position.sequence:
-            del self._streams[stream.peer]  # what it needs next is no longer there (RULES.md#r29)
+            del self._streams[
+                stream.peer
+            ]  # the next record that it needs is trimmed (RULES.md#r29)
             return
         run = tuple(records[at : at + node.random.randint(1, RUN_MAX)])
         previous = records[at - 1].position if at else ORIGIN

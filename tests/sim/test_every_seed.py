@@ -1,4 +1,4 @@
-"""No history breaks a rule, each heals, and together they reach the second lines of defence."""
+"""No history breaks a rule, each heals, and together they reach the rare defences."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ REACHED_AT_LEAST = {
     "journals trimmed": 500,
     "restores": 50,
 }
-"""What THOROUGH_SEEDS seeds are to reach; about half of what they reach now."""
+"""The counts that THOROUGH_SEEDS seeds must reach; about half of their present counts."""
 
 
 FORCED_SHARE = 0.15
-"""Of the seeds; so many are played with forced failovers too."""
+"""The share of the seeds that are played with forced failovers too."""
 FORCED_REACH_AT_LEAST = {
     "forced failovers": 20,
     "journals set aside": 15,
@@ -53,11 +53,12 @@ FORCED_REACH_AT_LEAST = {
 }
 
 
-"""What that share of THOROUGH_SEEDS seeds is to reach."""
+"""The counts that this share of THOROUGH_SEEDS seeds must reach."""
 
 
 def least(of_all: int, seeds: int) -> float:
-    """What ``seeds`` seeds are to reach of what THOROUGH_SEEDS do: few seeds differ more."""
+    """Return the counts that ``seeds`` seeds must reach; few seeds differ more than
+    THOROUGH_SEEDS."""
     return of_all if seeds == THOROUGH_SEEDS else of_all * seeds / THOROUGH_SEEDS / 2
 
 
@@ -79,7 +80,7 @@ def test_no_forced_failover_breaks_a_rule_and_each_heals(forced: Result) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", FORCED_REACH_AT_LEAST)
-def test_forced_failovers_reach(what: str, forced: Result, seeds: int) -> None:
+def test_forced_failovers_reach_each_rare_case(what: str, forced: Result, seeds: int) -> None:
     assert forced.counters[what] >= least(FORCED_REACH_AT_LEAST[what], seeds), forced.summary
 
 
@@ -95,5 +96,5 @@ def test_no_history_breaks_a_rule_and_each_heals(result: Result) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", REACHED_AT_LEAST)
-def test_the_histories_reach(what: str, result: Result, seeds: int) -> None:
+def test_histories_reach_each_rare_case(what: str, result: Result, seeds: int) -> None:
     assert result.counters[what] >= least(REACHED_AT_LEAST[what], seeds), result.summary

@@ -1,4 +1,4 @@
-"""Each row of a source is in the journal once and in its order, whatever happens to the nodes."""
+"""Each row of a source is in the journal once and in its order, under all faults of the nodes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_each_row_of_a_source_is_journalled_once_over_all_histories() -> None:
 
 
 @pytest.mark.slow
-def test_what_a_forced_failover_gives_up_is_read_again() -> None:
+def test_rows_given_up_by_a_forced_failover_are_read_again() -> None:
     reached = Counter[str]()
     for seed in FORCED_SEEDS:
         reached += play(seed, forces=True, pulls=Way())
@@ -31,7 +31,9 @@ def test_what_a_forced_failover_gives_up_is_read_again() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("asks_the_journal", [True, False])
-def test_without_the_gates_comparison_rows_come_twice_or_never(asks_the_journal: bool) -> None:
+def test_rows_are_doubled_or_lost_without_the_comparison_of_the_gate(
+    asks_the_journal: bool,
+) -> None:
     way = Way(asks_the_journal=asks_the_journal, gate_compares=False)
     with pytest.raises(Failed, match="rows of the source"):
         _play_all(way)

@@ -1,4 +1,4 @@
-"""The histories that the protocol's rules tell of, one by one."""
+"""The histories that the protocol's rules mention, one by one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.sim.transcript import told
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule.__name__)
-def test_the_history_of(schedule: Callable[[Stage], None]) -> None:
+def test_schedule_breaks_no_rule_and_heals(schedule: Callable[[Stage], None]) -> None:
     stage = Stage()
     try:
         schedule(stage)

@@ -1,4 +1,4 @@
-"""A history as a person reads it: when, who, what."""
+"""A history in readable form: time, node, event."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROUTINE = (say.Heartbeat, say.Committed)
 
 
 def told(group: Group, lines: int | None = None) -> str:
-    """The last ``lines`` of the history, or all of it."""
+    """Return the last ``lines`` of the history, or all of it."""
     sentences = []
     for when, who, what in group.transcript:
         sentence = _sentence(what)

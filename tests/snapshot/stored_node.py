@@ -1,6 +1,6 @@
-"""A node's journal, outbox and checkpoint on a real disk, as far as a snapshot has to do with them.
+"""A node's journal, outbox and checkpoint on a real disk, as far as a snapshot needs them.
 
-Its checkpoint is made, not Spark's: one query, whose batch n left n as its state.
+The checkpoint is artificial, not Spark's: one query, whose batch n left n as its state.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def version() -> QueryVersion:
 
 
 def bodies() -> Iterator[Body]:
-    """An epoch, an application, then events and the mark that ends a batch, again and again."""
+    """Yield an epoch, an application, then events and the mark of a batch, repeatedly."""
     yield EpochStart("node-a", "process-1")
     yield Application("app", (version(),))
     for number in range(1, BATCHES + 1):
@@ -75,7 +75,7 @@ def cut_behind(number: int, request: int = 1) -> SnapshotPlace:
 
 @dataclass
 class Node:
-    """What of a node a snapshot has to do with."""
+    """The parts of a node that a snapshot reads."""
 
     home: Path
     journal: Journal
@@ -89,7 +89,7 @@ class Node:
         return Places(self.home, self.home / "checkpoints")
 
     def grow(self, number: int, state: bytes) -> None:
-        """One more batch; ``state`` is all that Spark holds behind it, and no sink lacks it."""
+        """Add a batch that every sink has; ``state`` is the whole state of Spark behind it."""
         for sequence, body in enumerate(batch_of(number), 1 + 2 * number):
             self.journal.append([Record(Position(1, sequence), sequence - 1, body)])
         self.journal.sync()
@@ -108,7 +108,7 @@ def write_checkpoint(root: Path) -> None:
 
 
 def write_batch(checkpoint: Path, batch: int, kind: str, state: bytes) -> None:
-    """What Spark writes for its ``batch``, which the mark after it ends."""
+    """Write the files that Spark writes for its ``batch``, which the mark after it ends."""
     offset = json.dumps({"mark": batch + 1, "sequence": 3 + 2 * batch})
     (checkpoint / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{offset}")
     (checkpoint / "state/0/0" / f"{batch + 1}.{kind}").write_bytes(state)
@@ -135,7 +135,7 @@ def deployment() -> Deployment:
 
 
 def prepare(engine: Engine) -> None:
-    """The schema, and a lease that ME holds under epoch 1."""
+    """Create the schema, and a lease that ME holds under epoch 1."""
     upgrade(engine)
     leases = PostgresLeaseStore(engine, "test", 5.0, db_timeout=60)
     leases.create(LeaseRow("group-1", ME, 1, 1, (Member("node-a", "journal-a"),)))

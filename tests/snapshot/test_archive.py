@@ -55,7 +55,7 @@ def engine(engine: Engine) -> Engine:
 
 
 def begun_again(node: Node, number: int) -> Restored:
-    """The next start, from a snapshot behind that batch; what it knows of the restore."""
+    """Start again from a snapshot behind that batch; return the result of the restore."""
     node.journal.close()
     assert finish(node.places)
     require_restored(node.home, number)
@@ -65,7 +65,7 @@ def begun_again(node: Node, number: int) -> Restored:
 
 
 def require_restored(home: Path, number: int) -> None:
-    """The node is as of the end of that batch, and Spark goes on with the next one."""
+    """Require the state at the end of that batch, with which Spark continues at the next one."""
     cut = cut_behind(number)
     journal = Journal.open(home / "journal", group="test")
     assert (journal.first, journal.last) == (cut.position.sequence + 1, cut.position)
@@ -90,7 +90,7 @@ def require_restored(home: Path, number: int) -> None:
     journal.close()
 
 
-async def test_what_was_stored_comes_back_at_another_place(engine: Engine, tmp_path: Path) -> None:
+async def test_snapshot_restores_in_another_directory(engine: Engine, tmp_path: Path) -> None:
     old, new = node_at(tmp_path / "a", engine), node_at(tmp_path / "b", engine, empty=True)
     assert await taken(old, 3) == ((cut_behind(3).position, cut_behind(3).written),)
     former = new.journal.journal_id
@@ -103,7 +103,7 @@ async def test_what_was_stored_comes_back_at_another_place(engine: Engine, tmp_p
     assert not finish(new.places)
 
 
-async def test_what_a_killed_restore_had_brought_goes_at_the_next_start(
+async def test_files_of_a_killed_restore_are_deleted_at_the_next_start(
     engine: Engine, tmp_path: Path
 ) -> None:
     old, new = node_at(tmp_path / "a", engine), node_at(tmp_path / "b", engine, empty=True)
@@ -117,7 +117,7 @@ async def test_what_a_killed_restore_had_brought_goes_at_the_next_start(
     assert not new.places.staged_checkpoints.exists()
 
 
-async def test_nothing_of_a_capture_is_left_and_the_next_one_stores_only_what_is_new(
+async def test_capture_leaves_no_files_and_the_next_stores_only_new_chunks(
     engine: Engine, tmp_path: Path
 ) -> None:
     node = node_at(tmp_path / "a", engine)
@@ -141,10 +141,10 @@ async def test_batches_that_every_sink_has_are_not_stored(engine: Engine, tmp_pa
     assert (outbox.floor(QUERY), outbox.last_admitted(QUERY)) == (2, 3)
 
 
-async def test_batches_that_had_left_before_are_known_to_have_left(
+async def test_restored_node_knows_which_batches_were_trimmed(
     engine: Engine, tmp_path: Path
 ) -> None:
-    """Spark goes on behind the snapshot's batch, whether a sink still lacked that or not."""
+    """Spark continues behind the snapshot's batch, whether a sink still lacked it or not."""
     old, new = node_at(tmp_path / "a", engine), node_at(tmp_path / "b", engine, empty=True)
     old.outbox.trim(QUERY, 4)
     await taken(old, 3)
@@ -169,7 +169,9 @@ async def test_a_batch_that_spark_has_not_finished_fails_the_snapshot(
     assert await taken(node, 3)
 
 
-async def test_who_does_not_hold_the_lease_shows_nothing(engine: Engine, tmp_path: Path) -> None:
+async def test_node_without_the_lease_makes_no_snapshot_visible(
+    engine: Engine, tmp_path: Path
+) -> None:
     node = node_at(tmp_path / "a", engine)
     draft = await node.archive.take(cut_behind(3))
     with pytest.raises(SnapshotFailed, match="no longer holds the lease"):
@@ -177,10 +179,10 @@ async def test_who_does_not_hold_the_lease_shows_nothing(engine: Engine, tmp_pat
     assert node.store.revisions() == []
 
 
-async def test_where_no_snapshot_succeeds_what_the_failed_ones_brought_does_not_pile_up(
+async def test_chunks_of_failed_snapshots_do_not_accumulate(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though the next try finds there what it needs itself."""
+    """Yet the next attempt finds the stored chunks that it needs."""
     node, added, add = node_at(tmp_path / "a", engine), list[int](), SnapshotStore.add
 
     def never(*_: object, **__: object) -> None:
@@ -236,7 +238,7 @@ NEW = (
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
-async def test_a_damaged_revision_is_told_of_and_the_one_before_it_is_used(
+async def test_damaged_revision_is_reported_and_the_one_before_it_restored(
     engine: Engine, tmp_path: Path, kind: str
 ) -> None:
     """RULES.md#i10."""
@@ -259,7 +261,7 @@ async def test_a_damaged_revision_is_told_of_and_the_one_before_it_is_used(
 async def test_a_manifest_of_another_revision_is_not_restored(
     engine: Engine, tmp_path: Path
 ) -> None:
-    """RULES.md#i10: what would be restored stood elsewhere than what was chosen."""
+    """RULES.md#i10: the restored position would differ from that of the chosen revision."""
     old, new = node_at(tmp_path / "a", engine), node_at(tmp_path / "b", engine, empty=True)
     await taken(old, 3)
     await taken(old, 4)
@@ -277,7 +279,7 @@ async def test_a_manifest_of_another_revision_is_not_restored(
 async def test_a_snapshot_of_another_group_of_the_same_name_is_not_restored(
     engine: Engine, tmp_path: Path
 ) -> None:
-    """The group began anew and knows itself by another id; with no lease row nobody can tell."""
+    """The group was created again under another id; without a lease row no node could tell."""
     old, new = node_at(tmp_path / "a", engine), node_at(tmp_path / "b", engine, empty=True)
     await taken(old, 3)
     with engine.begin() as connection:
@@ -289,14 +291,14 @@ async def test_a_snapshot_of_another_group_of_the_same_name_is_not_restored(
     assert await new.archive.restore(ANYWHERE)
 
 
-async def test_a_lost_state_comes_back_and_the_journal_stays(
+async def test_lost_query_state_is_restored_and_the_journal_kept(
     engine: Engine, tmp_path: Path
 ) -> None:
     node = node_at(tmp_path / "a", engine)
     await taken(node, 3)
     stamp = f"{node.journal.journal_id}:2"
     checkpoint = node.places.checkpoints / QUERY
-    (checkpoint / "state/0/0/5.delta").write_bytes(b"")  # power was lost before it was written
+    (checkpoint / "state/0/0/5.delta").write_bytes(b"")  # a loss of power emptied it
     revision = await node.archive.bring_state(run_of(stamp), HISTORY, BATCHES)
     assert revision is not None
     assert revision.position == cut_behind(3).position
@@ -308,7 +310,7 @@ async def test_a_lost_state_comes_back_and_the_journal_stays(
     assert again is None, "it is whole now"
 
 
-async def test_what_is_passed_over_for_the_state_of_a_query_is_counted(
+async def test_revisions_skipped_in_the_restore_of_a_query_state_are_counted(
     engine: Engine, tmp_path: Path
 ) -> None:
     node = node_at(tmp_path / "a", engine)
@@ -324,11 +326,11 @@ async def test_what_is_passed_over_for_the_state_of_a_query_is_counted(
     assert (brought.id, node.archive.counts.skipped) == (older.id, 1)
 
 
-async def test_another_application_takes_the_state_of_a_query_and_not_all_a_node_is(
+async def test_node_with_another_application_restores_a_query_state_only(
     engine: Engine, tmp_path: Path
 ) -> None:
-    """1. A query is added, and fails from its first batch on, so that no snapshot is taken. 2. The
-    checkpoint of another one is lost: its lineage says that the state is of the same code."""
+    """1. An added query fails from its first batch on, so that no snapshot is taken. 2. The
+    checkpoint of another query is lost: its lineage says that the state is of the same code."""
     await taken(node_at(tmp_path / "a", engine), 3)
     changed = node_at(tmp_path / "b", engine, application="another")
     shutil.rmtree(changed.places.checkpoints / QUERY)
@@ -340,7 +342,7 @@ async def test_another_application_takes_the_state_of_a_query_and_not_all_a_node
         await changed.archive.restore(ANYWHERE)
 
 
-async def test_a_state_that_goes_on_under_changed_code_is_not_brought_where_it_is(
+async def test_existing_state_that_continues_under_changed_code_is_not_restored(
     engine: Engine, tmp_path: Path
 ) -> None:
     node = node_at(tmp_path / "a", engine)
@@ -362,7 +364,7 @@ async def test_a_state_that_goes_on_under_changed_code_is_not_brought_where_it_i
     ],
     ids=["another lineage", "ahead of the outbox", "not in the journal yet", "trimmed there"],
 )
-async def test_a_state_that_does_not_fit_the_journal_is_not_brought(
+async def test_query_state_that_does_not_fit_the_journal_is_not_restored(
     engine: Engine, tmp_path: Path, stamp: str, history: History, admitted: int, reason: str
 ) -> None:
     node = node_at(tmp_path / "a", engine)
@@ -372,10 +374,8 @@ async def test_a_state_that_does_not_fit_the_journal_is_not_brought(
     assert (node.places.checkpoints / QUERY / "commits" / str(BATCHES - 1)).exists()
 
 
-async def test_a_state_that_is_asked_for_twice_is_brought_once(
-    engine: Engine, tmp_path: Path
-) -> None:
-    """Spark runs on the first one when the second comes to its turn."""
+async def test_query_state_requested_twice_is_restored_once(engine: Engine, tmp_path: Path) -> None:
+    """Spark runs on the first one when the node handles the second request."""
     node = node_at(tmp_path / "a", engine)
     await taken(node, 3)
     stamp = f"{node.journal.journal_id}:2"
@@ -383,7 +383,7 @@ async def test_a_state_that_is_asked_for_twice_is_brought_once(
     assert sorted(found is None for found in await asyncio.gather(*asked)) == [False, True]
 
 
-async def test_what_somebody_restores_is_not_forgotten(engine: Engine, tmp_path: Path) -> None:
+async def test_revision_in_restore_is_not_deleted(engine: Engine, tmp_path: Path) -> None:
     node = node_at(tmp_path / "a", engine)
     await taken(node, 1)
     first = node.store.revisions()[0].id
@@ -391,17 +391,20 @@ async def test_what_somebody_restores_is_not_forgotten(engine: Engine, tmp_path:
     for number in (2, 3, 4):
         await taken(node, number)
     assert [one.id for one in node.store.revisions()][2:] == [first]
-    assert (Position(1, 3), Position(1, 4)) in await node.archive.look()  # so nobody trims it
+    assert (
+        Position(1, 3),
+        Position(1, 4),
+    ) in await node.archive.look()  # so no node trims its records
     node.store.pin(first, 0)
     await taken(node, 5)
     assert first not in [one.id for one in node.store.revisions()]
 
 
-async def test_a_revision_that_is_forgotten_before_it_is_read_is_not_damaged(
+async def test_revision_deleted_before_its_restore_is_not_reported_as_damaged(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """1. A joiner lists the revisions. 2. Two new ones are shown. 3. It begins to read the one that
-    was the newest: that is gone, and the new ones are there."""
+    """1. A joiner lists the revisions. 2. Two new ones become visible. 3. It begins to read the one
+    that was the newest: that is deleted, and the new ones exist."""
     old, new = node_at(tmp_path / "a", engine), node_at(tmp_path / "b", engine, empty=True)
     await taken(old, 3)
     stale = old.store.revisions()
@@ -415,10 +418,8 @@ async def test_a_revision_that_is_forgotten_before_it_is_read_is_not_damaged(
     assert (told.revision, told.skipped) == (revision.id, ())
 
 
-async def test_a_damaged_chunk_is_stored_anew_with_the_next_snapshot(
-    engine: Engine, tmp_path: Path
-) -> None:
-    """RULES.md#i10: revisions share it, so a new one would be as damaged as those before."""
+async def test_next_snapshot_stores_a_damaged_chunk_again(engine: Engine, tmp_path: Path) -> None:
+    """RULES.md#i10: revisions share chunks, so a new one would be as damaged as the old ones."""
     old, new = node_at(tmp_path / "a", engine), node_at(tmp_path / "b", engine, empty=True)
     await taken(old, 3)
     await taken(old, 4)
@@ -436,15 +437,15 @@ async def test_a_damaged_chunk_is_stored_anew_with_the_next_snapshot(
     begun_again(new, 5)
 
 
-async def test_without_a_sound_revision_everything_stays_and_the_sentence_says_what_to_do(
+async def test_restore_without_an_intact_revision_changes_nothing_and_advises(
     engine: Engine, tmp_path: Path
 ) -> None:
     old, new = node_at(tmp_path / "a", engine), node_at(tmp_path / "b", engine, empty=True)
     await taken(old, 3)
     before = new.journal.journal_id
     for begins, epochs in (
-        (Position(1, 8), (Position(1, 1),)),  # it stands before what the holder still has
-        (Position(1, 1), (Position(1, 1), Position(2, 5))),  # it stands on another history
+        (Position(1, 8), (Position(1, 1),)),  # it is before the records that the holder still has
+        (Position(1, 1), (Position(1, 1), Position(2, 5))),  # it is of another history
     ):
         with pytest.raises(
             SnapshotDamaged, match=r"no revision of this history is at .* snapshot now"
@@ -459,7 +460,7 @@ async def test_without_a_sound_revision_everything_stays_and_the_sentence_says_w
 
 
 @pytest.mark.parametrize("step", range(1, 12))
-async def test_a_kill_at_any_step_of_taking_the_place_is_mended_at_the_next_start(
+async def test_restore_killed_at_any_directory_change_is_completed_at_the_next_start(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     old, new = node_at(tmp_path / "a", engine), node_at(tmp_path / "b", engine)
@@ -478,7 +479,7 @@ async def test_a_kill_at_any_step_of_taking_the_place_is_mended_at_the_next_star
 
 
 def _die_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process ends before its ``step``-th change of a directory."""
+    """End the process before its ``step``-th change of a directory."""
     steps = 0
     for module, name in ((os, "rename"), (os, "rmdir"), (shutil, "rmtree")):
         real = getattr(module, name)
@@ -493,7 +494,7 @@ def _die_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, name, counted)
 
 
-async def test_a_trimmed_journal_says_the_same_from_its_base(
+async def test_trimmed_journal_replays_the_same_state_from_its_base(
     engine: Engine, tmp_path: Path
 ) -> None:
     node = node_at(tmp_path / "a", engine)

@@ -1,4 +1,4 @@
-"""What a revision is made of, and that damage to any of it is found."""
+"""The parts of a revision, and the detection of damage to each."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ MANIFEST = Manifest(
 
 
 @given(st.binary(min_size=1, max_size=3000))
-def test_a_chunk_comes_back_as_it_was(content: bytes) -> None:
+def test_chunk_survives_a_round_trip(content: bytes) -> None:
     chunk = pack(content)
     assert (chunk.size, chunk.digest) == (len(content), digest_of(content))
     assert unpack(chunk) == content
 
 
 @pytest.mark.parametrize("size", [0, 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES])
-def test_a_file_is_its_pieces_one_behind_the_other(tmp_path: Path, size: int) -> None:
+def test_file_equals_its_concatenated_chunks(tmp_path: Path, size: int) -> None:
     file = tmp_path / "file"
     file.write_bytes(bytes(range(256)) * (size // 256 + 1))
     with file.open("rb+") as opened:
@@ -49,16 +49,16 @@ def test_a_file_is_its_pieces_one_behind_the_other(tmp_path: Path, size: int) ->
 
 
 @given(st.binary(min_size=1, max_size=500), st.data())
-def test_a_bit_that_flips_in_a_chunk_is_found(content: bytes, data: st.DataObject) -> None:
+def test_flipped_bit_of_a_chunk_is_detected(content: bytes, data: st.DataObject) -> None:
     chunk = pack(content)
     at = data.draw(st.integers(0, len(chunk.stored) * 8 - 1))
     damaged = bytearray(chunk.stored)
     damaged[at // 8] ^= 1 << at % 8
-    with suppress(ChunkDamaged):  # else it was a bit that says nothing
+    with suppress(ChunkDamaged):  # else the bit carries no information
         assert unpack(replace(chunk, stored=bytes(damaged))) == content
 
 
-def test_a_chunk_in_the_place_of_another_is_found() -> None:
+def test_chunk_in_the_place_of_another_is_detected() -> None:
     one, other = pack(b"one" * 10), pack(b"two" * 10)
     with pytest.raises(ChunkDamaged, match="its content does not match its name"):
         unpack(replace(one, stored=other.stored))
@@ -67,18 +67,18 @@ def test_a_chunk_in_the_place_of_another_is_found() -> None:
 
 
 @pytest.mark.parametrize("size", [-(1 << 63), -1, 0, CHUNK_BYTES + 1, 1 << 62, (1 << 63) - 1])
-def test_a_size_that_no_chunk_has_is_found(size: int) -> None:
+def test_impossible_chunk_size_is_detected(size: int) -> None:
     with pytest.raises(ChunkDamaged, match=f"its size of {size} bytes is impossible"):
         unpack(replace(pack(b"one"), size=size))
 
 
-def test_a_manifest_comes_back_as_it_was() -> None:
+def test_manifest_survives_a_round_trip() -> None:
     assert decode(*encode(MANIFEST)) == MANIFEST
     assert MANIFEST.size == 48
     assert list(MANIFEST.digests) == [digest_of(b"one"), digest_of(b"two")]
 
 
-def test_a_manifest_that_is_not_what_its_digest_says_is_refused() -> None:
+def test_manifest_with_a_wrong_digest_is_refused() -> None:
     encoded, digest = encode(MANIFEST)
     for broken in (encoded[:-1], bytes(len(encoded)), b""):
         with pytest.raises(SnapshotDamaged, match="digest"):
@@ -86,13 +86,13 @@ def test_a_manifest_that_is_not_what_its_digest_says_is_refused() -> None:
 
 
 @pytest.mark.parametrize("garbage", [b"", b"x", b"{}"])
-def test_a_manifest_that_cannot_be_read_is_refused(garbage: bytes) -> None:
+def test_unreadable_manifest_is_refused(garbage: bytes) -> None:
     with pytest.raises(SnapshotDamaged, match="cannot be read"):
         decode(garbage, digest_of(garbage))
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../x", ""])
-def test_a_path_that_leads_elsewhere_is_refused(path: str) -> None:
+def test_manifest_path_outside_the_directory_is_refused(path: str) -> None:
     strange = replace(MANIFEST, files=(StoredFile(path, 0, ()),))
     with pytest.raises(SnapshotDamaged, match="cannot be read"):
         decode(*encode(strange))

@@ -1,4 +1,4 @@
-"""A revision that somebody reads is pinned for as long as the reader lives."""
+"""A reader pins its revision for as long as it lives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ha_engine.snapshot.pinning import PIN_SECONDS, pinned
 
 
 class Pinned:
-    """A store in which revision 1 is kept until it is told otherwise."""
+    """A store that keeps revision 1 until the test deletes it."""
 
     def __init__(self) -> None:
         self.there, self.pins = True, list[float]()
@@ -29,7 +29,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return clock
 
 
-def test_it_is_pinned_anew_before_the_pin_ends_as_long_as_bytes_come(
+def test_reader_renews_its_pin_in_time_while_bytes_arrive(
     clock: SimpleNamespace,
 ) -> None:
     store, told = Pinned(), list[int]()
@@ -41,7 +41,7 @@ def test_it_is_pinned_anew_before_the_pin_ends_as_long_as_bytes_come(
     assert told == list(range(10))
 
 
-def test_a_reader_is_told_that_its_revision_is_gone(clock: SimpleNamespace) -> None:
+def test_reader_gets_an_error_when_its_revision_is_deleted(clock: SimpleNamespace) -> None:
     store = Pinned()
     with pytest.raises(RevisionForgotten, match="revision 2 was deleted meanwhile"):
         pinned(store, 2, lambda _: None)

@@ -1,4 +1,4 @@
-"""A line to the database over which few chunks pass in the time that a call has."""
+"""A slow line to the database, over which few chunks pass within the timeout of a call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ha_engine.types import Chunk
 
 
 class SlowStore:
-    """It answers in time to calls of ``passes`` chunks and fewer."""
+    """A store that answers in time only to calls of at most ``passes`` chunks."""
 
     def __init__(self, passes: int) -> None:
         self.passes, self.kept, self.calls = passes, dict[bytes, Chunk](), list[int]()
@@ -42,7 +42,7 @@ class SlowStore:
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, Path]:
-    """One of eleven chunks, of which one comes twice; some small ones, of which two are equal."""
+    """Write a file of eleven chunks, one of them twice, and small ones, two of them equal."""
     found = {"large": b"".join(bytes([n % 10]) * CHUNK_BYTES for n in range(11))}
     found |= {f"small-{n}": b"%d" % (n // 2) for n in range(5)}
     for name, content in found.items():
@@ -51,7 +51,7 @@ def files(tmp_path: Path) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("passes", [1, 2, 3, 5, CHUNKS_TOGETHER])
-def test_what_does_not_pass_together_passes_by_and_by(
+def test_snapshot_passes_a_slow_line_in_smaller_calls(
     files: dict[str, Path], tmp_path: Path, passes: int
 ) -> None:
     store, sent, come = SlowStore(passes), list[int](), list[int]()
@@ -64,14 +64,16 @@ def test_what_does_not_pass_together_passes_by_and_by(
     assert (sum(sent), sum(come)) == (size, size)
 
 
-def test_it_learns_once_how_much_passes(files: dict[str, Path]) -> None:
+def test_store_learns_once_how_many_chunks_pass(files: dict[str, Path]) -> None:
     store = SlowStore(passes=2)
     upload(store, 1, files, Names(), lambda _: None)
     assert store.calls == [8, 4, 2, 2, 2, 2, 2, 2, 1]
 
 
-def test_who_waits_for_it_hears_that_it_goes_on(files: dict[str, Path], tmp_path: Path) -> None:
-    """A restore pins its revision by that, and four tries may take longer than a pin lasts."""
+def test_slow_transfer_reports_progress_to_its_caller(
+    files: dict[str, Path], tmp_path: Path
+) -> None:
+    """A restore renews its pin on progress, and four attempts may take longer than a pin lasts."""
     store, told = SlowStore(CHUNKS_TOGETHER), list[int]()
     described, _ = upload(store, 1, files, Names(), lambda _: None)
     store.passes = 1
@@ -79,7 +81,7 @@ def test_who_waits_for_it_hears_that_it_goes_on(files: dict[str, Path], tmp_path
     assert told[:4] == [0, 0, 0, CHUNK_BYTES]
 
 
-def test_a_database_that_answers_to_no_chunk_is_unreachable(files: dict[str, Path]) -> None:
+def test_database_that_answers_no_chunk_call_is_unreachable(files: dict[str, Path]) -> None:
     store = SlowStore(passes=0)
     with pytest.raises(DatabaseUnreachable):
         upload(store, 1, files, Names(), lambda _: None)

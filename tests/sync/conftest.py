@@ -1,4 +1,4 @@
-"""A pair of nodes with a proxy between them, and nodes of any other make."""
+"""A pair of nodes with a proxy between them, and nodes of any other config."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def proxy() -> AsyncIterator[Proxy]:
 
 @pytest.fixture
 async def make(tmp_path: Path) -> AsyncIterator[Make]:
-    """Starts a node; all are stopped at the end, and none may have failed."""
+    """Start nodes; stop all at the end, and require that none has failed."""
     nodes: list[SyncNode] = []
 
     async def start(
@@ -43,8 +43,8 @@ async def make(tmp_path: Path) -> AsyncIterator[Make]:
 
 @pytest.fixture
 async def pair(make: Make, proxy: Proxy) -> tuple[SyncNode, SyncNode]:
-    """node-a, which dials through the proxy, and node-b; connected."""
-    # The proxy shares the loop with the nodes: a busy moment of a test is no silent network.
+    """Return node-a, which dials through the proxy, and node-b; connected."""
+    # The proxy shares the loop with the nodes: a busy test must not look like a silent network.
     b = await make("node-b", plain({"node-a": 1}, sync_timeout="60s"))
     proxy.target = b.sync.port
     a = await make("node-a", plain({"node-b": proxy.port}, sync_timeout="60s"))

@@ -1,7 +1,7 @@
 """Nodes for the sync stage's tests: a real journal, a real EventSync, and the least of a core.
 
-``SyncNode`` does what the driver and the core do with what comes in: a follower appends records and
-acks what is durable.
+``SyncNode`` treats its inputs as the driver and the core do: a follower appends records and acks
+those that are durable.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def hello(node: str, **others: object) -> Hello:
 
 
 class SyncNode:
-    """``inputs`` is all that the core would have heard; ``acking`` False withholds its acks."""
+    """``inputs`` are the core's inputs; ``acking`` False withholds the acks of this node."""
 
     def __init__(
         self, directory: Path, config: EventSyncConfig, node: str, /, **said: object
@@ -57,7 +57,7 @@ class SyncNode:
         self.reason = "a test"
         self.appended = self.journal.last
         self.received = self.asked = 0
-        # Cleared: this node's disk has no room, and nothing is read from the link.
+        # Cleared: this node's disk has no room, and the link reads nothing.
         self.gate = asyncio.Event()
         self.gate.set()
         self.sync = EventSync(config, self.journal, self)
@@ -114,7 +114,7 @@ class SyncNode:
     def fail(self, error: BaseException) -> None:
         self.failures.append(error)
 
-    # -- what the core would do
+    # -- work of the core
 
     def append(self, records: Sequence[Record]) -> None:
         self.writer.append(records)
@@ -127,7 +127,7 @@ class SyncNode:
             self.send(self.leader, Ack(self.epoch, self.journal.journal_id, durable, True, False))
 
     def say(self, **others: object) -> None:
-        """Change what this node's Hello says."""
+        """Change the content of this node's Hello."""
         self.said = replace(self.said, **others)  # type: ignore[arg-type]
 
     def send(self, peer: str, message: Message) -> None:
@@ -140,7 +140,7 @@ class SyncNode:
         if self.acking:
             self.ack(sequence)
 
-    # -- what tests ask
+    # -- queries of tests
 
     def heard(self) -> list[Message]:
         return [event.message for event in self.inputs if isinstance(event, on.PeerSaid)]
@@ -152,7 +152,7 @@ class SyncNode:
         return self.sync.traffic()[peer].connected
 
     def content(self) -> bytes:
-        """Every frame of the journal, one behind the other."""
+        """Return every frame of the journal, concatenated."""
         extents = self.journal.locate(1, self.journal.last.sequence)
         return b"".join(
             Path(one.path).read_bytes()[one.offset : one.offset + one.length] for one in extents

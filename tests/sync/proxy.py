@@ -1,4 +1,4 @@
-"""A proxy before a node or a database, which can cut, stop and delay what passes."""
+"""A proxy before a node or a database, which can cut, stop and delay the traffic."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _PIECE_BYTES = 64 << 10
 
 
 class Proxy:
-    """Passes everything to ``target``, a port of this machine or the path of a socket. Listens on
-    ``port`` once started, or on the path that it is given."""
+    """Forwards all traffic to ``target``, a port of this machine or the path of a socket. Listens
+    on ``port`` once started, or on the given path."""
 
     def __init__(self, target: int | Path = 0) -> None:
         self.target = target
@@ -41,7 +41,7 @@ class Proxy:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def cut(self) -> None:
-        """Reset every connection; new ones are taken."""
+        """Reset every connection; accept new ones."""
         for writer in self._writers:
             writer.transport.abort()
 

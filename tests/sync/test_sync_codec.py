@@ -1,4 +1,4 @@
-"""Messages to frames and back; frames that are none."""
+"""The encoding of messages as frames, and the refusal of malformed frames."""
 
 from __future__ import annotations
 
@@ -148,12 +148,12 @@ def passed(frame: pb.SyncFrame) -> pb.SyncFrame:
 
 @settings(max_examples=400)
 @given(messages)
-def test_every_message_comes_back_as_it_was_sent(message: Message) -> None:
+def test_every_message_survives_a_round_trip(message: Message) -> None:
     assert to_message(passed(to_sync_frame(message))) == message
 
 
 @pytest.mark.parametrize("kind", get_args(Message))
-def test_every_kind_of_message_is_among_those_that_are_tried(kind: type) -> None:
+def test_round_trip_test_covers_every_kind_of_message(kind: type) -> None:
     found: list[Message] = []
 
     @settings(max_examples=600, database=None)
@@ -166,7 +166,7 @@ def test_every_kind_of_message_is_among_those_that_are_tried(kind: type) -> None
 
 
 @given(st.binary(max_size=300))
-def test_bytes_that_are_no_frame_are_refused_in_one_way_only(noise: bytes) -> None:
+def test_malformed_bytes_raise_the_one_codec_error(noise: bytes) -> None:
     frame = pb.SyncFrame()
     try:
         frame.MergeFromString(noise)
@@ -177,7 +177,7 @@ def test_bytes_that_are_no_frame_are_refused_in_one_way_only(noise: bytes) -> No
 
 
 @given(record_messages(), st.data())
-def test_a_changed_byte_of_a_record_is_noticed(message: Records, data: st.DataObject) -> None:
+def test_changed_byte_of_a_record_is_detected(message: Records, data: st.DataObject) -> None:
     frames = b"".join(map(encode, message.records))
     if not frames:
         return
@@ -188,7 +188,7 @@ def test_a_changed_byte_of_a_record_is_noticed(message: Records, data: st.DataOb
 
 
 @given(st.data())
-def test_a_cut_record_is_noticed(data: st.DataObject) -> None:
+def test_truncated_record_is_detected(data: st.DataObject) -> None:
     frames = b"".join(map(encode, some_records(3)))
     ends = {len(b"".join(map(encode, some_records(n)))) for n in range(4)}
     cut = data.draw(st.integers(0, len(frames)).filter(lambda place: place not in ends))
@@ -204,13 +204,15 @@ def test_a_cut_record_is_noticed(data: st.DataObject) -> None:
         (Position(2, 4), events(5, epoch=1)),
     ],
 )
-def test_a_record_that_does_not_follow_is_refused(previous: Position, record: Record) -> None:
+def test_record_that_does_not_follow_its_predecessor_is_refused(
+    previous: Position, record: Record
+) -> None:
     with pytest.raises(MalformedFrame, match="directly after"):
         to_message(records_frame(1, previous, encode(record), 0))
 
 
 def crafted(meta: bytes, kind: int = 2) -> bytes:
-    """A frame with right checksums around any meta."""
+    """Return a frame with correct checksums around any meta."""
     rest = _REST.pack(1, kind, len(meta), 0, crc32c(meta), 0, 1, 1, 0)
     return _START.pack(MAGIC, crc32c(rest)) + rest + meta
 
@@ -229,20 +231,20 @@ def crafted(meta: bytes, kind: int = 2) -> bytes:
         b"\xff",
     ],
 )
-def test_a_record_that_this_engine_would_write_otherwise_is_refused(meta: bytes) -> None:
-    """Both journals are to hold the same bytes, and the core values of the right types."""
+def test_record_in_a_form_that_this_engine_does_not_write_is_refused(meta: bytes) -> None:
+    """Both journals must hold the same bytes, and the core needs values of the right types."""
     with pytest.raises(MalformedFrame):
         to_message(records_frame(1, ORIGIN, crafted(meta), 0))
 
 
-def test_a_frame_that_opens_a_link_is_no_message() -> None:
+def test_hello_and_welcome_frames_do_not_decode_as_messages() -> None:
     with pytest.raises(MalformedFrame, match="the peer sent welcome instead of a message"):
         to_message(pb.SyncFrame(welcome=pb.Welcome()))
     with pytest.raises(MalformedFrame, match="an unknown frame"):
         to_message(pb.SyncFrame())
 
 
-def test_a_hello_comes_back_as_it_was_said() -> None:
+def test_hello_survives_a_round_trip() -> None:
     said = hello("node-a", group_id="g", protocol_max=3)
     assert from_sync_frame(passed(hello_frame(said)).hello) == said
 
@@ -250,16 +252,16 @@ def test_a_hello_comes_back_as_it_was_said() -> None:
 @pytest.mark.parametrize(
     "other", [{"node": "n" * 301}, {"runtime": {"python": "x" * 301}}, {"address": "a" * 10**6}]
 )
-def test_a_hello_longer_than_any_is_refused(other: dict[str, object]) -> None:
+def test_hello_above_the_size_limit_is_refused(other: dict[str, object]) -> None:
     with pytest.raises(MalformedFrame, match="too long"):
         from_sync_frame(hello_frame(hello(**{"node": "node-a", **other})).hello)
 
 
-def test_the_largest_record_of_the_gate_fits_into_a_message() -> None:
+def test_largest_record_of_the_gate_fits_into_a_message() -> None:
     submission = Submission("p" * 128, 2**63 - 1, "d" * 32, 20_000)
     body = Events("s" * 63, 20_000, 2**62, (submission,) * SUBMISSIONS_MAX)
     meta = len(encode(Record(Position(2**62, 2**62), 2**62, body)))
-    # A request that is alone in its record may have an offset besides.
+    # A request that is alone in its record may also have an offset.
     meta += Pull("drop", None, "o" * OFFSET_BYTES_MAX).size
     # Arrow's own framing of a batch: buffers are padded, and each column has a line of metadata.
     assert meta + REQUEST_BYTES_MAX + (4 << 20) < MESSAGE_BYTES_MAX

@@ -1,4 +1,4 @@
-"""One link over a wire of memory, where the test says when a write ends and a read begins."""
+"""One link over a wire in memory; the test decides when a write ends and a read begins."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.waiting import async_wait_until
 
 
 class MemoryWire:
-    """``sent`` are the writes that have begun; each ends once ``passing`` is set."""
+    """``sent`` are the begun writes; each ends once ``passing`` is set."""
 
     certified = None
 
@@ -44,7 +44,7 @@ class MemoryWire:
 
 
 class Served:
-    """A running link and what it handed on."""
+    """A running link and the inputs that it delivered."""
 
     def __init__(self) -> None:
         self.wire, self.traffic = MemoryWire(), Traffic()
@@ -74,7 +74,7 @@ def records(size: int = 100) -> pb.SyncFrame:
     return records_frame(1, ORIGIN, bytes(size), 0)
 
 
-async def test_what_is_told_goes_before_what_is_offered(served: Served) -> None:
+async def test_link_writes_control_messages_before_offered_records(served: Served) -> None:
     link, wire = served.link, served.wire
     link.send(probe(1))
     await async_wait_until(lambda: wire.sent)
@@ -87,7 +87,7 @@ async def test_what_is_told_goes_before_what_is_offered(served: Served) -> None:
     assert served.traffic.messages_sent == 3
 
 
-async def test_an_offer_that_is_withdrawn_is_not_written(served: Served) -> None:
+async def test_link_does_not_write_a_withdrawn_offer(served: Served) -> None:
     link, wire = served.link, served.wire
     link.send(probe(1))
     await async_wait_until(lambda: wire.sent)
@@ -101,7 +101,7 @@ async def test_an_offer_that_is_withdrawn_is_not_written(served: Served) -> None
     assert wire.sent == [probe(1), probe(2)]
 
 
-async def test_an_offer_that_is_being_written_goes_out_whole(served: Served) -> None:
+async def test_link_completes_an_offer_whose_write_began(served: Served) -> None:
     link, wire = served.link, served.wire
     offered = asyncio.create_task(link.offer(records()))
     await async_wait_until(lambda: wire.sent)
@@ -113,7 +113,7 @@ async def test_an_offer_that_is_being_written_goes_out_whole(served: Served) -> 
     await async_wait_until(lambda: wire.sent == [records(), probe(1)])
 
 
-async def test_a_frame_that_arrives_as_the_link_ends_is_not_handed_on(served: Served) -> None:
+async def test_ended_link_delivers_no_late_frame(served: Served) -> None:
     """1. gRPC has a frame. 2. A newer link takes this one's place. 3. The reader gets its turn."""
     await asyncio.sleep(0)
     served.wire.coming.set_result(probe(1))
@@ -122,7 +122,9 @@ async def test_a_frame_that_arrives_as_the_link_ends_is_not_handed_on(served: Se
     assert served.heard == []
 
 
-async def test_nothing_is_read_behind_records_while_there_is_no_room(served: Served) -> None:
+async def test_link_reads_nothing_behind_records_while_the_journal_has_no_room(
+    served: Served,
+) -> None:
     served.gate.clear()
     served.wire.coming.set_result(records())
     await async_wait_until(lambda: served.heard == [records()])
@@ -133,7 +135,7 @@ async def test_nothing_is_read_behind_records_while_there_is_no_room(served: Ser
     await async_wait_until(lambda: served.heard == [records(), probe(1)])
 
 
-async def test_a_peer_that_takes_nothing_is_given_up(served: Served) -> None:
+async def test_link_drops_a_peer_that_reads_nothing(served: Served) -> None:
     told = 0
     while not served.over.done() and told < 2 * TOLD_BYTES_MAX // 100_000:
         served.link.send(records(100_000))
@@ -144,14 +146,14 @@ async def test_a_peer_that_takes_nothing_is_given_up(served: Served) -> None:
 
 
 @pytest.mark.parametrize("error", [WireBroken("gone"), MalformedFrame("it sent nonsense")])
-async def test_a_broken_wire_or_frame_ends_the_link_with_its_reason(error: Exception) -> None:
+async def test_broken_wire_or_frame_ends_the_link_with_its_reason(error: Exception) -> None:
     served = Served()
     await asyncio.sleep(0)
     served.wire.coming.set_exception(error)
     assert await served.over == str(error)
 
 
-async def test_an_error_of_the_node_itself_is_no_fault_of_the_link() -> None:
+async def test_link_raises_an_error_of_its_own_node() -> None:
     wire = MemoryWire()
     link = Link("node-b", wire, Traffic())
 
@@ -167,9 +169,7 @@ async def test_an_error_of_the_node_itself_is_no_fault_of_the_link() -> None:
         await over
 
 
-async def test_a_stream_that_is_stopped_leaves_nothing_on_the_link(
-    served: Served, tmp_path: Path
-) -> None:
+async def test_stopped_stream_leaves_nothing_on_the_link(served: Served, tmp_path: Path) -> None:
     link, wire = served.link, served.wire
     journal = Journal.open(tmp_path, group="test")
     journal.append(some_records(10))

@@ -1,4 +1,4 @@
-"""Links between two real EventSync objects on loopback: who dials, who is lost, what is refused."""
+"""Links between two real EventSync objects on loopback: dialling, lost peers, refusals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.waiting import async_wait_until
 Pair = tuple[SyncNode, SyncNode]
 
 
-async def test_two_nodes_find_each_other_and_hear_each_other_in_order(pair: Pair) -> None:
+async def test_two_nodes_connect_and_deliver_messages_in_order(pair: Pair) -> None:
     a, b = pair
     for number in range(500):
         a.send("node-b", Heartbeat(1, number))
@@ -26,7 +26,7 @@ async def test_two_nodes_find_each_other_and_hear_each_other_in_order(pair: Pair
     assert b.links() == [on.PeerConnected("node-a")]
 
 
-async def test_a_group_of_one_opens_nothing(make: Make) -> None:
+async def test_group_of_one_opens_no_port(make: Make) -> None:
     alone = await make("node-a", plain({}))
     alone.send("node-b", Probe(1))
     alone.stream("node-b")
@@ -43,7 +43,7 @@ async def test_only_the_node_with_the_smaller_id_dials(make: Make, proxy: Proxy)
     assert not b.sync.unreachable()
 
 
-async def test_three_nodes_are_all_linked(make: Make) -> None:
+async def test_three_nodes_link_with_each_other(make: Make) -> None:
     c = await make("node-c", plain({"node-a": 1, "node-b": 1}))
     b = await make("node-b", plain({"node-a": 1, "node-c": c.sync.port}))
     a = await make("node-a", plain({"node-b": b.sync.port, "node-c": c.sync.port}))
@@ -57,9 +57,7 @@ async def test_three_nodes_are_all_linked(make: Make) -> None:
     assert b.heard() == []
 
 
-async def test_a_cut_link_is_told_once_on_both_sides_and_dialled_again(
-    pair: Pair, proxy: Proxy
-) -> None:
+async def test_both_nodes_report_a_cut_link_once_and_reconnect(pair: Pair, proxy: Proxy) -> None:
     a, b = pair
     proxy.cut()
     for node, peer in ((a, "node-b"), (b, "node-a")):
@@ -73,9 +71,7 @@ async def test_a_cut_link_is_told_once_on_both_sides_and_dialled_again(
     await async_wait_until(lambda: b.heard() == [Probe(3)])
 
 
-async def test_a_peer_that_comes_back_is_found_within_half_a_second(
-    pair: Pair, proxy: Proxy
-) -> None:
+async def test_returning_peer_is_linked_within_half_a_second(pair: Pair, proxy: Proxy) -> None:
     a, b = pair
     proxy.refusing = True
     proxy.cut()
@@ -89,7 +85,7 @@ async def test_a_peer_that_comes_back_is_found_within_half_a_second(
     assert a.sync.unreachable() == {}
 
 
-async def test_a_silent_network_loses_the_peer_on_both_sides(make: Make, proxy: Proxy) -> None:
+async def test_both_nodes_lose_the_peer_on_a_silent_network(make: Make, proxy: Proxy) -> None:
     quick = {"sync_timeout": "600ms", "heartbeat_interval": "100ms"}
     b = await make("node-b", plain({"node-a": 1}, **quick))
     proxy.target = b.sync.port
@@ -101,10 +97,10 @@ async def test_a_silent_network_loses_the_peer_on_both_sides(make: Make, proxy: 
     await async_wait_until(lambda: a.connected("node-b") and b.connected("node-a"))
 
 
-async def test_a_new_process_takes_the_place_of_the_one_before(
+async def test_link_of_a_new_process_replaces_the_old_one(
     pair: Pair, make: Make, proxy: Proxy
 ) -> None:
-    """Its old link is not closed: a host that lost its power says no goodbye."""
+    """The old link is not closed, since a host that lost its power closes nothing."""
     a, b = pair
     second = await make("node-a", plain({"node-b": b.sync.port}), "second", process="another")
     await async_wait_until(lambda: len(b.links()) >= 3)
@@ -123,7 +119,7 @@ async def test_a_new_process_takes_the_place_of_the_one_before(
 async def test_a_message_of_a_replaced_link_is_not_delivered(
     pair: Pair, make: Make, proxy: Proxy
 ) -> None:
-    """The first link is silent, its message on the way; then a second link opens."""
+    """The first link is silent with a message on its way; then a second link opens."""
     a, b = pair
     proxy.stop()
     before = a.sync.traffic()["node-b"].messages_sent
@@ -137,7 +133,7 @@ async def test_a_message_of_a_replaced_link_is_not_delivered(
     assert Probe(666) not in b.heard()
 
 
-async def test_stopping_says_nothing_more_to_the_core(pair: Pair) -> None:
+async def test_stopped_sync_delivers_no_more_inputs_to_the_core(pair: Pair) -> None:
     a, b = pair
     await b.sync.stop()
     await async_wait_until(lambda: not a.connected("node-b"))
@@ -160,7 +156,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("other", "sentence"), OTHERS)
-async def test_a_peer_that_does_not_fit_is_refused_on_both_sides_with_what_to_do(
+async def test_both_nodes_refuse_a_mismatched_peer_and_say_what_to_do(
     make: Make, other: dict[str, object], sentence: str
 ) -> None:
     b = await make("node-b", plain({"node-a": 1}), **{"group_id": "11111111-y", **other})
@@ -172,14 +168,14 @@ async def test_a_peer_that_does_not_fit_is_refused_on_both_sides_with_what_to_do
     assert a.links() == [] == b.links()
 
 
-async def test_group_ids_that_are_not_known_yet_refuse_nobody(make: Make) -> None:
+async def test_unknown_group_id_causes_no_refusal(make: Make) -> None:
     b = await make("node-b", plain({"node-a": 1}), group_id="11111111")
     a = await make("node-a", plain({"node-b": b.sync.port}))
     await async_wait_until(lambda: a.connected("node-b"))
 
 
-async def test_a_group_id_that_turns_out_to_differ_ends_the_link(make: Make) -> None:
-    """Two nodes that start at once on two databases learn of it only now."""
+async def test_group_id_that_later_differs_ends_the_link(make: Make) -> None:
+    """Two nodes that start at once on two databases learn the difference only later."""
     b = await make("node-b", plain({"node-a": 1}))
     a = await make("node-a", plain({"node-b": b.sync.port}))
     await async_wait_until(lambda: a.connected("node-b") and b.connected("node-a"))
@@ -191,7 +187,7 @@ async def test_a_group_id_that_turns_out_to_differ_ends_the_link(make: Make) -> 
     assert not a.connected("node-b")
 
 
-async def test_a_node_with_our_id_is_refused_on_both_sides(make: Make) -> None:
+async def test_two_nodes_with_the_same_id_refuse_each_other(make: Make) -> None:
     twin = await make("node-a", plain({"node-0": 1}), "twin")
     a = await make("node-a", plain({"node-b": twin.sync.port}))
     await async_wait_until(lambda: a.sync.refusals() and twin.sync.refusals())
@@ -199,7 +195,7 @@ async def test_a_node_with_our_id_is_refused_on_both_sides(make: Make) -> None:
     assert "calls itself node-a, like this one" in twin.sync.refusals()["node-a"]
 
 
-async def test_a_copied_data_directory_is_refused_on_both_sides(make: Make) -> None:
+async def test_nodes_with_copies_of_one_data_directory_refuse_each_other(make: Make) -> None:
     b = await make("node-b", plain({"node-a": 1}))
     a = await make("node-a", plain({"node-b": b.sync.port}), journal_id=b.said.journal_id)
     await async_wait_until(lambda: a.sync.refusals() and b.sync.refusals())
@@ -207,7 +203,7 @@ async def test_a_copied_data_directory_is_refused_on_both_sides(make: Make) -> N
         assert "one data directory is a copy of the other" in node.sync.refusals()[peer]
 
 
-async def test_an_unknown_node_is_refused_and_learns_why(make: Make) -> None:
+async def test_node_refuses_a_stranger_with_a_reason(make: Make) -> None:
     b = await make("node-b", plain({"node-0": 1}))
     a = await make("node-a", plain({"node-b": b.sync.port}))
     await async_wait_until(lambda: a.sync.refusals() and b.sync.refusals())
@@ -217,14 +213,14 @@ async def test_an_unknown_node_is_refused_and_learns_why(make: Make) -> None:
     )
 
 
-async def test_another_node_behind_a_peers_address_is_refused(make: Make) -> None:
+async def test_node_refuses_another_node_at_the_address_of_a_peer(make: Make) -> None:
     c = await make("node-c", plain({"node-a": 1}))
     a = await make("node-a", plain({"node-b": c.sync.port}))
     await async_wait_until(lambda: a.sync.refusals())
     assert "node-a expects node-b, but node-c is at the other end" in a.sync.refusals()["node-b"]
 
 
-async def test_a_refusal_is_logged_once_and_gone_when_the_reason_is(
+async def test_refusal_is_logged_once_and_ends_with_its_reason(
     make: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
     b = await make("node-b", plain({"node-a": 1}), config="d" * 32)

@@ -1,4 +1,4 @@
-"""What is kept of refusals, by a clock of the test's own."""
+"""The record of refusals, under a simulated clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Clock:
         return self.now
 
 
-def test_a_reason_is_logged_once_while_the_attempts_go_on(
+def test_reason_is_logged_once_while_the_attempts_continue(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     clock = Clock()
@@ -29,7 +29,7 @@ def test_a_reason_is_logged_once_while_the_attempts_go_on(
     assert capsys.readouterr().out.count("peer refused") == 1
 
 
-def test_the_latest_reason_of_each_node_is_current_for_a_while() -> None:
+def test_latest_reason_of_each_node_stays_current_for_a_while() -> None:
     clock = Clock()
     refusals = Refusals(clock)
     refusals.note("b", "one")
@@ -43,7 +43,7 @@ def test_the_latest_reason_of_each_node_is_current_for_a_while() -> None:
     assert refusals.current() == {}
 
 
-def test_strangers_without_number_take_no_memory() -> None:
+def test_number_of_remembered_strangers_is_bounded() -> None:
     refusals = Refusals(Clock())
     for number in range(1_000):
         refusals.note(f"stranger-{number}", "unknown")

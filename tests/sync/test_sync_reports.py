@@ -1,4 +1,4 @@
-"""What a node tells of itself for people: at once, each second, and no longer than the link."""
+"""The report of a node: it sends one at once and each second; the peer forgets it with the link."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.waiting import async_wait_until
 QUERY = QueryReport("delays", "failed", 7, 6, 5, 3)
 
 
-async def test_each_side_knows_the_others_report_and_hears_a_newer_one(
+async def test_each_node_has_the_newest_report_of_its_peer(
     pair: tuple[SyncNode, SyncNode],
 ) -> None:
     a, b = pair
@@ -29,7 +29,9 @@ async def test_each_side_knows_the_others_report_and_hears_a_newer_one(
     assert a.heard() == []
 
 
-async def test_a_report_goes_with_its_link(pair: tuple[SyncNode, SyncNode], proxy: Proxy) -> None:
+async def test_report_is_forgotten_with_its_link(
+    pair: tuple[SyncNode, SyncNode], proxy: Proxy
+) -> None:
     a, b = pair
     await async_wait_until(lambda: "node-b" in a.sync.reports())
     await b.stop()
@@ -37,7 +39,7 @@ async def test_a_report_goes_with_its_link(pair: tuple[SyncNode, SyncNode], prox
     assert a.sync.reports() == {}
 
 
-async def test_a_report_comes_as_it_was_sent_and_long_reasons_are_cut(
+async def test_report_survives_a_round_trip_with_long_reasons_shortened(
     pair: tuple[SyncNode, SyncNode],
 ) -> None:
     report = replace(pair[0].report(), queries=(QUERY,), headroom=False, suspended=True)
@@ -46,7 +48,7 @@ async def test_a_report_comes_as_it_was_sent_and_long_reasons_are_cut(
     assert from_sync_frame(to_sync_frame(long).report).reason == "x" * TEXT_MAX
 
 
-async def test_a_report_that_is_longer_than_any_is_malformed(
+async def test_report_above_the_size_limit_is_malformed(
     pair: tuple[SyncNode, SyncNode],
 ) -> None:
     frame = to_sync_frame(replace(pair[0].report(), queries=(QUERY,)))

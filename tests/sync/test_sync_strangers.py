@@ -1,4 +1,4 @@
-"""What a peer that does not keep to the protocol can do: end its own link, and no more."""
+"""A peer that breaks the protocol ends its own link and nothing else."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def node(make: Make) -> SyncNode:
 
 @pytest.fixture
 async def dial(node: SyncNode) -> AsyncIterator[Callable[[], Awaitable[Call]]]:
-    """A hand-made caller of ``node``."""
+    """Open a hand-made caller of ``node``."""
     unlimited = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
     async with grpc.aio.insecure_channel(f"127.0.0.1:{node.sync.port}", unlimited) as channel:
 
@@ -80,7 +80,7 @@ async def test_a_malformed_or_oversize_frame_ends_its_own_link_only(
     [pb.SyncFrame(), WELCOME, to_sync_frame(Probe(1)), hello_frame(hello("x" * 500))],
     ids=["empty", "welcome", "message", "long hello"],
 )
-async def test_whoever_does_not_begin_with_a_hello_is_not_heard(
+async def test_caller_that_does_not_begin_with_a_hello_is_ignored(
     node: SyncNode, dial: Callable[[], Awaitable[Call]], frame: pb.SyncFrame
 ) -> None:
     call = await dial()
@@ -93,9 +93,7 @@ async def test_whoever_does_not_begin_with_a_hello_is_not_heard(
 
 
 @pytest.mark.parametrize("is_greeted", [False, True])
-async def test_bytes_that_are_no_message_end_their_own_link_only(
-    node: SyncNode, is_greeted: bool
-) -> None:
+async def test_undecodable_bytes_end_their_own_link_only(node: SyncNode, is_greeted: bool) -> None:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{node.sync.port}") as channel:
         call = channel.stream_stream(
             "/ha_engine.v1.EventSync/Sync",
@@ -117,7 +115,7 @@ def _bytes(frame: pb.SyncFrame) -> bytes:
 
 
 class Curt(rpc.EventSyncServicer):
-    """Greets whoever calls, and hangs up."""
+    """Sends each caller a Welcome, and hangs up."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -130,10 +128,10 @@ class Curt(rpc.EventSyncServicer):
         await context.read()
 
 
-async def test_a_peer_that_hangs_up_after_each_greeting_is_not_dialled_in_a_frenzy(
+async def test_node_delays_its_calls_to_a_peer_that_hangs_up_after_each_welcome(
     make: Make,
 ) -> None:
-    """Twelve calls take 0.1 s without waits between them, and some 2 s with."""
+    """Twelve calls take 0.1 s without delays between them, and about 2 s with them."""
     server, curt = grpc.aio.server(), Curt()
     rpc.add_EventSyncServicer_to_server(curt, server)
     port = server.add_insecure_port("127.0.0.1:0")
@@ -145,7 +143,7 @@ async def test_a_peer_that_hangs_up_after_each_greeting_is_not_dialled_in_a_fren
     await server.stop(None)
 
 
-async def test_a_message_before_the_welcome_is_not_heard(
+async def test_message_before_the_welcome_is_ignored(
     node: SyncNode, dial: Callable[[], Awaitable[Call]]
 ) -> None:
     call = await dial()

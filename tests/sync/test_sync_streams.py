@@ -32,7 +32,7 @@ def batches(node: SyncNode) -> list[Records]:
 
 
 async def equal(a: SyncNode, b: SyncNode, within: float = 60) -> None:
-    """Wait until b's journal holds what a's holds, then compare every byte."""
+    """Wait until b's journal has a's records, then compare every byte."""
     await async_wait_until(lambda: b.journal.last == a.appended == a.journal.last, within=within)
     assert a.content() == b.content()
 
@@ -47,7 +47,7 @@ def large(sequence: int, megabytes: int) -> Record:
     return replace(events(sequence), payload=random.Random(sequence).randbytes(megabytes * MIB))
 
 
-async def test_what_is_in_the_files_comes_first_then_each_record_as_it_is_appended(
+async def test_stream_sends_the_files_first_and_then_each_appended_record(
     pair: Pair,
 ) -> None:
     a, b = pair
@@ -85,8 +85,8 @@ async def test_a_stream_begins_behind_any_position(pair: Pair) -> None:
     assert b.received == 30
 
 
-async def test_records_that_are_not_durable_yet_are_sent(pair: Pair) -> None:
-    """a's writer thread is held up, so nothing that a appends is written, let alone durable."""
+async def test_active_sends_records_that_are_not_yet_durable(pair: Pair) -> None:
+    """The test blocks a's writer thread, so no record that a appends is written or durable."""
     a, b = pair
     a.stream("node-b")
     held, release = threading.Event(), threading.Event()
@@ -117,7 +117,7 @@ async def test_a_backlog_is_gathered_into_large_messages(pair: Pair) -> None:
     assert sorted(sizes)[len(sizes) // 2] >= 64 << 10
 
 
-async def test_a_record_beyond_a_megabyte_travels_alone(pair: Pair) -> None:
+async def test_record_above_a_megabyte_has_its_own_message(pair: Pair) -> None:
     a, b = pair
     a.stream("node-b")
     a.append([large(1, 5), events(2), large(3, 32)])
@@ -125,7 +125,7 @@ async def test_a_record_beyond_a_megabyte_travels_alone(pair: Pair) -> None:
     assert [len(one.records) for one in batches(b)] == [1, 1, 1]
 
 
-async def test_messages_carry_epoch_and_commit_as_of_sending(pair: Pair) -> None:
+async def test_messages_have_the_epoch_and_commit_of_their_sending(pair: Pair) -> None:
     a, b = pair
     a.stream("node-b", epoch=4)
     a.append([events(1)])
@@ -135,7 +135,7 @@ async def test_messages_carry_epoch_and_commit_as_of_sending(pair: Pair) -> None
     assert [(one.epoch, one.committed) for one in batches(b)] == [(4, 0), (4, 2)]
 
 
-async def test_what_is_told_before_a_stream_is_asked_for_arrives_before_it(pair: Pair) -> None:
+async def test_message_sent_before_a_stream_starts_arrives_before_its_records(pair: Pair) -> None:
     a, b = pair
     a.append(some_records(100, size=10_000))
     follow = Follow(1, "j", ORIGIN, ORIGIN)
@@ -145,7 +145,7 @@ async def test_what_is_told_before_a_stream_is_asked_for_arrives_before_it(pair:
     assert b.heard()[0] == follow
 
 
-async def test_what_is_told_during_a_backlog_goes_before_the_records_that_wait(pair: Pair) -> None:
+async def test_control_message_overtakes_the_records_of_a_backlog(pair: Pair) -> None:
     a, b = pair
     b.gate.clear()
     a.append([large(sequence, 1) for sequence in range(1, 31)])
@@ -158,7 +158,7 @@ async def test_what_is_told_during_a_backlog_goes_before_the_records_that_wait(p
     assert place < len(b.heard()) - 5
 
 
-async def test_a_slow_line_carries_all_the_same(pair: Pair, proxy: Proxy) -> None:
+async def test_all_records_arrive_over_a_slow_line(pair: Pair, proxy: Proxy) -> None:
     a, b = pair
     proxy.delay_seconds = 0.1
     a.stream("node-b")
@@ -172,15 +172,15 @@ async def test_a_slow_line_carries_all_the_same(pair: Pair, proxy: Proxy) -> Non
 # -- bound -----------------------------------------------------------------------------------------
 
 
-async def test_no_more_is_in_flight_than_the_bound_while_the_peer_acks_nothing(make: Make) -> None:
+async def test_bytes_in_flight_stay_bounded_while_the_peer_acks_nothing(make: Make) -> None:
     b = await make("node-b", plain({"node-a": 1}))
     a = await make("node-a", plain({"node-b": b.sync.port}, max_in_flight="1MiB"))
     await async_wait_until(lambda: a.connected("node-b") and b.connected("node-a"))
     b.acking = False
     a.stream("node-b")
     a.append([events(sequence, size=60_000) for sequence in range(1, 101)])
-    await async_wait_until(lambda: b.received >= 16)  # four messages of four records
-    b.send("node-a", Ack(EPOCH + 1, "j", 16, True, False))  # is of another epoch
+    await async_wait_until(lambda: b.received >= 16)  # four messages of four records each
+    b.send("node-a", Ack(EPOCH + 1, "j", 16, True, False))  # an ack of another epoch
     await async_wait_until(lambda: a.heard())
     await a.writer.wait_for_space(0)
     assert b.received == 16
@@ -191,24 +191,24 @@ async def test_no_more_is_in_flight_than_the_bound_while_the_peer_acks_nothing(m
     await async_wait_until(lambda: a.sync.in_flight()["node-b"] == 0)
 
 
-async def test_what_comes_while_the_peer_has_something_to_confirm_shares_a_message(
+async def test_records_appended_while_an_ack_is_due_share_a_message(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = pair
     monkeypatch.setattr(stream, "GATHER_SECONDS", 60)
     b.acking = False
     a.stream("node-b")
-    a.append([events(1)])  # nothing is unconfirmed: it goes at once
+    a.append([events(1)])  # nothing is unconfirmed: a sends it at once
     await async_wait_until(lambda: b.received == 1)
     for sequence in range(2, 11):
         a.append([events(sequence)])
-        await a.writer.wait_for_space(0)  # long enough for a message of its own
+        await a.writer.wait_for_space(0)  # long enough for a separate message
     b.ack(1)
     await async_wait_until(lambda: b.received == 10)
     assert [len(one.records) for one in batches(b)] == [1, 9]
 
 
-async def test_a_peer_that_confirms_nothing_yet_is_sent_to_all_the_same(pair: Pair) -> None:
+async def test_active_sends_records_to_a_peer_that_has_acked_nothing(pair: Pair) -> None:
     a, b = pair
     b.acking = False
     a.stream("node-b")
@@ -217,7 +217,7 @@ async def test_a_peer_that_confirms_nothing_yet_is_sent_to_all_the_same(pair: Pa
         await async_wait_until(lambda s=sequence: b.received == s)
 
 
-async def test_a_record_over_the_bound_is_sent_when_nothing_else_is_in_flight(make: Make) -> None:
+async def test_record_above_the_bound_is_sent_when_nothing_else_is_in_flight(make: Make) -> None:
     b = await make("node-b", plain({"node-a": 1}))
     a = await make("node-a", plain({"node-b": b.sync.port}, max_in_flight="1MiB"))
     await async_wait_until(lambda: a.connected("node-b") and b.connected("node-a"))
@@ -226,8 +226,8 @@ async def test_a_record_over_the_bound_is_sent_when_nothing_else_is_in_flight(ma
     await equal(a, b)
 
 
-async def test_a_follower_whose_disk_is_behind_is_not_read_from(pair: Pair) -> None:
-    """No room from the first record on: one message is taken, the rest waits on the line."""
+async def test_follower_without_room_reads_no_more_from_the_link(pair: Pair) -> None:
+    """From the first record on b has no room: it takes one message, the rest waits on the wire."""
     a, b = pair
     b.gate.clear()
     a.stream("node-b")
@@ -244,7 +244,7 @@ async def test_a_follower_whose_disk_is_behind_is_not_read_from(pair: Pair) -> N
 # -- ends ------------------------------------------------------------------------------------------
 
 
-async def test_a_cut_link_is_resumed_from_where_the_follower_stands(
+async def test_stream_resumes_after_a_cut_link_at_the_position_of_the_follower(
     pair: Pair, proxy: Proxy
 ) -> None:
     a, b = pair
@@ -264,7 +264,7 @@ async def test_a_cut_link_is_resumed_from_where_the_follower_stands(
     assert b.received == 800
 
 
-async def test_a_stream_that_was_asked_for_before_ends(pair: Pair) -> None:
+async def test_new_stream_request_ends_the_previous_stream(pair: Pair) -> None:
     a, b = pair
     a.append(some_records(400, size=20_000))
     a.stream("node-b", epoch=1)
@@ -286,7 +286,7 @@ async def test_stopped_streams_send_nothing_more(pair: Pair) -> None:
     assert a.sync.in_flight() == {}
 
 
-async def test_a_stream_from_before_the_trimmed_records_loses_the_peer_with_the_reason(
+async def test_stream_that_needs_trimmed_records_ends_the_link_with_the_reason(
     pair: Pair,
 ) -> None:
     a, b = pair
@@ -301,7 +301,7 @@ async def test_a_stream_from_before_the_trimmed_records_loses_the_peer_with_the_
     assert b.received == 0
 
 
-# -- where records come from -----------------------------------------------------------------------
+# -- tail and files --------------------------------------------------------------------------------
 
 
 def positions(chunk: Chunk | None) -> Position | None:
@@ -309,13 +309,13 @@ def positions(chunk: Chunk | None) -> Position | None:
 
 
 class HeldJournal:
-    """A journal whose writer stands still at ``last``."""
+    """A journal whose writer has stopped at ``last``."""
 
     def __init__(self, journal: Journal) -> None:
         self.first, self.last, self.locate = 1, journal.last, journal.locate
 
 
-def test_the_tail_keeps_what_no_file_holds_and_forgets_the_rest(tmp_path: Path) -> None:
+def test_tail_keeps_the_records_that_no_file_has_and_drops_the_rest(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path, group="test")
     records = some_records(10)
     held = HeldJournal(journal)
@@ -333,7 +333,7 @@ def test_the_tail_keeps_what_no_file_holds_and_forgets_the_rest(tmp_path: Path) 
     journal.close()
 
 
-def test_the_tail_keeps_some_for_streams_that_read_along(tmp_path: Path) -> None:
+def test_tail_keeps_recent_records_for_live_streams(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path, group="test")
     records = some_records(10)
     tail = Tail(journal, kept_bytes_max=3_000)
@@ -345,7 +345,7 @@ def test_the_tail_keeps_some_for_streams_that_read_along(tmp_path: Path) -> None
     journal.close()
 
 
-def test_chunks_from_files_join_over_segments_without_a_gap(tmp_path: Path) -> None:
+def test_chunks_from_files_cross_segments_without_a_gap(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path, group="test", segment_size=100_000)
     journal.append(some_records(300, size=3_000))
     files = Files(journal)
@@ -362,7 +362,7 @@ def test_chunks_from_files_join_over_segments_without_a_gap(tmp_path: Path) -> N
     journal.close()
 
 
-def test_records_that_are_trimmed_are_no_damage(tmp_path: Path) -> None:
+def test_trimmed_records_are_not_reported_as_damage(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path, group="test", segment_size=100_000)
     journal.append(some_records(300, size=3_000))
     files = Files(journal)
@@ -375,8 +375,8 @@ def test_records_that_are_trimmed_are_no_damage(tmp_path: Path) -> None:
     journal.close()
 
 
-async def test_an_old_record_that_is_damaged_ends_the_link_and_not_the_node(pair: Pair) -> None:
-    """Nobody needs it here any more, and a snapshot may be past it for who does."""
+async def test_damaged_old_record_ends_the_link_and_not_the_node(pair: Pair) -> None:
+    """The active no longer needs the record; a follower may start from a snapshot behind it."""
     a, _ = pair
     a.append(some_records(200, size=2_000))
     await a.writer.wait_for_space(0)

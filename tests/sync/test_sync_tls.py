@@ -1,4 +1,4 @@
-"""Mutual TLS with real certificates: who is let in, and who is not."""
+"""Mutual TLS with real certificates: accepted and refused nodes."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def secured(peers: dict[str, int], files: dict[str, str]) -> EventSyncConfig:
 
 
 async def reached(make: Make, b: EventSyncConfig, files: dict[str, str] | None) -> SyncNode:
-    """node-a with ``files``, which dials a node-b of the config ``b``."""
+    """Return node-a with ``files``, which dials a node-b of the config ``b``."""
     listening = await make("node-b", b)
     peers = {"node-b": listening.sync.port}
     return await make("node-a", plain(peers) if files is None else secured(peers, files))
 
 
-async def test_nodes_with_certificates_of_their_names_work_together(
+async def test_nodes_with_certificates_of_their_names_connect(
     make: Make, authority: Authority
 ) -> None:
     b = secured({"node-a": 1}, authority.files("node-b"))
@@ -45,7 +45,7 @@ async def test_nodes_with_certificates_of_their_names_work_together(
     await async_wait_until(lambda: a.connected("node-b"))
 
 
-async def test_a_certificate_without_alternative_names_speaks_by_its_common_name(
+async def test_common_name_counts_in_a_certificate_without_alternative_names(
     make: Make, authority: Authority
 ) -> None:
     b = secured({"node-a": 1}, authority.files("node-b", san=None))
@@ -64,7 +64,7 @@ async def test_a_caller_with_another_nodes_certificate_is_refused_with_the_reaso
     assert b.links() == [] == a.links()
 
 
-async def test_the_common_name_does_not_count_beside_alternative_names(
+async def test_common_name_does_not_count_beside_alternative_names(
     make: Make, authority: Authority
 ) -> None:
     b = await make("node-b", secured({"node-a": 1}, authority.files("node-b")))
@@ -74,7 +74,7 @@ async def test_the_common_name_does_not_count_beside_alternative_names(
     assert "certificate for node-x" in b.sync.refusals()["node-a"]
 
 
-async def test_a_listener_with_another_nodes_certificate_is_not_spoken_to(
+async def test_caller_refuses_a_listener_with_the_certificate_of_another_node(
     make: Make, authority: Authority
 ) -> None:
     b = secured({"node-a": 1}, authority.files("node-x"))
@@ -84,7 +84,7 @@ async def test_a_listener_with_another_nodes_certificate_is_not_spoken_to(
     assert a.links() == []
 
 
-async def test_a_certificate_of_another_authority_opens_nothing(
+async def test_certificate_of_another_authority_is_refused(
     make: Make, authority: Authority, stranger: Authority
 ) -> None:
     b = await make("node-b", secured({"node-a": 1}, authority.files("node-b")))
@@ -95,10 +95,10 @@ async def test_a_certificate_of_another_authority_opens_nothing(
     await async_wait_until(lambda: distrusting.sync.refusals() and distrusted.sync.unreachable())
     assert "is not signed by event_sync.tls.ca" in distrusting.sync.refusals()["node-b"]
     assert b.inputs == []
-    assert b.asked <= 1  # its own start: nobody came as far as a greeting
+    assert b.asked <= 1  # the start of node-b itself: no caller reached a greeting
 
 
-async def test_plain_text_and_tls_do_not_meet(make: Make, authority: Authority) -> None:
+async def test_plain_text_and_tls_nodes_do_not_connect(make: Make, authority: Authority) -> None:
     a = await reached(make, secured({"node-a": 1}, authority.files("node-b")), None)
     other = await make("node-d", plain({"node-c": 1}))
     c = await make("node-c", secured({"node-d": other.sync.port}, authority.files("node-c")))
@@ -107,10 +107,10 @@ async def test_plain_text_and_tls_do_not_meet(make: Make, authority: Authority) 
     assert a.links() == [] == c.links()
 
 
-async def test_new_certificates_are_taken_without_a_restart(
+async def test_node_loads_new_certificates_without_a_restart(
     make: Make, authority: Authority, stranger: Authority, tmp_path: Path
 ) -> None:
-    """node-b begins with a certificate that node-a does not trust."""
+    """Start node-b with a certificate that node-a does not trust."""
     files = {name: tmp_path / f"{name}.pem" for name in ("certificate", "key", "ca")}
 
     def put(made: dict[str, str]) -> None:
@@ -126,14 +126,14 @@ async def test_new_certificates_are_taken_without_a_restart(
     a.send("node-b", Probe(1))
 
 
-async def test_a_missing_file_is_told_at_start(make: Make, authority: Authority) -> None:
+async def test_missing_tls_file_is_refused_at_start(make: Make, authority: Authority) -> None:
     files = {**authority.files("node-a"), "key": "/nowhere/a.key"}
     with pytest.raises(ConfigError, match=r"event_sync\.tls\.key: /nowhere/a\.key cannot be read"):
         await make("node-a", secured({"node-b": 1}, files))
 
 
 @pytest.mark.parametrize("name", ["certificate", "key", "ca"])
-async def test_a_file_that_is_something_else_is_told_at_start(
+async def test_tls_file_with_other_content_is_refused_at_start(
     make: Make, authority: Authority, tmp_path: Path, name: str
 ) -> None:
     other = tmp_path / "other.pem"
@@ -143,7 +143,7 @@ async def test_a_file_that_is_something_else_is_told_at_start(
         await make("node-a", secured({"node-b": 1}, files))
 
 
-async def test_an_address_that_is_taken_is_told_at_start(make: Make) -> None:
+async def test_address_in_use_is_refused_at_start(make: Make) -> None:
     a = await make("node-a", plain({"node-b": 1}))
     with pytest.raises(AddressInUse, match="is in use"):
         await make("node-b", plain({"node-a": 1}, port=a.sync.port))

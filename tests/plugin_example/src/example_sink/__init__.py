@@ -1,4 +1,4 @@
-"""A sink that is installed beside the engine; a start for one of your own."""
+"""A sink that is installed beside the engine; a template for your own."""
 
 import json
 from pathlib import Path

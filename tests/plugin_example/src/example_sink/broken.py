@@ -1,4 +1,4 @@
-"""A sink that does everything wrong, as its option says."""
+"""A sink that fails in the way that its option names."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""A source that does everything wrong, as its option says."""
+"""A source that fails in the way that its option names."""
 
 import threading
 from typing import Literal

@@ -1,4 +1,4 @@
-"""A source that is installed beside the engine; a start for one of your own."""
+"""A source that is installed beside the engine; a template for your own."""
 
 import time
 from pathlib import Path
@@ -16,7 +16,7 @@ class TailOptions(BaseModel):
 
 
 class TailSource:
-    """A file of JSON lines that grows, on a file system that both nodes share."""
+    """A growing file of JSON lines, on a file system that both nodes share."""
 
     Options = TailOptions
     guarantee = "exactly once, as long as the file only grows"

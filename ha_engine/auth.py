@@ -55,8 +55,12 @@ class Access:
         if found in (right, Right.ADMIN):
             return None
         if found is None:
-            return Denied(False, f"this needs a token for {right.value}: Authorization: Bearer ...")
-        return Denied(True, f"this token is for {found.value}, and this needs {right.value}")
+            return Denied(
+                False, f"this request needs a token for {right.value}: Authorization: Bearer ..."
+            )
+        return Denied(
+            True, f"this token is for {found.value}, but this request needs one for {right.value}"
+        )
 
 
 OPEN = Access.of({})

@@ -119,7 +119,7 @@ def test_time_alone_is_no_sign_of_progress() -> None:
 @pytest.mark.parametrize(
     ("seen", "said"),
     [
-        (None, "does not answer yet"),
+        (None, "no answer yet"),
         (status(role="joining"), "joining, starting Spark"),
         (
             status(
@@ -134,7 +134,7 @@ def test_time_alone_is_no_sign_of_progress() -> None:
         ),
         (
             status(query_process={"attended": False, "last_death": "killed by SIGKILL"}),
-            "starting Spark, last end: killed by SIGKILL",
+            "starting Spark, the last process ended: killed by SIGKILL",
         ),
         (
             status(query_process={"attended": True, "step": "ready", "last_death": None}),
@@ -182,8 +182,8 @@ def test_control_group_in_a_container_is_read_at_its_mount(tmp_path: Path) -> No
 def test_demo_warns_of_scarce_cores_and_memory() -> None:
     assert FreeResources(2.0, 4 << 30).warning is None
     assert FreeResources(0.5, 3 << 30).warning == (
-        "only 0.5 of 2 cores and 3.0 of 4 GB of memory are free here, "
-        "so the demo takes longer than usual"
+        "only 0.5 of 2 cores and 3.0 of 4 GB of memory are free on this host, "
+        "so the demo takes longer"
     )
 
 

@@ -34,7 +34,7 @@ class Check(TypedDict):
     role: RoleName
     epoch: int
     reason: str
-    """Why it has this role, or waits for another."""
+    """Why the node has its role, or waits for another."""
 
 
 @described
@@ -49,7 +49,7 @@ class Handover(TypedDict):
     """A switchover has begun."""
 
     to: str | None
-    """Node that takes over; null when it has done so by now."""
+    """Node that takes over; null if it has already taken over."""
 
 
 # -- lease -----------------------------------------------------------------------------------------
@@ -63,13 +63,13 @@ class HistoryLine(TypedDict):
     epoch: int
     version: int
     node: str | None
-    """Holder from then on; null if the lease was released."""
+    """Holder since this change; null if the lease was released."""
     process: str | None
     previous_node: str | None
     previous_process: str | None
     reason: str | None
     outage_seconds: float | None
-    """How long nobody was active, as the new holder measured it."""
+    """How long no node was active, as the new holder measured it."""
 
 
 @described
@@ -104,7 +104,7 @@ class Loss(TypedDict):
     """Other nodes that the lease row lists as in sync."""
     records_lost_min: int
     may_be_lost: str
-    """The same as a sentence."""
+    """The possible loss as a sentence."""
 
 
 @described
@@ -128,7 +128,7 @@ class RevisionBody(TypedDict):
     visible_at: str
     bytes_total: int
     bytes_new: int
-    """The part of it that the database did not have before."""
+    """Bytes that the database did not have before."""
 
 
 @described
@@ -156,17 +156,17 @@ class SnapshotBody(TypedDict):
     """The state of snapshots."""
 
     state: str | None
-    """Of the active; null on other nodes, as why_not is."""
+    """State on the active; null on other nodes, like why_not."""
     why_not: str | None
-    """Why there is no newer one."""
+    """Why there is no newer snapshot."""
     revisions: int
     age_seconds: float | None
     newest: RevisionBody | None
     taken: int
-    """Number taken by this node since its process started; failed counts the same way."""
+    """Snapshots that this node took since its process started; failed counts the same way."""
     failed: int
     skipped: int
-    """Number of unusable revisions since then, for a node or for the state of one query."""
+    """Revisions since then that a restore of the node, or of one query's state, could not use."""
     seconds: float
     """Duration of the newest snapshot that this node took."""
     taking: Moving | None

@@ -51,7 +51,7 @@ class NodeQuery(TypedDict):
     state: str
     mark: int
     batch: int
-    """Newest batch in its outbox."""
+    """Newest batch in the node's outbox."""
     published: int
     """Newest batch that every sink has."""
     differs: int | None
@@ -67,15 +67,16 @@ class Rejoin(TypedDict):
     records: int
     batches: int
     bytes: int
-    """Bytes that are left of a snapshot that it restores."""
+    """Bytes of a snapshot that the node must still download."""
 
 
 @described
 class ClusterNode(TypedDict):
-    """A node of the group. While it does not answer, all but refused and unreachable is null."""
+    """A node of the group. While it does not answer, all fields but answers, refused and
+    unreachable are null."""
 
     answers: bool
-    """Whether it has reported within the last seconds."""
+    """Whether a report of the node arrived within the last seconds."""
     reported_seconds_ago: float | None
     url: str | None
     role: RoleName | None
@@ -84,18 +85,18 @@ class ClusterNode(TypedDict):
     suspended: bool | None
     warm: bool | None
     disk_headroom_ok: bool | None
-    """Its disk takes events."""
+    """The node's disk has room for events."""
     in_sync: bool | None
-    """The lease row lists its journal."""
+    """The lease row lists the node's journal as in sync."""
     journal: NodeJournal | None
     lag_records: int | None
-    """Records of the active that are not on its disk; null without an active."""
+    """Records of the active that are not on the node's disk; null without an active."""
     queries: dict[str, NodeQuery] | None
     rejoin: Rejoin | None
     refused: str | None
-    """Why the two nodes do not work together."""
+    """Why the two nodes refuse each other."""
     unreachable: str | None
-    """Why this node cannot reach it."""
+    """Why the answering node cannot reach this node."""
 
 
 @described

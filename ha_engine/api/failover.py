@@ -17,21 +17,19 @@ from ha_engine.web.route import Answer, Operation, OperationRoute, Parameter
 
 _SHOW = Operation(
     "failover-loss",
-    "What a forced failover of this very node would give up.",
-    {200: Answer("What may be lost, and whether it may be forced now.", Loss)},
+    "Show the possible loss of a forced failover to this node.",
+    {200: Answer("The possible loss, and whether a forced failover is allowed now.", Loss)},
     takes=[
-        Parameter(
-            "confirmed_fenced", "query", "A node that is certainly off; may be repeated.", list[str]
-        )
+        Parameter("confirmed_fenced", "query", "Node that is certainly off; repeatable.", list[str])
     ],
     needs=Right.READ,
 )
 _FORCE = Operation(
     "failover",
-    "Make this very node the active although it is not in sync: acked events may be lost.",
+    "Make this node the active although it is not in sync: acked events may be lost.",
     {
-        202: Answer("It is on its way.", Loss),
-        409: Answer("It must not be forced now.", LossRefused),
+        202: Answer("The forced failover has begun.", Loss),
+        409: Answer("A forced failover is refused now.", LossRefused),
         **requests.REFUSED,
     },
     body=requests.body_of(FailoverBody),

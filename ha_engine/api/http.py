@@ -28,31 +28,31 @@ PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 _STATUS = Operation(
     "status",
-    "How this node is.",
-    {200: Answer("As the node sees itself.", Status)},
+    "Show the status of this node.",
+    {200: Answer("The status, as the node sees itself.", Status)},
     needs=Right.READ,
 )
 _CLUSTER = Operation(
     "cluster",
-    "How the nodes of the group are.",
-    {200: Answer("As this node heard of them last.", Cluster)},
+    "Show the nodes of the group.",
+    {200: Answer("The group, from the last reports that this node received.", Cluster)},
     needs=Right.READ,
 )
 _METRICS = Operation(
     "metrics",
-    "Metrics in the text format of Prometheus.",
-    {200: Answer("All of them.", str, "text/plain")},
+    "Show the metrics in the text format of Prometheus.",
+    {200: Answer("All metrics.", str, "text/plain")},
     needs=Right.READ,
 )
 _QUERY = Parameter("query", "path", "Name of the query.")
 _REVIVED = {
-    200: Answer("It goes on.", Revived),
-    404: Answer("There is no such query."),
-    409: Answer("It has not failed, or this node must not decide it."),
+    200: Answer("The query continues.", Revived),
+    404: Answer("The application has no such query."),
+    409: Answer("The query has not failed, or this node may not decide that."),
 }
 _SKIP = Operation(
     "skip",
-    "Give up the batch at which a query failed.",
+    "Skip the batch at which a query failed.",
     {**_REVIVED, **requests.REFUSED},
     [_QUERY],
     requests.body_of(SkipBody),
@@ -60,10 +60,10 @@ _SKIP = Operation(
 _RETRY = Operation("retry", "Let a failed query try its batch again.", _REVIVED, [_QUERY])
 _SWITCHOVER = Operation(
     "switchover",
-    "Make another node the active, with nothing lost.",
+    "Make another node the active without loss.",
     {
-        202: Answer("It has begun.", Handover),
-        409: Answer("This node is not the active, or no other can take over now.", NotHere),
+        202: Answer("The switchover has begun.", Handover),
+        409: Answer("This node is not the active, or no other node can take over now.", NotHere),
         **requests.REFUSED,
     },
     body=requests.body_of(SwitchoverBody),
@@ -181,12 +181,16 @@ def _revived(view: NodeView, request: Request, revive: Callable[[str], str]) -> 
 
 def _checks(view: NodeView) -> list[OperationRoute]:
     return [
-        _check(view, "liveness", _alive, "Whether the process works; needs no database."),
-        _check(view, "health", _healthy, "Whether it works and no query has failed."),
-        _check(view, "readiness", _ready, "Whether it takes events or stands by to take them."),
-        _check(view, "active", _active, "Whether it is the active and takes events."),
+        _check(view, "liveness", _alive, "Check that the node process works; needs no database."),
+        _check(view, "health", _healthy, "Check that the node works and no query has failed."),
+        _check(
+            view, "readiness", _ready, "Check that the node takes events, or is ready to take over."
+        ),
+        _check(view, "active", _active, "Check that the node is the active and takes events."),
         _check(view, "primary", _active, "The same as /active."),
-        _check(view, "passive", _passive, "Whether it stands by, in sync.", _LAG),
+        _check(
+            view, "passive", _passive, "Check that the node is passive, which means in sync.", _LAG
+        ),
         _check(view, "replica", _passive, "The same as /passive.", _LAG),
     ]
 
@@ -195,7 +199,8 @@ Condition = Callable[[NodeView, Mapping[str, Any]], bool]
 _LAG = Parameter(
     "lag",
     "query",
-    "Most records of the active that its disk may lack; where nobody knows, it is no.",
+    "Maximum number of the active's records that the node may lack; an unknown lag fails the "
+    "check.",
     Annotated[int, Field(ge=0)],
 )
 
@@ -215,9 +220,9 @@ def _check(
         }
         return JSONResponse(body, 200 if ok else 503)
 
-    answers = {200: Answer("It is so.", Check), 503: Answer("It is not so.", Check)}
+    answers = {200: Answer("The check passed.", Check), 503: Answer("The check failed.", Check)}
     if takes:
-        answers[400] = Answer("The lag is no number of records.")
+        answers[400] = Answer("The lag is not a number of records.")
     check = Operation(name, says, answers, takes, needs=Right.NOTHING)
     return OperationRoute(f"/{name}", respond, check, *CHECKS)
 

@@ -21,32 +21,32 @@ from ha_engine.types import HolderChange, LeaseRow
 from ha_engine.web.route import Answer, Operation, OperationRoute, Parameter
 
 LIMIT, LIMIT_MAX = 20, 1000
-_AWAY = Answer("The database does not answer, or lacks the engine's schema.")
+_AWAY = Answer("The database does not answer, or has no schema of the engine.")
 _PAUSED = {
-    200: Answer("How it is now.", Pause),
-    409: Answer("The group has no lease row yet, or others changed it all the time."),
+    200: Answer("The state after the change.", Pause),
+    409: Answer("The group has no lease row yet, or the row changed during each attempt."),
     503: _AWAY,
 }
 _HISTORY = Operation(
     "history",
-    "Who held the lease, since when and why, and how long nobody was active.",
+    "Show each holder of the lease, with start, reason and the outage before.",
     {
-        200: Answer("The newest changes.", History),
-        400: Answer("The limit is none."),
+        200: Answer("The newest changes of the holder.", History),
+        400: Answer(f"The limit is not a number from 1 to {LIMIT_MAX}."),
         503: _AWAY,
     },
     takes=[
         Parameter(
             "limit",
             "query",
-            "How many changes at most.",
+            "Maximum number of changes.",
             Annotated[int, Field(ge=1, le=LIMIT_MAX, json_schema_extra={"default": LIMIT})],
         )
     ],
     needs=Right.READ,
 )
-_PAUSE = Operation("pause", "Let no node take over the lease until it is resumed.", _PAUSED)
-_RESUME = Operation("resume", "End a pause.", _PAUSED)
+_PAUSE = Operation("pause", "Forbid every takeover of the lease until it is resumed.", _PAUSED)
+_RESUME = Operation("resume", "End a pause of automatic failover.", _PAUSED)
 
 
 class LeaseAdmin(Protocol):

@@ -17,19 +17,20 @@ from ha_engine.web.route import Answer, Operation, OperationRoute, Parameter, Re
 
 VERSION = "3.1.0"
 _ABOUT = (
-    "The HTTP interface of one node of a group. Any node answers about the group; events, "
-    "switchovers and snapshots are the active's, and another node names it. Every refusal is a "
-    "JSON object with the key 'error': 404 for any other path and 405 for any other method too."
+    "The HTTP interface of one node of a group. Any node shows the state of the group. Only the "
+    "active takes events, switchovers and snapshots; another node refuses them and names the "
+    "active. Every refusal is a JSON object with the key 'error', also 404 for an unknown path and "
+    "405 for another method."
 )
 _ITSELF = Operation(
     "openapi",
-    "This document.",
-    {200: Answer("OpenAPI 3.1.", dict[str, Any])},
+    "Show this document.",
+    {200: Answer("The document, in OpenAPI 3.1.", dict[str, Any])},
     needs=Right.READ,
 )
 _DENIED = {
-    401: Answer("There is no token, or an unknown one."),
-    403: Answer("The token is for something else."),
+    401: Answer("The request has no token, or an unknown one."),
+    403: Answer("The token does not give the right to do this."),
 }
 _BEARER = {"bearer": {"type": "http", "scheme": "bearer"}}
 

@@ -62,7 +62,7 @@ class WithPage:
 
 
 _NOT_FROM_THERE = JSONResponse(
-    {"error": "a page of another site asks for this; open the page of this node instead"}, 403
+    {"error": "a page of another site sent this request; use the page of this node instead"}, 403
 )
 
 

@@ -53,9 +53,9 @@ _DATABASE_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2,
 _BATCH_BUCKETS = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 
 _FLAGS = {
-    "suspended": "1 while past safe_until.",
-    "in_sync": "1 while the lease row, as it was read last, lists this node's journal.",
-    "warm": "1 while the queries run, are caught up, and no batch has differed.",
+    "suspended": "1 while this node is active but past safe_until.",
+    "in_sync": "1 while the last read lease row lists this node's journal as in sync.",
+    "warm": "1 while the queries run, have caught up, and no batch has differed.",
     "protected": "1 while a second member is in sync.",
     "disk_headroom_ok": (
         "1 while the disk has journal.min_free left and the journal is below its max_size."
@@ -65,55 +65,76 @@ _NODE_GAUGES = {
     "journal_last_sequence": ("journal", "last_sequence", "Newest record in the journal."),
     "journal_durable_sequence": ("journal", "durable_sequence", "Newest record on disk."),
     "journal_committed_sequence": ("journal", "committed_sequence", "Newest committed record."),
-    "journal_pending_bytes": ("journal", "pending_bytes", "Bytes written and not on disk yet."),
-    "receive_backlog_events": ("receive", "backlog_events", "Events no batch has taken in yet."),
-    "receive_pending_bytes": ("receive", "pending_bytes", "Bytes being read or to be committed."),
-    "receive_pending_acks": ("receive", "pending_acks", "Records that producers wait for."),
+    "journal_pending_bytes": ("journal", "pending_bytes", "Bytes that are not on disk yet."),
+    "receive_backlog_events": ("receive", "backlog_events", "Events that are in no batch yet."),
+    "receive_pending_bytes": (
+        "receive",
+        "pending_bytes",
+        "Bytes of bodies that are being read, and of events that wait for their commit.",
+    ),
+    "receive_pending_acks": (
+        "receive",
+        "pending_acks",
+        "Records with events that wait for their commit.",
+    ),
     "failover_paused": (
         "lease",
         "paused",
-        "1 while no node takes over, by the lease row as it was read last.",
+        "1 while failover is paused in the last read lease row.",
     ),
     "mark_polls_pending": ("query_process", "polls_pending", "Queries that wait for a mark."),
     "outage_seconds": (
         "counts",
         "outage_seconds",
-        "How long nobody was active before this node became it last; NaN if it never did.",
+        "Seconds without an active before this node last became active; NaN if it never did.",
     ),
 }
 _NODE_COUNTERS = {
     "events_accepted": ("accepted_events", "Events stored."),
-    "events_duplicate": ("duplicate_events", "Events answered again and not stored twice."),
+    "events_duplicate": ("duplicate_events", "Events of repeated requests, not stored twice."),
 }
 _COUNTS = {
-    "digest_mismatches": "Batches that came out differently from the active's.",
+    "digest_mismatches": "Batches whose output differed from the active's.",
     "database_failures": "Calls on the lease row that failed or were late.",
-    "orphaned_query_processes": "Query processes that called and are not the one this node runs.",
+    "orphaned_query_processes": (
+        "Query processes that called but are not the one that this node runs."
+    ),
 }
 _SNAPSHOT_GAUGES = {
-    "age_seconds": ("age_seconds", "Since the newest snapshot became visible; NaN without one."),
+    "age_seconds": (
+        "age_seconds",
+        "Seconds since the newest snapshot became visible; NaN without one.",
+    ),
     "bytes": ("bytes_total", "Size of the newest snapshot; NaN without one."),
-    "new_bytes": ("bytes_new", "What of the newest snapshot was not stored before."),
-    "revisions": ("revisions", "Snapshots that are kept."),
-    "seconds": ("seconds", "What the newest snapshot took that this node took."),
+    "new_bytes": (
+        "bytes_new",
+        "Bytes of the newest snapshot that the database did not have before; NaN without one.",
+    ),
+    "revisions": ("revisions", "Snapshots in the database."),
+    "seconds": ("seconds", "Duration of the newest snapshot that this node took."),
 }
 _SNAPSHOT_COUNTERS = {
     "taken": "Snapshots that this node took.",
     "failed": "Snapshots that this node could not take.",
-    "skipped": "Snapshots that were tried and could not be used, be it for one query's state.",
+    "skipped": "Snapshots that a restore of this node, or of one query's state, could not use.",
 }
 _PEER_GAUGES = {
     "peer_connected": ("connected", "1 while a link to the peer is open."),
-    "peer_lag_records": ("lag_records", "Records not yet on the peer's disk; on the active only."),
+    "peer_lag_records": (
+        "lag_records",
+        "Records that are not on the peer's disk; on the active only.",
+    ),
     "peer_lag_events": (
         "lag_events",
-        "Events of the last half hour not yet on the peer's disk, rounded up; on the active only.",
+        "Events of the last half hour that are not on the peer's disk, rounded up; on the active "
+        "only.",
     ),
     "peer_lag_seconds": (
         "lag_seconds",
-        "Since the oldest of them came, half an hour at most; on the active only.",
+        "Age of the oldest event that is not on the peer's disk, half an hour at most; on the "
+        "active only.",
     ),
-    "sync_in_flight_bytes": ("in_flight_bytes", "Bytes sent and not confirmed by the peer's disk."),
+    "sync_in_flight_bytes": ("in_flight_bytes", "Bytes sent to the peer and not acked."),
 }
 _PEER_COUNTERS = {
     "sync_sent_bytes": ("bytes_sent", "Bytes sent to the peer."),
@@ -122,40 +143,40 @@ _PEER_COUNTERS = {
 _QUERY_GAUGES = {
     "query_batch": ("batch", "Newest batch whose output is in the outbox."),
     "query_mark": ("mark", "Newest mark in the journal."),
-    "query_backlog_events": ("backlog_events", "Events the query has not taken in yet."),
+    "query_backlog_events": ("backlog_events", "Events that are in no batch of the query yet."),
     "query_lag_seconds": (
         "lag_seconds",
-        "Since the oldest event came whose output is not in the outbox, half an hour at most.",
+        "Age of the oldest event whose output is not in the outbox, half an hour at most.",
     ),
     "query_mark_age_seconds": (
         "mark_age_seconds",
-        "Since the newest mark; missing while this process has seen none.",
+        "Seconds since the newest mark; missing while this process has seen no mark.",
     ),
     "query_state_rows": ("state_rows", "Rows in Spark's state."),
     "query_state_bytes": ("state_bytes", "Memory of Spark's state, in bytes."),
     "query_differing_batch": (
         "differs",
-        "First batch that came out differently from the active's; 0 while none did.",
+        "First batch whose output differs from the active's; 0 without one.",
     ),
-    "query_late_rows": ("late_rows", "Rows too late in the newest batch."),
-    "outbox_batches": ("outbox_batches", "Batches admitted and not yet published everywhere."),
-    "outbox_bytes": ("outbox_bytes", "Bytes admitted and not yet published everywhere."),
+    "query_late_rows": ("late_rows", "Late rows that the newest batch dropped."),
+    "outbox_batches": ("outbox_batches", "Admitted batches that not every sink has."),
+    "outbox_bytes": ("outbox_bytes", "Bytes of the admitted batches that not every sink has."),
 }
 _SOURCE_COUNTERS = {
-    "source_rows": ("rows", "Rows of the source in the journal, since its first, on every node."),
-    "source_rejected": ("rejected", "Rows of the source that were put aside, likewise."),
-    "source_failures": ("failures", "Attempts to read the source that failed."),
+    "source_rows": ("rows", "All rows of the source that the journal ever contained."),
+    "source_rejected": ("rejected", "All rows of the source that became dead letters."),
+    "source_failures": ("failures", "Failed attempts to read the source."),
 }
 _SOURCE_GAUGES = {
-    "source_state": ("state", "What the source is at, as a stable code."),
+    "source_state": ("state", "State of the source, as a stable code."),
     "source_backlog_bytes": (
         "backlog_bytes",
-        "Bytes that the active's source knows to wait.",
+        "Unread bytes of the source, if it can tell; on the active only.",
     ),
 }
 _QUERY_COUNTERS = {
-    "query_dropped_rows": ("dropped_rows", "Rows too late, in all batches that Spark told of."),
-    "query_restarts": ("restarts", "Restarts after a failure."),
+    "query_dropped_rows": ("dropped_rows", "Late rows that all batches dropped."),
+    "query_restarts": ("restarts", "Restarts of the query after a failure."),
     "poisoned_batches": ("poisoned_batches", "Batches at which the query became FAILED."),
 }
 
@@ -185,7 +206,7 @@ class NodeMetrics:
         self.registry.register(self)
         ack = Histogram(
             "ha_engine_ack_seconds",
-            "From a request's validated events to their commit.",
+            "Time from a request's validated events to their commit.",
             list(self._labels),
             buckets=_ACK_BUCKETS,
             registry=self.registry,
@@ -193,14 +214,14 @@ class NodeMetrics:
         self.gate = GateCounters(ack.labels(**self._labels))
         self._batch = Histogram(
             "ha_engine_batch_seconds",
-            "Duration of a micro-batch, as Spark measures it.",
+            "Duration of a micro-batch, measured by Spark.",
             [*self._labels, "query"],
             buckets=_BATCH_BUCKETS,
             registry=self.registry,
         )
         database = Histogram(
             "ha_engine_database_seconds",
-            "Calls on the lease row, to their answer or deadline.",
+            "Time from a call on the lease row to its answer or deadline.",
             list(self._labels),
             buckets=_DATABASE_BUCKETS,
             registry=self.registry,
@@ -217,7 +238,9 @@ class NodeMetrics:
     def collect(self) -> Iterator[Metric]:
         status = self._status()
         yield InfoMetricFamily(
-            "ha_engine_build", "What runs.", value={**self._labels, "version": status["version"]}
+            "ha_engine_build",
+            "Version of the node.",
+            value={**self._labels, "version": status["version"]},
         )
         yield self._gauge("role", "Role of the node, as a stable code.", ROLE_CODES[status["role"]])
         yield self._gauge("epoch", "Epoch under which the node acts.", status["epoch"])
@@ -243,15 +266,15 @@ class NodeMetrics:
             value = told.get(key)
             yield self._gauge(f"snapshot_{name}", text, _number(value))
         restored = seen["restored"] or {"seconds": math.nan, "skipped": ()}
-        text = "What the restore took that this node's data began with; NaN if it began with none."
+        text = "Duration of the restore from which this node's data began; NaN without one."
         yield self._gauge("snapshot_restore_seconds", text, restored["seconds"])
-        text = "Newer snapshots that the same restore could not use."
+        text = "Newer snapshots that this restore could not use."
         yield self._gauge("snapshot_restore_skipped", text, len(restored["skipped"]))
         for key, text in _SNAPSHOT_COUNTERS.items():
             yield self._counter(f"snapshots_{key}", text, seen[key])
 
     def _authority(self, seconds: float | None) -> GaugeMetricFamily:
-        text = "Seconds until safe_until; +Inf while nobody else can acquire, 0 when not active."
+        text = "Seconds until safe_until; +Inf while no other node can acquire, 0 when not active."
         return self._gauge("authority_seconds", text, math.inf if seconds is None else seconds)
 
     def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:
@@ -267,7 +290,7 @@ class NodeMetrics:
     def _role_changes(self, changes: list[dict[str, Any]]) -> CounterMetricFamily:
         labels = [*self._labels, "role", "reason"]
         counter = CounterMetricFamily(
-            "ha_engine_role_changes", "Changes to a role, by the role and why.", labels=labels
+            "ha_engine_role_changes", "Changes to a role, by role and reason.", labels=labels
         )
         for change in changes:
             own = [*self._labels.values(), change["role"], change["reason"]]
@@ -306,7 +329,7 @@ class NodeMetrics:
 
     def _rejected(self, reasons: dict[str, int]) -> CounterMetricFamily:
         counter = CounterMetricFamily(
-            "ha_engine_requests_rejected", "Requests refused.", labels=[*self._labels, "reason"]
+            "ha_engine_requests_rejected", "Refused requests.", labels=[*self._labels, "reason"]
         )
         for reason, count in reasons.items():
             counter.add_metric([*self._labels.values(), reason], count)

@@ -18,7 +18,7 @@ Word = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f
 Model = TypeVar("Model", bound=BaseModel)
 
 REFUSED = {
-    400: Answer("The body is not as it must be."),
+    400: Answer("The body is not valid."),
     413: Answer(f"The body has more than {BYTES_MAX} bytes."),
 }
 """The refusals of ``read``."""
@@ -29,26 +29,26 @@ class _Asked(BaseModel):
 
 
 class SkipBody(_Asked):
-    """The operator who gives up a batch."""
+    """The operator who skips a batch."""
 
-    by: Word = Field(default="operator", description="Who decides; recorded.")
+    by: Word = Field(default="operator", description="Name of the operator; recorded.")
 
 
 class SwitchoverBody(_Asked):
-    """The node that takes over; without ``to`` any node that can."""
+    """The node that takes over; without ``to``, any node that can."""
 
     to: Word | None = Field(default=None, description="Node that takes over.")
-    by: Word = Field(default="operator", description="Who decides; recorded.")
+    by: Word = Field(default="operator", description="Name of the operator; recorded.")
 
 
 class FailoverBody(_Asked):
     """The operator's consent to give up the records that this node does not have."""
 
-    force: Literal[True] = Field(description="Always true: a failover by itself needs no request.")
+    force: Literal[True] = Field(description="Always true: an automatic failover needs no request.")
     confirmed_fenced: tuple[Word, ...] = Field(
         default=(), description="Nodes that are certainly off."
     )
-    by: Word = Field(default="operator", description="Who decides; recorded.")
+    by: Word = Field(default="operator", description="Name of the operator; recorded.")
 
 
 async def read(request: Request, model: type[Model]) -> Model:
@@ -57,7 +57,9 @@ async def read(request: Request, model: type[Model]) -> Model:
     async for part in request.stream():
         raw += part
         if len(raw) > BYTES_MAX:
-            raise HTTPException(413, f"the body has more than {BYTES_MAX} bytes; send less")
+            raise HTTPException(
+                413, f"the body has more than {BYTES_MAX} bytes; send a smaller one"
+            )
     try:
         return model.model_validate_json(bytes(raw) or b"{}")
     except ValidationError as error:
@@ -74,7 +76,7 @@ def _in_words(error: ValidationError) -> str:
     place = ".".join(str(part) for part in first["loc"])
     if place == "force":
         return (
-            "a failover happens by itself; say force: true to give up what this node does not "
-            "have, or POST /v1/switchover to change the active with nothing lost"
+            "a failover needs no request; send force: true to give up the records that this node "
+            "does not have, or POST /v1/switchover to change the active without loss"
         )
     return f"{place}: {first['msg']}" if place else first["msg"]

@@ -25,15 +25,15 @@ from ha_engine.web.route import Answer, Operation, OperationRoute
 
 _SHOW = Operation(
     "snapshots",
-    "How snapshots are going.",
-    {200: Answer("As this node knows.", SnapshotBody)},
+    "Show the state of snapshots.",
+    {200: Answer("The state, as this node knows it.", SnapshotBody)},
     needs=Right.READ,
 )
 _ASK = Operation(
     "snapshot",
-    "Have the active take a snapshot of all that is committed now.",
+    "Take a snapshot of everything that is committed now.",
     {
-        202: Answer("It will be taken.", SnapshotAsked),
+        202: Answer("The active will take the snapshot.", SnapshotAsked),
         409: Answer("This node is not the active.", NotHere),
     },
 )

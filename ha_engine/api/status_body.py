@@ -15,7 +15,7 @@ class ConfigStatus(TypedDict):
     reloaded_at: str | None
     """ISO 8601; null before the first SIGHUP."""
     problems: list[str]
-    """Why nothing of the new config is used."""
+    """Why the new config, or a part of it, is not in use."""
     needs_restart: list[str]
     """Keys whose value in the files differs from the one in this process."""
 
@@ -28,14 +28,15 @@ class LeaseStatus(TypedDict):
     epoch: int | None
     version: int | None
     in_sync: list[str]
-    """Nodes whose journal is listed as in sync."""
+    """Nodes whose journal the row lists as in sync."""
     paused: bool
     authority_seconds: float | None
     """Seconds until safe_until; null while no other node can acquire."""
     alone: bool
     """Whether this node is confirmed as the only member in sync."""
     takeover_seconds: float | None
-    """How long the row must stay unchanged before this node may acquire; null while it may not."""
+    """Seconds that the row must stay unchanged before this node may acquire; null while it may
+    not."""
     database_answers: bool
     """False after a failed or late call, until the database answers one."""
 
@@ -50,15 +51,15 @@ class PeerStatus(TypedDict):
     durable_sequence: int | None
     lag_records: int | None
     lag_events: int | None
-    """Events of the last half hour that are not on its disk, rounded up."""
+    """Events of the last half hour that are not on the peer's disk, rounded up."""
     lag_seconds: float | None
-    """Age of the oldest of them."""
+    """Age of the oldest of these events."""
     in_flight_bytes: int
-    """Bytes sent that its disk has not confirmed."""
+    """Bytes that this node has sent and the peer has not acked."""
     warm: bool | None
     disk_headroom_ok: bool | None
     refused: str | None
-    """Why the two nodes do not work together, or why this node cannot reach it."""
+    """Why the two nodes refuse each other, or why this node cannot reach the peer."""
     bytes_sent: int
     bytes_received: int
 
@@ -125,23 +126,24 @@ class ReceiveStatus(TypedDict):
     pending_acks: int
     """Records with events that wait for their commit."""
     ack_ms: AckLatency | None
-    """Null if there was no request in that time."""
+    """Null if no request was acked in that time."""
 
 
 @described
 class SourceBody(TypedDict):
-    """One source of a stream. Rows, rejected and batches count all that the journal ever had."""
+    """One source of a stream. Rows, rejected and batches count all that the journal ever
+    contained."""
 
     type: str
     state: str
     """'stopped' on a node that is not active; else the present state of reading."""
     offset: str | None
-    """Next place to read, in the source's own form; null before its first batch."""
+    """Where the source continues, in its own format; null before its first batch."""
     rows: int
     rejected: int
     batches: int
     backlog_bytes: int | None
-    """Unread bytes that the source knows; null when it does not know."""
+    """Unread bytes of the source; null if the source cannot tell."""
     error: str | None
     since: float
     """Unix time of the last change of state."""
@@ -157,15 +159,15 @@ class QueryProcessStatus(TypedDict):
 
     incarnation: str | None
     attended: bool
-    """Whether it has reported to the node."""
+    """Whether the process has reported to the node."""
     step: str | None
-    """Its present step, such as "starting Java" or "ready"; null before its first report."""
+    """Current step, such as "starting Java" or "ready"; null before the first report."""
     step_seconds: float | None
-    """Seconds since it began that step."""
+    """Seconds since the step began."""
     starts: int
-    """Query processes that this node process has requested."""
+    """Starts of a query process that this node process has requested."""
     last_death: str | None
-    """Why the last one ended."""
+    """Why the last query process ended."""
     polls_pending: int
     """Queries that wait for a mark."""
 
@@ -188,12 +190,12 @@ class SinkBody(TypedDict):
 
 @described
 class QueryStatus(TypedDict):
-    """One query. Its batches have numbers."""
+    """One query. Batches are given by number."""
 
     state: str
     """'waiting', 'running' or 'failed'."""
     reason: str | None
-    """Why it has failed."""
+    """Why the query has failed."""
     failed_batch: int | None
     restarts: int
     poisoned_batches: int
@@ -201,14 +203,14 @@ class QueryStatus(TypedDict):
     mark: int
     """Newest batch that a mark has ended."""
     mark_age_seconds: float | None
-    """Seconds since that mark; null while this process has seen none."""
+    """Seconds since that mark; null if this process has seen no mark."""
     batch: int
     """Newest batch whose output is in the outbox."""
     published: dict[str, int]
     """Newest published batch by sink, according to the journal."""
     settled: bool
-    """Every sink has all output of the events so far; only new events yield more. Exact on the
-    active only: a passive does not count batches that only time brings."""
+    """Every sink has all output of the events so far, and only new events produce more. Exact on
+    the active only: a passive does not count ticks."""
     differs: int | None
     """First batch whose output differs from the active's."""
     backlog_events: int
@@ -222,7 +224,7 @@ class QueryStatus(TypedDict):
     late_rows: int
     """Late rows that the newest batch dropped."""
     dropped_rows: int
-    """The same over all batches that Spark reported since the node process started."""
+    """Late rows that all batches dropped since the node process started."""
     state_rows: int
     state_bytes: int
     sinks: dict[str, SinkBody]
@@ -237,17 +239,17 @@ class Status(TypedDict):
     version: str
     role: RoleName
     reason: str
-    """Why it has this role, or waits for another."""
+    """Why the node has its role, or waits for another."""
     epoch: int
     suspended: bool
-    """The node is past safe_until: it sends no acks and no output."""
+    """The node's authority is over: it does not ack, mark or publish."""
     protected: bool
     """A second member is in sync."""
     in_sync: bool
     warm: bool
     """The queries run and have caught up, and no batch has differed."""
     disk_headroom_ok: bool
-    """The disk takes events."""
+    """The disk has room for events."""
     active: str | None
     """URL of the active, where known."""
     handover_to: str | None

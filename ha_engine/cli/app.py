@@ -38,14 +38,15 @@ def check(
     progress: Annotated[
         bool | None,
         typer.Option(
-            help="Print each step to standard error; the default is to do so on a terminal.",
+            help="Print each step to standard error; the default on a terminal.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Plan every query as a node would, and print the output of each query and every problem.
+    """Plan every query as a node does, and print its output columns, or why it cannot run.
 
-    Exit code 0 when all can run, 2 when one cannot. It starts Spark once, which takes some seconds.
+    Exit code 0 if all queries can run, 2 if one cannot. It starts Spark once, which takes some
+    seconds.
 
     Example: ha-engine app check flights.yaml
     """

@@ -69,7 +69,7 @@ def _batches(name: str, query: dict[str, Any]) -> str:
 
 def _why(node: dict[str, Any]) -> str:
     if not node["answers"]:
-        return node["refused"] or node["unreachable"] or "it has said nothing for some seconds"
+        return node["refused"] or node["unreachable"] or "no report for some seconds"
     return "; ".join(_reasons(node))
 
 

@@ -23,7 +23,7 @@ ConfigPath = Annotated[
         "--config",
         "-c",
         envvar="HA_ENGINE_CONFIG",
-        help="Config file, or a directory of them; without it the defaults and HA_ENGINE_* hold.",
+        help="Config file, or a directory of them; without it: defaults and HA_ENGINE_*.",
     ),
 ]
 """The option that every command with a config takes."""
@@ -31,9 +31,9 @@ ConfigPath = Annotated[
 
 @app.command()
 def check(path: ConfigPath = None) -> None:
-    """Read what a node reads at its start, and print it with OK, or every problem, one per line.
+    """Check config, application and certificates, and print OK or every problem, one per line.
 
-    It reads config, application and certificates. It starts nothing and asks no database.
+    It reads the same files as a node at its start. It starts nothing and uses no database.
 
     Example: ha-engine config check -c engine.yaml
     """
@@ -74,9 +74,9 @@ def schema() -> None:
 
 @app.command()
 def token(output: FormatOption = "pretty", as_json: JsonOption = False) -> None:
-    """Make a token for a client, and print it with its SHA-256, for the section 'access'.
+    """Make a token for a client, and print it with its SHA-256 for the section 'access'.
 
-    The token is shown once. Clients read it from the environment variable HA_ENGINE_TOKEN.
+    Nothing stores the token. Clients read it from the environment variable HA_ENGINE_TOKEN.
 
     Example: ha-engine config token
     """

@@ -28,7 +28,7 @@ DatabaseUrl = Annotated[
 
 @app.command()
 def init(path: ConfigPath = None, url: DatabaseUrl = None) -> None:
-    """Create the schema. Safe to repeat, and to run from several hosts at once.
+    """Create the schema. You may repeat it, and run it from several hosts at once.
 
     Example: ha-engine db init -c engine.yaml
     """
@@ -37,7 +37,7 @@ def init(path: ConfigPath = None, url: DatabaseUrl = None) -> None:
 
 @app.command()
 def upgrade(path: ConfigPath = None, url: DatabaseUrl = None) -> None:
-    """Bring the schema to this version of ha-engine.
+    """Upgrade the schema to the version of this ha-engine.
 
     Example: ha-engine db upgrade -c engine.yaml
     """

@@ -10,10 +10,10 @@ import typer
 
 def demo(
     directory: Annotated[
-        Path, typer.Option("--directory", help="Where it works; emptied first.")
+        Path, typer.Option("--directory", help="Working directory; emptied first.")
     ] = Path("var/demo"),
 ) -> None:
-    r"""Send a year of flights through two nodes, kill one meanwhile, compare the sink with pandas.
+    r"""Send a year of flights through two nodes, kill one, and compare the sink with pandas.
 
     Needs the extra: pip install 'ha-engine\[demo]'.
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 Format = Literal["pretty", "json", "yaml"]
-FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to print it.")]
+FormatOption = Annotated[Format, typer.Option("--format", "-f", help="Format of the output.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="The same as -f json.")]
 
 

@@ -32,4 +32,4 @@ def history_table(group: str, changes: Sequence[HolderChange]) -> Table:
 
 
 def _node(holder: Holder | None) -> str:
-    return holder.node if holder else "nobody"
+    return holder.node if holder else "none"

@@ -51,7 +51,7 @@ def inspect(
 
 @app.command()
 def verify(path: Directory, output: FormatOption = "pretty", as_json: JsonOption = False) -> None:
-    """Check every checksum and the order of all records; exit 1 with file and offset on damage.
+    """Check every checksum and the order of all records; on damage print file and offset, exit 1.
 
     Example: ha-engine journal verify var/node-a
     """
@@ -80,7 +80,7 @@ def _directory(path: Path) -> Path:
     directory = find_directory(path)
     if directory is None:
         raise typer.BadParameter(
-            f"{path} holds no journal; give the data directory of a node (node.data_dir)"
+            f"{path} has no journal; name the data directory of a node (node.data_dir)"
         )
     return directory
 
@@ -115,7 +115,7 @@ def _print_tables(report: Report, records: list[Record]) -> None:
 
 def _print_torn(report: Report) -> None:
     if report.torn is not None:
-        typer.echo(f"torn tail: {report.torn}; a starting node cuts it off")
+        typer.echo(f"torn tail: {report.torn}; the node removes it at its next start")
 
 
 def _print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 def pause(
     path: ConfigPath = None, output: FormatOption = "pretty", as_json: JsonOption = False
 ) -> None:
-    """Let no node take over the lease until 'resume': for work on a host or on the database.
+    """Forbid every takeover of the lease until 'resume', for work on a host or on the database.
 
-    The active continues and renews its lease. If it dies or is stopped meanwhile, no node takes
+    The active continues and renews its lease. If it dies or stops during the pause, no node takes
     events before 'resume', not even the one that was active. Works without a running node.
 
     Example: ha-engine pause -c engine.yaml
@@ -31,7 +31,7 @@ def pause(
 def resume(
     path: ConfigPath = None, output: FormatOption = "pretty", as_json: JsonOption = False
 ) -> None:
-    """End a pause: an in-sync node takes over again when the active falls silent.
+    """End a pause, so that an in-sync node takes over again when the active fails.
 
     Example: ha-engine resume -c engine.yaml
     """
@@ -41,12 +41,12 @@ def resume(
 def history(
     path: ConfigPath = None,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, max=1000, help="How many lines at most.")
+        int, typer.Option("--limit", "-n", min=1, max=1000, help="Maximum number of lines.")
     ] = 20,
     output: FormatOption = "pretty",
     as_json: JsonOption = False,
 ) -> None:
-    """Show each holder of the lease, its start and reason, and the outage before; newest first.
+    """Show each holder of the lease, with start, reason and the outage before; newest first.
 
     Example: ha-engine history -n 5 -f json
     """
@@ -78,6 +78,6 @@ def _set_paused(path: ConfigPath, paused: bool, output: Format) -> None:
     with opened_lease(config) as store:
         row = store.set_paused(paused)
     state = "paused" if row.paused else "on"
-    holder = f"{row.holder.node} holds the lease" if row.holder else "nobody holds the lease"
+    holder = f"{row.holder.node} holds the lease" if row.holder else "no node holds the lease"
     sentence = f"automatic failover of group {config.group} is {state}; {holder}, epoch {row.epoch}"
     show(pause_tree(config.group, row), output, False, lambda: typer.echo(sentence))

@@ -33,19 +33,24 @@ def publish(
     ] = "auto",
     batch_rows: Annotated[int, typer.Option(min=1, help="Rows of one request.")] = 1_000,
     producer_id: Annotated[
-        str | None, typer.Option(help="With it a second run of the same file stores nothing twice.")
+        str | None,
+        typer.Option(
+            help="Producer's id; with it, a second run of the same file stores no row twice."
+        ),
     ] = None,
-    rate: Annotated[float, typer.Option(min=0, help="Rows a second at most; 0: no limit.")] = 0,
+    rate: Annotated[float, typer.Option(min=0, help="Maximum rows per second; 0: no limit.")] = 0,
     in_flight: Annotated[
         int,
         typer.Option(
-            min=1, max=32, help="Requests at once; above 1, rows may come out of order on a retry."
+            min=1, max=32, help="Requests at once; above 1, a retry may change the order of rows."
         ),
     ] = 1,
-    deadline: Annotated[float, typer.Option(min=0, help="Seconds to retry a request.")] = 60.0,
-    as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON.")] = False,
+    deadline: Annotated[
+        float, typer.Option(min=0, help="Seconds for the retries of a request.")
+    ] = 60.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
-    """Send the events of FILE to STREAM and wait until every one is acknowledged.
+    """Send the events of FILE to STREAM, and wait until all are acked.
 
     Example: ha-engine publish departures flights.parquet --producer-id loader --json
     """

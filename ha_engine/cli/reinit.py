@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from ha_engine.node.reinit import Part
 
 _AFTERWARDS = (
-    "{node} has no journal now. Start it: it joins with a new one, which begins from the newest "
-    "snapshot, or from the active's first record where there is none, and is shown by 'ha-engine "
-    "status' until it is in sync and warm."
+    "{node} has no journal now. Start it. It restores the newest snapshot, or starts from the "
+    "active's first record if there is none. 'ha-engine status' shows its progress until it is in "
+    "sync and warm."
 )
 _AFTER_THE_ONLY_COPY = (
-    "If the lease row lists no other journal, no node becomes active by itself before an operator "
-    "decides which one goes on."
+    "If the lease row lists no other journal, no node becomes active by itself. An operator must "
+    "then choose a node with 'ha-engine failover --force'."
 )
 
 
@@ -29,13 +29,13 @@ def reinit(
     path: ConfigPath = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Go on although the data may be the only copy.")
+        bool, typer.Option("--force", help="Delete the data even if it may be the only copy.")
     ] = False,
 ) -> None:
     """Delete journal, outbox and checkpoints of this host's stopped node; it then joins as new.
 
-    Use it if the node's journal is damaged or has another history than the active's, or if its
-    batches differ. Refused while the node runs, and while its journal is the only one in sync.
+    Use it if the node's journal is damaged, has another history than the active's, or if its
+    batches differ. It refuses while the node runs, or while its journal is the only one in sync.
 
     Example: ha-engine reinit node-b -c engine.yaml
     """
@@ -78,10 +78,10 @@ def _has_another_copy(config: Config, force: bool, yes: bool) -> bool:
             require_another_copy(config, store.read())
     except (OnlyCopy, DatabaseUnreachable, DatabaseNotReady) as error:
         if not force:
-            raise OnlyCopy(f"{error}; --force deletes it all the same") from error
-        typer.echo(f"Beware: {error}", err=True)
+            raise OnlyCopy(f"{error}; --force deletes it anyway") from error
+        typer.echo(f"warning: {error}", err=True)
         if not yes:
-            typer.confirm("Is what this node has worth nothing any more?", abort=True)
+            typer.confirm("Delete what may be the only copy of the data?", abort=True)
         return False
     return True
 

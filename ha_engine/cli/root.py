@@ -51,10 +51,11 @@ def _options(
     context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """Keep a PySpark streaming query alive on two machines.
+    """Run a PySpark streaming query on two hosts, one active and one passive.
 
     Example: ha-engine run --config engine.yaml
     """

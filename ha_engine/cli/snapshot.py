@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ha_engine.types import Revision
 
 app = typer.Typer(
-    help="Snapshots of the group in the database.\n\nExample: ha-engine snapshot now",
+    help="Manage the group's snapshots in the database.\n\nExample: ha-engine snapshot now",
     no_args_is_help=True,
 )
 
@@ -29,12 +29,12 @@ app = typer.Typer(
 def now(
     url: UrlOption = LOCAL,
     wait: Annotated[
-        float, typer.Option("--wait", min=0, help="Seconds to wait until it is visible.")
+        float, typer.Option("--wait", min=0, help="Seconds to wait for the snapshot.")
     ] = 120.0,
     output: FormatOption = "pretty",
     as_json: JsonOption = False,
 ) -> None:
-    """Ask the active for a snapshot of everything that is committed now, and wait for it.
+    """Take a snapshot of everything that is committed now, and wait for it.
 
     Example: ha-engine snapshot now --url http://node-a:8080
     """
@@ -46,7 +46,7 @@ def now(
 
 def _sentence(revision: Mapping[str, Any]) -> str:
     return (
-        f"revision {revision['id']} is visible: it stands at {_place(revision)}, was taken by "
+        f"revision {revision['id']} is stored: position {_place(revision)}, taken by "
         f"{revision['taken_by']}, {_size(revision['bytes_total'])} of which "
         f"{_size(revision['bytes_new'])} are new"
     )
@@ -75,10 +75,10 @@ def list_revisions(
 def verify(
     path: ConfigPath = None, output: FormatOption = "pretty", as_json: JsonOption = False
 ) -> None:
-    """Read every chunk of every kept snapshot, and say whether each can be restored.
+    """Read every chunk of every kept snapshot, and print whether it can be restored.
 
-    Ends with code 1 if one cannot. A damaged chunk counts as missing from then on, so that the next
-    snapshot stores it again.
+    Exit code 1 if one cannot. A damaged chunk then counts as missing, so that the next snapshot
+    stores it again.
 
     Example: ha-engine snapshot verify -c engine.yaml
     """
@@ -109,9 +109,9 @@ def _verified(store: SnapshotStore, revision: Revision, advance: Progress) -> di
 
 
 _AFTERWARDS = (
-    "{node} is as of {place} now, {whence}. What was committed behind that is gone, acked events "
-    "among it; batches that were published from it stay in the sinks. Start the node. No lease row "
-    "lists its new journal, so decide then that it goes on: "
+    "{node} is restored to position {place}, {whence}. Later committed records are lost, even if "
+    "they were acked; batches that were published from them stay in the sinks. Start the node. The "
+    "lease row does not list its new journal, so then make it the active: "
     "ha-engine failover --force --confirm-fenced OTHER-NODE"
 )
 
@@ -122,10 +122,10 @@ def restore(
     path: ConfigPath = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Fill this host's stopped, empty node from the newest sound snapshot.
+    """Restore this host's stopped, empty node from the newest undamaged snapshot.
 
     Use it when the journals of all nodes are lost. Do not use it while one in-sync node is left: an
-    empty node that is started gets its snapshot by itself, and every record after it.
+    empty node that starts restores its snapshot by itself, and gets every later record.
 
     Example: ha-engine snapshot restore node-a -c engine.yaml
     """
@@ -144,14 +144,14 @@ def restore(
         require_no_journal(config)
         restoring = restoring_of(config, application, store)
         if finish(restoring.places):
-            place, whence = _place_of(restoring.places), "as an earlier restore had brought it"
+            place, whence = _place_of(restoring.places), "from an earlier restore"
         else:
             if not yes:
                 typer.confirm("Are the journals of all nodes of the group lost?", abort=True)
             revision = _newest(restoring)
             finish(restoring.places)
             place = str(revision.position)
-            whence = f"as {revision.taken_by} stored it {revision.age_seconds:.0f} s ago"
+            whence = f"as stored by {revision.taken_by} {revision.age_seconds:.0f} s ago"
     typer.echo(_AFTERWARDS.format(node=node, place=place, whence=whence))
 
 
@@ -173,13 +173,13 @@ def _newest(restoring: Restoring) -> Revision:
             return replace(restoring, transfer=transfer).restore(None)
     except SnapshotUnfit as error:
         raise SnapshotUnfit(
-            f"{error}; put back what was there then ('ha-engine app check' tells the digest of an "
-            "application), restore, and change it after that"
+            f"{error}; put back the application of that time ('ha-engine app check' prints the "
+            "digest of one), restore, and change the application after that"
         ) from error
     except SnapshotDamaged as error:
         raise SnapshotDamaged(
-            f"{error}; no other snapshot can be used. If every journal is lost as well, the group "
-            "can only begin anew: start a node and run 'ha-engine failover --force'"
+            f"{error}; no other snapshot can be used. If every journal is lost too, the group must "
+            "begin without data: start a node and run 'ha-engine failover --force'"
         ) from error
 
 
@@ -187,12 +187,14 @@ def _tell_of_damage(found: list[dict[str, Any]]) -> None:
     if not found:
         typer.echo("there is no snapshot yet")
     for one in found:
-        sound = "forgotten meanwhile" if one["forgotten"] else "whole"
+        sound = "deleted meanwhile" if one["forgotten"] else "undamaged"
         typer.echo(f"revision {one['id']}: {'damaged' if one['damage'] else sound}")
         for sentence in one["damage"]:
             typer.echo(f"  {sentence}")
     if any(one["damage"] for one in found):
-        typer.echo("take a new one, which shares none of the damage: ha-engine snapshot now")
+        typer.echo(
+            "take a new snapshot, which stores the damaged chunks again: ha-engine snapshot now"
+        )
 
 
 def _print_table(group: str, revisions: Sequence[Mapping[str, Any]]) -> None:
@@ -201,7 +203,7 @@ def _print_table(group: str, revisions: Sequence[Mapping[str, Any]]) -> None:
 
     none = None if revisions else "no snapshot has been taken yet"
     table = Table(title=f"snapshots of group {group}", caption=none)
-    for name in ("id", "visible at (UTC)", "stands at", "taken by", "size", "new"):
+    for name in ("id", "stored at (UTC)", "position", "taken by", "size", "new"):
         table.add_column(name, justify="right" if name in {"id", "size", "new"} else "left")
     for one in revisions:
         table.add_row(

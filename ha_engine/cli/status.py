@@ -27,12 +27,12 @@ def status(
     as_json: JsonOption = False,
     watch: Annotated[
         float | None,
-        typer.Option("--watch", "-w", min=0.1, metavar="SECONDS", help="Again and again."),
+        typer.Option("--watch", "-w", min=0.1, metavar="SECONDS", help="Repeat every SECONDS."),
     ] = None,
 ) -> None:
     """Show the nodes of the group, and lease, journal and queries of the node at --url.
 
-    Any node knows all nodes. As JSON or YAML it is the answer of GET /v1/status, with the answer of
+    Any node shows all nodes. JSON and YAML contain the answer of GET /v1/status, with the answer of
     GET /v1/cluster below 'cluster'.
 
     Example: ha-engine status -w 2
@@ -81,23 +81,23 @@ def switchover(
         str | None, typer.Option("--to", help="Node that takes over; by default any that can.")
     ] = None,
     url: UrlOption = LOCAL,
-    by: Annotated[str, typer.Option("--by", help="Who decides; recorded.")] = "operator",
+    by: Annotated[str, typer.Option("--by", help="Name of the operator; recorded.")] = "operator",
     wait: Annotated[
-        float, typer.Option("--wait", min=0, help="Seconds to wait until the other is ready.")
+        float, typer.Option("--wait", min=0, help="Seconds to wait until the node is ready.")
     ] = 5.0,
     output: FormatOption = "pretty",
     as_json: JsonOption = False,
 ) -> None:
-    """Make another node the active, without loss and with hardly a pause.
+    """Make another node the active without loss, in a short pause.
 
-    Asks the active through any node. The other node must be in sync and its queries caught up.
+    Works at any node. The other node must be in sync and warm.
 
     Example: ha-engine switchover --to node-b
     """
     from ha_engine.client.switchover import await_switchover
 
     seconds, successor = await_switchover(url, to, by, wait)
-    sentence = f"{successor} is the active since {seconds:.2f} s after the call"
+    sentence = f"{successor} became the active {seconds:.2f} s after the call"
     tree = {"active": successor, "seconds": round(seconds, 3)}
     show(tree, output, as_json, lambda: typer.echo(sentence))
 
@@ -106,19 +106,19 @@ def switchover(
 def skip(
     query: Annotated[str, typer.Argument(help="Name of a query that is FAILED.")],
     url: UrlOption = LOCAL,
-    by: Annotated[str, typer.Option("--by", help="Who decides; recorded.")] = "operator",
+    by: Annotated[str, typer.Option("--by", help="Name of the operator; recorded.")] = "operator",
 ) -> None:
-    """Give up the batch at which a query failed, and let the query continue after it.
+    """Skip the batch at which a query failed, and let the query continue after it.
 
-    The batch's events stay in the journal but are not in the query's result. The decision is
-    recorded.
+    The batch's events stay in the journal but are not in the query's result. The journal records
+    the decision.
 
     Example: ha-engine query skip delays --by alice
     """
     from ha_engine.client.admin import skip_batch
 
     skip_batch(url, query, by)
-    typer.echo(f"{query} goes on behind the skipped batch")
+    typer.echo(f"{query} continues after the skipped batch")
 
 
 @query_app.command()
@@ -126,9 +126,9 @@ def retry(
     query: Annotated[str, typer.Argument(help="Name of a query that is FAILED.")],
     url: UrlOption = LOCAL,
 ) -> None:
-    """Let a FAILED query try its batch again, after the cause of the failure is corrected.
+    """Let a FAILED query try its batch again, after you corrected the cause of the failure.
 
-    Nothing is given up: a batch that fails again makes the query FAILED again.
+    Nothing is lost: if the batch fails again, the query is FAILED again.
 
     Example: ha-engine query retry delays
     """

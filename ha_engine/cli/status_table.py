@@ -21,7 +21,7 @@ def node_table(status: dict[str, Any]) -> Table:
     rows = {
         "role": f"{role}  {escape(status['reason'])}",
         "epoch": status["epoch"],
-        "lease": f"{lease['holder'] or 'nobody'}, version {lease['version']}"
+        "lease": f"{lease['holder'] or 'no holder'}, version {lease['version']}"
         f", in sync: {', '.join(lease['in_sync']) or '-'}",
         **_pause(lease),
         "journal": f"last {journal['last']}, committed {journal['committed_sequence']}",
@@ -52,7 +52,7 @@ def snapshot_line(seen: dict[str, Any]) -> str:
         done, total = (decimal(moving[key]) for key in ("bytes_done", "bytes_total"))
         told.append(f"{what} {done} of {total}")
     if seen["why_not"]:
-        told.append(f"no newer one, since {seen['why_not']}")
+        told.append(f"no newer one: {seen['why_not']}")
     return "; ".join(told)
 
 
@@ -79,14 +79,16 @@ def _peer(peer: dict[str, Any]) -> str:
 def _pause(lease: dict[str, Any]) -> dict[str, str]:
     if not lease["paused"]:
         return {}
-    return {"failover": "[bold yellow]paused[/bold yellow]: no node takes over until it resumes"}
+    return {
+        "failover": "[bold yellow]paused[/bold yellow]: no node takes over until 'ha-engine resume'"
+    }
 
 
 def _config(config: dict[str, Any]) -> dict[str, str]:
     """The problems of the config, and the keys that need a restart; else empty."""
-    told = [f"not taken: {problem}" for problem in config["problems"]]
+    told = [f"not applied: {problem}" for problem in config["problems"]]
     if config["needs_restart"]:
-        told.append(f"a restart is needed for {', '.join(config['needs_restart'])}")
+        told.append(f"needs a restart: {', '.join(config['needs_restart'])}")
     return {"config": "[bold yellow]" + escape("; ".join(told)) + "[/]"} if told else {}
 
 

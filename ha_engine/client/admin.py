@@ -125,15 +125,15 @@ def _call(method: str, url: str, path: str, body: Any = None) -> tuple[int, dict
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         reason = str(error) or type(error).__name__
         raise NodeUnreachable(
-            f"no node answers at {url} ({reason}); is 'ha-engine run' running, and is --url right?"
+            f"no node answers at {url} ({reason}); check --url, and that 'ha-engine run' is running"
         ) from error
     if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
         reason = said_by(answer)["error"]
-        raise NotAllowed(f"{reason}; {TOKEN_VARIABLE} is to hold a token that may")
+        raise NotAllowed(f"{reason}; set {TOKEN_VARIABLE} to a token with this right")
     said = object_of(answer)
     if said is None or (answer.is_error and "error" not in said):
         raise NodeUnreachable(
-            f"{url} answered {answer.status_code} as no node does; is --url that of a node, and is "
-            "one up behind it?"
+            f"{url} answered {answer.status_code}, but not like a node; check that --url is the "
+            "URL of a node, and that the node is running"
         )
     return answer.status_code, said

@@ -12,7 +12,7 @@ def said_by(answer: httpx.Response) -> dict[str, Any]:
     said = object_of(answer)
     if said is not None and isinstance(said.get("error"), str):
         return said
-    return {"error": f"status {answer.status_code} without an explanation"}
+    return {"error": f"status {answer.status_code} without a reason"}
 
 
 def object_of(answer: httpx.Response) -> dict[str, Any] | None:

@@ -29,6 +29,6 @@ def await_failover(url: str, confirmed_fenced: Sequence[str], by: str) -> float:
     if ask(lambda: fetch_status(url)["role"]) != "active":
         raise EngineError(
             f"the node has not become the active within {WAIT_SECONDS_MAX:g} s; "
-            "see: ha-engine status, and try again"
+            "run 'ha-engine status', and try again"
         )
     return time.monotonic() - began

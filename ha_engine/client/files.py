@@ -57,7 +57,7 @@ class Sending:
         return self.acked / self.seconds if self.seconds else 0.0
 
     def sentence(self) -> str:
-        old = f", {self.remembered} of them by an earlier run" if self.remembered else ""
+        old = f", {self.remembered} of them in an earlier run" if self.remembered else ""
         return (
             f"{self.acked} rows of {self.name} acknowledged{old} in {self.seconds:.1f} s "
             f"({self.rows_per_second:,.0f} rows/s)"
@@ -96,8 +96,8 @@ class Sending:
         """
         if self._last is not None and self._last.position is None:
             raise SequenceForgotten(
-                "every request is older than what the nodes remember of this producer id, so "
-                "nothing was compared or stored; use a producer id of its own for each file"
+                "every request is older than those that the nodes remember of this producer id, so "
+                "they compared and stored nothing; use a different producer id for each file"
             )
 
 
@@ -112,7 +112,10 @@ def send_file(plan: Plan, on_progress: Callable[[Sending, int], None] | None = N
     try:
         _send(plan, sending, on_progress or (lambda *_: None))
     except KeyboardInterrupt:
-        sending.error, sending.exit_code = "stopped by Ctrl-C; the rest was not sent", 130
+        sending.error, sending.exit_code = (
+            "stopped by Ctrl-C; the rest of the file was not sent",
+            130,
+        )
     except InvalidEvents as error:
         number = None if error.row is None else sending.number_of(error.row)
         where = plan.name if number is None else f"{sending.unit} {number} of {plan.name}"

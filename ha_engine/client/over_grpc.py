@@ -56,8 +56,8 @@ class OverGrpc:
             async with asyncio.timeout(patience):
                 answer = await talk.ask(_message(request))
         except TimeoutError:
-            await talk.end("it does not answer")
-            raise NoAnswer("it does not answer", silent=True) from None
+            await talk.end("the node does not answer")
+            raise NoAnswer("the node does not answer", silent=True) from None
         if answer.HasField("refused"):
             raise _refusal(answer.refused, _scheme(url))
         return Position(answer.stored.epoch, answer.stored.sequence)
@@ -204,7 +204,7 @@ def _refusal(said: pb.EventsRefused, scheme: str) -> Rejected:
 
 
 def _failure(error: grpc.aio.AioRpcError) -> NoAnswer | NotAllowed:
-    reason, codes = error.details() or "the connection is gone", grpc.StatusCode
+    reason, codes = error.details() or "the connection ended", grpc.StatusCode
     if error.code() in (codes.UNAUTHENTICATED, codes.PERMISSION_DENIED):
         return NotAllowed(f"{reason}; set {TOKEN_VARIABLE} to a token that may send")
     return NoAnswer(reason, silent=error.code() is codes.DEADLINE_EXCEEDED)

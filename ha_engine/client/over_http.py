@@ -91,7 +91,7 @@ class OverHttp:
             raise _refusal(answer)
         said = object_of(answer)
         if said is None:
-            raise NoAnswer("status 200 from something that is no node")
+            raise NoAnswer("status 200, but not from a node")
         return said
 
 

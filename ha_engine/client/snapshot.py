@@ -36,7 +36,7 @@ def await_snapshot(url: str, patience: float) -> dict[str, Any]:
     found: dict[str, Any] | None = ask(look)
     if found is None:
         raise SnapshotFailed(
-            f"no snapshot became visible within {patience:g} s; see: ha-engine status, and "
-            "ha-engine snapshot list"
+            f"no snapshot became visible within {patience:g} s; run 'ha-engine status' and "
+            "'ha-engine snapshot list'"
         )
     return found

@@ -63,7 +63,7 @@ def open_source(path: Path | None, form: str) -> Source:
     """Open a file. No ``path``: standard input; ``form``: auto or a format. Raises ConfigError."""
     match _form(path, form), path:
         case "parquet", None:
-            raise ConfigError("Parquet is not read from standard input; name the file")
+            raise ConfigError("Parquet cannot be read from standard input; name the file")
         case "parquet", Path():
             return ParquetSource(path)
         case chosen, _:
@@ -80,7 +80,7 @@ def _form(path: Path | None, form: str) -> str:
         return "ndjson"
     found = FORMATS.get(path.suffix.lower())
     if found is None:
-        raise ConfigError(f"the name {path.name!r} does not tell the format; add --format")
+        raise ConfigError(f"the file name {path.name!r} does not show the format; add --format")
     return found
 
 

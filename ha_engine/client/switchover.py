@@ -56,6 +56,6 @@ def await_switchover(
     if ask(holder) != successor:
         raise EngineError(
             f"{successor} has not become the active within {WAIT_SECONDS_MAX:g} s; "
-            "see: ha-engine status"
+            "run 'ha-engine status'"
         )
     return time.monotonic() - began, successor

@@ -23,7 +23,7 @@ def authorization() -> dict[str, str]:
     if not token:
         return {}
     if not _TOKEN.fullmatch(token):
-        raise ConfigError(f"{TOKEN_VARIABLE} holds more than a token; set it to the token alone")
+        raise ConfigError(f"{TOKEN_VARIABLE} is not a single token; set it to the token alone")
     return {"authorization": f"Bearer {token}"}
 
 
@@ -34,7 +34,8 @@ def require_as_safe(asked: str, named: str) -> str:
     """
     if asked.startswith(("https://", "grpcs://")) and named.startswith(("http://", "grpc://")):
         raise NodeUnreachable(
-            f"{asked} names {named}, which does not encrypt; nothing is sent there"
+            f"{asked} refers to {named}, which does not encrypt, so nothing was sent there; set "
+            "'advertise' of that node to an encrypted address"
         )
     return named
 
@@ -55,4 +56,4 @@ def trusted_roots() -> bytes | None:
 def _require_authorities() -> None:
     file = os.environ.get("SSL_CERT_FILE")
     if file and not Path(file).is_file():
-        raise ConfigError(f"SSL_CERT_FILE names {file}, which is no file")
+        raise ConfigError(f"SSL_CERT_FILE is {file}, but there is no such file; correct it")

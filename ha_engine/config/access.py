@@ -19,26 +19,27 @@ class AccessConfig(Section):
 
     admin: dict[Name, Digest] = Field(
         default_factory=dict,
-        description="Who may do everything, such as a switchover; with none here, everybody may. "
-        "Reloadable.",
+        description="Callers that may do everything, such as a switchover; with no entry, every "
+        "caller may. Reloadable.",
     )
     ingest: dict[Name, Digest] = Field(
         default_factory=dict,
-        description="Who may send events, over HTTP and gRPC; with none here, everybody may. "
-        "Reloadable.",
+        description="Callers that may send events, over HTTP and gRPC; with no entry, every caller "
+        "may. Reloadable.",
     )
     read: dict[Name, Digest] = Field(
         default_factory=dict,
-        description="Who may read status, history and metrics; with none here, everybody may. The "
-        "page at / asks for one of them, and for the same one on each node. Reloadable.",
+        description="Callers that may read status, history and metrics; with no entry, every "
+        "caller may. The page at / asks for one of these tokens. It must be the same one on each "
+        "node. Reloadable.",
     )
 
     @model_validator(mode="after")
     def _an_operator_comes_first(self) -> AccessConfig:
         if (self.ingest or self.read) and not self.admin:
             raise ValueError(
-                "there are tokens and none of them is for admin, which leaves switchover and "
-                "failover to anybody; add one below access.admin"
+                "there are tokens but none below access.admin, so every caller may run switchover "
+                "and failover; add one below access.admin"
             )
         return self
 
@@ -46,7 +47,9 @@ class AccessConfig(Section):
     def _a_token_is_for_one_thing(self) -> AccessConfig:
         digests = [*self.admin.values(), *self.ingest.values(), *self.read.values()]
         if len(set(digests)) < len(digests):
-            raise ValueError("a digest stands here twice; make a token for each name and right")
+            raise ValueError("a digest is listed twice; make a token for each name and right")
         if digest_of("") in digests:
-            raise ValueError("a digest is that of nothing; 'ha-engine config token' makes one")
+            raise ValueError(
+                "a digest is that of an empty token; 'ha-engine config token' makes one"
+            )
         return self

@@ -15,11 +15,12 @@ class TlsConfig(Section):
 
     certificate: Path | None = Field(
         default=None,
-        description="Certificate of this node; its subject alternative names hold node.id.",
+        description="Certificate of this node; its subject alternative names contain node.id.",
     )
     key: Path | None = Field(default=None, description="Private key of the certificate.")
     ca: Path | None = Field(
-        default=None, description="Certificate of the authority that signed those of all peers."
+        default=None,
+        description="Certificate of the authority that signed all peers' certificates.",
     )
 
     @property
@@ -47,39 +48,40 @@ class EventSyncConfig(Section):
     )
     advertise: Address | None = Field(
         default=None,
-        description="Address (host:port) at which this node says that it is reached, for logs and "
-        "status; by default the listen address.",
+        description="Address (host:port) of this node that logs and status show; by default the "
+        "listen address.",
     )
     peers: dict[Name, Address] = Field(
         default_factory=dict,
-        description="The other nodes of the group: the node.id of each with the host:port on which "
-        "it listens; none makes a group of one.",
+        description="The other nodes of the group: the node.id of each and the host:port on which "
+        "it listens. Without peers the group has one node.",
     )
     tls: TlsConfig = TlsConfig()
     insecure: bool = Field(
         default=False,
-        description="Written out as true, lets nodes speak in plain text and believe the name that "
-        "a peer gives.",
+        description="Set to true to let nodes connect in plain text and trust the name that a peer "
+        "gives.",
     )
     sync_timeout: Duration = Field(
         default=2.0,
-        description="How long the active waits for a silent or slow peer before it goes on without "
-        "it. Group-wide.",
+        description="How long the active waits for a silent or slow peer before it continues "
+        "without that peer. Group-wide.",
     )
     heartbeat_interval: Duration = Field(
-        default=0.2, description="How often the active tells its peers that it lives. Group-wide."
+        default=0.2, description="How often the active sends its peers a heartbeat. Group-wide."
     )
     max_in_flight: Size = Field(
         default=8 << 20,
         ge=1 << 20,
-        description="Most bytes of records sent to a peer whose disk has not confirmed them yet.",
+        description="Maximum size of the records that the active has sent to a peer and the peer "
+        "has not acked.",
     )
 
     @model_validator(mode="after")
     def _peers_know_each_other(self) -> EventSyncConfig:
         if self.peers and not (self.tls.given or self.insecure):
             raise ValueError(
-                "peers are named but tls is not, so anybody could pose as one; give "
+                "peers are configured without tls, so any host could pose as a peer; give "
                 "tls.certificate, tls.key and tls.ca, or write 'insecure: true' if you trust the "
                 "network between the nodes"
             )
@@ -92,7 +94,7 @@ class EventSyncConfig(Section):
         if not 0 < 3 * self.heartbeat_interval <= self.sync_timeout:
             raise ValueError(
                 f"heartbeat_interval is {self.heartbeat_interval:g}s and sync_timeout "
-                f"{self.sync_timeout:g}s: three heartbeats must fit into it, or one that is late "
-                "loses the peer; raise sync_timeout or lower heartbeat_interval"
+                f"{self.sync_timeout:g}s: three heartbeats must fit into sync_timeout, or one late "
+                "heartbeat loses the peer; raise sync_timeout or lower heartbeat_interval"
             )
         return self

@@ -14,7 +14,7 @@ class HttpConfig(Section):
 
     listen: Address = Field(
         default="127.0.0.1:8080",
-        description="Address (host:port) that the HTTP interface listens on.",
+        description="Address (host:port) on which the HTTP interface listens.",
     )
     advertise: str | None = Field(
         default=None,
@@ -25,22 +25,22 @@ class HttpConfig(Section):
     tls: ServerTls = ServerTls()
     insecure: bool = Field(
         default=False,
-        description="Written out as true, lets HTTP listen on an address that other hosts reach, "
-        "without encryption or without tokens.",
+        description="Set to true to let HTTP listen on an address that other hosts reach, without "
+        "encryption or without tokens.",
     )
     max_body: Size = Field(
         default=16 << 20,
-        description="Largest body of one request; a larger one is answered with 413.",
+        description="Maximum size of a request body; a larger one gets 413.",
     )
     max_connections: int = Field(
         default=10_000,
         ge=1,
-        description="Most connections at one time; more are answered with 503.",
+        description="Maximum number of connections at one time; further ones get 503.",
     )
     keep_alive: Duration = Field(
         default=75.0,
         ge=1,
-        description="How long a connection stays open without a request, or with half of one's "
+        description="How long a connection may stay open without a request, or with incomplete "
         "headers.",
     )
 
@@ -55,7 +55,7 @@ class HttpConfig(Section):
         require_named(self.listen, self.advertise)
         if self.tls.pair and self.url.startswith("http://"):
             raise ValueError(
-                f"advertise is {self.advertise}, where tokens would be sent in plain text; "
-                "with tls it begins with https://"
+                f"advertise is {self.advertise}, so producers would send tokens in plain text; "
+                "with tls it must begin with https://"
             )
         return self

@@ -16,30 +16,31 @@ class IngestConfig(Section):
 
     listen: Address | None = Field(
         default=None,
-        description="Address (host:port) that gRPC listens on for producers; by default "
-        f"{DEFAULT_LISTEN}, unless another process of this host has it.",
+        description="Address (host:port) on which gRPC listens for producers; by default "
+        f"{DEFAULT_LISTEN}, unless another process of this host uses it.",
     )
     advertise: Address | None = Field(
         default=None,
-        description="Address (host:port) at which producers reach it, which a passive tells them; "
-        "by default the listen address.",
+        description="Address (host:port) at which producers reach gRPC on this node, by default "
+        "the listen address. A passive refers producers to the active's.",
     )
     tls: ServerTls = ServerTls()
     insecure: bool = Field(
         default=False,
-        description="Written out as true, lets gRPC listen on an address that other hosts reach, "
-        "without encryption or without tokens.",
+        description="Set to true to let gRPC listen on an address that other hosts reach, without "
+        "encryption or without tokens.",
     )
     max_streams: int = Field(
         default=1_000,
         ge=1,
-        description="Most streams of producers at one time; more are refused.",
+        description="Maximum number of producers' gRPC streams at one time; further ones are "
+        "refused.",
     )
     max_in_flight: int = Field(
         default=32,
         ge=1,
-        description="Most requests of one stream that wait for their answer; beyond it the node "
-        "reads no further.",
+        description="Maximum number of requests of one gRPC stream that wait for their answer; "
+        "at the limit the node stops reading from the stream.",
     )
 
     @model_validator(mode="after")

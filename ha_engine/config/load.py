@@ -160,7 +160,7 @@ def _read_files(draft: _Draft, path: Path | None) -> Path:
     for file in _files_of(path):
         for key, value in _leaves(_tree_of(file), (), _sections() | _open_keys()):
             if key in draft.values:
-                draft.blame(key, f"is set in {draft.origins[key]} and again in {file}; keep one")
+                draft.blame(key, f"is set in {draft.origins[key]} and again in {file}; remove one")
             draft.values[key], draft.origins[key] = value, str(file)
     return (path if path.is_dir() else path.parent).absolute()
 
@@ -172,7 +172,7 @@ def _files_of(path: Path) -> list[Path]:
         return [path]
     files = sorted(file for file in path.iterdir() if file.suffix in (".yaml", ".yml"))
     if not files:
-        raise ConfigError(f"config directory {path} holds no file that ends in .yaml")
+        raise ConfigError(f"config directory {path} has no file that ends in .yaml; add one")
     return files
 
 
@@ -185,7 +185,9 @@ def _tree_of(file: Path) -> Mapping[str, Any]:
     except _NO_YAML as error:
         raise ConfigError(f"config {file} is not valid YAML: {_in_one_line(error)}") from error
     if not isinstance(tree, dict | None):
-        raise ConfigError(f"config {file} must hold keys and values, not a single value or a list")
+        raise ConfigError(
+            f"config {file} must contain keys and values, not a single value or a list"
+        )
     return tree or {}
 
 
@@ -194,7 +196,7 @@ def _in_one_line(error: Exception) -> str:
     match error:
         case yaml.MarkedYAMLError(problem=str(problem), problem_mark=yaml.Mark() as mark):
             return f"{problem}, in line {mark.line + 1}"
-    return "it holds characters or a structure that YAML does not allow"
+    return "it contains characters or a structure that YAML does not allow"
 
 
 def _leaves(tree: Mapping[Any, Any], prefix: Key, inner: set[Key]) -> Iterator[tuple[Key, Any]]:
@@ -331,10 +333,10 @@ def _blame_value(draft: _Draft, problem: ErrorDetails) -> None:
     message = problem["msg"].removeprefix("Value error, ")
     match problem["type"]:
         case "extra_forbidden":
-            draft.blame(key, "there is no such key" + _nearest(".".join(key), _known_keys()))
+            draft.blame(key, "is not a known key" + _nearest(".".join(key), _known_keys()))
         case "model_type":
             below = next(name for name in _known_keys() if name.startswith(f"{key[0]}."))
-            draft.blame(key, f"needs keys below it, such as {below}")
+            draft.blame(key, f"is a section; write keys below it, such as {below}")
         case "value_error" if not key:
             draft.problems.extend(message.splitlines())
         case "string_pattern_mismatch":
@@ -349,4 +351,4 @@ def _known_keys() -> list[str]:
 
 def _purpose(key: Key) -> str:
     found = next((s.description for s in settings() if s.key == key), "")
-    return f"it is: {found}" if found else "see 'ha-engine config schema'"
+    return f"the key is: {found}" if found else "see 'ha-engine config schema'"

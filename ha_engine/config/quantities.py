@@ -69,7 +69,7 @@ def split_address(listen: str) -> tuple[str, int]:
     if not host or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
         raise ValueError(f"{listen!r} is no address; write host:port, such as 127.0.0.1:8080")
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
-        raise ValueError(f"{listen!r} is no address; put an IPv6 host into brackets: [::1]:8080")
+        raise ValueError(f"{listen!r} is no address; put an IPv6 host in brackets: [::1]:8080")
     return host.strip("[]"), int(port)
 
 

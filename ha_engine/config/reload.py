@@ -71,7 +71,7 @@ class Reloader:
 
     def _keep(self, at: str, problems: tuple[str, ...]) -> None:
         for problem in problems:
-            log.error("the config is not taken; what held before still does", problem=problem)
+            log.error("config rejected, the previous config stays in use", problem=problem)
         self.last = Reloaded(at, problems, self.last.needs_restart)
 
     def _change(self, at: str, wanted: Config, found: Config) -> None:
@@ -81,11 +81,11 @@ class Reloader:
             self._take(wanted)
         except ConfigError as error:
             problems = (str(error),)
-            log.error("not all of the config is taken", problem=str(error))
+            log.error("config applied in part", problem=str(error))
         self._running, self.last = wanted, Reloaded(at, problems, left)
-        log.info("the config is read again", changed=changed)
+        log.info("config reloaded", changed=changed)
         if left:
-            log.warning("a restart is needed for what else has changed", keys=left)
+            log.warning("restart needed for changed settings", keys=left)
 
 
 def merged(running: Config, found: Config) -> Config:
@@ -99,7 +99,8 @@ def merged(running: Config, found: Config) -> Config:
         except ValidationError as error:
             reason = error.errors()[0]["msg"].removeprefix("Value error, ")
             raise ConfigError(
-                f"{name}: with what the node has of it already, {reason}; restart it to take all"
+                f"{name}: its reloadable keys do not fit the settings in use: {reason}; restart "
+                "the node to apply all changes"
             ) from error
         sections[name] = section
     _require_guards(running, found)
@@ -119,8 +120,8 @@ def _require_guards(running: Config, found: Config) -> None:
     ]
     if opened and _doors(running) != _doors(found):
         raise ConfigError(
-            f"{' and '.join(opened)} would ask for no token any more while the node still listens "
-            "as before; restart it to take all"
+            f"{' and '.join(opened)} would need no token while the node still listens on the old "
+            "address; restart the node to apply all changes"
         )
 
 

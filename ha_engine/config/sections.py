@@ -46,8 +46,8 @@ class NodeConfig(Section):
     )
     runtime_dir: Path | None = Field(
         default=None,
-        description="Directory of the node's Unix socket; by default a short one is derived from "
-        "data_dir below XDG_RUNTIME_DIR, /run or the temporary directory.",
+        description="Directory of the node's Unix socket; by default a short path derived from "
+        "data_dir, below XDG_RUNTIME_DIR, /run or the temporary directory.",
     )
 
 
@@ -57,7 +57,7 @@ class DatabaseConfig(Section):
     url: DatabaseUrl = Field(
         default=SecretStr("embedded"),
         description="URL of the PostgreSQL that both nodes share (postgresql://user@host/name), "
-        "best as env:NAME or file:/path; 'embedded' starts one of its own for a single machine.",
+        "best as env:NAME or file:/path; 'embedded' starts a PostgreSQL for a single machine.",
     )
     embedded_dir: Path = Field(
         default=Path("var/postgres"), description="Directory of the embedded PostgreSQL's files."
@@ -78,18 +78,19 @@ class LeaseConfig(Section):
 
     ttl: Duration = Field(
         default=5.0,
-        description="How long the lease row must stand still before another node takes over. "
+        description="How long the lease row must be unchanged before another node may take over. "
         "Group-wide.",
     )
     renew_interval: Duration = Field(
         default=1.0, description="How often the active renews its lease. Group-wide."
     )
     db_timeout: Duration = Field(
-        default=1.0, description="When an unanswered call on the lease row counts as lost."
+        default=1.0,
+        description="How long a call on the lease row may take before it counts as lost.",
     )
     margin: Duration = Field(
         default=0.5,
-        description="How long before the end of the ttl the active falls silent. Group-wide.",
+        description="How long before the end of the ttl the active suspends itself. Group-wide.",
     )
 
     @model_validator(mode="after")
@@ -100,7 +101,8 @@ class LeaseConfig(Section):
         if needed > room:
             raise ValueError(
                 f"renew_interval + 2 * db_timeout is {needed:g}s and ttl - margin only {room:g}s: "
-                "one slow answer of the database would suspend the active; raise ttl or lower them"
+                "one slow answer of the database would suspend the active; raise ttl, or lower the "
+                "others"
             )
         return self
 
@@ -110,25 +112,30 @@ class ReceiveConfig(Section):
 
     max_pending: Size = Field(
         default=64 << 20,
-        description="Most bytes that wait for their ack; beyond it producers get 429.",
+        description="Maximum size of the events that wait for their ack; above it producers get "
+        "429.",
     )
     max_backlog_events: int = Field(
         default=2_000_000,
         ge=1,
-        description="Most accepted events that no query has read yet; beyond it producers get 429.",
+        description="Maximum number of accepted events that no query has read; at the limit "
+        "producers get 429.",
     )
     max_record_rows: int = Field(
-        default=20_000, ge=1, description="Most events in one journal record, which is one fsync."
+        default=20_000,
+        ge=1,
+        description="Maximum number of events in one journal record, which is one fsync.",
     )
     max_producers: int = Field(
         default=10_000,
         ge=1,
-        description="Most producers whose sequences are remembered. Group-wide.",
+        description="Maximum number of producers whose sequences the node remembers. Group-wide.",
     )
     dedup_window: int = Field(
         default=64,
         ge=1,
-        description="Latest sequences remembered of each producer, to answer retries. Group-wide.",
+        description="Number of latest sequences that the node remembers of each producer, to "
+        "recognize retries. Group-wide.",
     )
 
 
@@ -142,22 +149,22 @@ class JournalConfig(Section):
     )
     min_free: Size = Field(
         default=512 << 20,
-        description="Free space of the data directory's disk below which events are refused, also "
-        "by the active while this node is in sync, so that what is accepted can still be worked "
-        "off. Reloadable.",
+        description="Minimum free space on the disk of data_dir. Below it the node refuses events, "
+        "and so does the active while this node is in sync. The reserve is for processing the "
+        "events that are already accepted. Reloadable.",
     )
     max_size: Size = Field(
         default=0,
-        description="Size of all segments from which events are refused likewise, until a snapshot "
-        "lets go of the oldest; 0B sets no limit but min_free. Reloadable.",
+        description="Size of all segments at which the node refuses events in the same way, until "
+        "a snapshot trims the journal; 0B sets no limit but min_free. Reloadable.",
     )
 
     @model_validator(mode="after")
     def _holds_two_segments(self) -> JournalConfig:
         if 0 < self.max_size < 2 * self.segment_size:
             raise ValueError(
-                "max_size is less than two segments, and the newest one is never let go of; "
-                "raise it, or lower segment_size"
+                "max_size is less than two segments, and the newest segment is never trimmed; "
+                "raise max_size, or lower segment_size"
             )
         return self
 
@@ -176,20 +183,20 @@ class QueryConfig(Section):
         default=15,
         ge=0,
         le=19,
-        description="How far Spark steps back where the host is short of CPU, so that acks and the "
-        "lease do not wait for a micro-batch. Until its first batch has ended at most 5, so that "
-        "it comes up.",
+        description="Nice value of the Spark process, so that acks and the lease do not wait for a "
+        "micro-batch when CPU is short. It is at most 5 until the first batch has ended, so that "
+        "Spark can start.",
     )
     shuffle_partitions: int = Field(
         default=1,
         ge=1,
-        description="Partitions of a shuffle, and so of each query's state. Group-wide.",
+        description="Number of partitions of a shuffle, and so of each query's state. Group-wide.",
     )
     read_parallelism: int = Field(
         default=2,
         ge=1,
-        description="Most tasks that read one micro-batch; sums of floating-point numbers depend "
-        "on it. Group-wide.",
+        description="Maximum number of tasks that read one micro-batch; sums of floating-point "
+        "numbers depend on it. Group-wide.",
     )
     state_store: Literal["hdfs", "rocksdb"] = Field(
         default="hdfs",
@@ -202,34 +209,36 @@ class QueryConfig(Section):
         "'checkpoints' below data_dir.",
     )
     max_events_per_batch: int = Field(
-        default=200_000, ge=1, description="Most events in one micro-batch of a query."
+        default=200_000, ge=1, description="Maximum number of events in one micro-batch of a query."
     )
     min_batch_interval: Duration = Field(
-        default=0.0, description="Shortest time from one micro-batch's start to the next one's."
+        default=0.0, description="Minimum time between the starts of two micro-batches."
     )
     idle_batch_interval: Duration = Field(
         default=0.5,
-        description="How long input must pause before an empty micro-batch closes what has become "
-        "due.",
+        description="How long input must pause before an empty micro-batch closes the windows that "
+        "are due.",
     )
     start_timeout: Duration = Field(
         default=120.0,
         ge=1,
         description="How long a start of the Spark process may make no progress: no step reached, "
-        "no CPU used, nothing read. Each start in a row that is ended for that has twice as long.",
+        "no CPU used, nothing read. The node then ends it, and gives the next start twice as long.",
     )
     class_archive: bool = Field(
         default=True,
-        description="Keep an archive of Spark's classes below data_dir (some 190 MB), written in "
-        "idle time after the first start, which makes later ones faster.",
+        description="Keep an archive of Spark's classes below data_dir (about 190 MB), which makes "
+        "starts faster. The node writes it in idle time after the first start.",
     )
     restart_backoff_max: Duration = Field(
         default=30.0,
         gt=0,
-        description="Longest wait before a dead Spark process is started again.",
+        description="Maximum wait before the node starts a dead Spark process again.",
     )
     attempts_per_batch: int = Field(
-        default=2, ge=1, description="Failures of one micro-batch after which its query is FAILED."
+        default=2,
+        ge=1,
+        description="Number of failures of one micro-batch after which its query is FAILED.",
     )
     spark: dict[str, Annotated[str, BeforeValidator(as_text)]] = Field(
         default_factory=dict,
@@ -241,11 +250,11 @@ class QueryConfig(Section):
         strange = sorted(key for key in self.spark if not key.startswith("spark."))
         if strange:
             raise ValueError(
-                f"{', '.join(strange)} under 'spark' is no Spark setting; write its full name, "
+                f"{', '.join(strange)} under 'spark' is no Spark setting; write the full name, "
                 "which starts with 'spark.'"
             )
         if "spark.master" in self.spark:
-            raise ValueError("spark.master under 'spark' is the key query.master; set that one")
+            raise ValueError("spark.master under 'spark' has its own key; set query.master instead")
         return self
 
 
@@ -255,12 +264,12 @@ class OutboxConfig(Section):
     max_batches: int = Field(
         default=64,
         ge=1,
-        description="Most batches of a query that wait; beyond it the query waits.",
+        description="Maximum number of a query's batches that wait; at the limit the query waits.",
     )
     max_bytes: Size = Field(
         default=256 << 20,
         ge=1 << 20,
-        description="Most bytes of a query's batches that wait; beyond it the query waits.",
+        description="Maximum size of a query's batches that wait; at the limit the query waits.",
     )
 
 
@@ -270,11 +279,10 @@ class PublishConfig(Section):
     timeout: Duration = Field(
         default=10.0,
         gt=0,
-        description="How long one delivery to a sink may take, as a duration; it never outlasts "
-        "the lease.",
+        description="How long one delivery to a sink may take; it never outlasts the lease.",
     )
     retry_backoff_max: Duration = Field(
-        default=5.0, gt=0, description="Longest wait before a failed delivery is tried again."
+        default=5.0, gt=0, description="Maximum wait before a failed delivery is tried again."
     )
 
 
@@ -284,11 +292,13 @@ class SnapshotConfig(Section):
     interval: Duration = Field(
         default=60.0,
         ge=0,
-        description="How often a snapshot is taken while events come; 0s takes only those that are "
-        "asked for. Reloadable.",
+        description="How often the active takes a snapshot while events arrive; 0s takes snapshots "
+        "only on request. Reloadable.",
     )
     revisions_to_keep: int = Field(
-        default=2, ge=1, description="Latest snapshots that stay in the database. Reloadable."
+        default=2,
+        ge=1,
+        description="Number of latest snapshots that stay in the database. Reloadable.",
     )
 
 
@@ -300,5 +310,5 @@ class LogConfig(Section):
         description="'human' for a terminal, 'json' for one JSON object a line. Reloadable.",
     )
     level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="Least important level that is written. Reloadable."
+        default="info", description="Lowest level that the node logs. Reloadable."
     )

@@ -14,7 +14,7 @@ class ServerTls(Section):
     """Files (PEM) with which this node proves its identity; callers trust their authority."""
 
     certificate: Path | None = Field(
-        default=None, description="Certificate of this host, with those between it and the root."
+        default=None, description="Certificate of this host, with all intermediate certificates."
     )
     key: Path | None = Field(default=None, description="Private key of the certificate.")
 
@@ -26,7 +26,7 @@ class ServerTls(Section):
     @model_validator(mode="after")
     def _both_or_none(self) -> ServerTls:
         if (self.certificate is None) != (self.key is None):
-            raise ValueError("name the certificate and its key, or none of the two")
+            raise ValueError("name the certificate and its key, or neither")
         return self
 
 
@@ -41,7 +41,7 @@ def require_on_purpose(listen: str, tls: ServerTls, insecure: bool, what: str) -
         raise ValueError(
             f"listen is {listen}, which other hosts reach, and {what} does not encrypt without "
             "tls.certificate and tls.key; give both, listen on 127.0.0.1, or write "
-            "'insecure: true' if you trust them"
+            "'insecure: true' if you trust the network"
         )
 
 
@@ -49,6 +49,6 @@ def require_named(listen: str, advertise: str | None) -> None:
     """Raise ValueError if a node would send producers to an address of no single host."""
     if advertise is None and is_unspecified(split_address(listen)[0]):
         raise ValueError(
-            f"listen is {listen}, every address of this host; set advertise to the one at which "
-            "producers and the other node reach it"
+            f"listen is {listen}, every address of this host; set advertise to the address at "
+            "which producers and the other node reach this host"
         )

@@ -89,8 +89,8 @@ class Config(Section):
             return None
         return (
             f"http.max_body ({format_size(self.http.max_body)}) is more than receive.max_pending "
-            f"({format_size(self.receive.max_pending)}): the largest request could never be "
-            "accepted; raise receive.max_pending or lower http.max_body"
+            f"({format_size(self.receive.max_pending)}): the node could never accept the largest "
+            "request; raise receive.max_pending or lower http.max_body"
         )
 
     def _record_problem(self) -> str | None:
@@ -98,16 +98,16 @@ class Config(Section):
             return None
         return (
             f"receive.max_record_rows ({self.receive.max_record_rows}) is more than "
-            f"query.max_events_per_batch ({self.query.max_events_per_batch}): a batch is cut "
-            "between records and would exceed its limit; lower receive.max_record_rows"
+            f"query.max_events_per_batch ({self.query.max_events_per_batch}): a batch has whole "
+            "records and would exceed its limit; lower receive.max_record_rows"
         )
 
     def _peers_problem(self) -> str | None:
         if self.node.id not in self.event_sync.peers:
             return None
         return (
-            f"event_sync.peers names this node itself ({self.node.id}); list only the others, and "
-            "give each node a node.id of its own"
+            f"event_sync.peers contains this node ({self.node.id}); list only the others, and "
+            "give each node a different node.id"
         )
 
     def _access_problem(self) -> str | None:
@@ -125,7 +125,7 @@ class Config(Section):
         if not lacking:
             return None
         return (
-            f"{' and '.join(lacking)} has no token, and other hosts are let in; make one with "
+            f"{' and '.join(lacking)} has no token, and other hosts reach this node; make one with "
             "'ha-engine config token', or write 'insecure: true' beside listen if you trust them"
         )
 
@@ -134,6 +134,6 @@ class Config(Section):
         if length <= SOCKET_PATH_BYTES_MAX:
             return None
         return (
-            f"node.runtime_dir makes a socket path of {length} bytes and the system takes at most "
+            f"node.runtime_dir makes a socket path of {length} bytes and the system allows "
             f"{SOCKET_PATH_BYTES_MAX}: {self.socket_path}; choose a shorter directory"
         )

@@ -30,7 +30,7 @@ class FreeResources:
             lacks.append(f"{self.memory / 2**30:.1f} of {MEMORY_MIN >> 30} GB of memory")
         if not lacks:
             return None
-        return f"only {' and '.join(lacks)} are free here, so the demo takes longer than usual"
+        return f"only {' and '.join(lacks)} are free on this host, so the demo takes longer"
 
 
 def free_resources() -> FreeResources:

@@ -89,7 +89,7 @@ def signs_of(status: Status | None) -> object:
 def waits_for(status: Status | None) -> str:
     """The work that a node must finish before it is ready, in a few words; empty when ready."""
     if status is None:
-        return "does not answer yet"
+        return "no answer yet"
     process = status["query_process"]
     found = []
     if status["role"] not in ("active", "passive"):
@@ -97,7 +97,7 @@ def waits_for(status: Status | None) -> str:
     if not status["warm"]:
         found.append(_step(process) or _behind(status))
         if process.get("last_death"):
-            found.append(f"last end: {process['last_death']}")
+            found.append(f"the last process ended: {process['last_death']}")
     return ", ".join(found)
 
 

@@ -57,7 +57,7 @@ class Scoreboard:
         self._sent.append((now, self._watch.traffic.sent))
         (began, first), (ended, last) = self._sent[0], self._sent[-1]
         rate = (last - first) / (ended - began) if ended > began else 0.0
-        return f"{last:,} events acknowledged, {rate:,.0f} a second"
+        return f"{last:,} events acked, {rate:,.0f} per second"
 
 
 def _row(status: Status) -> list[str]:

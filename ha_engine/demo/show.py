@@ -56,7 +56,7 @@ def _show(directory: Path, steps: Steps, interrupts: Interrupts) -> bool:
     console = steps.console
     if warning := free_resources().warning:
         console.print(warning, highlight=False)
-    with steps.step("flights", "reading them") as step:
+    with steps.step("flights", "reading the flights") as step:
         year = departures()
         step.what = f"one year of New York departures: {year.num_rows:,}"
     interrupts.require_none()
@@ -82,7 +82,7 @@ def _show(directory: Path, steps: Steps, interrupts: Interrupts) -> bool:
 def _database(directory: Path, steps: Steps) -> Iterator[str]:
     server = EmbeddedPostgres(directory)
     try:
-        with steps.step("database", "an embedded PostgreSQL starts"):
+        with steps.step("database", "starting an embedded PostgreSQL"):
             url = server.start()
             upgrade(open_engine(url))
         yield url
@@ -106,7 +106,7 @@ def _alone_in(directory: Path) -> Iterator[None]:
     mark = directory / ".ha-engine-demo"
     if directory.exists() and any(directory.iterdir()) and not mark.exists():
         raise EngineError(
-            f"{directory} is not empty and no demo made it; choose another --directory"
+            f"{directory} is not empty and not from a demo; choose another --directory"
         )
     directory.mkdir(parents=True, exist_ok=True)
     with mark.open("a") as lock:
@@ -126,7 +126,7 @@ def _lock(lock: IO[str], directory: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise EngineError(
-            f"another demo works in {directory}; stop it, or choose another --directory"
+            f"another demo uses {directory}; stop it, or choose another --directory"
         ) from error
 
 
@@ -205,13 +205,13 @@ class _Demo:
             step.what = f"{node.name} is in sync after {in_sync:.1f} s, and warm"
 
     def _finish(self) -> None:
-        with self.steps.step("rest", "what is left of the year is sent") as step:
+        with self.steps.step("rest", "the rest of the year is sent") as step:
             left, began = self.traffic.rows.num_rows - self.traffic.sent, time.monotonic()
             self.traffic.finish()
             self.watch.wait("acks", lambda: self.traffic.is_done)
             rate = left / (time.monotonic() - began)
-            step.what = f"{left:,} events acknowledged, {rate:,.0f} a second"
-        with self.steps.step("settle", "the last batch comes") as step:
+            step.what = f"{left:,} events acked, {rate:,.0f} per second"
+        with self.steps.step("settle", "waiting for the last batch") as step:
             self.watch.wait("the last batch", self._settled())
             step.what = "every batch is in PostgreSQL"
 
@@ -230,7 +230,7 @@ class _Demo:
     def _send_in_peace(self) -> tuple[DemoNode, DemoNode]:
         """Let both queries publish for a while, with the passive's queries caught up."""
         until = time.time() + PEACE_SECONDS
-        with self.steps.step("traffic", "events are sent, both nodes run the same batches"):
+        with self.steps.step("traffic", "sending events, both nodes run the same batches"):
             self.watch.wait(
                 "output of both queries", lambda: self._all_since(until) and self.watch.is_whole()
             )

@@ -45,7 +45,7 @@ class Watch:
             if self._movement.stopped:
                 minutes = PATIENCE_SECONDS / 60
                 raise DemoStuck(
-                    f"nothing moved for {minutes:.0f} minutes; {self.waiting}; see {self._logs}"
+                    f"no progress for {minutes:.0f} minutes; {self.waiting}; see {self._logs}"
                 )
             self.on_look()
             time.sleep(LOOK_SECONDS)
@@ -66,7 +66,7 @@ class Watch:
             return ""
         nodes = {name: waits_for(status) for name, status in self.seen.items()}
         doing = [f"{name}: {what}" for name, what in nodes.items() if what]
-        return "; ".join(filter(None, (f"waits for {self._what}", *doing, self.refusal)))
+        return "; ".join(filter(None, (f"waiting for {self._what}", *doing, self.refusal)))
 
     @property
     def _logs(self) -> str:

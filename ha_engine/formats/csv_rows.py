@@ -65,7 +65,7 @@ class CsvRows:
         """Convert a row to a JSON object. Raises BadRow."""
         cells = self._cells(row)
         if len(cells) != len(self._keys):
-            raise BadRow(f"it has {len(cells)} fields, and the header has {len(self._keys)}")
+            raise BadRow(f"the row has {len(cells)} fields, but the header has {len(self._keys)}")
         parts = zip(self._keys, self._converters, cells, strict=True)
         fields = ",".join([key + convert(cell) for key, convert, cell in parts])
         return f"{{{fields}}}".encode()

@@ -43,7 +43,7 @@ class ArrowReader:
         try:
             yield from self._batches(body)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise InvalidEvents(f"the body is no stream of Arrow's format: {error}") from None
+            raise InvalidEvents(f"the body is not in Arrow's stream format: {error}") from None
 
     def shaped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Convert to the stream's own schema. Raises InvalidEvents with the first bad row."""
@@ -64,21 +64,21 @@ class ArrowReader:
         while (message := _next_message(source)) is not None:
             if _is_compressed(message):
                 raise InvalidEvents(
-                    "the batches of the body are compressed, so their size is not known; send "
-                    "them as they are, or the whole body as gzip"
+                    "the batches of the body are compressed, so their size is not known; send them "
+                    "uncompressed, or compress the whole body with gzip"
                 )
             batch = pa.ipc.read_record_batch(message, schema)
             batch.validate(full=True)
             if any(_bare_elements(column) > BARE_ELEMENTS_MAX for column in batch.columns):
-                raise InvalidEvents(f"a list holds more than {BARE_ELEMENTS_MAX} elements")
+                raise InvalidEvents(f"a list has more than {BARE_ELEMENTS_MAX} elements")
             yield batch
         if source.tell() != len(body):
-            raise InvalidEvents("the body has more after the end of its Arrow stream")
+            raise InvalidEvents("the body has bytes after the end of its Arrow stream")
 
     def _judge(self, schema: pa.Schema) -> None:
         """Raise InvalidEvents unless every column may be sent for one of the stream."""
         if len(set(schema.names)) < len(schema.names):
-            raise InvalidEvents(f"a column is there twice: {', '.join(schema.names)[:200]}")
+            raise InvalidEvents(f"two columns have the same name: {', '.join(schema.names)[:200]}")
         for name in schema.names:
             if name not in self._schema.names:
                 raise InvalidEvents(unknown(name, self._schema.names))
@@ -89,7 +89,7 @@ class ArrowReader:
             elif not stands_for(schema.field(field.name).type, field.type):
                 raise InvalidEvents(
                     f"column {field.name!r} is {schema.field(field.name).type}, and the stream "
-                    f"declares {field.type}; convert it before it is sent"
+                    f"declares {field.type}; convert the column before you send it"
                 )
 
     # -- rows --------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ class ArrowReader:
                 if not value.is_valid:
                     return str(mismatch)
                 return f"field {field.name!r} is {_text(value)}, expected {expected(field.type)}"
-        return "it does not fit the stream's schema"
+        return "the event does not fit the stream's schema"
 
 
 def stands_for(given: pa.DataType, wanted: pa.DataType) -> bool:
@@ -231,7 +231,7 @@ def _text(value: pa.Scalar) -> str:
     try:
         return shown(value.as_py())
     except (ValueError, OverflowError, LookupError):  # LookupError: no such time zone
-        return f"a {value.type} that no calendar has"
+        return f"a {value.type} outside the calendar"
 
 
 # -- properties of a message that pyarrow does not expose ------------------------------------------

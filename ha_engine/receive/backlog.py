@@ -51,7 +51,7 @@ class Disk:
             return f"the disk of {self.directory} has less than {least} left"
         if 0 < self.journal_max <= self.journal_size():
             most = format_size(self.journal_max)
-            return f"the journal has taken {most}, which is its max_size; a snapshot makes room"
+            return f"the journal has reached its max_size of {most}; a snapshot makes room"
         return None
 
     async def watch(self, changed: Callable[[bool], None]) -> None:
@@ -66,7 +66,7 @@ class Disk:
                 if has_room:
                     log.info("the disk has room for events")
                 else:
-                    log.warning("there is no room for events", reason=lack)
+                    log.warning("the disk has no room for events", reason=lack)
                 changed(has_room)
             await asyncio.sleep(LOOK_EVERY_SECONDS if size != before else REST_SECONDS)
 
@@ -95,7 +95,10 @@ class NodeBacklog:
         """The refusal to answer with; None when the gate may take events."""
         waiting = self.waiting()
         if waiting >= self.waiting_max:
-            return Backpressure(f"{waiting} events wait for their batch, {self.waiting_max} may")
+            return Backpressure(
+                f"{waiting} events wait for a batch, the limit is {self.waiting_max}; send again "
+                "later"
+            )
         if (lack := self.disk.lack) is not None:
             return Backpressure(lack, DISK_RETRY_SECONDS)
         member = self.full_member()

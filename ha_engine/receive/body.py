@@ -63,10 +63,10 @@ class Body:
         try:
             body = unpacker.decompress(packed, self._bytes_max + 1)
         except zlib.error:
-            raise InvalidEvents("the body is not gzip, as Content-Encoding says") from None
+            raise InvalidEvents("the body is not gzip, but Content-Encoding says so") from None
         self._require(len(body))
         if not unpacker.eof or unpacker.unused_data:
-            raise InvalidEvents("the gzip body is cut, or has more after its end")
+            raise InvalidEvents("the gzip body is incomplete, or has bytes after its end")
         self.reserve(len(body))
         return body
 
@@ -92,4 +92,4 @@ def is_gzip(content_encoding: bytes | None) -> bool:
         case b"gzip" | b"x-gzip":
             return True
         case _:
-            raise UnsupportedFormat("only Content-Encoding: gzip is read; send gzip or none")
+            raise UnsupportedFormat("this Content-Encoding is not supported; send gzip or none")

@@ -18,7 +18,7 @@ class ByteBudget:
         """Take ``length`` bytes. If they do not fit, take nothing and raise Backpressure."""
         if self.taken + length > self.size:
             raise Backpressure(
-                f"{self.taken} bytes of events wait to be committed already; send again later",
+                f"{self.taken} bytes of events wait for their commit; send again later",
                 RETRY_AFTER_SECONDS,
             )
         self.taken += length

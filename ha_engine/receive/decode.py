@@ -61,12 +61,12 @@ def format_of(content_type: str) -> Format:
     found = _NAMES.get(name.strip().lower())
     if found is None:
         raise UnsupportedFormat(
-            f"content type {name.strip()[:80]!r} is not read here; "
+            f"content type {name.strip()[:80]!r} is not supported; "
             f"send {Format.NDJSON.value}, {Format.JSON.value} or {Format.ARROW.value}"
         )
     charset = parameters.lower().replace(" ", "").replace('"', "")
     if charset not in ("", "charset=utf-8"):
-        raise UnsupportedFormat("events are read as UTF-8 only; drop the charset parameter")
+        raise UnsupportedFormat("events must be in UTF-8; remove the charset parameter")
     return found
 
 
@@ -160,7 +160,7 @@ class Decoder:
             raise SchemaMismatch("every line must be one JSON object")
         table = _read(lines.text, self._strict)
         if table.num_rows != lines.rows:
-            raise SchemaMismatch("a line holds more than one JSON value")
+            raise SchemaMismatch("a line has more than one JSON value")
         for reader in self._checked:
             reader.check(table.column(reader.name), lines.text)
         return self._shaped(table)
@@ -232,14 +232,14 @@ class Decoder:
             reason = f"{error.msg} at line {error.lineno} column {error.colno}"
             raise InvalidEvents(reason, len(elements)) from None
         except RecursionError:
-            raise InvalidEvents("nested too deep to be an event", len(elements)) from None
+            raise InvalidEvents("the event is nested too deep", len(elements)) from None
         if not elements:
             raise InvalidEvents("the array is empty; send at least one event")
         return "\n".join(elements).encode()
 
     def _too_many(self) -> PayloadTooLarge:
         return PayloadTooLarge(
-            f"one request holds at most {self._rows_max} events; send several smaller ones"
+            f"one request has at most {self._rows_max} events; send several smaller requests"
         )
 
     def _refuse_unreadable_types(self) -> None:

@@ -48,9 +48,9 @@ def reason_for(line: bytes, schema: pa.Schema, misfit_of_field: MisfitOfField) -
     except json.JSONDecodeError as error:
         return f"not valid JSON: {error.msg} at column {error.colno}"
     except RecursionError:
-        return "nested too deep to be an event"
+        return "the event is nested too deep"
     except _Twice as twice:
-        return f"field {str(twice)!r} is there twice"
+        return f"the event has field {str(twice)!r} twice"
 
 
 def _of_event(
@@ -70,7 +70,7 @@ def _of_event(
     for field in present:
         if misfit_of_field(line, field.name) is not None:
             return _unexpected(field, event)
-    return "it does not fit the stream's schema"
+    return "the event does not fit the stream's schema"
 
 
 def _objects(event: Any, kind: pa.DataType, path: str) -> Iterator[tuple[str, list[str]]]:

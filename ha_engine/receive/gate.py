@@ -107,7 +107,9 @@ class Gate:
         self._producers = ProducerTable(config.max_producers, config.dedup_window)
         self.offsets = OffsetTable()
         self._pulling: set[SourceKey] = set()
-        self._closed: NotActive | None = NotActive("this node is starting; try again")
+        self._closed: NotActive | None = NotActive(
+            "this node is starting; send the events again later"
+        )
         self._groups: dict[str, Group] = {}
         self._gathering: dict[tuple[str, int], Request] = {}
         self._settling: set[asyncio.Task[None]] = set()
@@ -203,7 +205,9 @@ class Gate:
         A gathered batch is in no table yet, so a second one of its source is refused meanwhile.
         """
         if (stream, pull.source) in self._pulling:
-            raise OffsetMoved(f"a batch of source {pull.source} of stream {stream} is under way")
+            raise OffsetMoved(
+                f"another batch of source {pull.source} of stream {stream} is in flight"
+            )
         self.offsets.require_next(stream, pull)
 
     # -- retries -----------------------------------------------------------------------------------
@@ -255,13 +259,13 @@ class Gate:
     def _size_of(self, batch: pa.RecordBatch) -> int:
         if batch.num_rows > self.rows_max:
             raise PayloadTooLarge(
-                f"one request holds at most {self.rows_max} events; send several smaller ones"
+                f"one request has at most {self.rows_max} events; send several smaller requests"
             )
         size: int = batch.nbytes
         most = min(REQUEST_BYTES_MAX, self.budget.size)
         if size > most:
             raise PayloadTooLarge(
-                f"these events take {size} bytes, a request at most {most}; send fewer"
+                f"these events have {size} bytes, the limit of a request is {most}; send fewer"
             )
         return size
 
@@ -301,7 +305,9 @@ class Gate:
             await self._log.committed(position.sequence)
             group.answer(position)
         except asyncio.CancelledError:
-            group.refuse(NotActive("this node is stopping; send the events again to the other"))
+            group.refuse(
+                NotActive("this node is stopping; send the events again to the other node")
+            )
             raise
         except Exception as error:
             group.refuse(error)

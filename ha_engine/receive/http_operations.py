@@ -27,7 +27,7 @@ class Acknowledged(TypedDict):
 
     accepted: int
     position: PositionBody
-    """Position of the record. For a repeated request, the record that stored it first."""
+    """Position of the record. For a repeated request, that of the record that first stored it."""
 
 
 @described
@@ -44,7 +44,8 @@ class ConflictBody(Refusal):
     """The sequence cannot be accepted."""
 
     conflict: str
-    """'payload': the sequence was used for another payload. 'forgotten': it is too old."""
+    """'payload': the producer used the sequence for another payload. 'forgotten': the sequence is
+    older than those that the node remembers."""
 
 
 @described
@@ -89,27 +90,30 @@ _UNKNOWN = Answer("The application has no such stream.")
 
 PUBLISH = Operation(
     "publish",
-    "Send events; the answer comes when they are committed.",
+    "Send events. The answer comes when they are committed.",
     {
         200: Answer("Stored, now or by the first request with this sequence.", Acknowledged),
-        400: Answer("An event or the request is wrong; nothing of it is stored.", InvalidBody),
+        400: Answer("An event or the request is wrong. Nothing is stored.", InvalidBody),
         404: _UNKNOWN,
         408: Answer("The body did not arrive in time."),
-        409: Answer("The sequence is used or forgotten.", ConflictBody),
+        409: Answer(
+            "The sequence belongs to another payload, or is older than the node remembers.",
+            ConflictBody,
+        ),
         413: Answer("The body is larger than http.max_body."),
-        415: Answer("The content type or encoding is none that is read."),
+        415: Answer("The content type or encoding is not supported."),
         429: Answer(
-            "The node is full for now.",
+            "The node takes no more events for now.",
             FullBody,
-            headers=[Parameter("Retry-After", "header", "Seconds.", int)],
+            headers=[Parameter("Retry-After", "header", "Seconds until a retry makes sense.", int)],
         ),
         503: Answer("This node does not take events.", ElsewhereBody),
     },
     takes=[
         _STREAM,
-        Parameter("X-Producer-Id", "header", "Who sends; with X-Sequence.", _ProducerId),
-        Parameter("X-Sequence", "header", "The same when the request is repeated.", _Sequence),
-        Parameter("Content-Encoding", "header", "How the body is packed.", _Encoding),
+        Parameter("X-Producer-Id", "header", "The producer's id; needs X-Sequence.", _ProducerId),
+        Parameter("X-Sequence", "header", "The request's number, equal in each retry.", _Sequence),
+        Parameter("Content-Encoding", "header", "Compression of the body.", _Encoding),
     ],
     body={
         Format.JSON.value: _Event | list[_Event],
@@ -121,8 +125,8 @@ PUBLISH = Operation(
 )
 STREAM = Operation(
     "stream",
-    "The columns of a stream.",
-    {200: Answer("As the application declares it.", StreamBody), 404: _UNKNOWN},
+    "Show the columns of a stream.",
+    {200: Answer("The columns, as the application declares them.", StreamBody), 404: _UNKNOWN},
     [_STREAM],
     needs=Right.INGEST,
 )

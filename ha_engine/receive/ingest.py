@@ -199,13 +199,13 @@ class IngestServer:
         except RuntimeError as error:
             if self._config.listen is None:
                 log.warning(
-                    "no producers over gRPC: the address is taken; set ingest.listen",
+                    "gRPC address in use, producers cannot use gRPC; set ingest.listen",
                     address=listen,
                 )
                 return
             raise AddressInUse(
-                f"ingest.listen: {listen} is taken or not of this host; stop what listens there, "
-                "or choose another address"
+                f"ingest.listen: {listen} is in use or is no address of this host; stop the "
+                "program that listens there, or choose another address"
             ) from error
         await self._server.start()
         self.address = self._config.advertise or listen

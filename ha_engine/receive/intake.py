@@ -114,7 +114,7 @@ def identity_of(
     if producer is None and sequence is None:
         return None
     if producer is None or sequence is None:
-        raise InvalidEvents(f"{names[0]} and {names[1]} come together; send both or none")
+        raise InvalidEvents(f"{names[0]} and {names[1]} belong together; send both or neither")
     if not _PRODUCER.fullmatch(producer):
         raise InvalidEvents(f"{names[0]} must be 1 to 128 visible ASCII characters")
     if not 0 <= sequence <= SEQUENCE_MAX:

@@ -73,8 +73,8 @@ class OffsetTable:
         known = self.find(stream, pull.source).offset
         if known != pull.after:
             raise OffsetMoved(
-                f"source {pull.source} of stream {stream} was read behind {pull.after}, and the "
-                f"journal has it up to {known}"
+                f"source {pull.source} of stream {stream} was read after offset {pull.after}, but "
+                f"the journal has its rows up to {known}"
             )
 
     def clear(self) -> None:

@@ -100,8 +100,8 @@ class ProducerTable:
         if submission.sequence <= self._floor(producer):
             raise SequenceForgotten(
                 f"sequence {submission.sequence} of producer {submission.producer} is older than "
-                f"the {self._dedup_window} that are remembered; it may have been stored already, "
-                "so continue after the highest sequence that was answered"
+                f"the {self._dedup_window} that the node remembers; it may be stored already, so "
+                "continue after the highest acked sequence"
             )
         return None
 
@@ -151,5 +151,5 @@ def require_same(submission: Submission, digest: str) -> None:
     if submission.digest != digest:
         raise SequenceConflict(
             f"sequence {submission.sequence} of producer {submission.producer} was used for "
-            "another payload; give every request a sequence of its own and repeat it unchanged"
+            "another payload; give every request a new sequence, and repeat it unchanged"
         )

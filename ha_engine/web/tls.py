@@ -27,8 +27,8 @@ def server_context(tls: ServerTls, section: str) -> ssl.SSLContext | None:
         context.load_cert_chain(*tls.pair, password=lambda: "")
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"{section}: {tls.certificate} and {tls.key} are no certificate and its key that can "
-            f"be read: {getattr(error, 'strerror', None) or error}"
+            f"{section}: cannot use certificate {tls.certificate} with key {tls.key}: "
+            f"{getattr(error, 'strerror', None) or error}"
         ) from error
     return context
 

@@ -59,13 +59,17 @@ async def test_each_route_requires_its_right(path: str, method: str, needs: Righ
 async def test_invalid_token_is_401_with_the_expected_header(said: str) -> None:
     answer = await ask(GUARDED, "POST", "/v1/pause", said)
     assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
-    assert answer.json() == {"error": "this needs a token for admin: Authorization: Bearer ..."}
+    assert answer.json() == {
+        "error": "this request needs a token for admin: Authorization: Bearer ..."
+    }
 
 
 async def test_token_with_another_right_is_403_and_names_the_right() -> None:
     answer = await ask(GUARDED, "POST", "/v1/pause", "Bearer sends")
     assert answer.status_code == 403
-    assert answer.json() == {"error": "this token is for ingest, and this needs admin"}
+    assert answer.json() == {
+        "error": "this token is for ingest, but this request needs one for admin"
+    }
 
 
 async def test_other_routes_are_open_when_only_admins_have_tokens() -> None:

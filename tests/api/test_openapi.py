@@ -78,7 +78,7 @@ async def test_document_defines_every_path_parameter_and_reference(
     assert {"Status", "Cluster", "Refusal", "SwitchoverBody"} <= schemas.keys()
     assert (
         schemas["Status"]["properties"]["disk_headroom_ok"]["description"]
-        == "The disk takes events."
+        == "The disk has room for events."
     )
 
 
@@ -156,4 +156,4 @@ async def test_malformed_body_of_an_operator_is_refused_with_its_key(
 async def test_body_of_an_operator_request_is_bounded(served: Starlette) -> None:
     answer = await ask(served, "POST", "/v1/switchover", content=b" " * (BYTES_MAX + 1))
     assert answer.status_code == 413
-    assert answer.json()["error"] == f"the body has more than {BYTES_MAX} bytes; send less"
+    assert answer.json()["error"] == f"the body has more than {BYTES_MAX} bytes; send a smaller one"

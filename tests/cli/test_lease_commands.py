@@ -75,9 +75,9 @@ def test_history_prints_time_node_and_reason(said: Said, store: PostgresLeaseSto
     lines = [line.split("│") for line in said("history").splitlines() if "│" in line]
     cells = [[cell.strip() for cell in line] for line in lines]
     assert [cell[2:7] for cell in cells if cell[2]] == [
-        ["2", "node-b", "nobody", "up", "1.23 s"],
-        ["1", "nobody", "node-a", "stopped [by", "-"],
-        ["1", "node-a", "nobody", "first row of", "-"],
+        ["2", "node-b", "none", "up", "1.23 s"],
+        ["1", "none", "node-a", "stopped [by", "-"],
+        ["1", "node-a", "none", "first row of", "-"],
     ]
     as_json = json.loads(said("history", "-n", "2", "-f", "json"))
     assert as_json == yaml.safe_load(said("history", "-n", "2", "-f", "yaml"))

@@ -100,7 +100,7 @@ def test_reinit_deletes_the_data_and_keeps_the_high_water(
     for name in ("journal", "outbox", "checkpoints"):
         assert f"deleted the {name}" in result.output
     assert "2.0 kB" in result.output
-    assert "a new one, which begins from the newest snapshot, or from" in result.output
+    assert "It restores the newest snapshot, or starts from" in result.output
     data = DataDirectory(home, "p1")
     assert data.high_water() == HIGH_WATER
     with closing(Journal.open(data.journal, group="flights")) as journal:
@@ -214,7 +214,7 @@ def test_reinit_needs_force_without_the_database(home: Path, config: Path) -> No
     environ = {"HA_ENGINE_DATABASE_URL": "postgresql://nobody@127.0.0.1:1/nothing"}
     words = ["reinit", "node-b", "--yes", "-c", str(config)]
     result = CliRunner().invoke(program(), words, env=environ)
-    assert "--force deletes it all the same" in refusal(result, OnlyCopy)
+    assert "--force deletes it anyway" in refusal(result, OnlyCopy)
     assert has_data(home)
     assert CliRunner().invoke(program(), [*words, "--force"], env=environ).exit_code == 0
     assert is_empty(home)

@@ -77,7 +77,7 @@ async def test_revision_deleted_during_verify_is_not_reported_as_damage(
     monkeypatch.setattr(SnapshotStore, "revisions", forgotten_then)
     verified = snapshot("verify")
     assert verified.exit_code == 0, verified.output
-    told = f"revision {newest.id}: whole\nrevision {older.id}: forgotten meanwhile\n"
+    told = f"revision {newest.id}: undamaged\nrevision {older.id}: deleted meanwhile\n"
     assert verified.output == told
 
 
@@ -108,14 +108,14 @@ async def test_next_snapshot_stores_chunks_that_verify_found_damaged(
     assert verified.exit_code == 1
     assert verified.output.count(": damaged\n") == 2
     assert "it cannot be decompressed" in verified.output
-    assert verified.output.endswith("shares none of the damage: ha-engine snapshot now\n")
+    assert verified.output.endswith("stores the damaged chunks again: ha-engine snapshot now\n")
     await taken(node, 5)
     newest, *older = node.store.revisions()
     for revision in older:
         node.store.pin(revision.id, 0)
     node.store.forget(keep=1)
     verified = snapshot("verify")
-    assert (verified.exit_code, verified.output) == (0, f"revision {newest.id}: whole\n")
+    assert (verified.exit_code, verified.output) == (0, f"revision {newest.id}: undamaged\n")
 
 
 async def test_next_restore_completes_one_killed_after_its_download(
@@ -136,7 +136,7 @@ async def test_next_restore_completes_one_killed_after_its_download(
     assert (tmp_path / "b" / WHOLE).is_dir()
     finished = snapshot("restore", "node-b")
     assert finished.exit_code == 0, finished.output
-    assert "node-b is as of 1.7 now, as an earlier restore had brought it." in finished.output
+    assert "node-b is restored to position 1.7, from an earlier restore." in finished.output
     assert not (tmp_path / "b" / WHOLE).exists()
     with closing(Journal.open(tmp_path / "b/journal", group="test")) as journal:
         assert journal.last == Position(1, 7)
@@ -172,5 +172,5 @@ async def test_restore_under_a_changed_application_advises_to_use_the_former_one
     refused = snapshot("restore", "node-b", "--yes").exception
     assert isinstance(refused, SnapshotUnfit)
     assert f"revision {newest.id}: it was taken under the application app, but" in str(refused)
-    assert "put back what was there then" in str(refused)
+    assert "put back the application of that time" in str(refused)
     assert "begin anew" not in str(refused)

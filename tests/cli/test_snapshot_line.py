@@ -26,7 +26,7 @@ MOVING = {"bytes_total": 10_000_000, "bytes_done": 2_500_000}
         ({"newest": NEWEST, "age_seconds": 12.3}, "at 3.120, 12 s old, 2.0 MB"),
         ({"taking": MOVING}, "none yet; storing 2.5 MB of 10.0 MB"),
         ({"restoring": MOVING}, "none yet; restoring 2.5 MB of 10.0 MB"),
-        ({"why_not": "query q is failed"}, "none yet; no newer one, since query q is failed"),
+        ({"why_not": "query q is failed"}, "none yet; no newer one: query q is failed"),
     ],
 )
 def test_snapshot_line_shows_the_newest_revision_and_the_current_work(

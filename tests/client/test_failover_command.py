@@ -135,7 +135,7 @@ def test_a_confirmed_failover_makes_the_node_the_active(url: str, left: Left) ->
     ]
     done = RUNNER.invoke(program(), forced)
     assert done.exit_code == 0, done.output
-    assert "b is the active since" in done.stdout
+    assert "b became the active" in done.stdout
     assert left.core.role is Role.ACTIVE
     assert left.row.in_sync == (Member("b", "jb"),)
     assert (left.row.epoch, left.written[0].body.forced) == (4, True)  # type: ignore[union-attr]

@@ -107,7 +107,7 @@ def test_mismatched_parquet_column_is_named_in_one_sentence(node: Node, tmp_path
     assert (done.returncode, node.flights()) == (1, [])
     assert done.stderr == (
         "ha-engine: flights.parquet: column 'flight' is string, and the stream declares int64; "
-        "convert it before it is sent\n"
+        "convert the column before you send it\n"
     )
 
 
@@ -154,7 +154,7 @@ def test_a_second_run_with_a_producer_id_stores_nothing_twice(tmp_path: Path, nd
     done = publish(node, *again)
     assert done.returncode == 0, done.stderr
     assert (
-        f"{ROWS} rows of flights.ndjson acknowledged, 1700 of them by an earlier run" in done.stdout
+        f"{ROWS} rows of flights.ndjson acknowledged, 1700 of them in an earlier run" in done.stdout
     )
     assert len(node.flights()) == ROWS
     node.stop()
@@ -179,7 +179,7 @@ def test_file_that_no_kept_sequence_can_confirm_fails(tmp_path: Path, ndjson: Pa
     second.write_text(_event(-1) + "\n")
     done = publish(node, "flights", str(second), "--producer-id", "p")
     assert done.returncode == 1
-    assert "use a producer id of its own for each file" in done.stderr
+    assert "use a different producer id for each file" in done.stderr
     node.stop()
 
 
@@ -235,7 +235,7 @@ def test_ctrl_c_prints_the_number_of_acked_rows(node: Node, ndjson: Path) -> Non
     running.send_signal(signal.SIGINT)
     said, complaint = running.communicate(timeout=30)
     assert running.returncode == 130
-    assert "stopped by Ctrl-C; the rest was not sent" in complaint
+    assert "stopped by Ctrl-C; the rest of the file was not sent" in complaint
     assert said.startswith(f"{len(node.flights())} rows of flights.ndjson acknowledged")
 
 
@@ -243,9 +243,13 @@ def test_ctrl_c_prints_the_number_of_acked_rows(node: Node, ndjson: Path) -> Non
     ("arguments", "code", "reason"),
     [
         (["flights", "missing.csv"], 2, "missing.csv cannot be read: No such file or directory"),
-        (["flights", "LICENSE"], 2, "the name 'LICENSE' does not tell the format; add --format"),
+        (["flights", "LICENSE"], 2, "name 'LICENSE' does not show the format; add --format"),
         (["flights", "LICENSE", "--format", "parquet"], 2, "LICENSE is not readable as Parquet: "),
-        (["flights", "-", "--format", "parquet"], 2, "not read from standard input; name the"),
+        (
+            ["flights", "-", "--format", "parquet"],
+            2,
+            "cannot be read from standard input; name the",
+        ),
         (["flights", "x.csv", "--format", "xml"], 2, "format 'xml' is not known"),
         (["nope", "-", "--format", "csv"], 1, "there is no stream 'nope'"),
     ],

@@ -68,7 +68,7 @@ def test_switchover_retries_while_the_peer_is_a_batch_behind(url: str, active: A
     active.refusals = 3
     done = RUNNER.invoke(program(), ["switchover", "--url", url])
     assert (done.exit_code, active.asked) == (0, 4)
-    assert done.output.startswith("node-b is the active since")
+    assert done.output.startswith("node-b became the active")
 
 
 def test_switchover_prints_the_new_active_as_data_for_programs(url: str, active: Active) -> None:
@@ -112,7 +112,7 @@ def test_server_that_is_no_node_is_named_by_its_url(command: list[str], status: 
     with serving(balancer) as url:
         done = RUNNER.invoke(program(), [*command, "--url", url])
     assert isinstance(done.exception, NodeUnreachable)
-    assert f"{url} answered {status} as no node does" in str(done.exception)
+    assert f"{url} answered {status}, but not like a node" in str(done.exception)
 
 
 def test_malformed_url_is_reported() -> None:

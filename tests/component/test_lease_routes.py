@@ -147,7 +147,7 @@ def test_paused_active_stays_active_and_reports_the_pause(node: NodeUnderTest) -
 
     wait_until(lambda: shown()["paused"])
     status = CliRunner().invoke(program(), ["status", "--url", node.url])
-    assert "paused: no node takes over until it resumes" in " ".join(status.output.split())
+    assert "paused: no node takes over until 'ha-engine resume'" in " ".join(status.output.split())
     version = shown()["version"]
     wait_until(lambda: shown()["version"] > version + 2)  # type: ignore[operator]
     assert _active(node)

@@ -44,11 +44,11 @@ def test_a_number_without_a_unit_is_refused_with_an_example(tmp_path: Path) -> N
 
 def test_an_unknown_key_is_refused_with_the_nearest_known_one(tmp_path: Path) -> None:
     assert (
-        "lease.tll: there is no such key; did you mean lease.ttl?"
+        "lease.tll: is not a known key; did you mean lease.ttl?"
         in problems(written(tmp_path, "lease: {tll: 3s}\n"))[0]
     )
     assert (
-        "leese: there is no such key; did you mean lease?"
+        "leese: is not a known key; did you mean lease?"
         in problems(written(tmp_path, "leese: {ttl: 3s}\n"))[0]
     )
 
@@ -167,8 +167,8 @@ def test_error_names_a_file_that_is_no_valid_yaml(tmp_path: Path, text: str) -> 
         ("http: {listen: '0.0.0.0:8080'}", "write 'insecure: true'"),
         ("http: {listen: 'somehost:8080'}", "write 'insecure: true'"),
         ("ingest: {listen: '0.0.0.0:9894'}", "gRPC does not encrypt"),
-        ("http: {listen: '0.0.0.0:80', insecure: true}", "set advertise to the one at which"),
-        ("ingest: {listen: '[::]:80', insecure: true}", "set advertise to the one at which"),
+        ("http: {listen: '0.0.0.0:80', insecure: true}", "set advertise to the address at which"),
+        ("ingest: {listen: '[::]:80', insecure: true}", "set advertise to the address at which"),
         (
             "http: {keep_alive: 500ms}",
             "http.keep_alive: input should be greater than or equal to 1",
@@ -180,19 +180,19 @@ def test_error_names_a_file_that_is_no_valid_yaml(tmp_path: Path, text: str) -> 
         ),
         ("query: {heap: 511MiB}", "query.heap: input should be greater than or equal to"),
         ("http: {listen: '8080'}", "write host:port"),
-        ("http: {listen: '::1:8080'}", "put an IPv6 host into brackets"),
-        ("http: {max_body: 65MiB}", "the largest request could never be accepted"),
+        ("http: {listen: '::1:8080'}", "put an IPv6 host in brackets"),
+        ("http: {max_body: 65MiB}", "the node could never accept the largest request"),
         ("receive: {max_record_rows: 300000}", "lower receive.max_record_rows"),
         ("outbox: {max_bytes: 1KiB}", "outbox.max_bytes"),
         ("query: {spark: {ui.enabled: false}}", "starts with 'spark.'"),
-        ("query: {spark: {spark.master: 'local[2]'}}", "is the key query.master; set that one"),
+        ("query: {spark: {spark.master: 'local[2]'}}", "set query.master instead"),
         (f"node: {{runtime_dir: /tmp/{'x' * 100}}}", "choose a shorter directory"),
         ("node: {id: 'a b'}", "node.id: has characters or a form that is not allowed"),
-        ("- a\n- b", "must hold keys and values"),
-        ("event_sync: {peers: {node-b: 'b:9893'}}", "anybody could pose as one; give"),
+        ("- a\n- b", "must contain keys and values"),
+        ("event_sync: {peers: {node-b: 'b:9893'}}", "any host could pose as a peer; give"),
         (
             "event_sync: {peers: {node-a: 'b:9893'}, insecure: true}",
-            "event_sync.peers names this node itself (node-a)",
+            "event_sync.peers contains this node (node-a)",
         ),
         ("event_sync: {peers: {node-b: b}, insecure: true}", "write host:port"),
         ("event_sync: {tls: {certificate: a.pem}}", "key and ca missing"),
@@ -200,8 +200,8 @@ def test_error_names_a_file_that_is_no_valid_yaml(tmp_path: Path, text: str) -> 
             "event_sync: {insecure: true, tls: {certificate: c, key: k, ca: a}}",
             "insecure and tls exclude each other",
         ),
-        ("event_sync: {heartbeat_interval: 1s}", "three heartbeats must fit into it"),
-        ("event_sync: {heartbeat_interval: 0s}", "three heartbeats must fit into it"),
+        ("event_sync: {heartbeat_interval: 1s}", "three heartbeats must fit into sync_timeout"),
+        ("event_sync: {heartbeat_interval: 0s}", "three heartbeats must fit into sync_timeout"),
     ],
 )
 def test_invalid_relations_and_formats_are_refused_with_the_reason(
@@ -223,7 +223,9 @@ def test_local_spark_master_is_accepted(tmp_path: Path, master: str) -> None:
 )
 def test_spark_on_another_host_is_refused(tmp_path: Path, master: str) -> None:
     [line] = problems(written(tmp_path, f"query: {{master: '{master}'}}"))
-    assert line.startswith("query.master: has characters or a form that is not allowed; it is: ")
+    assert line.startswith(
+        "query.master: has characters or a form that is not allowed; the key is: "
+    )
     assert "since Spark's workers read the journal from this host's disk" in line
 
 
@@ -257,7 +259,7 @@ def test_relative_paths_start_at_the_directory_of_the_config_file(tmp_path: Path
 
 def test_missing_file_and_empty_directory_are_reported(tmp_path: Path) -> None:
     assert "does not exist" in problems(tmp_path / "none.yaml")[0]
-    assert "holds no file that ends in .yaml" in problems(tmp_path)[0]
+    assert "has no file that ends in .yaml" in problems(tmp_path)[0]
 
 
 def test_socket_is_in_a_short_directory_unique_to_the_data_directory(tmp_path: Path) -> None:

@@ -78,9 +78,9 @@ async def test_reload_refuses_a_key_that_conflicts_with_one_kept_until_a_restart
     """Two segments of 1 MiB fit into max_size; two of the 64 MiB that the node uses do not."""
     told = await files.reload("journal: {segment_size: 1MiB, max_size: 4MiB}")
     assert told.problems == (
-        "journal: with what the node has of it already, max_size is less than two segments, and "
-        "the newest one is never let go of; raise it, or lower segment_size; restart it to take "
-        "all",
+        "journal: its reloadable keys do not fit the settings in use: max_size is less than two "
+        "segments, and the newest segment is never trimmed; raise max_size, or lower segment_size; "
+        "restart the node to apply all changes",
     )
     assert files.taken == []
 
@@ -95,7 +95,7 @@ async def test_reload_keeps_tokens_while_the_node_listens_to_other_hosts(
     tokens = f"access: {{admin: {{alice: {ALICE}}}, ingest: {{bob: {BOB}}}}}"
     files = Files(tmp_path, OPEN_TO_HOSTS + tokens)
     told = await files.reload("http: {listen: '127.0.0.1:80'}")
-    assert "access.admin and access.ingest would ask for no token any more" in told.problems[0]
+    assert "access.admin and access.ingest would need no token while" in told.problems[0]
     assert files.taken == []
     assert (await files.reload(OPEN_TO_HOSTS + tokens.replace("alice", "carol"))).problems == ()
     assert files.taken[-1].access.admin == {"carol": ALICE}
@@ -109,7 +109,7 @@ async def test_port_protected_by_tokens_alone_keeps_them_until_it_moves(
     tokens = f"access: {{admin: {{alice: {ALICE}}}, ingest: {{bob: {BOB}}}}}"
     files = Files(tmp_path, f"{door}: {{listen: '10.0.0.1:80', insecure: true}}\n{tokens}")
     told = await files.reload(f"{door}: {{listen: '127.0.0.1:80'}}")
-    assert "access.admin and access.ingest would ask for no token any more" in told.problems[0]
+    assert "access.admin and access.ingest would need no token while" in told.problems[0]
     assert files.taken == []
     told = await files.reload(f"{door}: {{listen: '127.0.0.1:80'}}\n{tokens}")
     assert (told.problems, len(files.taken)) == ((), 1)

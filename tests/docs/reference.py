@@ -19,21 +19,24 @@ PAGE = Path(__file__).parents[2] / "docs" / "CONFIGURATION.md"
 _HEAD = """\
 # Configuration reference
 
-Every key of the config file, made from the schema by `make reference`. `ha-engine config schema`
-prints the same as JSON schema for an editor, [ha-engine.sample.yaml](../conf/ha-engine.sample.yaml)
-has it as a file to copy from, and `ha-engine config show` tells what holds on a node and where each
-value came from.
+This page lists every key of the config file. `make reference` writes it from the schema.
+[ha-engine.sample.yaml](../conf/ha-engine.sample.yaml) has the same keys as a file to copy from, and
+`ha-engine config schema` prints them as a JSON schema for an editor. `ha-engine config show` prints
+the values of a node and the origin of each.
 
-- A **duration** is a number with a unit: `ms`, `s`, `m`, `h`, `d`. A **size** likewise: `B`, `KiB`,
-  `MiB`, `GiB`, `TiB`. An **address** is `host:port`, with an IPv6 host in brackets. A **path** that
-  is relative counts from the directory of the config file.
-- A key has an environment variable, which wins over the file: `lease.ttl` is `HA_ENGINE_LEASE_TTL`.
-  A mapping is written there as YAML.
-- A **secret** may be written as `env:NAME` or `file:/path`, and is shown as that or not at all.
-- A key that is not known, or written twice, is refused; so is what its section or another key rules
-  out. `ha-engine config check` reports every problem in one go.
+- A **duration** is a number with a unit: `ms`, `s`, `m`, `h` or `d`.
+- A **size** is a number with a unit: `B`, `KiB`, `MiB`, `GiB` or `TiB`.
+- An **address** is `host:port`, with an IPv6 host in brackets.
+- A relative **path** starts at the directory of the config file.
+- A **secret** may be written as `env:NAME` or `file:/path`. `ha-engine config show` prints that
+  reference, never the secret.
+- Each key has an environment variable, which overrides the file: `HA_ENGINE_LEASE_TTL` sets
+  `lease.ttl`. Write a mapping there as YAML.
+- The node refuses a key that is unknown or written twice, and a value that its section or another
+  key does not allow. `ha-engine config check` reports every problem at once.
 - **Group-wide** keys must be equal on every node of a group, or the nodes refuse each other.
-- A change holds from the next start of the node, of a **reloadable** key from the next reload.
+- A change takes effect at the next start of the node. A change of a **reloadable** key takes effect
+  at the next reload.
 """
 
 

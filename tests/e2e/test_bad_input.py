@@ -140,7 +140,7 @@ def test_a_broken_body_is_refused_with_a_sentence(node: NodeUnderTest, name: str
 
 def test_deep_nesting_is_named_in_the_refusal(node: NodeUnderTest) -> None:
     body, form = BROKEN_BODIES["2 MiB of nested arrays"]
-    assert node.post("events", body, form).json()["reason"] == "nested too deep to be an event"
+    assert node.post("events", body, form).json()["reason"] == "the event is nested too deep"
 
 
 def test_a_request_is_stored_whole_or_not_at_all(node: NodeUnderTest) -> None:
@@ -154,7 +154,7 @@ def test_wrong_content_type_is_answered_with_the_accepted_ones(node: NodeUnderTe
     answer = node.post("events", b"<id>1</id>", "application/xml")
     assert answer.status_code == 415
     assert answer.json()["error"] == (
-        "content type 'application/xml' is not read here; "
+        "content type 'application/xml' is not supported; "
         "send application/x-ndjson, application/json or application/vnd.apache.arrow.stream"
     )
 
@@ -189,7 +189,7 @@ def test_a_used_sequence_with_another_payload_is_a_conflict(
     assert refused.status_code == 409
     assert refused.json()["error"] == (
         "sequence 7 of producer press-1 was used for another payload; give every request a "
-        "sequence of its own and repeat it unchanged"
+        "new sequence, and repeat it unchanged"
     )
     assert refused.json()["conflict"] == "payload"
 
@@ -197,7 +197,10 @@ def test_a_used_sequence_with_another_payload_is_a_conflict(
 @pytest.mark.parametrize(
     ("headers", "reason"),
     [
-        ({"X-Producer-Id": "p"}, "X-Producer-Id and X-Sequence come together; send both or none"),
+        (
+            {"X-Producer-Id": "p"},
+            "X-Producer-Id and X-Sequence belong together; send both or neither",
+        ),
         ({"X-Producer-Id": "p", "X-Sequence": "-1"}, "X-Sequence must be a whole number from 0"),
         ({"X-Producer-Id": "a b", "X-Sequence": "1"}, "X-Producer-Id must be 1 to 128 visible"),
     ],

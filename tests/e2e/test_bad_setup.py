@@ -106,7 +106,7 @@ def config_file(directory: Path, **keys: Any) -> Path:
 @pytest.mark.parametrize(
     ("keys", "sentence"),
     [
-        ({"grup": "g"}, "grup: there is no such key; did you mean group?"),
+        ({"grup": "g"}, "grup: is not a known key; did you mean group?"),
         ({"lease": {"ttl": "3 parsecs"}}, "lease.ttl: '3 parsecs' needs a number with a unit"),
         (
             {"http": {"max_body": "16 Miles"}},

@@ -123,5 +123,5 @@ def test_next_demo_ends_the_processes_of_a_killed_one(demo: RunningDemo, tmp_pat
 def test_two_demos_in_one_directory_are_refused(demo: RunningDemo, tmp_path: Path) -> None:
     demo.await_(lambda: demo.said)
     with running(demo.directory, tmp_path / "said again") as again:
-        wait_until(lambda: "another demo works in" in again.said, within=STEP_SECONDS_MAX)
+        wait_until(lambda: "another demo uses" in again.said, within=STEP_SECONDS_MAX)
         assert demo.interrupted(signal.SIGINT) == 130

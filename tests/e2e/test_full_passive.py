@@ -52,7 +52,7 @@ def test_active_answers_429_while_its_passive_is_full_and_keeps_it_in_sync(
         big.unlink()
         wait_until(lambda: send(pair.a).status_code == 200, within=PATIENCE, every=0.1)
         assert _protected(pair.a)
-    assert "there is no room for events" in pair.b.log_text()
+    assert "the disk has no room for events" in pair.b.log_text()
 
 
 @contextlib.contextmanager

@@ -84,7 +84,7 @@ def test_page_of_either_node_shows_a_healthy_pair_and_asks_no_other_host(
         shows(browser, "first row of the group", where="#history")
         # The browser reads each node itself, not only through the other.
         wait_until(lambda: _origins(browser) == set(pair.urls), within=PATIENCE)
-        assert "does not reach it" not in browser.text("#nodes")
+        assert "cannot reach it" not in browser.text("#nodes")
         assert browser.complaints() == []
 
 
@@ -153,7 +153,7 @@ def test_page_shows_the_reason_of_a_failed_query_as_text(
         node.failing = HOSTILE
     assert active.send("events", [{"id": 1, "text": "x"}]).status_code == 200
     try:
-        shows(browser, "Query copies has FAILED", HOSTILE, where="#alerts")
+        shows(browser, "Query copies is FAILED", HOSTILE, where="#alerts")
         shows(browser, "FAILED", HOSTILE, where="#queries")
         assert browser.run("return document.querySelectorAll('main script, main img').length") == 0
         assert "broken" not in browser.run("return document.title")
@@ -225,8 +225,8 @@ def test_page_of_a_dead_node_continues_with_the_peer_and_shows_the_failover(
     try:
         shows(browser, f"Failing over to {successor.name}", f"{active.name} held the lease")
         shows(browser, "takes over", where=f"[data-node={successor.name}]")
-        shows(browser, f"The page goes on with {successor.name}", where="#notices")
-        shows(browser, "Not protected", f"{successor.name} goes on alone")
+        shows(browser, f"The page now shows the answers of {successor.name}", where="#notices")
+        shows(browser, "Not protected", f"{successor.name} is active alone")
         shows(browser, "not renewed for a ttl", where="#history")
         assert browser.text("#actions") == ""
     finally:

@@ -55,7 +55,7 @@ def test_page_asks_for_a_token_and_reads_both_nodes_with_it(pair: Pair) -> None:
     active = pair.wait_protected()
     with asked_at(active) as browser:
         give(browser, SENDS)
-        shows(browser, "It does not take this one", "this token is for ingest")
+        shows(browser, "It refused this token", "this token is for ingest")
         assert not any(pair.other(active).url in url for url in browser.asked())
         give(browser, READS)
         shows(browser, "Protected", f"{active.name} is active")
@@ -79,7 +79,7 @@ def test_page_asks_again_for_a_revoked_token_and_shows_no_outage(pair: Pair) -> 
         assert reload(active, access=access)["problems"] == []
         shows(browser, f"{active.name}, which serves this page, asks for another", where="#notices")
         assert reload(pair.other(active), access=access)["problems"] == []
-        shows(browser, "The node asks for a token", "It does not take this one")
+        shows(browser, "The node asks for a token", "It refused this token")
         give(browser, READS_LATER)
         shows(browser, "Protected", f"{active.name} is active")
         shows(browser, "passive", "Spark", where=f"[data-node={pair.other(active).name}]")

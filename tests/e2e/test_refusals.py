@@ -118,4 +118,4 @@ def test_node_with_invalid_timings_does_not_start(node_database: str, tmp_path: 
         ended = command(*words, "--config", str(node.config_path))
         assert ended.code == 2
         assert "renew_interval + 2 * db_timeout is 1.5s and ttl - margin only 0.5s" in ended.err
-        assert "raise ttl or lower them" in ended.err
+        assert "raise ttl, or lower the others" in ended.err

@@ -62,8 +62,8 @@ def test_running_node_applies_the_reloadable_part_of_a_changed_config(node: Node
     assert '"keys": ["lease.margin"]' in node.log_text()
     # The disk has no room under the new limit; existing loggers write in the new form.
     wait_until(lambda: (node.status() or {}).get("disk_headroom_ok") is False, within=PATIENCE)
-    wait_until(lambda: "there is no room for events" in node.log_text(), within=PATIENCE)
-    lines = [line for line in node.log_text().splitlines() if "there is no room" in line]
+    wait_until(lambda: "the disk has no room for events" in node.log_text(), within=PATIENCE)
+    lines = [line for line in node.log_text().splitlines() if "the disk has no room" in line]
     assert json.loads(lines[-1])["process"] == "node"
 
     wrong = reload(node, log={"level": "loud"}, journal={"min_fre": "1MiB"})
@@ -72,8 +72,8 @@ def test_running_node_applies_the_reloadable_part_of_a_changed_config(node: Node
     for problem in wrong["problems"]:
         assert problem.partition(" (")[0].split(":")[0] in node.log_text()
     shown = node.command("status", environ={"COLUMNS": "900"}).out
-    assert "not taken: " in shown
-    assert "a restart is needed for lease.margin" in shown
+    assert "not applied: " in shown
+    assert "needs a restart: lease.margin" in shown
 
     assert node.pid_of("node") == pid
 

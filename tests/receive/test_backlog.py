@@ -20,7 +20,7 @@ def test_gate_accepts_events_while_queries_keep_up_and_the_disk_has_room(tmp_pat
 
 
 def test_too_many_events_without_a_batch_cause_back_pressure(tmp_path: Path) -> None:
-    assert "100 events wait for their batch" in refusal(100, tmp_path, 1)
+    assert "100 events wait for a batch" in refusal(100, tmp_path, 1)
 
 
 def test_disk_without_its_reserve_causes_back_pressure_naming_the_directory(
@@ -37,7 +37,7 @@ def test_journal_at_its_limit_causes_back_pressure_until_a_snapshot(
     disk = Disk(tmp_path, 1, lambda: size, 100)
     found = NodeBacklog(lambda: 0, 100, disk, lambda: None).refusal()
     assert disk.has_room is not refused
-    assert ("max_size; a snapshot makes room" in str(found)) is refused
+    assert ("max_size of 100B; a snapshot makes room" in str(found)) is refused
 
 
 def test_full_member_causes_back_pressure_that_names_it(tmp_path: Path) -> None:

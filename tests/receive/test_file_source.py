@@ -172,7 +172,7 @@ def test_source_waits_for_a_file_that_this_node_lacks(tmp_path: Path) -> None:
     reader.read(rows_max=2)
     (tmp_path / "two").mkdir()
     other = Reader(tmp_path / "two", reader.offset)
-    with pytest.raises(SourceUnavailable, match="a is not here, and was not read to its end"):
+    with pytest.raises(SourceUnavailable, match="a is missing and was not read to its end"):
         other.read()
     drop(tmp_path / "two", "a", ndjson(1, 2, 3))
     assert other.ids() == [3]
@@ -194,7 +194,7 @@ def test_a_file_that_changed_is_refused_until_it_is_named_in_skip(tmp_path: Path
     reader = Reader(tmp_path)
     reader.read(rows_max=2)
     drop(tmp_path, "a", now)
-    with pytest.raises(SourceRefused, match="a has changed since it was read up to byte 20"):
+    with pytest.raises(SourceRefused, match="a has changed since the node read it up to byte 20"):
         Reader(tmp_path, reader.offset).read()
     assert Reader(tmp_path, reader.offset, skip=("a",)).ids() == [5]
 
@@ -205,7 +205,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path, now: st
     reader = Reader(tmp_path)
     reader.read(rows_max=2)
     path.write_text(now)
-    with pytest.raises(SourceRefused, match="a has changed since it was read up to byte 20"):
+    with pytest.raises(SourceRefused, match="a has changed since the node read it up to byte 20"):
         reader.rest()
 
 
@@ -268,7 +268,7 @@ def test_file_that_arrives_too_late_for_its_name_becomes_a_dead_letter(tmp_path:
     assert [row["id"] for row in rows] == [3]
     assert (letter.place, letter.reason) == (
         "a",
-        "the file came when b was read already; give it a name behind that",
+        "the file appeared after b was read; give it a name that sorts after that",
     )
     assert reader.rest() == ([], [])
 
@@ -323,7 +323,7 @@ def test_dead_letter_of_a_bad_csv_row_names_its_line(tmp_path: Path) -> None:
     assert [(row["id"], row["text"]) for row in rows] == [(1, "a"), (5, "f\ng"), (7, "i")]
     told = sorted((letter.place, letter.reason) for letter in letters)
     assert [place for place, _ in told] == ["a:10", "a:3", "a:4", "a:5", "a:8"]
-    assert told[2] == ("a:4", "it has 1 fields, and the header has 2")
+    assert told[2] == ("a:4", "the row has 1 fields, but the header has 2")
     assert told[1] == ("a:3", """field 'id' is "x", expected a whole number of 64 bits""")
     assert told[4][1] == "not valid CSV: unexpected end of data"
 

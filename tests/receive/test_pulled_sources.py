@@ -211,7 +211,9 @@ async def test_gate_refuses_rows_that_do_not_follow_the_offset(started: Any) -> 
     twin = node.gate.submit("events", batch, None, Pull("drop", None, "1"))
     answers = await asyncio.gather(first, twin, return_exceptions=True)
     assert [type(answer).__name__ for answer in answers] == ["Receipt", "OffsetMoved"]
-    with pytest.raises(OffsetMoved, match="read behind None, and the journal has it up to 1"):
+    with pytest.raises(
+        OffsetMoved, match="read after offset None, but the journal has its rows up to 1"
+    ):
         await node.gate.submit("events", batch, None, Pull("drop", None, "2"))
     await node.gate.submit("events", batch, None, Pull("drop", "1", "2"))
     await node.gate.submit("other", batch, None, Pull("drop", None, "1"))
@@ -301,7 +303,7 @@ async def test_rows_too_many_for_a_request_are_stored_in_smaller_pieces(started:
     [file] = node.status("numbers").dead_letters.iterdir()
     [letter] = [json.loads(line) for line in file.read_text().splitlines()]
     assert letter["place"] == "row 9"
-    assert "a request at most 1048576" in letter["reason"]
+    assert "the limit of a request is 1048576" in letter["reason"]
 
 
 async def test_transient_error_of_a_source_is_shown_until_it_ends(started: Any) -> None:
@@ -327,16 +329,16 @@ def broken(how: str) -> Any:
     [
         ("raises", SourceState.REFUSED, "failed in read: RuntimeError: out of luck"),
         ("exits", SourceState.REFUSED, "failed in read: SystemExit: 1"),
-        ("raises in its construction", SourceState.REFUSED, "failed in its construction: Lookup"),
-        ("hangs", SourceState.LATE, "has not come back from read for"),
+        ("raises in its construction", SourceState.REFUSED, "failed in construction: Lookup"),
+        ("hangs", SourceState.LATE, "has not returned from read for"),
         ("has other columns", SourceState.REFUSED, "the stream has no field 'strange'"),
-        ("has no offset", SourceState.REFUSED, "what it read is no batch with an offset"),
-        ("reads no batch", SourceState.REFUSED, "what it read is no batch with an offset"),
+        ("has no offset", SourceState.REFUSED, "the plug-in returned no batch with an offset"),
+        ("reads no batch", SourceState.REFUSED, "the plug-in returned no batch with an offset"),
         ("reads too much", SourceState.REFUSED, f"read {ROWS_MAX + 1} rows where {ROWS_MAX} were"),
         ("reads no rows", SourceState.REFUSED, "failed in read: TypeError: 'int' object is not"),
-        ("reads text", SourceState.REFUSED, "a row is str, and must be bytes"),
+        ("reads text", SourceState.REFUSED, "a row is str, but must be bytes"),
         ("has strange letters", SourceState.REFUSED, "failed in read: AttributeError"),
-        ("has no places", SourceState.REFUSED, "failed in what it read: ZeroDivisionError"),
+        ("has no places", SourceState.REFUSED, "failed in validation: ZeroDivisionError"),
         ("has a wild offset", SourceState.REFUSED, "failed in read: UnicodeEncodeError"),
     ],
 )

@@ -162,7 +162,7 @@ BAD_EVENTS = {
     '{"k":"a","nn":1}': "the stream has no field 'nn'; did you mean 'n'?",
     '{"k":"a","zzzzz":1}': "the stream has no field 'zzzzz'; it has k, n",
     '{"k":"a","place":{"y":1}}': "the stream has no field 'place.y'; it has x, raw",
-    '{"k":"a","k":"b"}': "field 'k' is there twice",
+    '{"k":"a","k":"b"}': "the event has field 'k' twice",
     '{"k":"a","f":NaN}': "field 'f' is NaN, expected a finite number",
     '{"k":"a","f":Infinity}': "field 'f' is Infinity, expected a finite number",
     '{"k":"a","f":-Infinity}': "field 'f' is -Infinity, expected a finite number",

@@ -47,15 +47,15 @@ function together(alerts) {
 function* ofMember(member, group) {
   const {name, status, told, trouble} = member;
   if (!member.answers && !group.dark) {
-    const text = sentence(trouble ?? 'it has said nothing for some seconds');
+    const text = sentence(trouble ?? 'no report for some seconds');
     yield bad(`${name} does not answer`, text, 'HaEngineNodeDown');
   }
   if (status && !told && !group.dark) {
     const text = sentence(trouble ?? 'both answer this browser; the network between them is down');
-    yield bad(`${group.teller.name} and ${name} do not hear each other`, text);
+    yield bad(`${group.teller.name} and ${name} have no link`, text);
   }
   if (member.disk_headroom_ok === false) {
-    yield bad('No room on', 'So producers get 429.', 'HaEngineNoRoom', name);
+    yield bad('No room for events on', 'Producers get 429.', 'HaEngineNoRoom', name);
   }
   if (status) yield* ofStatus(name, status, member.heard);
 }
@@ -63,20 +63,20 @@ function* ofMember(member, group) {
 function* ofStatus(name, {lease, snapshot, query_process: spark}, heard) {
   if (lease.database_answers === false) {
     const text =
-      'The active goes on while the nodes hear each other, but nobody can take over and no snapshot is taken.';
+      'The active continues while the nodes have a link, but no node can take over or store a snapshot.';
     yield bad('The database does not answer', text, 'HaEngineDatabaseFails', name);
   }
   if (heldBack(heard) > 0) {
-    const text = `More comes in than ${name} takes, so they get 429 and try again.`;
-    yield warn('Producers are held back', text, 'HaEngineProducersHeldBack');
+    const text = `More events arrive than ${name} can take. Producers get 429 and try again.`;
+    yield warn('Producers must wait', text, 'HaEngineProducersHeldBack');
   }
   if (snapshot.restored?.skipped.length) {
     const newer = plural(snapshot.restored.skipped.length, 'newer one');
-    yield warn(`${name} began with an older snapshot`, `${newer} could not be used.`);
+    yield warn(`${name} restored an older snapshot`, `${newer} could not be used.`);
   }
   if (!spark.attended && spark.last_death) {
     const now = spark.step ? ` Now: ${spark.step}.` : '';
-    yield warn(`Spark starts again on ${name}`, `The last start ended: ${spark.last_death}.${now}`);
+    yield warn(`Spark restarts on ${name}`, `The last process ended: ${spark.last_death}.${now}`);
   }
 }
 
@@ -84,12 +84,13 @@ function* ofItsQueries({name, status, told}) {
   for (const [query, seen] of Object.entries(status?.queries ?? told?.queries ?? {})) {
     if (seen.state !== 'failed') continue;
     const where = seen.failed_batch ? `Batch ${seen.failed_batch}: ` : '';
-    const text = seen.reason ? where + seen.reason : 'Its node tells why.';
-    yield bad(`Query ${query} has FAILED on`, text, 'HaEngineQueryFailed', name);
+    const text = seen.reason ? where + seen.reason : `The status of ${name} shows the reason.`;
+    yield bad(`Query ${query} is FAILED on`, text, 'HaEngineQueryFailed', name);
   }
   for (const [query, {differs}] of Object.entries(told?.queries ?? {})) {
-    const title = `Batch ${differs} of ${query} came out differently on ${name}`;
-    if (differs) yield bad(title, 'What is published is the active’s.', 'HaEngineDigestMismatch');
+    const title = `Batch ${differs} of ${query} has different output on ${name}`;
+    const text = 'The sinks get the output of the active.';
+    if (differs) yield bad(title, text, 'HaEngineDigestMismatch');
   }
 }
 
@@ -100,7 +101,7 @@ function* ofSinks({queries}) {
         yield bad(`Sink ${name} of ${query} is ${state}`, error ?? '', 'HaEngineSinkBehind');
       }
       if (dead) {
-        const text = `${plural(dead, 'row')} that it will never take, put aside since its node started.`;
+        const text = `The sink refused ${plural(dead, 'row')} since its node started.`;
         yield warn(`Dead letters of sink ${name} of ${query}`, text, 'HaEngineDeadLetters');
       }
     }
@@ -110,7 +111,7 @@ function* ofSinks({queries}) {
 function* ofSnapshots({age_seconds: age, why_not: why}) {
   if (why) yield warn('No newer snapshot', sentence(why), 'HaEngineSnapshotOld');
   else if (age > SNAPSHOT_SECONDS_MAX) {
-    const text = 'Where no events come, it stays the newest.';
+    const text = 'Without new events, the active takes no newer one.';
     yield warn('The newest snapshot is over an hour old', text, 'HaEngineSnapshotOld');
   }
 }
@@ -125,7 +126,7 @@ function* ofTheLastChange({history, dark}) {
   const {node, at, previous_node: previous, reason: why} = changes[last] ?? {};
   const isFirst = !changes.slice(last + 1).some((change) => change.node);
   if (dark || isFirst || Date.now() - new Date(at) > LATELY_MS) return;
-  // Whoever released the lease says why; whoever took it up only that it was released.
+  // A release records its reason; the acquisition after it records only that there was a release.
   const reason = (previous ? why : changes[last + 1].reason) ?? 'no reason was recorded';
-  yield info(`${node} is the active since ${moment(at)}`, sentence(reason), 'HaEngineFailedOver');
+  yield info(`${node} became the active at ${moment(at)}`, sentence(reason), 'HaEngineFailedOver');
 }

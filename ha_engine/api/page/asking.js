@@ -1,7 +1,7 @@
 // Asks nodes what they say, once a second each, and remembers the last answer.
 
 const EVERY_MS = 1000;
-const HIDDEN_EVERY_MS = 5000; // nobody looks; the title still tells
+const HIDDEN_EVERY_MS = 5000; // the tab is hidden, but its title shows the state
 const ANSWER_MS_MAX = 2000;
 const HISTORY_EVERY_MS = 15000;
 
@@ -136,5 +136,5 @@ export class Nodes {
 
 function sentence(error) {
   if (error.name === 'TimeoutError') return `no answer within ${ANSWER_MS_MAX / 1000} s`;
-  return error instanceof TypeError ? 'it cannot be reached' : error.message;
+  return error instanceof TypeError ? 'this browser cannot reach it' : error.message;
 }

@@ -50,7 +50,7 @@ function draw() {
   put('sources', sources(group));
   put('snapshots', snapshots(group));
   put('history', history(group));
-  put('footer', `ha_engine ${group.teller.status.version}, as ${group.teller.name} tells it`);
+  put('footer', `ha_engine ${group.teller.status.version}, reported by ${group.teller.name}`);
 }
 
 /** What was drawn before must not pass for news. */
@@ -58,8 +58,8 @@ function drawOrTell() {
   try {
     draw();
   } catch (error) {
-    const title = 'This page cannot show what the nodes say';
-    const text = `${error}. Load it again; "ha-engine status" tells the same.`;
+    const title = 'This page cannot show the answers of the nodes';
+    const text = `${error}. Load the page again, or run "ha-engine status", which shows the same.`;
     setVerdict({level: 'dark', title, text, detail: ''});
     console.error(error);
   }
@@ -88,9 +88,9 @@ function deniedVerdict({denied, trouble}) {
     level: 'warn',
     title: 'The node asks for a token',
     text: refused
-      ? `It does not take this one: ${trouble}.`
-      : 'It tells how the group fares to who has a token for reading or for everything.',
-    detail: 'ha-engine config token makes one; access.read in the config tells who may read.',
+      ? `It refused this token: ${trouble}.`
+      : 'It shows the group only to callers with a token for reading or for everything.',
+    detail: 'ha-engine config token makes a token; access.read in the config lists the readers.',
   };
 }
 
@@ -134,17 +134,17 @@ function notices(group) {
       h(
         'p',
         {class: 'notice', 'data-level': 'warn'},
-        `${name}, which serves this page, ${nodes.home.denied ? 'asks for another token' : 'does not answer any more'}. `,
-        `The page goes on with ${teller.name}. `,
+        `${name}, which serves this page, ${nodes.home.denied ? 'asks for another token' : 'no longer answers'}. `,
+        `The page now shows the answers of ${teller.name}. `,
         h('a', {href: teller.base}, `Page of ${teller.name}`),
       ),
     blocked.size > 0 &&
       h(
         'p',
         {class: 'notice', 'data-level': 'info'},
-        'A node has come up since this page was loaded. ',
-        h('a', {href: ''}, 'Load it again'),
-        ' to hear that node itself.',
+        'A node has started since this page was loaded. ',
+        h('a', {href: ''}, 'Load the page again'),
+        ' to get answers from that node.',
       ),
   ];
 }

@@ -3,22 +3,22 @@
 const REQUESTS = {
   switchover: {
     title: 'Switch over?',
-    text: 'Another node that is in sync and warm becomes the active. Nothing is lost; producers wait for a moment.',
+    text: 'Another node that is in sync and warm becomes the active. Nothing is lost, and producers wait for a moment.',
     button: 'Switch over',
     body: {by: 'an operator at the page'},
     granted: ({to}) => `${to ?? 'The other node'} is taking over.`,
   },
   pause: {
     title: 'Pause failover?',
-    text: 'The active goes on, and no node takes over until failover is resumed, not even when the active dies.',
+    text: 'The active continues. No node takes over until an operator resumes failover, even if the active dies.',
     button: 'Pause failover',
-    granted: ({holder}) => `Failover is paused; ${holder ?? 'nobody'} holds the lease.`,
+    granted: ({holder}) => `Failover is paused; ${holder ?? 'no node'} holds the lease.`,
   },
   resume: {
     title: 'Resume failover?',
-    text: 'A node that is in sync takes over again when the active falls silent.',
+    text: 'A node that is in sync takes over again if the active fails.',
     button: 'Resume failover',
-    granted: ({holder}) => `Failover is on; ${holder ?? 'nobody'} holds the lease.`,
+    granted: ({holder}) => `Failover is on; ${holder ?? 'no node'} holds the lease.`,
   },
 };
 
@@ -60,11 +60,11 @@ export class Requests {
   async #send() {
     this.#token = this.field.value;
     this.button.disabled = true;
-    this.#say('', 'Asking …');
+    this.#say('', 'Sending the request …');
     try {
       this.#tell(await this.#post());
     } catch {
-      this.#say('bad', 'The node did not answer. Whether it did what was asked shows on the page.');
+      this.#say('bad', 'The node did not answer. The page shows whether the request took effect.');
     }
     this.button.disabled = false;
   }

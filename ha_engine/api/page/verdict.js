@@ -24,8 +24,8 @@ function dark(group) {
   return [
     'dark',
     'No node answers this browser',
-    'What stands below is what was heard last. Either both nodes are down, or this browser is cut off from them.',
-    `Last heard ${seconds(since)} ago; asking again each second.`,
+    'The page shows the last answers. Either both nodes are down, or this browser cannot reach them.',
+    `The last answer is ${seconds(since)} old. The page asks again each second.`,
   ];
 }
 
@@ -41,13 +41,13 @@ function led(group) {
     return [
       'busy',
       `Switching over to ${heir}`,
-      `${active.name} takes no more events and hands over what it has.`,
+      `${active.name} takes no more events and hands the lease over.`,
     ];
   if (group.members.length === 1) {
     return [
       'good',
       `${active.name} is active`,
-      'A group of one node: no other takes over when it dies.',
+      'The group has one node, so no other takes over if it dies.',
     ];
   }
   return group.isProtected ? guarded(group) : alone(group);
@@ -57,7 +57,7 @@ function suspended(active) {
   return [
     'bad',
     `${active.name} is active, but suspended`,
-    'Its lease could not be renewed in time. It takes no events and publishes nothing until the database answers or its peer promises to wait.',
+    'It could not renew its lease in time. It acks no events and publishes nothing until the database answers or its peer promises not to take over.',
   ];
 }
 
@@ -70,27 +70,27 @@ function guarded({active, members, lease}) {
     return [
       'warn',
       'Failover is paused',
-      `${active.name} is active, ${names} in sync, and nobody takes over until failover is resumed.`,
+      `${active.name} is active and ${names} in sync. No node takes over until an operator resumes failover.`,
     ];
   }
   if (!others.some((member) => member.answers)) {
     return [
       'warn',
       `${names} does not answer`,
-      `${active.name} is active, and holds acks back until ${names} answers or is no longer in sync.`,
+      `${active.name} is active, but sends no acks until ${names} answers or is no longer in sync.`,
     ];
   }
   if (others.some((member) => member.warm)) {
     return [
       'good',
       'Protected',
-      `${active.name} is active; ${names} is in sync and warm, and takes over by itself.`,
+      `${active.name} is active; ${names} is in sync and warm, and takes over if ${active.name} fails.`,
     ];
   }
   return [
     'warn',
     'Protected, not warm',
-    `${active.name} is active. All it acks is on ${names} too, but a takeover would wait there until Spark has caught up.`,
+    `${active.name} is active. ${names} has every acked event, but a takeover would wait until Spark has caught up there.`,
   ];
 }
 
@@ -106,7 +106,7 @@ function alone({active, members}) {
   return [
     'warn',
     'Not protected',
-    `${active.name} goes on alone: ${why.filter(Boolean).join('; ')}. What it acks now is on one disk.`,
+    `${active.name} is active alone: ${why.filter(Boolean).join('; ')}. Newly acked events are on one disk only.`,
   ];
 }
 
@@ -115,12 +115,12 @@ function alone({active, members}) {
 function unled(group) {
   const {lease, members} = group;
   if (members.every((member) => !member.answers || member.role === 'starting')) {
-    return ['busy', 'Starting', 'A node reads its journal.'];
+    return ['busy', 'Starting', 'A node is reading its journal.'];
   }
   if (lease?.paused)
     return [
       'bad',
-      'Nobody is active, and failover is paused',
+      'No node is active, and failover is paused',
       'No node takes over until an operator resumes failover. Producers get 503 and try again.',
     ];
   const heir = heirOf(group);
@@ -134,15 +134,15 @@ function failingOver({lease, members}, heir) {
     left == null
       ? ''
       : left > 0
-        ? `At the latest in ${seconds(left)}. Producers get 503 and try again.`
-        : 'Now.';
+        ? `The takeover comes in ${seconds(left)} at the latest. Producers get 503 and try again.`
+        : 'The takeover comes now.';
   if (!holder)
-    return ['busy', 'Handing over', `The lease is released; ${heir.name} takes it.`, detail];
-  const silent = holder.answers ? 'is no longer the active' : 'held the lease and is silent';
+    return ['busy', 'Handing over', `The lease is released; ${heir.name} acquires it.`, detail];
+  const silent = holder.answers ? 'is no longer the active' : 'held the lease and does not answer';
   return [
     'failing',
     `Failing over to ${heir.name}`,
-    `${holder.name} ${silent}; ${heir.name} takes over when the lease has run out.`,
+    `${holder.name} ${silent}; ${heir.name} takes over when the lease has expired.`,
     detail,
   ];
 }
@@ -151,11 +151,11 @@ function waiting({lease, members}) {
   const holder = lease?.holder;
   const gone = holder && !members.find((member) => member.name === holder)?.answers;
   const first = gone
-    ? `${holder} was active and does not answer, and no other node has all that it acked. Start ${holder} again.`
-    : 'No node can take over now; each says below what it waits for.';
+    ? `${holder} was active and does not answer, and no other node has every event that it acked. Start ${holder} again.`
+    : 'No node can take over now. The reason of each is below.';
   return [
     'bad',
-    'Nobody is active',
-    `${first} Producers get 503 and try again; nothing is lost meanwhile.`,
+    'No node is active',
+    `${first} Producers get 503 and try again. Nothing is lost meanwhile.`,
   ];
 }

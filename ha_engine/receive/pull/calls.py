@@ -76,8 +76,8 @@ class Calls:
             waited += self._late_after
             if not outcome.done():
                 self._late(
-                    f"{self._whose} has not come back from {step} for {waited:g} s; restart the "
-                    "node if it stays so"
+                    f"{self._whose} has not returned from {step} for {waited:g} s; restart the "
+                    "node if this lasts"
                 )
 
 

@@ -15,12 +15,12 @@ def coerced(read: Any, rows_max: int) -> SourceBatch | None:
     if read is None:
         return None
     if not isinstance(read, SourceBatch) or not isinstance(read.offset, str):
-        raise TypeError("what it read is no batch with an offset")
+        raise TypeError("the plug-in returned no batch with an offset")
     if len(read.offset.encode()) > OFFSET_BYTES_MAX:
-        raise ValueError(f"its offset has more than {OFFSET_BYTES_MAX} bytes")
+        raise ValueError(f"the offset has more than {OFFSET_BYTES_MAX} bytes")
     rows = read.rows if isinstance(read.rows, pa.RecordBatch) else tuple(map(_row, read.rows))
     if len(rows) > rows_max:
-        raise ValueError(f"it read {len(rows)} rows where {rows_max} were asked for")
+        raise ValueError(f"the plug-in returned {len(rows)} rows, the limit is {rows_max}")
     letters = tuple(map(_letter, read.dead_letters))
     backlog = None if read.backlog is None else int(read.backlog)
     return SourceBatch(read.offset, rows, letters, read.place, backlog)
@@ -28,7 +28,7 @@ def coerced(read: Any, rows_max: int) -> SourceBatch | None:
 
 def _row(row: Any) -> bytes:
     if not isinstance(row, bytes):
-        raise TypeError(f"a row is {type(row).__name__}, and must be bytes")
+        raise TypeError(f"a row is {type(row).__name__}, but must be bytes")
     return row
 
 

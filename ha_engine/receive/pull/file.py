@@ -137,8 +137,7 @@ class FileSource:
             return path.open("rb")
         except FileNotFoundError as error:
             raise SourceUnavailable(
-                f"{path} is not here, and was not read to its end; bring it back, or name it in "
-                "skip"
+                f"{path} is missing and was not read to its end; bring it back, or name it in skip"
             ) from error
         except OSError as error:
             raise SourceUnavailable(f"{path} cannot be read: {error.strerror}") from error
@@ -248,11 +247,13 @@ def _identity(file: BinaryIO) -> tuple[int, str]:
 
 def _changed(file: BinaryIO, reached: Reached, size: int) -> SourceRefused:
     return SourceRefused(
-        f"{file.name} has changed since it was read up to byte {reached.bytes} (it had "
-        f"{reached.size} bytes, and has {size}); bring it back as it was, or name it in skip"
+        f"{file.name} has changed since the node read it up to byte {reached.bytes} (it had "
+        f"{reached.size} bytes, and has {size}); restore its content, or name it in skip"
     )
 
 
 def _too_late(name: str, reached: Reached) -> DeadLetter:
-    reason = f"the file came when {reached.file} was read already; give it a name behind that"
+    reason = (
+        f"the file appeared after {reached.file} was read; give it a name that sorts after that"
+    )
     return DeadLetter(name, reason)

@@ -178,7 +178,7 @@ class Puller:
 
     async def _open(self) -> None:
         if self._plugin is None:
-            self._plugin = await self._calls.call("its construction", self._make)
+            self._plugin = await self._calls.call("construction", self._make)
         plugin, offset = self._plugin, self._known.offset
         await self._calls.call("open", lambda: plugin.open(offset))
         self._after = offset
@@ -212,7 +212,7 @@ class Puller:
     async def _store(self, batch: SourceBatch) -> None:
         """Store the dead letters first, so that every row before the offset is stored somewhere."""
         validated = await self._calls.call(
-            "what it read", lambda: self._intake.validate(self.stream, batch)
+            "validation", lambda: self._intake.validate(self.stream, batch)
         )
         letters = [*batch.dead_letters, *validated.dead_letters]
         if letters:
@@ -230,11 +230,11 @@ class Puller:
             await self._store(await self._without_row(batch, str(too_large)))
             return
         self._rows_max = max(1, len(batch.rows) // 2)
-        told = f"{self._whose} is read in smaller pieces: {too_large}"
+        told = f"{self._whose} is read again in smaller batches: {too_large}"
         raise SourceUnavailable(told) from too_large
 
     async def _without_row(self, batch: SourceBatch, reason: str) -> SourceBatch:
-        place = await self._calls.call("its place", lambda: str(batch.place(0)))
+        place = await self._calls.call("place", lambda: str(batch.place(0)))
         letters = [*batch.dead_letters, DeadLetter(place, reason)]
         return replace(batch, rows=(), dead_letters=letters)
 
@@ -275,9 +275,9 @@ class Puller:
         self._state, self._error, self._since = state, error, time.time()
         place = {"stream": self.stream, "source": self.source}
         if state in _FAILED or state is SourceState.LATE:
-            log.warning("source fails", **place, reason=error)
+            log.warning("cannot read source, retrying", **place, reason=error)
         elif failed_before and state in (SourceState.READING, SourceState.IDLE):
-            log.info("source is read again", **place)
+            log.info("source works again", **place)
 
 
 class _Pause(wait_base):

@@ -39,7 +39,7 @@ def _validate_lines(decoder: Decoder, rows: Sequence[bytes], batch: SourceBatch)
     for number, row in enumerate(rows):
         line = row.strip(_BLANK)
         if not line or b"\n" in line:
-            refused[number] = "a row must be one line" if line else "the row is empty"
+            refused[number] = "the row has a line break" if line else "the row is empty"
         else:
             lines.append(line)
             numbers.append(number)

@@ -45,7 +45,7 @@ function whyOf(member, group) {
   const holds = group.lease?.holder === member.name && 'It still holds the lease.';
   return (
     [was, holds, member.trouble && sentence(member.trouble)].filter(Boolean).join(' ') ||
-    'It has said nothing for some seconds.'
+    'No report for some seconds.'
   );
 }
 
@@ -66,7 +66,7 @@ function known(member, group) {
     database: status && (status.lease.database_answers === false ? 'does not answer' : 'answers'),
     room: member.disk_headroom_ok ? null : 'none for events',
     up: status && seconds(status.uptime_seconds),
-    'began with': status?.snapshot.restored && restored(status.snapshot.restored),
+    'restored from': status?.snapshot.restored && restored(status.snapshot.restored),
   });
 }
 
@@ -97,14 +97,14 @@ function restored({revision, position, seconds: took}) {
 
 function authority(lease) {
   return lease.authority_seconds === null
-    ? 'unlimited: nobody else can acquire'
+    ? 'unlimited: no other node can acquire'
     : `${seconds(lease.authority_seconds)} without renewal`;
 }
 
 function takeover(lease, active) {
   if (lease.takeover_seconds === null) return 'no';
   const left = seconds(lease.takeover_seconds);
-  return active ? `after ${left} of silence` : `in ${left}`;
+  return active ? `${left} after the last renewal` : `in ${left}`;
 }
 
 /** Who told what stands in the card. */
@@ -114,7 +114,7 @@ function source({name, home, url, heard, status, answers}, group) {
     : url && answers && h('a', {href: url}, `Page of ${name}`);
   const asked = heard === null || heard.trouble !== null;
   if (!answers || status || !asked) return page;
-  return [`As ${group.teller.name} heard it; this browser does not reach it. `, page];
+  return [`Reported by ${group.teller.name}; this browser cannot reach it. `, page];
 }
 
 // -- on its way back -------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ function rejoin(member, group) {
     {class: 'rejoin'},
     h(
       'ol',
-      {'aria-label': `How far ${member.name} is on its way back`},
+      {'aria-label': `Steps until ${member.name} can take over`},
       steps.map((step, index) =>
         h('li', {'data-done': index < at, 'aria-current': index === at ? 'step' : null}, step),
       ),

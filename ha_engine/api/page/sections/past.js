@@ -19,7 +19,7 @@ export function snapshots(group) {
       state: taking
         ? `storing ${bytes(taking.bytes_done)} of ${bytes(taking.bytes_total)}`
         : seen.state,
-      'why no newer one': seen.why_not,
+      'no newer one': seen.why_not,
     }),
   ];
 }
@@ -28,7 +28,7 @@ export function history({history: seen}) {
   const changes = seen?.changes ?? [];
   return [
     h('h2', {}, 'Changes of the active'),
-    seen?.error && h('p', {class: 'reason'}, `The history cannot be read now: ${seen.error}`),
+    seen?.error && h('p', {class: 'reason'}, `Cannot read the history now: ${seen.error}`),
     h(
       'div',
       {
@@ -62,7 +62,7 @@ function line({at, node, epoch, reason, outage_seconds: outage}) {
     'tr',
     {},
     h('td', {}, h('time', {datetime: at}, moment(at))),
-    h('th', {scope: 'row'}, node ?? 'nobody'),
+    h('th', {scope: 'row'}, node ?? 'none'),
     h('td', {class: 'outage'}, outage == null ? NONE : seconds(outage)),
     h('td', {class: 'epoch'}, count(epoch)),
     h('td', {class: 'why'}, reason ?? NONE),

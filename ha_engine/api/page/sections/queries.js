@@ -12,7 +12,7 @@ export function queries(group, samples, now) {
   const names = Object.keys(status.queries);
   return [
     h('h2', {}, 'Queries'),
-    names.length === 0 && h('p', {}, 'The application has none.'),
+    names.length === 0 && h('p', {}, 'The application has no queries.'),
     h(
       'div',
       {class: 'queries'},

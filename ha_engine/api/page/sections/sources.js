@@ -26,9 +26,9 @@ function source(name, seen) {
       type: seen.type,
       journalled: `${plural(seen.rows, 'row')} in ${plural(seen.batches, 'batch')}`,
       'dead letters': seen.rejected ? count(seen.rejected) : null,
-      'waits there': seen.backlog_bytes == null ? null : bytes(seen.backlog_bytes),
+      unread: seen.backlog_bytes == null ? null : bytes(seen.backlog_bytes),
     }),
-    h('p', {class: 'from'}, `Goes on at ${seen.offset ?? 'its beginning'}`),
+    h('p', {class: 'from'}, `Continues at ${seen.offset ?? 'its beginning'}`),
     seen.rejected > 0 && h('p', {class: 'from'}, `Dead letters are in ${seen.dead_letters}`),
   );
 }

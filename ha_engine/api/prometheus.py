@@ -53,7 +53,7 @@ _DATABASE_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2,
 _BATCH_BUCKETS = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 
 _FLAGS = {
-    "suspended": "1 while this node is active but past safe_until.",
+    "suspended": "1 while this node is active without authority to act.",
     "in_sync": "1 while the last read lease row lists this node's journal as in sync.",
     "warm": "1 while the queries run, have caught up, and no batch has differed.",
     "protected": "1 while a second member is in sync.",
@@ -274,7 +274,7 @@ class NodeMetrics:
             yield self._counter(f"snapshots_{key}", text, seen[key])
 
     def _authority(self, seconds: float | None) -> GaugeMetricFamily:
-        text = "Seconds until safe_until; +Inf while no other node can acquire, 0 when not active."
+        text = "Seconds of authority left; +Inf while no other node can acquire, 0 when not active."
         return self._gauge("authority_seconds", text, math.inf if seconds is None else seconds)
 
     def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:

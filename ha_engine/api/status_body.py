@@ -31,7 +31,7 @@ class LeaseStatus(TypedDict):
     """Nodes whose journal the row lists as in sync."""
     paused: bool
     authority_seconds: float | None
-    """Seconds until safe_until; null while no other node can acquire."""
+    """Seconds of authority left; null while no other node can acquire."""
     alone: bool
     """Whether this node is confirmed as the only member in sync."""
     takeover_seconds: float | None

@@ -68,7 +68,7 @@ def _comments(file: Path) -> Iterator[str]:
     with file.open("rb") as lines:
         block: list[str] = []
         for token in tokenize.tokenize(lines.readline):
-            if token.type == tokenize.COMMENT and token.line.lstrip().startswith("# "):
+            if token.type == tokenize.COMMENT and re.match(r"\s*# (?!--)", token.line):
                 block.append(token.string.removeprefix("#"))
             elif block and token.type not in (tokenize.NL, tokenize.COMMENT):
                 yield " ".join(block)

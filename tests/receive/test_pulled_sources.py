@@ -334,7 +334,7 @@ def broken(how: str) -> Any:
         ("has other columns", SourceState.REFUSED, "the stream has no field 'strange'"),
         ("has no offset", SourceState.REFUSED, "the plug-in returned no batch with an offset"),
         ("reads no batch", SourceState.REFUSED, "the plug-in returned no batch with an offset"),
-        ("reads too much", SourceState.REFUSED, f"read {ROWS_MAX + 1} rows where {ROWS_MAX} were"),
+        ("reads too much", SourceState.REFUSED, f"returned {ROWS_MAX + 1} rows, the limit is"),
         ("reads no rows", SourceState.REFUSED, "failed in read: TypeError: 'int' object is not"),
         ("reads text", SourceState.REFUSED, "a row is str, but must be bytes"),
         ("has strange letters", SourceState.REFUSED, "failed in read: AttributeError"),

@@ -154,14 +154,14 @@ BAD = {
         good(arrow=of_batch(flights_from(["EWR", None])).body),
         Refused(reason=Refused.INVALID_EVENTS, row=1, error="field 'origin' is null"),
     ),
-    "no arrow": (good(arrow=b"x"), Refused(reason=Refused.INVALID_EVENTS, error="no stream of")),
+    "no arrow": (good(arrow=b"x"), Refused(reason=Refused.INVALID_EVENTS, error="not in Arrow")),
     "no payload": (
         pb.PublishRequest(id=1, stream="flights"),
         Refused(reason=Refused.INVALID_EVENTS, error="no payload; send arrow or ndjson"),
     ),
     "half an identity": (
         good(producer="p"),
-        Refused(reason=Refused.INVALID_EVENTS, error="producer and sequence come together"),
+        Refused(reason=Refused.INVALID_EVENTS, error="producer and sequence belong together"),
     ),
     "a sequence beyond all": (
         good(producer="p", sequence=1 << 63),

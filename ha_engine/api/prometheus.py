@@ -171,7 +171,7 @@ _SOURCE_GAUGES = {
     "source_state": ("state", "State of the source, as a stable code."),
     "source_backlog_bytes": (
         "backlog_bytes",
-        "Unread bytes of the source, if it can tell; on the active only.",
+        "Unread bytes of the source, if the source reports them; on the active only.",
     ),
 }
 _QUERY_COUNTERS = {

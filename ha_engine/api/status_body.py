@@ -143,7 +143,7 @@ class SourceBody(TypedDict):
     rejected: int
     batches: int
     backlog_bytes: int | None
-    """Unread bytes of the source; null if the source cannot tell."""
+    """Unread bytes of the source; null if the source does not report them."""
     error: str | None
     since: float
     """Unix time of the last change of state."""

@@ -45,12 +45,12 @@ def test_a_row_becomes_an_event_of_the_columns_types(row: bytes, event: list[obj
     ("header", "row", "reason"),
     [
         (b"a,b,a", b"1,2,3", "names a column twice"),
-        (b"a,b", b"1", "it has 1 fields, and the header has 2"),
+        (b"a,b", b"1", "the row has 1 fields, but the header has 2"),
         (b"a,b", b'"1,2', "not valid CSV"),
         (b"a,b", b"\xff,2", "not valid UTF-8"),
     ],
 )
-def test_a_row_that_is_none_is_refused_with_the_reason(
+def test_a_row_that_does_not_fit_the_header_is_refused(
     header: bytes, row: bytes, reason: str
 ) -> None:
     with pytest.raises(BadRow, match=reason):
@@ -65,5 +65,5 @@ def test_a_producers_file_has_the_same_rules_and_exact_line_numbers(tmp_path: Pa
     first, second = next(parts), next(parts)
     assert [*first.numbers, *second.numbers] == [2, 5]
     assert json.loads(first.payload.body) == event_of(b'"a\nb",,NA,,,,')
-    with pytest.raises(InvalidEvents, match="line 6: it has 1 fields"):
+    with pytest.raises(InvalidEvents, match="line 6: the row has 1 fields"):
         next(parts)

@@ -134,7 +134,7 @@ class Core:
             case on.LeaseRead() | on.LeaseWritten() | on.LeaseDenied() | on.DatabaseUnreachable():
                 self._on_lease(event)
             case on.LeaseChanged():
-                if not self.acting:
+                if not self.holds_epoch:
                     self.lease.again_at_once(self.now)
             case on.HigherEpochSeen():
                 self._hear_of(event.epoch, event.where)
@@ -288,13 +288,13 @@ class Core:
         if outcome is not None:
             self.role_machine.perform(outcome)
         if self.role in (Role.JOINING, Role.PASSIVE):
-            self.role_machine.note_standing()
+            self.role_machine.take_role_from_row()
             self.role_machine.perform_all(self.follower.bind())
             self.role_machine.perform_all(self.follower.waits())
 
     def _read(self) -> Outcome | None:
         lease_client = self.lease_client
-        if self.acting:
+        if self.holds_epoch:
             ends = self.role_machine.authority_ends
             return lease_client.read_as_holder(self.now, self.epoch, ends, stopping=self.stopping)
         if self.is_leaving:
@@ -307,7 +307,7 @@ class Core:
     def _after_write(self) -> None:
         row = self.lease.row
         assert row is not None
-        if self.acting and not self.lease.mine and not self.stopping:
+        if self.holds_epoch and not self.lease.mine and not self.stopping:
             assert self.term is not None
             self.role_machine.perform_all(self.term.released())
             return
@@ -315,7 +315,7 @@ class Core:
         new = self.lease.mine and not self.lease.regressed and row.epoch > self.epoch
         if not new or self.stopping or self.follower.replacing_journal:
             return
-        if self.acting:
+        if self.holds_epoch:
             self.role_machine.become_demoting(
                 "the database lost the lease row; this node writes it again"
             )
@@ -329,7 +329,7 @@ class Core:
         (RULES.md#r5).
         """
         self.lease.heard_of(epoch)
-        if epoch > self.epoch and self.acting:
+        if epoch > self.epoch and self.holds_epoch:
             self.role_machine.become_demoting(f"{where} carries epoch {epoch}")
 
     # -- other members -----------------------------------------------------------------------------
@@ -379,7 +379,7 @@ class Core:
 
         It ignores an older epoch, and it ignores every holder while it holds an epoch itself.
         """
-        if epoch < self.lease.high_water.epoch or self.acting or self.stopping:
+        if epoch < self.lease.high_water.epoch or self.holds_epoch or self.stopping:
             return False
         return not self.follower.replacing_journal and self.role is not Role.STOPPED
 
@@ -404,9 +404,9 @@ class Core:
         return self.role_machine.term
 
     @property
-    def acting(self) -> bool:
+    def holds_epoch(self) -> bool:
         """Whether this node holds an epoch."""
-        return self.role_machine.acting
+        return self.role_machine.holds_epoch
 
     @property
     def stopping(self) -> bool:
@@ -439,7 +439,7 @@ class Core:
 
         None when the operator may.
         """
-        if self.acting:
+        if self.holds_epoch:
             return "this node is the active"
         if self.is_leaving:
             return "this node is stopping, or cuts its journal"

@@ -54,7 +54,7 @@ class Deployment:
         # The newest application record, which says which definitions are in force.
         self.changed_at = 0
         # The records up to this sequence are trimmed.
-        self._stands_on = 0
+        self._trimmed_through = 0
         self._reported: dict[tuple[str, str], int] = {}
         self._trimmed: dict[str, int] = {}
 
@@ -103,7 +103,7 @@ class Deployment:
     def load_base(self, base: Base) -> None:
         """Load the base, which replaces the records before the first one that follows."""
         self.versions.application, self.skips = base.application, Skips(base.skips)
-        self._stands_on = base.position.sequence
+        self._trimmed_through = base.position.sequence
         for one in base.queries:
             name = one.version.query
             self.versions.load_base(one.version, one.lineage, one.carried_on)
@@ -114,11 +114,11 @@ class Deployment:
 
     def need(self) -> int:
         """The lowest sequence after which some query still needs records (RULES.md#r28)."""
-        return min((marks.need for marks in self.marks.values()), default=self._stands_on)
+        return min((marks.need for marks in self.marks.values()), default=self._trimmed_through)
 
     def forget_through(self, sequence: int) -> None:
         """Drop what belongs to the records up to ``sequence``, which are trimmed."""
-        self._stands_on = max(self._stands_on, sequence)
+        self._trimmed_through = max(self._trimmed_through, sequence)
         for name, marks in self.marks.items():
             marks.forget_through(sequence)
             self._forget_skips(name)
@@ -238,7 +238,8 @@ class Deployment:
             return None
         self.marks[event.query].ledger_says(event.sink, event.batch)
         if event.batch > self.marks[event.query].last.number:
-            # RULES.md#i7: another history wrote this ledger, so it proves nothing about this one.
+            # RULES.md#i7: another history wrote this ledger, so it proves nothing about
+            # what this history published.
             return None
         key = (event.query, event.sink)
         known = max(self._reported.get(key, 0), self.marks[event.query].published[event.sink])
@@ -326,7 +327,7 @@ class Deployment:
         """Whether a replay can rebuild the state: the journal has all its records, and one version
         of the code made it."""
         began = self.marks[name].initial.through
-        return name not in self.versions.carried_on and began >= self._stands_on
+        return name not in self.versions.carried_on and began >= self._trimmed_through
 
     def was_made_by_other_code(self, query: str, number: int) -> bool:
         """Whether batch ``number`` was cut before a change that kept the query's state
@@ -339,7 +340,7 @@ class Deployment:
 
     def _lacks_events(self, name: str) -> bool:
         """Whether events were trimmed that the query lacks, since it was not in the application."""
-        return self.marks[name].last.through < self._stands_on
+        return self.marks[name].last.through < self._trimmed_through
 
     def attended(self) -> None:
         """Let every running query be named again, since the query process asks what to run."""

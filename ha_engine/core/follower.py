@@ -85,7 +85,7 @@ class Follower:
         self.leader, self._last_message = peer, (message.epoch, now)
         match message:
             case say.Probe():
-                yield self._stand(peer, message.epoch)
+                yield self._reply_to_probe(peer, message.epoch)
             case say.Follow():
                 yield from self._follow(now, peer, message)
             case say.Records():
@@ -102,7 +102,7 @@ class Follower:
                 if not self._query_control.digests.note_theirs(query, number, digest):
                     yield do.ReportDifference(query, number)
 
-    def _stand(self, peer: str, epoch: int) -> do.Action:
+    def _reply_to_probe(self, peer: str, epoch: int) -> do.Action:
         journal, journal_id = self._journal, self._lease.member.journal_id
         reply = say.ProbeReply(epoch, journal_id, journal.last, journal.committed, journal.epochs)
         return do.Send(peer, reply)
@@ -112,9 +112,9 @@ class Follower:
             return
         if self.epoch != message.epoch or message.by_snapshot:
             if message.match != self._journal.last or message.by_snapshot:
-                # Otherwise this answers an older ProbeReply and says nothing about later records
-                # (RULES.md#i14).
-                if message.stood == self._journal.last:
+                # An answer to an older ProbeReply says nothing about later records (RULES.md#i14).
+                answers_the_newest = message.replied_end == self._journal.last
+                if answers_the_newest:
                     yield from self._cut(now, message, peer)
                 return
             # RULES.md#i8: our journal is a prefix of this holder's from now on, and of no other's.

@@ -1,7 +1,7 @@
 """Choose the next request to the group's lease row, and interpret the answers.
 
-``Lease`` does the arithmetic. Each request or answer leads to one action or one verdict, which
-``core`` carries out.
+``Lease`` does the arithmetic. A request leads to one action. An answer leads to an action, a
+verdict or nothing, and ``core`` performs it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,10 @@ class LeaseClient:
     def request(
         self, now: float, in_sync: tuple[Member, ...] | None, authority_ends: float
     ) -> do.Action:
-        """The next call: the holder renews and lists the in-sync members, the others read."""
+        """The next call: the holder renews and lists ``in_sync``; others read, by ``must_read``.
+
+        ``in_sync`` is None while there is no row.
+        """
         lease = self.lease
         if in_sync is None or lease.must_read(now, authority_ends):
             lease.sent(now)

@@ -38,7 +38,7 @@ class ProbeReply:
 class Follow:
     """From the holder: ``match`` is the last position that both journals share.
 
-    The member must cut the records that it has behind ``match``. ``stood`` is the end of its
+    The member must cut the records that it has behind ``match``. ``replied_end`` is the end of its
     journal in the ProbeReply that this answers. ``forced``: an operator gave up what others had
     committed behind ``match`` (RULES.md#r26). If ``match`` is before ``begins``, the holder no
     longer has all records that the member lacks. The member then restores a snapshot at ``begins``
@@ -48,7 +48,7 @@ class Follow:
     epoch: int
     journal_id: str
     match: Position
-    stood: Position
+    replied_end: Position
     forced: bool = False
     begins: Position = ORIGIN
     epochs: tuple[Position, ...] = ()

@@ -56,7 +56,7 @@ class Peer:
         self._promised_at: dict[str, float] = {}
         # RULES.md#r29: the last ProbeReply, the sequence of the snapshot to restore, and the time
         # of the last progress.
-        self._stood: tuple[str, Position] | None = None
+        self._replied_end: tuple[str, Position] | None = None
         self._begins_from: int | None = None
         self._gets_on_at = -math.inf
 
@@ -66,7 +66,10 @@ class Peer:
 
     @property
     def match(self) -> int:
-        """The sequence that is durable there under this epoch; it never falls for one journal."""
+        """The sequence up to which the member has acked, 0 before its first ack under this epoch.
+
+        It never falls for one journal.
+        """
         return self.match_of(self.journal_id)
 
     def match_of(self, journal_id: str | None) -> int:
@@ -87,11 +90,11 @@ class Peer:
             return math.inf
         return self.match if self._begins_from is None else self._begins_from
 
-    def stands(self, now: float, journal_id: str, last: Position) -> None:
+    def replied(self, now: float, journal_id: str, last: Position) -> None:
         """Note where its journal ends. A member that reconnects at the same position makes no
         progress."""
-        if (journal_id, last) != self._stood:
-            self._stood, self._gets_on_at = (journal_id, last), now
+        if (journal_id, last) != self._replied_end:
+            self._replied_end, self._gets_on_at = (journal_id, last), now
 
     def begins(self, sequence: int) -> None:
         """Note that it must restore a snapshot, the oldest of which is at ``sequence``."""

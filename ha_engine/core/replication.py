@@ -37,7 +37,7 @@ class Replication:
         self.me, self.epoch, self.timing = me, epoch, timing
         self.peers = {name: Peer(name, now, connected=True) for name in sorted(connected)}
         # Members that a commit waits for before the row lists them as in sync (RULES.md#r9).
-        self.joining: frozenset[Member] = frozenset()
+        self.near: frozenset[Member] = frozenset()
         # RULES.md#r13: infinite while no member is connected and each has been silent for a
         # sync_timeout.
         self._heartbeat_at = now
@@ -61,7 +61,7 @@ class Replication:
         if name in self.peers:
             self.peers[name].unlinked()
 
-    def stands(
+    def on_probe_reply(
         self,
         now: float,
         name: str,
@@ -90,7 +90,7 @@ class Replication:
             journal.epochs,
         )
         yield do.Send(name, follow)
-        peer.stands(now, reply.journal_id, reply.last)
+        peer.replied(now, reply.journal_id, reply.last)
         if follow.by_snapshot:
             peer.begins(follow.begins.sequence)
         elif match == reply.last:
@@ -203,8 +203,8 @@ class Replication:
         return max(peer.advanced_at + self.timing.sync_timeout, self._overdue_at(peer.match))
 
     def wake_at(self, now: float) -> float:
-        """When ``tick``, ``choose_joining`` or a question here has a new result by time alone."""
-        if self.joining != self._near(now):
+        """When ``tick``, ``choose_near`` or a question here has a new result by time alone."""
+        if self.near != self._near(now):
             return now
         peers = self.peers.values()
         return min(
@@ -225,7 +225,7 @@ class Replication:
     def commit_limit(self, durable: int, in_sync: frozenset[Member]) -> int:
         """The sequence that is durable on every member of ``in_sync`` and every joining member
         (RULES.md#i3)."""
-        others = (in_sync | self.joining) - {self.me}
+        others = (in_sync | self.near) - {self.me}
         return min([durable, *(self.match_of(member) for member in others)])
 
     def all_have(self, sequence: int, in_sync: frozenset[Member]) -> bool:
@@ -235,20 +235,20 @@ class Replication:
         peer = self.peers.get(member.node)
         return 0 if peer is None else peer.match_of(member.journal_id)
 
-    def choose_joining(self, now: float) -> None:
+    def choose_near(self, now: float) -> None:
         """Choose the joining members that a commit waits for.
 
         A member joins when it has nearly caught up, and leaves when it falls behind again. A member
         without room does not join: in sync, it would stop the producers at once (RULES.md#r30).
         """
-        self.joining = self._near(now)
+        self.near = self._near(now)
 
     def _near(self, now: float) -> frozenset[Member]:
         near = (
             peer.member
             for peer in self.peers.values()
             if peer.stage is Stage.REPLICATE and now < self._late_at(peer)
-            if (peer.match >= self._goal and peer.headroom) or peer.member in self.joining
+            if (peer.match >= self._goal and peer.headroom) or peer.member in self.near
         )
         return frozenset(member for member in near if member is not None)
 
@@ -258,7 +258,7 @@ class Replication:
         Late members leave, and a joining member enters once it has all that is committed.
         """
         kept = tuple(m for m in listed if m == self.me or not self._is_lost(m, now))
-        new = (m for m in sorted(self.joining, key=lambda m: m.node) if m not in kept)
+        new = (m for m in sorted(self.near, key=lambda m: m.node) if m not in kept)
         return kept + tuple(m for m in new if self.match_of(m) >= committed)
 
     def promised_until(self, in_sync: frozenset[Member], ttl: float, margin: float) -> float:

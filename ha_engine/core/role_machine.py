@@ -58,7 +58,7 @@ class RoleMachine:
         self.now, self.out = now, []
 
     @property
-    def acting(self) -> bool:
+    def holds_epoch(self) -> bool:
         """Whether this node holds an epoch."""
         return self.role in (Role.ACTIVE, Role.PROMOTING)
 
@@ -163,7 +163,7 @@ class RoleMachine:
         self.perform(do.CloseReceivers(reason, self._named))
         self.perform(do.StopPublishing())
 
-    def note_standing(self) -> None:
+    def take_role_from_row(self) -> None:
         """Take from the row whether this node is in sync, and the URL of the active.
 
         For a node that does not hold the lease.

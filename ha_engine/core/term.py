@@ -226,7 +226,7 @@ class Term:
         yield from replication.tick(
             now, journal.last.sequence, journal.committed, oldest_revision, asks
         )
-        replication.choose_joining(now)
+        replication.choose_near(now)
         if self.may_act(now) and self._lease.row is not None:
             yield from self.snapshots.tick(now, self._lease.row.in_sync, oldest_revision)
 
@@ -237,7 +237,9 @@ class Term:
             case say.ProbeReply():
                 known = self._query_control.digests.known_here(self.epoch)
                 begins = self._retention.begins
-                yield from self.replication.stands(now, peer, message, self._journal, known, begins)
+                yield from self.replication.on_probe_reply(
+                    now, peer, message, self._journal, known, begins
+                )
             case say.Ack():
                 self.replication.acked(now, peer, message)
             case say.Promise():

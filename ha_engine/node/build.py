@@ -36,7 +36,7 @@ from ha_engine.query.application import (
 )
 from ha_engine.query.runtime import checkpoint_versions, runtime_versions, why_not_continued
 from ha_engine.receive.backlog import Disk, NodeBacklog
-from ha_engine.receive.gate import Backlog, Counters, Gate, Log
+from ha_engine.receive.gate import Backlog, Counters, Gate, GroupJournal
 from ha_engine.receive.producers import ProducerTable
 from ha_engine.snapshot.base_builder import BaseBuilder
 from ha_engine.snapshot.capture import Capture
@@ -196,7 +196,7 @@ def access_of(config: Config) -> Access:
 def gate_of(
     config: Config,
     application: StreamApplication,
-    log: Log,
+    log: GroupJournal,
     backlog: Backlog,
     counters: Counters,
 ) -> Gate:

@@ -142,7 +142,7 @@ class Driver:
         """Wait until ``sequence`` is committed. Raises NotActive when this node demotes or ends."""
         if sequence <= self.core.journal.committed:
             return
-        if not self.core.acting or self.ended.done():
+        if not self.core.holds_epoch or self.ended.done():
             raise NotActive(self.core.reason)
         future = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiters, (sequence, next(self._turns), future))
@@ -239,7 +239,7 @@ class Driver:
         ports.appender.append(records)
         ports.peers.appended(records)
         self.arrivals.saw(self._clock(), records)
-        if not self.core.acting:
+        if not self.core.holds_epoch:
             for record in records:
                 ports.receivers.replay(record)
 

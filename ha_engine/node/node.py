@@ -327,7 +327,7 @@ class Node:
         reports = (report for _, report in self.peers.reports().values())
         return next((report.ingest for report in reports if report.url == url), "")
 
-    def last_mark(self, query: str) -> float:
+    def highest_planned(self, query: str) -> float:
         return self.core.deployment.marks[query].ledger_end_max
 
     def _alive(self) -> bool:

@@ -97,7 +97,7 @@ class Outbox:
         return self._of_query(query).last
 
     def floor(self, query: str) -> int:
-        """Batches up to and including this one are gone, since every sink has them."""
+        """The batch before the first that the outbox must have."""
         return self._of_query(query).floor
 
     def first(self, query: str) -> int | None:

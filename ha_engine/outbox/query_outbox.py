@@ -110,10 +110,10 @@ class QueryOutbox:
                 (self._place / f"{number}.digest").unlink(missing_ok=True)
         self.floor, self.last = through, max(self.last, through)
 
-    def begin_behind(self, published_through: int) -> None:
-        """Set the floor by the journal; raises OutboxDamaged on a gap above it."""
-        self.trim(published_through)
-        self.floor = published_through
+    def begin_behind(self, floor: int) -> None:
+        """Set the floor that the core computed at start. Raises OutboxDamaged on a gap after it."""
+        self.trim(floor)
+        self.floor = floor
         self.require_no_gap()
 
     def remove(self) -> None:
@@ -174,7 +174,7 @@ def _whole_digests(place: Path) -> Iterator[tuple[int, str]]:
 
 
 def _rows(path: Path) -> int:
-    """Rows of a batch file, from its metadata; also proves that the file is whole."""
+    """The number of rows, from the file's metadata. Reading it proves that the file is whole."""
     try:
         with pa.memory_map(str(path)) as file, pa.ipc.open_file(file) as reader:
             return sum(reader.get_batch(n).num_rows for n in range(reader.num_record_batches))

@@ -12,7 +12,7 @@ chunk_rows      the chunks that revisions share
 sink_table      tables that queries write to
 sink_types      the column types of such a table
 sink_store      one batch into a table, with its ledger row in the same transaction
-ledger, ledger_store
+ledger, ledger_store  (``ledger`` has the SQL, ``ledger_store`` the transaction and its deadline)
                 the last batch that a sink has; the row is in the sink's own database, or in
                 the node's database for a sink without one
 embedded        a real PostgreSQL without an installation, for trials and tests

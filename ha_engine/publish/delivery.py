@@ -183,7 +183,9 @@ class Delivery:
 
         The previous active may have published a batch whose output is not here yet.
         """
-        last = max(self._outbox.last_admitted(self.query), self._authority.last_mark(self.query))
+        last = max(
+            self._outbox.last_admitted(self.query), self._authority.highest_planned(self.query)
+        )
         if through > last:
             raise SinkRefused(
                 f"the ledger of sink {self.sink.name} says that batch {through} of query "

@@ -16,13 +16,13 @@ Remaining = Callable[[], float]
 
 
 class Authority(Protocol):
-    """The authority of this node to publish."""
+    """The authority of this node to publish; ``node.Node`` implements it."""
 
     def remaining_seconds(self) -> float:
         """The seconds of authority left; zero or less when suspended. A renewal adds to them."""
         ...
 
-    def last_mark(self, query: str) -> float:
+    def highest_planned(self, query: str) -> float:
         """The highest batch that a ledger of this journal's history can have.
 
         This is the newest planned batch, even if its output is not here yet. It is higher while the

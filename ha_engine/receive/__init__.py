@@ -1,6 +1,6 @@
 """Receive, the first stage: take events over HTTP or gRPC, validate, group and journal them.
 
-    http, ingest -> intake -> decode -> gate -> the journal (through the Protocol ``Log``)
+    http, ingest -> intake -> decode -> gate -> the journal (through the Protocol ``GroupJournal``)
 
 http, http_operations   the routes of events, and their description for OpenAPI
 ingest                  the gRPC service

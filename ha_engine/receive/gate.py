@@ -7,7 +7,7 @@ group. The group becomes a record when the last one in flight is committed, or w
 an idle gate adds no latency, and a busy one needs few records. A request never spans two records:
 it is stored whole, or refused as too large.
 
-The gate does not know HTTP; it sees the journal only through the Protocol ``Log``.
+The gate does not know HTTP; it sees the journal only through the Protocol ``GroupJournal``.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from ha_engine.receive.producers import ProducerTable, require_same
 from ha_engine.types import Events, Position, Record, Submission
 
 
-class Log(Protocol):
-    """The journal as the gate sees it."""
+class GroupJournal(Protocol):
+    """The group's journal, as the gate uses it; ``node.driver.Driver`` implements it."""
 
     def offer(self, events: Events, payload: bytes) -> Position:
-        """Give the record a position and append it. Raises NotActive, Backpressure."""
+        """Give the record a position and append it. Raises NotActive."""
 
     async def committed(self, sequence: int) -> None:
         """Return when the record is committed. Raises NotActive when this node cannot know."""
@@ -93,7 +93,7 @@ class Gate:
     def __init__(
         self,
         schemas: Mapping[str, pa.Schema],
-        log: Log,
+        journal: GroupJournal,
         backlog: Backlog,
         config: ReceiveConfig,
         wall_clock_us: Callable[[], int],
@@ -102,7 +102,7 @@ class Gate:
         self._decoders = {
             name: Decoder(schema, config.max_record_rows) for name, schema in schemas.items()
         }
-        self._log, self._backlog, self._wall_clock_us = log, backlog, wall_clock_us
+        self._journal, self._backlog, self._wall_clock_us = journal, backlog, wall_clock_us
         self.rows_max = config.max_record_rows
         self._producers = ProducerTable(config.max_producers, config.dedup_window)
         self.offsets = OffsetTable()
@@ -225,7 +225,7 @@ class Gate:
         return Receipt(request.batch.num_rows, await asyncio.shield(request.stored))
 
     async def _commit_of(self, position: Position, rows: int) -> Receipt:
-        await self._log.committed(position.sequence)
+        await self._journal.committed(position.sequence)
         return Receipt(rows, position)
 
     # -- group commit ------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ class Gate:
                 self._gathering.pop((request.submission.producer, request.submission.sequence))
         events, payload = group.record(self._wall_clock_us())
         try:
-            position = self._log.offer(events, payload)
+            position = self._journal.offer(events, payload)
         except Exception as error:  # after any error the callers must not wait for ever
             self._drop(group, error)
             return
@@ -302,7 +302,7 @@ class Gate:
 
     async def _settle(self, group: Group, position: Position) -> None:
         try:
-            await self._log.committed(position.sequence)
+            await self._journal.committed(position.sequence)
             group.answer(position)
         except asyncio.CancelledError:
             group.refuse(

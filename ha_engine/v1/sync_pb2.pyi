@@ -314,7 +314,7 @@ class Follow(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     JOURNAL_ID_FIELD_NUMBER: _builtins.int
     MATCH_FIELD_NUMBER: _builtins.int
-    STOOD_FIELD_NUMBER: _builtins.int
+    REPLIED_END_FIELD_NUMBER: _builtins.int
     FORCED_FIELD_NUMBER: _builtins.int
     BEGINS_FIELD_NUMBER: _builtins.int
     EPOCHS_FIELD_NUMBER: _builtins.int
@@ -325,7 +325,7 @@ class Follow(_message.Message):
     @_builtins.property
     def match(self) -> Global___Position: ...
     @_builtins.property
-    def stood(self) -> Global___Position:
+    def replied_end(self) -> Global___Position:
         """The end of the journal in the ProbeReply that this answers."""
 
     @_builtins.property
@@ -340,14 +340,14 @@ class Follow(_message.Message):
         epoch: _builtins.int = ...,
         journal_id: _builtins.str = ...,
         match: Global___Position | None = ...,
-        stood: Global___Position | None = ...,
+        replied_end: Global___Position | None = ...,
         forced: _builtins.bool = ...,
         begins: Global___Position | None = ...,
         epochs: _abc.Iterable[Global___Position] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["begins", b"begins", "match", b"match", "stood", b"stood"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["begins", b"begins", "match", b"match", "replied_end", b"replied_end"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["begins", b"begins", "epoch", b"epoch", "epochs", b"epochs", "forced", b"forced", "journal_id", b"journal_id", "match", b"match", "stood", b"stood"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begins", b"begins", "epoch", b"epoch", "epochs", b"epochs", "forced", b"forced", "journal_id", b"journal_id", "match", b"match", "replied_end", b"replied_end"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -214,7 +214,7 @@ def test_corrected_file_continues_where_it_stopped(node: Node, ndjson: Path) -> 
             "line 1002 of flights.csv: field 'delay' is \"x\"",
         ),
         ("EWR,yesterday,1,1", "line 1002 of flights.csv: field 'at' is \"yesterday\", expected a"),
-        ("EWR,2013-01-01 05:15:00", "line 1002: it has 2 fields, and the header has 4"),
+        ("EWR,2013-01-01 05:15:00", "line 1002: the row has 2 fields, but the header has 4"),
     ],
 )
 def test_error_names_a_bad_csv_line(node: Node, csv: Path, line: str, reason: str) -> None:

@@ -155,11 +155,11 @@ def test_commit_waits_for_a_member_only_once_it_is_near() -> None:
     replication = Replication(ME, 2, PeerTiming(0.2, 2.0), 0.0, ["b"], 1000)
     replication.peers["b"].follows(0.0, "b-1")
     replication.acked(0.1, "b", Ack(2, "b-1", 10, True, False))
-    replication.choose_joining(0.1)
-    assert not replication.joining
+    replication.choose_near(0.1)
+    assert not replication.near
     replication.acked(0.2, "b", Ack(2, "b-1", 1000, True, False))
-    replication.choose_joining(0.2)
-    assert replication.joining == {OTHER}
+    replication.choose_near(0.2)
+    assert replication.near == {OTHER}
 
 
 def test_full_batch_is_cut_without_waiting_for_a_slow_member() -> None:
@@ -188,11 +188,11 @@ def test_active_retains_records_only_for_a_member_that_makes_progress() -> None:
     replication = Replication(ME, 1, PeerTiming(0.2, 2.0), 0.0, ["b"], 0)
     peer, now = replication.peers["b"], 0.0
     for _ in range(20):
-        peer.stands(now, "b-1", Position(1, 7))
+        peer.replied(now, "b-1", Position(1, 7))
         peer.begins(40)
         now += RETAIN_SECONDS / 10
     assert replication.retain_after(now, (ME,)) == math.inf
-    peer.stands(now, "b-2", ORIGIN)
+    peer.replied(now, "b-2", ORIGIN)
     peer.follows(now, "b-2")
     replication.acked(now, "b", Ack(1, "b-2", 50, True, False, ()))
     assert replication.retain_after(now + RETAIN_SECONDS - 1, (ME,)) == 50

@@ -32,7 +32,7 @@ class Granted:
     def remaining_seconds(self) -> float:
         return self.until - time.monotonic()
 
-    def last_mark(self, query: str) -> int:
+    def highest_planned(self, query: str) -> int:
         return self.marked
 
 

@@ -44,7 +44,7 @@ HUNTED = (
         "math.inf",
     ),
     _hunted(
-        4, "wake", "replication", "Replication.wake_at", "self.joining != self._near(now)", "False"
+        4, "wake", "replication", "Replication.wake_at", "self.near != self._near(now)", "False"
     ),
     _hunted(
         37,
@@ -54,9 +54,7 @@ HUNTED = (
         "*(ahead(now, self._late_at(peer)) for peer in peers)",
         "",
     ),
-    _hunted(
-        1, "I3", "replication", "Replication.commit_limit", "in_sync | self.joining", "self.joining"
-    ),
+    _hunted(1, "I3", "replication", "Replication.commit_limit", "in_sync | self.near", "self.near"),
     _hunted(3, "I3", "replication", "Replication.wanted", "self.match_of(m) >= committed", ""),
     _hunted(
         91,
@@ -354,14 +352,14 @@ TOLD = (
         "I14",
         "follower",
         "Follower._follow",
-        "message.stood == self._journal.last",
+        "message.replied_end == self._journal.last",
         "True",
     ),
     _told(
         schedules.an_operator_gives_up_what_the_other_has,
         "R26",
         "replication",
-        "Replication.stands",
+        "Replication.on_probe_reply",
         "journal.forced_behind(match)",
         "False",
     ),

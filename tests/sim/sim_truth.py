@@ -20,7 +20,7 @@ class SimTruth(Truth):
         self.epoch, self.suspended = 0, False
 
     @property
-    def acting(self) -> bool:
+    def holds_epoch(self) -> bool:
         return self.role in (Role.PROMOTING, Role.ACTIVE)
 
     def judge(self, action: do.Action) -> None:
@@ -76,7 +76,7 @@ class SimTruth(Truth):
 
     def _append(self, record: Record) -> None:
         """Leave the appends of a follower to ``Facts.appended``."""
-        if self.acting:
+        if self.holds_epoch:
             require(record.position.epoch == self.epoch, "I8", "appended under another epoch")
             super()._append(record)
 

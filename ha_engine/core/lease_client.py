@@ -226,7 +226,8 @@ def _who_has_it(lease: Lease, row: LeaseRow, now: float) -> str:
     still = now - lease.still_since
     wait = max(0.0, (lease.takeover_at or now) - now)
     if row.holder is None:
-        return f"the lease was released to {row.successor}; this node may take it in {wait:.1f} s"
+        to = row.successor or "any node in sync"
+        return f"the lease was released to {to}; this node may take it in {wait:.1f} s"
     other = row.holder.node != lease.me.node
     if other and still < 2 * lease.timing.renew_interval:
         return f"{row.holder.node} holds the lease"

@@ -94,7 +94,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """From a follower, after each fdatasync and as the answer to each Heartbeat.
+    """From a follower: after a Follow, after each fdatasync, and as the answer to each Heartbeat.
 
     ``headroom`` is False while its disk is nearly full (RULES.md#r30). ``warm`` says whether its
     queries are (RULES.md#r10). ``batches`` has (query, newest batch) for each query that runs.

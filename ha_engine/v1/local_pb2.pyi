@@ -94,7 +94,9 @@ class RunQuery(_message.Message):
     initial_mark: _builtins.int
     initial_sequence: _builtins.int
     must_resume: _builtins.bool
-    """The state began under other code: a missing checkpoint cannot be replaced by a replay."""
+    """No replay can replace a missing checkpoint: other code made a part of the state, or its records
+    are trimmed.
+    """
     digest: _builtins.str
     """Of the query's definition: the query process runs no other one under this version (docs/RULES.md#r23)."""
     def __init__(
@@ -301,7 +303,7 @@ class AdmitBatchReply(_message.Message):
         UNSPECIFIED: AdmitBatchReply._Verdict.ValueType  # 0
         ADMITTED: AdmitBatchReply._Verdict.ValueType  # 1
         DONE: AdmitBatchReply._Verdict.ValueType  # 2
-        """Admitted before with an equal digest."""
+        """Admitted before, with an equal digest, or with one that is no longer known."""
         NEED_DIGEST: AdmitBatchReply._Verdict.ValueType  # 3
         """Admitted before: come again with the digest."""
         MISMATCH: AdmitBatchReply._Verdict.ValueType  # 4
@@ -311,7 +313,7 @@ class AdmitBatchReply(_message.Message):
     UNSPECIFIED: AdmitBatchReply.Verdict.ValueType  # 0
     ADMITTED: AdmitBatchReply.Verdict.ValueType  # 1
     DONE: AdmitBatchReply.Verdict.ValueType  # 2
-    """Admitted before with an equal digest."""
+    """Admitted before, with an equal digest, or with one that is no longer known."""
     NEED_DIGEST: AdmitBatchReply.Verdict.ValueType  # 3
     """Admitted before: come again with the digest."""
     MISMATCH: AdmitBatchReply.Verdict.ValueType  # 4

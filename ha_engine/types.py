@@ -229,8 +229,8 @@ class Base:
 class Revision:
     """A visible revision. ``bytes_new`` counts the bytes in chunks that it added to the database.
 
-    Both sizes are uncompressed. ``age_seconds`` counts from the moment when it became visible, by
-    the database's clock.
+    Both sizes are uncompressed. ``age_seconds`` counts from the moment when the revision became
+    visible, by the database's clock.
     """
 
     id: int

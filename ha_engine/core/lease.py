@@ -201,8 +201,9 @@ class Lease:
             self.high_water = replace(
                 self.high_water, epoch=row.epoch, version=row.version, identity=self.identity
             )
-            # RULES.md#r5: after a failover of the database an operator, for example, may change a
-            # row that lost our last write. The row that this process wrote is newer: keep it.
+            # RULES.md#r5: a failover of the database may lose our last write to the row. Then an
+            # operator, for example, may change that older row. The row that this process wrote is
+            # newer: keep it.
             same = self.held is not None and self.held.epoch == row.epoch
             if not (same and self.mine and self.moved):
                 self.held = row if self.mine else None
@@ -379,7 +380,7 @@ class Lease:
     def forced_anew(self, group_id: str, advertise: str | None) -> LeaseRow:
         """The row of a forced failover where the row is lost (RULES.md#r26).
 
-        Its epoch is far above any that the lost row may have had.
+        The epoch of the new row is far above any that the lost row may have had.
         """
         known = self.high_water
         return replace(

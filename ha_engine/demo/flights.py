@@ -98,7 +98,7 @@ def _source(name: str) -> Path:
 
 
 def _rows(file: Any, schema: pa.Schema, moments: list[str]) -> pa.Table:
-    """Read the file's columns of ``schema``, and the integers that give the moment."""
+    """Read the columns of ``schema``, and the integers from which the event time follows."""
     columns = [field for field in schema if not pa.types.is_timestamp(field.type)]
     types = {field.name: field.type for field in columns} | dict.fromkeys(moments, pa.int32())
     options = csv.ConvertOptions(

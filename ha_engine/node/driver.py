@@ -133,7 +133,7 @@ class Driver:
         """Hand validated events to the core; return their position. Raises NotActive."""
         if not self.core.receiving or self.ended.done():
             raise NotActive(self.core.reason)
-        assert not self._stepping, "the core takes the events before this returns"
+        assert not self._stepping, "offer() was called while the core performed a step"
         position = self.core.journal.next_position(self.core.epoch)
         self.handle(on.EventsOffered(events, payload))
         return position

@@ -81,7 +81,7 @@ class SnapshotActions:
             self.handle(on.SnapshotTaken(cut, draft))
 
     async def _show(self, draft: int, epoch: int) -> None:
-        """Make a draft visible. If that fails, the draft stays until the next one begins."""
+        """Make a draft visible. If that fails, the draft stays until the next snapshot begins."""
         try:
             self.handle(on.RevisionsKept(await self.snapshots.show(draft, epoch)))
         except EngineError as error:

@@ -19,7 +19,7 @@ ORPHANED_EXIT_CODE = 3
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """A pid with its start, so that a process that reuses the pid is not mistaken for this one.
+    """A pid with its start time, so that no process that reuses the pid is mistaken for this one.
 
     ``started`` counts the kernel's ticks since boot. A time of day would change with the clock, so
     two processes would read different starts of a third.

@@ -32,7 +32,7 @@ class Acknowledged(TypedDict):
 
 @described
 class InvalidBody(Refusal):
-    """The events do not fit the stream; nothing of the request is stored."""
+    """The events do not match the stream's schema; nothing of the request is stored."""
 
     row: int | None
     """The first wrong row, counted from 0; null if no single row is wrong."""

@@ -49,7 +49,7 @@ LOOK_EVERY_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The content of a manifest besides its files; ``queries`` are as of the cut."""
+    """The content of a manifest besides its files; ``queries`` are as of its position."""
 
     group_id: str
     application: str

@@ -22,9 +22,9 @@ def take(environ: MutableMapping[str, str]) -> dict[str, str]:
     """Remove the service manager's variables; return those for the node process.
 
     The service manager addresses the unit's main process, the supervisor. But the watchdog must
-    watch the event loop of the node process, so that process feeds it. WATCHDOG_PID names the
-    supervisor, so it is dropped. No other child may know the socket, since it could report for the
-    node.
+    watch the event loop of the node process, so the node process itself feeds it. WATCHDOG_PID
+    names the supervisor, so it is dropped. No other child may know the socket, since it could
+    report for the node.
     """
     said = {name: environ.pop(name) for name in (_SOCKET, _TIMEOUT, _PID) if name in environ}
     said.pop(_PID, None)

@@ -117,7 +117,7 @@ class ChangeRole:
 
 @dataclass(frozen=True, slots=True)
 class OpenReceivers:
-    """Take events from producers."""
+    """Take events from producers, and start the sources."""
 
 
 @dataclass(frozen=True, slots=True)

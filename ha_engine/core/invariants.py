@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 def check(core: Core) -> None:
-    """Check all invariants. Raises InvariantBroken, which names the first that does not hold."""
+    """Check the invariants that one node can see.
+
+    Raises InvariantBroken, which names the first that does not hold.
+    """
     for number, said in _broken(core):
         raise InvariantBroken(f"{number} of docs/RULES.md does not hold: {said}")
 

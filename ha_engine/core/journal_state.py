@@ -96,7 +96,7 @@ class JournalState:
         self.committed = max(self.committed, sequence)
 
     def written(self, sequence: int) -> bool:
-        """Note that records up to ``sequence`` are durable; True if that is more than before."""
+        """Note that records up to ``sequence`` are durable. True if that is more than before."""
         more = sequence > self.durable
         self.durable = max(self.durable, sequence)
         return more

@@ -40,7 +40,7 @@ class QueryMarks:
     ) -> None:
         self.query, self.streams, self.sinks, self.limits = query, streams, sinks, limits
         self.initial = Mark(query, 0, 0)
-        # The mark before the first of those that this object keeps one by one.
+        # This object has forgotten the marks up to this one, and keeps the later ones.
         self.before = self.initial
         # The newest mark in the journal, committed or not.
         self.last = self.initial

@@ -223,8 +223,8 @@ class Replication:
     # -- commit and in-sync ------------------------------------------------------------------------
 
     def commit_limit(self, durable: int, in_sync: frozenset[Member]) -> int:
-        """The sequence that is durable on every member of ``in_sync`` and every joining member
-        (RULES.md#i3)."""
+        """The sequence that is durable on every member of ``in_sync`` and every near member
+        (RULES.md#i3). A member that is far behind delays no commit."""
         others = (in_sync | self.near) - {self.me}
         return min([durable, *(self.match_of(member) for member in others)])
 

@@ -171,6 +171,7 @@ class RoleMachine:
         row, active = self.lease.row, self.lease.active_url
         if active != self._named:
             self._named = active
+            # The receivers are closed already; their refusal is to name the new active.
             self.perform(do.CloseReceivers("this node is not the active", active))
         if row is None or row.holder is None or self.lease.regressed:
             return

@@ -34,7 +34,7 @@ Request = (
     | on.SnapshotTaken
     | on.SnapshotFailed
 )
-"""The inputs that only a holder serves."""
+"""The inputs that go to the term while there is one. A follower handles two about snapshots."""
 
 PlannedOn = tuple[int, Callable[[str, int], int | None], Callable[[str], bool], int | None]
 """The arguments of ``Deployment.next_marks``: committed, slowest, starting and barrier."""

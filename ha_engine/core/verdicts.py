@@ -1,4 +1,7 @@
-"""The verdicts: what an answer or a message means for the whole node. ``core`` carries them out."""
+"""The verdicts: what an answer or a message means for the whole node.
+
+``role_machine`` performs them.
+"""
 
 from __future__ import annotations
 

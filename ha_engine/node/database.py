@@ -71,8 +71,6 @@ async def release_earlier(config: Config, dead: Holder) -> None:
         store.close()
 
 
-log = structlog.get_logger(__name__)
-
 URL_VARIABLE = "HA_ENGINE_DATABASE_URL"
 
 

@@ -127,13 +127,14 @@ class Driver:
         if not self.ended.done():
             self.ended.set_result(None)
 
-    # -- the gate's log ----------------------------------------------------------------------------
+    # -- the gate's port to the journal ------------------------------------------------------------
 
     def offer(self, events: Events, payload: bytes) -> Position:
         """Hand validated events to the core; return their position. Raises NotActive."""
         if not self.core.receiving or self.ended.done():
             raise NotActive(self.core.reason)
         assert not self._stepping, "offer() was called while the core performed a step"
+        # The step appends the events with this position, since no other input can come between.
         position = self.core.journal.next_position(self.core.epoch)
         self.handle(on.EventsOffered(events, payload))
         return position

@@ -96,8 +96,13 @@ class Node:
         self.driver = Driver(self.core, boottime, config.lease.db_timeout, tally)
         # The gate's own bound is lower, so every record with a position from the core fits.
         bound = 2 * config.receive.max_pending + (64 << 20)
-        told = self.driver.durable, self.driver.fail, give_up
-        self.writer = JournalWriter(self.journal, *told, pending_bytes_max=bound)
+        self.writer = JournalWriter(
+            self.journal,
+            on_durable=self.driver.durable,
+            on_failed=self.driver.fail,
+            on_stuck=give_up,
+            pending_bytes_max=bound,
+        )
         limits, size = config.journal, lambda: self.journal.size_bytes
         self.disk = Disk(self.data.path, limits.min_free, size, limits.max_size)
         backlog = backlog_of(config, self.core, self.disk)

@@ -13,7 +13,7 @@ from benchmarks.engine_side import EngineSide
 from benchmarks.processes import cpu_seconds, part_of, percent_by_part, spent
 from benchmarks.report import Result
 
-PERCENT_MAX = 10.0
+PERCENT_MAX = 1.0
 WATCHERS = 10
 STATUS_PATHS = "/v1/status", "/v1/cluster", "/metrics"
 REQUESTS = 100

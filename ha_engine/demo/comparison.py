@@ -49,7 +49,9 @@ def compare(url: str, flights: pa.Table) -> list[Outcome]:
 
 
 def _rows_of(url: str, table_name: str) -> list[dict[str, Any]]:
-    engine = open_engine(url)
+    # Without a transaction: PostgreSQL ends one that is idle for ten seconds, and a slow host needs
+    # longer to make dictionaries of the rows.
+    engine = open_engine(url).execution_options(isolation_level="AUTOCOMMIT")
     table = Table(table_name, MetaData(), autoload_with=engine)
     with engine.connect() as connection:
         return [dict(row) for row in connection.execute(select(table)).mappings()]

@@ -29,7 +29,7 @@ def fresh_database(server: EmbeddedPostgres, name: str) -> Iterator[str]:
 
 def rows(url: str, sql: str) -> list[tuple[Any, ...]]:
     """Return the rows of ``sql``; none while its table does not exist yet."""
-    with open_engine(url).connect() as connection:
+    with open_engine(url).execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
         table = sql.split(" FROM ")[1].split()[0]
         if connection.execute(text("SELECT to_regclass(:name)"), {"name": table}).scalar() is None:
             return []

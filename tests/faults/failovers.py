@@ -182,7 +182,7 @@ def _one_fault(
 
 def _wait_for_output(url: str, since: float) -> None:
     newest = text("SELECT extract(epoch FROM max(at)) FROM ledger_audit")
-    with open_engine(url).connect() as connection:
+    with open_engine(url).execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
         wait_until(
             lambda: float(connection.execute(newest).scalar_one()) > since,
             within=ACK_SECONDS_MAX,
@@ -250,7 +250,7 @@ def _signal_all(node: NodeUnderTest, number: signal.Signals) -> None:
 
 def _ledger_moves(url: str) -> list[Moment]:
     """Return the moments at which the ledger of any query moved; see ``kills.audit``."""
-    with open_engine(url).connect() as connection:
+    with open_engine(url).execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
         rows = connection.execute(
             text("SELECT extract(epoch FROM at), epoch FROM ledger_audit ORDER BY at")
         )

@@ -204,7 +204,7 @@ def ledger_faults(url: str, status: dict[str, Any]) -> list[str]:
 
 
 def _ledger_moves(url: str) -> list[Any]:
-    with open_engine(url).connect() as connection:
+    with open_engine(url).execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
         moves = text("SELECT query, sink, epoch, batch FROM ledger_audit ORDER BY at, batch")
         return list(connection.execute(moves).all())
 

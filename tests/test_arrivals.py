@@ -42,7 +42,7 @@ def test_a_query_does_not_lag_behind_a_stream_that_it_does_not_read() -> None:
 
 def test_records_present_at_the_start_age_from_the_start() -> None:
     arrivals = Arrivals()
-    arrivals.load_base(100.0, 7, ["s"])
+    arrivals.start_at(100.0, 7, ["s"])
     arrivals.saw(100.0, [events(8, 3)])
     assert arrivals.seconds_behind(101.0, 2) == 1.0 + SLOT_SECONDS
     assert (arrivals.seconds_behind(101.0, 7), arrivals.events_behind(7)) == (1.0, 3)

@@ -60,7 +60,7 @@ BREAKAGES = (
         "R5",
         "postgres.lease_store",
         "PostgresLeaseStore.create",
-        "select(*values.values()).where(*_here(row))",
+        "select(*values.values()).where(*here)",
         "select(*values.values())",
         "postgres/test_lease_contract.py",
     ),

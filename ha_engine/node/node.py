@@ -157,7 +157,7 @@ class Node:
         ``earlier`` is the dead process that had the data directory before, if there is one.
         """
         last, streams = self.journal.last.sequence, self.application.streams
-        self.driver.arrivals.load_base(boottime(), last, streams)
+        self.driver.arrivals.start_at(boottime(), last, streams)
         for failed in (self.publisher.failed, self.receivers.failed):
             failed.add_done_callback(self._stage_died)
         self.driver.connect(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 
-from ha_engine.errors import DiskFailed, OutboxDamaged
+from ha_engine.errors import OutboxDamaged
+from ha_engine.system.disk import disk
 from ha_engine.system.fsync import fsync_directory
 
 DIGESTS_KEPT = 1024
@@ -49,7 +49,7 @@ class QueryOutbox:
     def open(cls, place: Path, living: str | None) -> QueryOutbox:
         """Read a directory; pending files stay only if incarnation ``living`` wrote them."""
         query_outbox = cls(place)
-        with _disk(place):
+        with disk(place):
             query_outbox._sweep(living)
             for number, path in _numbered(place, _BATCH):
                 query_outbox._put(number, OutboxBatch(path, _rows(path), path.stat().st_size))
@@ -73,7 +73,7 @@ class QueryOutbox:
         """Rename the pending file to the next number, durably."""
         number = self.last + 1
         path = self._place / f"{number}.arrow"
-        with _disk(self._place):
+        with disk(self._place):
             try:
                 pending.path.rename(path)
             except FileNotFoundError:
@@ -90,7 +90,7 @@ class QueryOutbox:
         if number in self.digests or not 0 < number <= self.last:
             return
         path = self._place / f"{number}.digest"
-        with _disk(self._place):
+        with disk(self._place):
             # Not fsynced: a lost digest is computed again from the batch's own file.
             unfinished = path.with_suffix(".digest-unfinished")
             unfinished.write_text(digest)
@@ -101,7 +101,7 @@ class QueryOutbox:
         """Remove the batches up to ``through``; a lower number than before changes nothing."""
         if through <= self.floor:
             return
-        with _disk(self._place):
+        with disk(self._place):
             self._note_left(through)
             for number in range(self.floor + 1, min(through, self.last) + 1):
                 self._take(number)
@@ -118,7 +118,7 @@ class QueryOutbox:
 
     def remove(self) -> None:
         """Delete the whole directory."""
-        with _disk(self._place):
+        with disk(self._place):
             if self._place.exists():
                 shutil.rmtree(self._place)
                 fsync_directory(self._place.parent)
@@ -182,15 +182,4 @@ def _rows(path: Path) -> int:
         raise OutboxDamaged(
             f"{path} cannot be read ({error}); "
             "stop the node and restore it from its peer or a snapshot"
-        ) from error
-
-
-@contextmanager
-def _disk(place: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise DiskFailed(
-            f"writing below {place} failed: {error.strerror}; "
-            "free or replace the disk, then restart the node"
         ) from error

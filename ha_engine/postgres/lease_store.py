@@ -110,12 +110,14 @@ class PostgresLeaseStore:
 
         None: another node was faster, or this is another database than ``row`` names (RULES.md#r5).
         """
+        identity = row.identity
+        here = _here(identity.system_identifier, identity.timeline) if identity else []
         plain = {"group_name": self._group, **_columns(row)}
         typed = {name: literal(value, lease.c[name].type) for name, value in plain.items()}
         values = typed | self._times()
         created = (
             postgres_insert(lease)
-            .from_select(list(values), select(*values.values()).where(*_here(row)))
+            .from_select(list(values), select(*values.values()).where(*here))
             .on_conflict_do_nothing()
             .returning(*_ROW)
             .cte("created")
@@ -156,9 +158,7 @@ class PostgresLeaseStore:
         expected = {name: _parameter("expected", lease.c[name]) for name in _IDENTIFYING}
         wanted = {name: _parameter("wanted", lease.c[name]) for name in _WANTED}
         unchanged = [lease.c[name].is_not_distinct_from(expected[name]) for name in expected]
-        here = [wanted["system_identifier"] == _SYSTEM, wanted["timeline"] == _TIMELINE]
-        if not names_database:
-            here = []
+        here = _here(wanted["system_identifier"], wanted["timeline"]) if names_database else []
         written = (
             update(lease)
             .where(lease.c.group_name == self._group, *unchanged, *here)
@@ -326,11 +326,9 @@ def _parameter(prefix: str, column: Column[Any]) -> BindParameter[Any]:
     return bindparam(f"{prefix}_{column.name}", type_=column.type)
 
 
-def _here(row: LeaseRow) -> list[Any]:
-    """The condition that this is the database that ``row`` names."""
-    if row.identity is None:
-        return []
-    return [row.identity.system_identifier == _SYSTEM, row.identity.timeline == _TIMELINE]
+def _here(system_identifier: Any, timeline: Any) -> list[Any]:
+    """The condition that this is the database with that identity."""
+    return [system_identifier == _SYSTEM, timeline == _TIMELINE]
 
 
 def _columns(row: LeaseRow) -> dict[str, Any]:

@@ -20,7 +20,6 @@
     determinism   refuses what would give another result on another node
     check         what ``app check`` reports about an application
     failure       a Spark error in one line
-    disk          the disk's errors as the engine's
     checkpoints   one directory per query, set aside when its stamp differs
     checkpoint_files  which files hold the state after a batch, and the one way to copy them
     runner        starts, watches and stops the streaming queries

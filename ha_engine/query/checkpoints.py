@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ha_engine.errors import QueryProcessFailed
-from ha_engine.query.disk import disk
+from ha_engine.system.disk import disk
 from ha_engine.system.fsync import boot_id
 
 STAMP_FILE = "ha_engine.stamp"

@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from ha_engine.errors import QueryProcessFailed
 from ha_engine.outbox.batch_file import WrittenBatch, digest_of_table, write_batch_file
-from ha_engine.query.disk import disk
 from ha_engine.query.link import NodeLink
 from ha_engine.query.offsets import mark_of_batch
 from ha_engine.query.reports import UNCOMPARED, Reports
+from ha_engine.system.disk import disk
 from ha_engine.v1 import local_pb2 as pb
 
 if TYPE_CHECKING:

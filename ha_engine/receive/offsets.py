@@ -77,10 +77,6 @@ class OffsetTable:
                 f"the journal has its rows up to {known}"
             )
 
-    def clear(self) -> None:
-        """Return to the state of an empty journal."""
-        self._offsets.clear()
-
     def to_rows(self) -> Offsets:
         return [
             (stream, source, one.offset or "", one.rows, one.rejected, one.batches)

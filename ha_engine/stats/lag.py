@@ -33,7 +33,7 @@ class Arrivals:
         self._streams: dict[str, deque[_Slot]] = {}
         self._marked_at: dict[str, float] = {}
 
-    def load_base(self, now: float, last: int, streams: Iterable[str]) -> None:
+    def start_at(self, now: float, last: int, streams: Iterable[str]) -> None:
         """Count the age of events that are in the journal at start from ``now``."""
         for stream in streams:
             self._streams[stream] = deque([_Slot(now - SLOT_SECONDS, last, 0)], SLOTS_MAX)

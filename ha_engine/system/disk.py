@@ -1,4 +1,4 @@
-"""Turns the disk's errors into the engine's, for the directories of the query process."""
+"""Turn the disk's errors into the engine's own."""
 
 from __future__ import annotations
 

@@ -109,10 +109,8 @@ def _as_the_holder_knows(core: Core, name: str, report: Report) -> Report:
 def _active(said: Mapping[str, tuple[float, Report]]) -> str | None:
     """The active. If two nodes claim the role, the one with the lower epoch does not yet know that
     its term is over."""
-    holds_epoch = {
-        name: report.epoch for name, (_, report) in said.items() if report.role in _ACTING
-    }
-    return max(holds_epoch, key=lambda name: holds_epoch[name], default=None)
+    epochs = {name: report.epoch for name, (_, report) in said.items() if report.role in _ACTING}
+    return max(epochs, key=lambda name: epochs[name], default=None)
 
 
 def _node(

@@ -83,7 +83,7 @@ function epochOf(member) {
 }
 
 /** Who may acquire by itself when the holder stays silent, as far as it is known. */
-export function heirOf(group) {
+export function successorOf(group) {
   const {lease, members} = group;
   const others = members.filter(
     (member) => member.answers && member.inSync && member.name !== lease?.holder,

@@ -1,6 +1,6 @@
 // One sentence for the whole group: what a person on call has to know first. Pure.
 
-import {heirOf} from './group.js';
+import {successorOf} from './group.js';
 import {list, seconds} from './words.js';
 
 /**
@@ -36,11 +36,11 @@ function led(group) {
   if (active.role === 'promoting')
     return ['busy', `${active.name} is taking over`, `${active.reason}.`];
   if (active.suspended) return suspended(active);
-  const heir = active.status?.handover_to;
-  if (heir)
+  const successor = active.status?.handover_to;
+  if (successor)
     return [
       'busy',
-      `Switching over to ${heir}`,
+      `Switching over to ${successor}`,
       `${active.name} takes no more events and hands the lease over.`,
     ];
   if (group.members.length === 1) {
@@ -123,13 +123,13 @@ function unled(group) {
       'No node is active, and failover is paused',
       'No node takes over until an operator resumes failover. Producers get 503 and try again.',
     ];
-  const heir = heirOf(group);
-  return heir ? failingOver(group, heir) : waiting(group);
+  const successor = successorOf(group);
+  return successor ? failingOver(group, successor) : waiting(group);
 }
 
-function failingOver({lease, members}, heir) {
+function failingOver({lease, members}, successor) {
   const holder = members.find((member) => member.name === lease?.holder);
-  const left = heir.status?.lease.takeover_seconds;
+  const left = successor.status?.lease.takeover_seconds;
   const detail =
     left == null
       ? ''
@@ -137,12 +137,12 @@ function failingOver({lease, members}, heir) {
         ? `The takeover comes in ${seconds(left)} at the latest. Producers get 503 and try again.`
         : 'The takeover comes now.';
   if (!holder)
-    return ['busy', 'Handing over', `The lease is released; ${heir.name} acquires it.`, detail];
+    return ['busy', 'Handing over', `The lease is released; ${successor.name} acquires it.`, detail];
   const silent = holder.answers ? 'is no longer the active' : 'held the lease and does not answer';
   return [
     'failing',
-    `Failing over to ${heir.name}`,
-    `${holder.name} ${silent}; ${heir.name} takes over when the lease has expired.`,
+    `Failing over to ${successor.name}`,
+    `${holder.name} ${silent}; ${successor.name} takes over when the lease has expired.`,
     detail,
   ];
 }

@@ -1,15 +1,15 @@
 // A card for each node: what it is, what it lacks, and how far it is when it comes back.
 
 import {badge, facts, h} from '../dom.js';
-import {heirOf} from '../group.js';
+import {successorOf} from '../group.js';
 import {age, bytes, count, NONE, plural, seconds, sentence, yes} from '../words.js';
 
 const LEVELS = {active: 'good', passive: 'calm', stopped: 'bad'};
 const STAGES = ['comparing', 'snapshot', 'journal', 'starting Spark', 'batches'];
 
 export function nodeCards(group) {
-  const heir = group.active ? null : heirOf(group);
-  return group.members.map((member) => card(member, group, member === heir));
+  const successor = group.active ? null : successorOf(group);
+  return group.members.map((member) => card(member, group, member === successor));
 }
 
 function card(member, group, isHeir) {

@@ -56,7 +56,7 @@ def test_a_node_whose_disk_was_wiped_restores_and_takes_over(
         listed = command("snapshot", "list", "-c", config, "-f", "json")
         assert [one["id"] for one in json.loads(listed.out)["revisions"]] == [second["id"]]
         verified = command("snapshot", "verify", "-c", config)
-        assert (verified.code, verified.out) == (0, f"revision {second['id']}: whole\n")
+        assert (verified.code, verified.out) == (0, f"revision {second['id']}: undamaged\n")
 
         # RULES.md#r29: both trim the records that the revision makes needless.
         wait_until(lambda: 0 < base_of(active) <= second["sequence"], within=60, every=0.2)
@@ -118,7 +118,8 @@ def test_operator_continues_from_the_snapshot_when_both_disks_are_lost(
             shutil.rmtree(node.data_dir)
         done = command(*words)
         assert (done.code, done.err) == (0, "")
-        assert f"{active.name} is as of {place} now, as {other.name} stored it" in done.out
+        restored = f"{active.name} is restored to position {place}, as stored by {other.name}"
+        assert restored in done.out
 
         active.start()
         off = ("failover", "--force", "--confirm-fenced", other.name, "--yes")

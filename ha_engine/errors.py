@@ -87,9 +87,9 @@ class DiskFailed(EngineError):
     exit_code = 74
 
 
-class JournalCut(EngineError):
-    """The journal was cut to what it shares with the active's, or replaced by a snapshot; the
-    process restarts (RULES.md#i8)."""
+class JournalReplaced(EngineError):
+    """The journal was truncated to what it shares with the active's, or replaced by a snapshot;
+    the process restarts (RULES.md#i8)."""
 
 
 class JournalDamaged(EngineError):

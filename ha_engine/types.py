@@ -66,7 +66,7 @@ class Submission:
 class Pulled:
     """One batch of a source inside an events record.
 
-    ``offset`` is where the source continues behind it, in the source's own format. ``rows`` are in
+    ``offset`` is where the source continues after it, in the source's own format. ``rows`` are in
     the record; ``rejected`` were put aside.
     """
 
@@ -194,7 +194,7 @@ class QueryBase:
 
     ``lineage`` is the sequence of the record that began the state, or that continued it under
     changed code. ``carried_on`` is the last mark before that change. ``initial`` is the mark before
-    the first batch, ``last`` the newest mark. ``published`` has (sink, batch). ``unheard`` lists
+    the first batch, ``last`` the newest mark. ``published`` has (sink, batch). ``unanswered`` lists
     the sinks whose ledgers have not answered since a history was given up (RULES.md#r26). The
     records of the marks ``ahead`` come behind the base; the last of these marks is ``last``.
     """
@@ -205,7 +205,7 @@ class QueryBase:
     initial: Mark
     last: Mark
     published: tuple[tuple[str, int], ...] = ()
-    unheard: tuple[str, ...] = ()
+    unanswered: tuple[str, ...] = ()
     ahead: tuple[Mark, ...] = ()
 
 
@@ -236,7 +236,7 @@ class Revision:
     id: int
     taken_by: str
     position: Position
-    written: Position
+    last_mark: Position
     begun_at: datetime
     visible_at: datetime
     bytes_total: int
@@ -266,14 +266,14 @@ class History:
 class SnapshotPlace:
     """The place of a snapshot: each of ``batches``, (query, number), ends at ``position``.
 
-    ``written`` is the newest record of the marks that end them. A history without that record has
+    ``last_mark`` is the newest record of the marks that end them. A history without that record has
     other marks.
     """
 
     request: int
     position: Position
     batches: tuple[tuple[str, int], ...]
-    written: Position
+    last_mark: Position
 
 
 # -- the lease row ---------------------------------------------------------------------------------

@@ -123,7 +123,7 @@ BREAKAGES = (
     Breakage(
         "I15",
         "core.progress",
-        "Peer.gets_on",
+        "Peer.makes_progress",
         "self._batch_at.get(query, self._linked_at)",
         "max(self._batch_at.values(), default=self._linked_at)",
         "core/test_catching_up.py",

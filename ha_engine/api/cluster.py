@@ -102,7 +102,7 @@ def _as_the_holder_knows(core: Core, name: str, report: Report) -> Report:
     peer = core.term.replication.peers.get(name) if core.term else None
     if peer is None or peer.journal_id != report.journal_id:
         return report
-    durable = max(report.durable, peer.match)
+    durable = max(report.durable, peer.acked_through)
     return replace(report, durable=durable, headroom=report.headroom and peer.headroom)
 
 

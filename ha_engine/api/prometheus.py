@@ -19,7 +19,7 @@ from prometheus_client.core import (
     Metric,
 )
 
-from ha_engine.receive.gate import Tally
+from ha_engine.receive.gate import MemoryCounters
 from ha_engine.stats.latency import RecentLatency
 
 _Told = Mapping[str, tuple[str, str]]
@@ -181,7 +181,7 @@ _QUERY_COUNTERS = {
 }
 
 
-class GateCounters(Tally):
+class GateCounters(MemoryCounters):
     """The gate's counters, with the latency of acks."""
 
     def __init__(self, ack_seconds: Histogram) -> None:

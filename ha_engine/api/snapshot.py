@@ -19,7 +19,7 @@ from ha_engine.api.bodies import (
 from ha_engine.auth import Right
 from ha_engine.core import Core
 from ha_engine.core import inputs as on
-from ha_engine.stats.counters import Restored, SnapshotTally, Transfer
+from ha_engine.stats.counters import Restored, SnapshotCounters, Transfer
 from ha_engine.types import Revision
 from ha_engine.web.route import Answer, Operation, OperationRoute
 
@@ -42,7 +42,7 @@ _ASK = Operation(
 class SnapshotState(Protocol):
     """The known revisions, newest first, and this process's work on them."""
 
-    counts: SnapshotTally
+    counts: SnapshotCounters
     revisions: list[Revision]
 
     transfer: Transfer

@@ -29,11 +29,11 @@ from ha_engine.config.reload import Reloaded
 from ha_engine.core import Core
 from ha_engine.core.lease import Lease
 from ha_engine.core.marks import QueryMarks
-from ha_engine.core.process import QueryProcess
+from ha_engine.core.process import QueryProcessState
 from ha_engine.core.queries import QueryLife
 from ha_engine.publish import SinkStatus
 from ha_engine.receive.pull.puller import SourceStatus
-from ha_engine.stats.counters import Tally
+from ha_engine.stats.counters import NodeCounters
 from ha_engine.stats.lag import Arrivals
 from ha_engine.stats.latency import RecentLatency
 
@@ -112,9 +112,9 @@ class _Ages:
 
     def of_query(self, marks: QueryMarks) -> float:
         """The lag of a query; a running tick and events of other queries do not add to it."""
-        if not marks.events_uncut and marks.in_flight is None:
+        if not marks.events_pending and marks.in_flight is None:
             return 0.0
-        done = min(max(marks.admitted, marks.before.number), marks.last.number)
+        done = min(max(marks.admitted, marks.kept_after.number), marks.last.number)
         return self.behind(marks.mark_at(done).through, marks.streams)
 
 
@@ -127,7 +127,7 @@ def status_of(
     progress: Mapping[str, Progress],
     step: StartStep | None,
     links: Links,
-    tally: Tally,
+    counters: NodeCounters,
     snapshots: SnapshotState,
     arrivals: Arrivals,
     queues: Queues,
@@ -157,7 +157,7 @@ def status_of(
         "lease": _lease(core.lease, authority, now),
         "peers": {name: _peer(name, core, links, ages) for name in links.names()},
         "unknown_peers": unknown_peers(links),
-        "counts": _counts(tally),
+        "counts": _counts(counters),
         "journal": _journal(core, queues),
         "snapshot": snapshot_tree(core, snapshots),
         "receive": _receive(gate, core, queues),
@@ -192,7 +192,7 @@ def _config(reloaded: Reloaded) -> ConfigStatus:
 
 
 def _process(
-    process: QueryProcess, step: StartStep | None, queues: Queues, now: float
+    process: QueryProcessState, step: StartStep | None, queues: Queues, now: float
 ) -> QueryProcessStatus:
     known = step is not None and step.incarnation == process.incarnation
     return {
@@ -218,16 +218,16 @@ def _journal(core: Core, queues: Queues) -> JournalStatus:
     }
 
 
-def _counts(tally: Tally) -> Counts:
+def _counts(counters: NodeCounters) -> Counts:
     return {
         "role_changes": [
             {"role": role, "reason": reason, "times": times}
-            for (role, reason), times in sorted(tally.role_changes.items())
+            for (role, reason), times in sorted(counters.role_changes.items())
         ],
-        "digest_mismatches": tally.digest_mismatches,
-        "database_failures": tally.database_failures,
-        "orphaned_query_processes": tally.orphans,
-        "outage_seconds": tally.outage_seconds,
+        "digest_mismatches": counters.digest_mismatches,
+        "database_failures": counters.database_failures,
+        "orphaned_query_processes": counters.orphans,
+        "outage_seconds": counters.outage_seconds,
     }
 
 
@@ -259,10 +259,10 @@ def _peer(name: str, core: Core, links: Links, ages: _Ages) -> PeerStatus:
     return {
         "connected": name in core.role_machine.connected,
         "stage": peer.stage.value if peer and known else None,
-        "durable_sequence": peer.match if peer and known else None,
-        "lag_records": core.journal.last.sequence - peer.match if peer and known else None,
-        "lag_events": ages.arrivals.events_behind(peer.match) if peer and known else None,
-        "lag_seconds": ages.behind(peer.match) if peer and known else None,
+        "durable_sequence": peer.acked_through if peer and known else None,
+        "lag_records": core.journal.last.sequence - peer.acked_through if peer and known else None,
+        "lag_events": ages.arrivals.events_behind(peer.acked_through) if peer and known else None,
+        "lag_seconds": ages.behind(peer.acked_through) if peer and known else None,
         "in_flight_bytes": links.in_flight().get(name, 0),
         "warm": peer.warm if peer and known else None,
         "disk_headroom_ok": peer.headroom if peer and known else None,
@@ -310,7 +310,7 @@ def _query(
         "published": dict(marks.published),
         "settled": marks.settled,
         "differs": differs,
-        "backlog_events": marks.events_uncut,
+        "backlog_events": marks.events_pending,
         "lag_seconds": ages.of_query(marks),
         "outbox_batches": batches,
         "outbox_bytes": size,

@@ -1,9 +1,9 @@
 """The settings that must be equal on every node of a group, and their digest, which two nodes
 compare (RULES.md#r32).
 
-A setting belongs here if nodes with different values would cut batches, compute or remember
-differently, or would wait differently for a silent node. Addresses and capacities do not belong
-here.
+A setting belongs here if nodes with different values would end batches elsewhere, compute or
+remember differently, or would wait differently for a silent node. Addresses and capacities do not
+belong here.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ all of them after each step:
     journal_state, base     how far this journal is, and the state that dropped records left
     deployment, versions    which queries run, from which definition and which records on
     marks, pace, pending_events
-                            where each query cuts its batches, when, from which events
+                            where each batch of a query ends, when, from which events
     outbox_usage, skips, digests
                             the outbox, batches that were given up, digests of batches
     process, queries        the query process and each query: alive, failed, started again
@@ -35,7 +35,7 @@ arrive as inputs, so every history can be replayed.
 from ha_engine.core.core import Core
 from ha_engine.core.deployment import Deployment
 from ha_engine.core.high_water import HighWater
-from ha_engine.core.identity import Identity
+from ha_engine.core.identity import NodeIdentity
 from ha_engine.core.journal_state import JournalState
 from ha_engine.core.lease import LeaseTiming
 from ha_engine.core.marks import MarkLimits
@@ -46,10 +46,10 @@ __all__ = [
     "Core",
     "Deployment",
     "HighWater",
-    "Identity",
     "JournalState",
     "LeaseTiming",
     "MarkLimits",
+    "NodeIdentity",
     "PeerTiming",
     "QueryPlan",
     "QueryState",

@@ -70,7 +70,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class StreamRecords:
-    """Send ``peer`` every record behind ``after``, then each new one as it is appended.
+    """Send ``peer`` every record after ``after``, then each new one as it is appended.
 
     They go out as Records of ``epoch``. An earlier stream to the same peer ends.
     """
@@ -86,15 +86,15 @@ class StopStreams:
 
 
 @dataclass(frozen=True, slots=True)
-class CutJournal:
-    """Remove every record behind ``match``, durably, then restart the node process (RULES.md#i8).
+class TruncateJournal:
+    """Remove every record after ``after``, durably, then restart the node process (RULES.md#i8).
 
     So a node builds its state from a journal in one way only: at its start. ``set_aside``: a forced
     failover gave up committed records among these (RULES.md#r26). The node then copies them to a
     file beside the journal, takes a new journal id and empties the outbox.
     """
 
-    match: Position
+    after: Position
     reason: str
     set_aside: bool = False
 
@@ -175,12 +175,12 @@ class TrimOutbox:
 
 @dataclass(frozen=True, slots=True)
 class TakeSnapshot:
-    """Store a snapshot as of ``cut``, as a complete draft that is not visible yet.
+    """Store a snapshot as of ``place``, as a complete draft that is not visible yet.
 
     Answered by SnapshotTaken or SnapshotFailed.
     """
 
-    cut: SnapshotPlace
+    place: SnapshotPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ class Restore:
 
     The snapshot replaces the journal, the outbox and the checkpoints. Then the node process
     restarts. Answered by RestoreFailed when no snapshot can be used. ``given_up``: a forced
-    failover gave up the records behind this position. The node keeps them beside the new journal
+    failover gave up the records after this position. The node keeps them beside the new journal
     (RULES.md#r26).
     """
 
@@ -278,7 +278,7 @@ Action = (
     | Send
     | StreamRecords
     | StopStreams
-    | CutJournal
+    | TruncateJournal
     | Commit
     | ChangeRole
     | OpenReceivers

@@ -24,7 +24,7 @@ def batches_at(deployment: Deployment, sequence: int) -> Batches | None:
     return ended if len(ended) == len(numbers) else None
 
 
-def written(deployment: Deployment, batches: Batches) -> int:
+def last_mark(deployment: Deployment, batches: Batches) -> int:
     """The sequence of the newest record among the marks that end ``batches``."""
     return max(deployment.marks[name].record_of(number) for name, number in batches)
 

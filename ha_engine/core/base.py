@@ -35,11 +35,11 @@ def _base_of(deployment: Deployment, version: QueryVersion) -> QueryBase:
     if marks is None:
         first = version.first
         last = deployment.marks_of_others.get(name, first)
-        # If the events that the query lacked were trimmed, it restarted behind them (RULES.md#r28).
+        # If the events that the query lacked were trimmed, it restarted after them (RULES.md#r28).
         last = max(last, first, key=lambda mark: mark.through)
         return QueryBase(version, lineage, carried_on, first, last)
-    published, unheard = tuple(sorted(marks.recorded.items())), tuple(sorted(marks.unheard))
+    published, unanswered = tuple(sorted(marks.recorded.items())), tuple(sorted(marks.unanswered))
     ahead = tuple(marks.unwritten)
     return QueryBase(
-        version, lineage, carried_on, marks.initial, marks.last, published, unheard, ahead
+        version, lineage, carried_on, marks.initial, marks.last, published, unanswered, ahead
     )

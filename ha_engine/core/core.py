@@ -18,16 +18,16 @@ from ha_engine.core.deployment import Deployment
 from ha_engine.core.follower import Follower
 from ha_engine.core.forced_failover import ForcedFailover
 from ha_engine.core.high_water import HighWater
-from ha_engine.core.identity import Identity
+from ha_engine.core.identity import NodeIdentity
 from ha_engine.core.invariants import check
 from ha_engine.core.journal_state import JournalState
 from ha_engine.core.lease import Lease, LeaseTiming
-from ha_engine.core.lease_client import Heard, LeaseClient
+from ha_engine.core.lease_client import AnswerEffect, LeaseClient
 from ha_engine.core.progress import PeerTiming
-from ha_engine.core.query_control import Broke, QueryControl
+from ha_engine.core.query_control import Breakdown, QueryControl
 from ha_engine.core.retention import Retention
 from ha_engine.core.role_machine import RoleMachine
-from ha_engine.core.term import Request, Term
+from ha_engine.core.term import Term, TermInput
 from ha_engine.core.verdicts import Outcome
 from ha_engine.types import ORIGIN, Base, Holder, Member, Position, Record, Role
 
@@ -39,7 +39,7 @@ class Core:
 
     def __init__(
         self,
-        identity: Identity,
+        identity: NodeIdentity,
         timing: LeaseTiming,
         high_water: HighWater,
         deployment: Deployment,
@@ -76,17 +76,17 @@ class Core:
     def load_base(self, base: Base) -> None:
         """Load the base, which replaces the trimmed records. Call it before ``replay``."""
         self.journal.load_base(base)
-        self.lease.heard_of(base.position.epoch)
+        self.lease.note_epoch(base.position.epoch)
 
     def replay(self, record: Record) -> None:
         """Replay one record that the journal has at start. Call it in the order of the records."""
         self.journal.replay(record)
-        self.lease.heard_of(record.position.epoch)
+        self.lease.note_epoch(record.position.epoch)
 
     # -- the step ----------------------------------------------------------------------------------
 
     def step(self, now: float, event: on.Input) -> list[do.Action]:
-        """Decide on one input. Raises InvariantBroken when the node must not continue."""
+        """Decide on one input. Raises InvariantBreakdownn when the node must not continue."""
         now = self.now = max(now, self.now)
         self.role_machine.begin_step(now)
         high_water = self.lease.high_water
@@ -111,7 +111,7 @@ class Core:
         if term is not None:
             moments.append(term.wake_at(now))
             if not self.stopping:
-                moments.append(term.leads_at(now))
+                moments.append(term.holder_wake_at(now))
         if self._may_run:
             moments.append(self.query_control.wake_at(self.journal.committed))
             if self._may_trim:
@@ -125,8 +125,8 @@ class Core:
             case on.SnapshotAsked() | on.SnapshotTaken() | on.SnapshotFailed():
                 self._on_request(event)
             case on.RecordsDurable():
-                if self.journal.written(event.sequence):
-                    self.role_machine.perform_all(self.follower.confirm())
+                if self.journal.note_durable(event.sequence):
+                    self.role_machine.perform_all(self.follower.ack_durable())
             case on.BatchDigested():
                 self._on_digested(event)
             case on.Tick():
@@ -135,9 +135,9 @@ class Core:
                 self._on_lease(event)
             case on.LeaseChanged():
                 if not self.holds_epoch:
-                    self.lease.again_at_once(self.now)
+                    self.lease.ask_at_once(self.now)
             case on.HigherEpochSeen():
-                self._hear_of(event.epoch, event.where)
+                self._on_epoch(event.epoch, event.where)
             case on.PeerConnected() | on.PeerLost() | on.PeerSaid():
                 self._on_peer(event)
             case on.RestoreFailed(reason):
@@ -160,16 +160,15 @@ class Core:
             case on.StopAsked():
                 self._on_stop()
             case _:
-                broke = self.query_control.handle(self.now, event)
-                if broke is not None:
-                    self._on_broke(broke)
+                breakdown = self.query_control.handle(self.now, event)
+                if breakdown is not None:
+                    self._on_breakdown(breakdown)
 
-    def _on_broke(self, broke: Broke) -> None:
+    def _on_breakdown(self, breakdown: Breakdown) -> None:
         if self.term is not None:
-            self.term.note_breakdown(broke.reason, broke.in_flight)
-            self.term.snapshots.broke(broke.reason)
-        if broke.cut is not None:
-            self._on_request(on.SnapshotFailed(broke.cut, broke.reason))
+            self.term.note_breakdown(breakdown)
+        if breakdown.place is not None:
+            self._on_request(on.SnapshotFailed(breakdown.place, breakdown.reason))
 
     def _on_revisions(self, places: tuple[tuple[Position, Position], ...]) -> None:
         if self.term is None:
@@ -177,7 +176,7 @@ class Core:
         self.retention.revisions_are(places)
         self.term.snapshots.shown()
         if self.retention.lacks_revision:
-            self.term.snapshots.need(self.now)
+            self.term.snapshots.ensure_one(self.now)
 
     def _on_stop(self) -> None:
         """Stop after a last snapshot if one is due; a second request skips that snapshot."""
@@ -185,33 +184,33 @@ class Core:
             self.role_machine.stop()
         else:
             self.role_machine.asked_to_stop = True
-            self.role_machine.perform_all(self.term.part(self.now))
+            self.role_machine.perform_all(self.term.begin_last_snapshot(self.now))
 
-    def _on_request(self, event: Request) -> None:
+    def _on_request(self, event: TermInput) -> None:
         if self.term is not None:
-            self.role_machine.perform_all(self.term.serve(self.now, event))
+            self.role_machine.perform_all(self.term.on_input(self.now, event))
         elif isinstance(event, on.SnapshotTaken | on.SnapshotFailed):
-            self.role_machine.perform_all(self.follower.report(event))
+            self.role_machine.perform_all(self.follower.answer_snapshot_request(event))
         elif isinstance(event, on.EventsOffered):
             raise ValueError("events were offered to a node that is not active")
 
     def _advance(self) -> None:
         """Do what the input of this step may have made possible, whatever it was."""
-        if self.role_machine.asked_to_stop and (self.term is None or self.term.may_leave(self.now)):
+        if self.role_machine.asked_to_stop and (self.term is None or self.term.may_stop(self.now)):
             self.role_machine.stop()
-        leads = None if self.stopping else self.term
+        holding = None if self.stopping else self.term
         self._commit()
         self.deployment.revive_skipped(self.journal.committed)
-        if leads is not None:
-            self._lead(leads)
+        if holding is not None:
+            self._act_as_holder(holding)
         self.role_machine.perform_all(self.deployment.trims(self.journal.committed))
-        if leads is not None:
-            self.role_machine.perform_all(leads.plan_marks(self.now))
+        if holding is not None:
+            self.role_machine.perform_all(holding.plan_marks(self.now))
         self.role_machine.perform_all(self.deployment.answers(self.journal.committed))
         if self._may_run and self.role is not Role.STARTING:
             committed, journal_id = self.journal.committed, self.identity.journal_id
             self.role_machine.perform_all(self.query_control.run(self.now, committed, journal_id))
-        self.role_machine.perform_all(self.query_control.captures())
+        self.role_machine.perform_all(self.query_control.begin_snapshot())
         self.role_machine.leave()
 
     def _commit(self) -> None:
@@ -220,12 +219,12 @@ class Core:
         else:
             self.role_machine.perform_all(self.term.commit(self.now))
 
-    def _lead(self, term: Term) -> None:
+    def _act_as_holder(self, term: Term) -> None:
         if not term.active and term.epoch_committed:
             self.role_machine.become_active(term)
         if term.wants_another_row(self.now):
             self._ask_lease()
-        self.role_machine.perform_all(term.give_way(self.now))
+        self.role_machine.perform_all(term.hand_over_after_breakdown(self.now))
         self.role_machine.perform_all(term.hand_over(self.now))
         self.role_machine.perform_all(term.suspend_or_resume(self.now))
 
@@ -276,11 +275,11 @@ class Core:
         self, event: on.LeaseRead | on.LeaseWritten | on.LeaseDenied | on.DatabaseUnreachable
     ) -> None:
         match self.lease_client.handle(self.now, event):
-            case Heard.READ:
+            case AnswerEffect.READ:
                 self._after_read()
-            case Heard.WRITTEN:
+            case AnswerEffect.WRITTEN:
                 self._after_write()
-            case Heard.NOTHING:
+            case AnswerEffect.NOTHING:
                 self.forced_failover.forget()
 
     def _after_read(self) -> None:
@@ -290,7 +289,7 @@ class Core:
         if self.role in (Role.JOINING, Role.PASSIVE):
             self.role_machine.take_role_from_row()
             self.role_machine.perform_all(self.follower.bind())
-            self.role_machine.perform_all(self.follower.waits())
+            self.role_machine.perform_all(self.follower.explain_wait())
 
     def _read(self) -> Outcome | None:
         lease_client = self.lease_client
@@ -322,13 +321,13 @@ class Core:
         forced = self.forced_failover.acquired(row.epoch)
         self.role_machine.become_promoting(row.epoch, row.group_id, forced=forced)
 
-    def _hear_of(self, epoch: int, where: str) -> None:
+    def _on_epoch(self, epoch: int, where: str) -> None:
         """Note an epoch, and demote if it is higher than this node's own (RULES.md#r14).
 
         The disk keeps the epoch, so this node never acquires from a lower row or renews one
         (RULES.md#r5).
         """
-        self.lease.heard_of(epoch)
+        self.lease.note_epoch(epoch)
         if epoch > self.epoch and self.holds_epoch:
             self.role_machine.become_demoting(f"{where} carries epoch {epoch}")
 
@@ -348,10 +347,10 @@ class Core:
                 self.role_machine.connected.discard(peer)
                 if self.term is not None:
                     self.term.replication.unlinked(peer)
-                self.follower.lost(self.now, peer)
+                self.follower.on_peer_lost(self.now, peer)
             case on.PeerSaid(peer, message):
                 if message.epoch > self.lease.high_water.epoch:
-                    self._hear_of(message.epoch, peer)
+                    self._on_epoch(message.epoch, peer)
                 self._on_said(peer, message)
 
     def _on_digested(self, event: on.BatchDigested) -> None:
@@ -363,7 +362,7 @@ class Core:
         equal = self.query_control.digests.note_mine(query, number, digest)
         if self.term is not None:
             message = say.BatchDigest(self.epoch, query, number, digest)
-            self.role_machine.perform_all(self.term.replication.tell_all(message))
+            self.role_machine.perform_all(self.term.replication.send_to_all(message))
         if not equal:
             self.role_machine.perform(do.ReportDifference(query, number))
 
@@ -442,7 +441,7 @@ class Core:
         if self.holds_epoch:
             return "this node is the active"
         if self.is_leaving:
-            return "this node is stopping, or cuts its journal"
+            return "this node is stopping, or truncates its journal"
         return self.forced_failover.why_not(
             self.now, self.role_machine.connected, frozenset(confirmed_fenced)
         )

@@ -60,7 +60,7 @@ class Deployment:
 
     # -- what records and the outbox say -----------------------------------------------------------
 
-    def take(self, record: Record, *, mine: bool) -> None:
+    def apply(self, record: Record, *, mine: bool) -> None:
         """Apply one record. ``mine``: this node wrote it, as the holder."""
         sequence = record.position.sequence
         if not isinstance(record.body, Mark | Published):
@@ -68,25 +68,25 @@ class Deployment:
         match record.body:
             case Events() as events:
                 for marks in self.marks.values():
-                    marks.saw_events(sequence, events)
+                    marks.apply_events(sequence, events)
             case Mark() as mark if mark.query in self.marks:
-                self.marks[mark.query].saw_mark(sequence, mark)
+                self.marks[mark.query].apply_mark(sequence, mark)
             case Mark() as mark:
                 self.marks_of_others[mark.query] = mark
             case Published() as published if published.query in self.marks:
-                self.marks[published.query].saw_published(sequence, published)
+                self.marks[published.query].apply_published(sequence, published)
             case Skip(query, number):
-                self.skips.take(sequence, query, number)
+                self.skips.apply(sequence, query, number)
                 self._forget_skips(query)
             case EpochStart(_, _, forced) if forced:
                 for marks in self.marks.values():
                     marks.history_was_given_up()
             case Application() as application:
-                self._take_application(sequence, application, mine=mine)
+                self._apply_application(sequence, application, mine=mine)
 
-    def _take_application(self, sequence: int, application: Application, *, mine: bool) -> None:
+    def _apply_application(self, sequence: int, application: Application, *, mine: bool) -> None:
         self.changed_at = sequence
-        for version in self.versions.take(sequence, application, self._last_mark, mine=mine):
+        for version in self.versions.apply(sequence, application, self._last_mark, mine=mine):
             if version.query in self.marks:
                 self.marks[version.query].restart_at(version.first)
                 self._forget_skips(version.query)
@@ -125,7 +125,7 @@ class Deployment:
 
     def _forget_skips(self, query: str) -> None:
         if query in self.marks:
-            self.skips.forget(query, self.marks[query].before.number)
+            self.skips.forget(query, self.marks[query].kept_after.number)
 
     # -- the application record --------------------------------------------------------------------
 
@@ -213,14 +213,14 @@ class Deployment:
         """The newest batch in the outbox of each query that runs."""
         return {name: marks.admitted for name, marks in self._running()}
 
-    def numbers_passed(self) -> Iterator[Published]:
+    def skipped_published(self) -> Iterator[Published]:
         """The published records for batches whose numbers a sink has from a given up history
         (RULES.md#r26).
 
         These batches leave the outbox unpublished.
         """
         for marks in self.marks.values():
-            yield from marks.numbers_passed()
+            yield from marks.skipped_published()
 
     def answers(self, committed: int) -> Iterator[do.AnswerMark]:
         for marks in self.marks.values():
@@ -229,14 +229,14 @@ class Deployment:
                 yield do.AnswerMark(mark)
 
     def admitted(self, event: on.BatchAdmitted) -> None:
-        self.marks[event.query].saw_admitted(event.number, event.rows, event.size)
+        self.marks[event.query].note_admitted(event.number, event.rows, event.size)
         self.lives[event.query].advanced()
 
     def published(self, event: on.SinkPublished) -> Published | None:
         """The record to write; None if the journal has one at least as high already."""
         if event.query not in self.marks:
             return None
-        self.marks[event.query].ledger_says(event.sink, event.batch)
+        self.marks[event.query].ledger_answered(event.sink, event.batch)
         if event.batch > self.marks[event.query].last.number:
             # RULES.md#i7: another history wrote this ledger, so it proves nothing about
             # what this history published.
@@ -257,7 +257,7 @@ class Deployment:
                 self._trimmed[name] = through
                 marks.outbox.trim(through)
                 yield do.TrimOutbox(name, through)
-            passed = marks.pass_numbers() if self.changed_at <= committed else None
+            passed = marks.skip_numbers() if self.changed_at <= committed else None
             if passed is not None:
                 yield do.TrimOutbox(name, passed)
 
@@ -291,7 +291,7 @@ class Deployment:
         """Events that are in no batch yet of the slowest query that is not FAILED."""
         return max(
             (
-                marks.events_uncut
+                marks.events_pending
                 for name, marks in self.marks.items()
                 if self.lives[name].state is not QueryState.FAILED
             ),
@@ -330,7 +330,7 @@ class Deployment:
         return name not in self.versions.carried_on and began >= self._trimmed_through
 
     def was_made_by_other_code(self, query: str, number: int) -> bool:
-        """Whether batch ``number`` was cut before a change that kept the query's state
+        """Whether batch ``number`` was planned before a change that kept the query's state
         (RULES.md#r23)."""
         return number <= self.versions.carried_on.get(query, 0)
 

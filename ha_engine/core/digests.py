@@ -37,7 +37,7 @@ class Digests:
         """
         self._theirs.clear()
 
-    def known_here(self, epoch: int) -> Iterator[say.BatchDigest]:
+    def as_messages(self, epoch: int) -> Iterator[say.BatchDigest]:
         """All digests of this node, as messages of the holder of ``epoch``."""
         for (query, number), digest in self._mine.items():
             yield say.BatchDigest(epoch, query, number, digest)

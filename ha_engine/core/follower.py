@@ -1,7 +1,7 @@
 """The follower's side of replication: how a member that is not the holder handles its messages.
 
 A follower keeps its journal a prefix of the holder's. It reports where its journal ends, appends
-the holder's records, and acks what is durable. It cuts off records that the holder does not have.
+the holder's records, and acks what is durable. It truncates records that the holder does not have.
 If the two journals have different histories, the node stops.
 """
 
@@ -37,11 +37,11 @@ class Follower:
         self._lease_client, self._lease = lease_client, lease_client.lease
         self._journal, self._query_control, self.retention = journal, query_control, retention
         self.epoch = 0
-        self.leader: str | None = None
+        self.holder: str | None = None
         # The epoch of the newest message from a holder, and when it arrived.
         self._last_message: tuple[int, float] | None = None
-        # The journal is being cut or restored. The node ignores holders and acquires nothing until
-        # its process ends or the restore fails.
+        # The journal is being truncated or restored. The node ignores holders and acquires nothing
+        # until its process ends or the restore fails.
         self.replacing_journal = False
         # RULES.md#r26: committed records are to be given up, or a snapshot replaces the journal. No
         # query may run on state that was made from these records.
@@ -55,9 +55,9 @@ class Follower:
         self._announced = self.highest_announced = 0
 
     def end(self) -> None:
-        self.epoch, self.leader, self.giving_up = 0, None, False
+        self.epoch, self.holder, self.giving_up = 0, None, False
         self._not_restored = None
-        self._query_control.forget_wish()
+        self._query_control.drop_snapshot_request()
 
     def silent_since(self, epoch: int) -> float | None:
         """When the last message of the holder of ``epoch`` arrived.
@@ -68,36 +68,36 @@ class Follower:
             return None
         return self._last_message[1]
 
-    def heard_within(self, now: float, seconds: float) -> bool:
+    def had_message_within(self, now: float, seconds: float) -> bool:
         """Whether a message from a holder arrived in the last ``seconds``."""
         return self._last_message is not None and now - self._last_message[1] < seconds
 
-    def lost(self, now: float, peer: str) -> None:
-        if self.leader == peer:
+    def on_peer_lost(self, now: float, peer: str) -> None:
+        if self.holder == peer:
             self.end()
-            self._lease.again_at_once(now)
+            self._lease.ask_at_once(now)
 
     # -- messages ----------------------------------------------------------------------------------
 
     def handle(self, now: float, peer: str, message: say.Message) -> Iterator[Outcome]:
         """Handle a holder's message. Its epoch is not below any that this node knows
         (RULES.md#i14)."""
-        self.leader, self._last_message = peer, (message.epoch, now)
+        self.holder, self._last_message = peer, (message.epoch, now)
         match message:
             case say.Probe():
                 yield self._reply_to_probe(peer, message.epoch)
             case say.Follow():
-                yield from self._follow(now, peer, message)
+                yield from self._on_follow(now, peer, message)
             case say.Records():
-                yield from self._take(message)
+                yield from self._on_records(message)
             case say.Committed(epoch, committed):
                 self._note_committed(epoch, committed)
             case say.Heartbeat():
-                yield from self._beat(now, peer, message)
-            case say.TakeSnapshot(epoch, cut) if epoch == self.epoch:
-                self._query_control.capture(epoch, cut)
+                yield from self._on_heartbeat(now, peer, message)
+            case say.TakeSnapshot(epoch, place) if epoch == self.epoch:
+                self._query_control.request_snapshot(epoch, place)
             case say.Released():
-                self._lease.again_at_once(now)
+                self._lease.ask_at_once(now)
             case say.BatchDigest(epoch, query, number, digest) if epoch == self.epoch:
                 if not self._query_control.digests.note_theirs(query, number, digest):
                     yield do.ReportDifference(query, number)
@@ -107,31 +107,31 @@ class Follower:
         reply = say.ProbeReply(epoch, journal_id, journal.last, journal.committed, journal.epochs)
         return do.Send(peer, reply)
 
-    def _follow(self, now: float, peer: str, message: say.Follow) -> Iterator[Outcome]:
+    def _on_follow(self, now: float, peer: str, message: say.Follow) -> Iterator[Outcome]:
         if message.journal_id != self._lease.member.journal_id:
             return
         if self.epoch != message.epoch or message.by_snapshot:
-            if message.match != self._journal.last or message.by_snapshot:
+            if message.shared_end != self._journal.last or message.by_snapshot:
                 # An answer to an older ProbeReply says nothing about later records (RULES.md#i14).
                 answers_the_newest = message.replied_end == self._journal.last
                 if answers_the_newest:
-                    yield from self._cut(now, message, peer)
+                    yield from self._make_prefix(now, message, peer)
                 return
             # RULES.md#i8: our journal is a prefix of this holder's from now on, and of no other's.
             # Start from our own commit position. What an earlier holder called committed, an
             # operator may have given up since (RULES.md#r26).
             self.epoch, self._announced = message.epoch, self._journal.committed
-            self._query_control.forget_wish()
+            self._query_control.drop_snapshot_request()
             if self._lease.row is not None:
                 yield from self._lease_client.bind(self._lease.row.group_id)
-            self._lease.again_at_once(now)
+            self._lease.ask_at_once(now)
         # 1. A holder requires that this node give up records, and the query process must end first.
         # 2. Before that, the next holder continues this journal as it is. Nothing is given up, and
         # the queries run again.
         self.giving_up, self._not_restored = False, None
         yield self._ack(peer)
 
-    def waits(self) -> Iterator[Outcome]:
+    def explain_wait(self) -> Iterator[Outcome]:
         """Report a failed restore, so that status shows it in place of the reason from the row."""
         if self._not_restored is not None:
             yield Wait(self._not_restored)
@@ -143,38 +143,43 @@ class Follower:
         if row is not None and self.epoch == row.epoch > 0:
             yield from self._lease_client.bind(row.group_id)
 
-    def _cut(self, now: float, message: say.Follow, leader: str) -> Iterator[Outcome]:
+    def _make_prefix(self, now: float, message: say.Follow, holder: str) -> Iterator[Outcome]:
         """Cut the journal to the holder's, or restore a snapshot (RULES.md#i8, RULES.md#r8).
 
-        Do so only after a read of the row that does not list this node. Never cut committed records
-        unless an operator gave them up (RULES.md#r26).
+        Do so only after a read of the row that does not list this node. Never remove committed
+        records unless an operator gave them up (RULES.md#r26).
         """
-        lease, row, match = self._lease, self._lease.row, message.match
+        lease, row, shared_end = self._lease, self._lease.row, message.shared_end
         out = row is not None and row.epoch == lease.high_water.epoch
         if not out or not lease.row_is_current or lease.member in (row.in_sync if row else ()):
-            lease.again_at_once(now)
-        elif match.sequence < self._journal.committed and not message.forced:
+            lease.ask_at_once(now)
+        elif shared_end.sequence < self._journal.committed and not message.forced:
             yield Stop(
-                f"{leader} lacks records that are committed here behind {match}: the two journals "
-                "have different histories; keep the right one, and run ha-engine reinit on the "
-                "other node"
+                f"{holder} lacks records that are committed here after {shared_end}: the two "
+                "journals have different histories; keep the right one, and run ha-engine reinit "
+                "on the other node"
             )
         elif message.by_snapshot or (message.forced and self._journal.base > ORIGIN):
-            # The base covers trimmed records, so no replay of a cut journal rebuilds older state.
+            # The base covers trimmed records, so no replay of a truncated journal rebuilds older
+            # state.
             if now >= self._restore_again_at:
-                reason = f"the active has trimmed the records behind {match}"
-                given_up = match if message.forced else None
+                reason = f"the active has trimmed the records after {shared_end}"
+                given_up = shared_end if message.forced else None
                 self.giving_up = True
                 restore = do.Restore(History(message.begins, message.epochs), reason, given_up)
-                yield from self._alone(restore, reason)
-        elif match < self._journal.last:
-            reason = f"{leader} became active with a journal that ends at {match}"
-            # A restarted process does not know its commit position for certain. So a forced cut
-            # always counts as one of committed records.
+                yield from self._replace_journal(restore, reason)
+        elif shared_end < self._journal.last:
+            reason = f"{holder} became active with a journal that ends at {shared_end}"
+            # A restarted process does not know its commit position for certain. So a forced
+            # truncation always counts as one of committed records.
             self.giving_up = message.forced
-            yield from self._alone(do.CutJournal(match, reason, set_aside=self.giving_up), reason)
+            yield from self._replace_journal(
+                do.TruncateJournal(shared_end, reason, set_aside=self.giving_up), reason
+            )
 
-    def _alone(self, change: do.CutJournal | do.Restore, reason: str) -> Iterator[do.Action]:
+    def _replace_journal(
+        self, change: do.TruncateJournal | do.Restore, reason: str
+    ) -> Iterator[do.Action]:
         """Make ``change``. First end the query process, if its state is made from what goes."""
         incarnation = self._query_control.process.incarnation
         if self.giving_up and incarnation is not None:
@@ -191,32 +196,32 @@ class Follower:
         """
         self.replacing_journal = False
         self._not_restored = f"no snapshot was restored: {reason}"
-        yield from self.waits()
+        yield from self.explain_wait()
         self._restore_again_at = now + RESTORE_AGAIN_SECONDS
-        if self.leader is not None:
+        if self.holder is not None:
             epoch = self._lease.high_water.epoch
-            yield do.Send(self.leader, say.SnapshotLacking(epoch, reason))
+            yield do.Send(self.holder, say.SnapshotLacking(epoch, reason))
 
-    def _take(self, message: say.Records) -> Iterator[do.Action]:
+    def _on_records(self, message: say.Records) -> Iterator[do.Action]:
         self._note_committed(message.epoch, message.committed)
-        records = self._fresh(message, self._journal.last)
+        records = self._new_records(message, self._journal.last)
         for record in records:
-            self._journal.take(record)
+            self._journal.apply(record)
             if isinstance(record.body, EpochStart) and record.body.forced:
                 self._query_control.digests.history_was_given_up()
         if records:
-            # These records continue our journal, so a Follow that asked for a cut is out of date.
+            # These records continue our journal, so a Follow that asked to truncate is out of date.
             self.giving_up, self._not_restored = False, None
             yield do.AppendRecords(records)
 
-    def _fresh(self, message: say.Records, last: Position) -> tuple[Record, ...]:
+    def _new_records(self, message: say.Records, last: Position) -> tuple[Record, ...]:
         """The records that continue our journal; none after a gap (RULES.md#i8) or from another
         holder."""
         if message.epoch != self.epoch or message.previous.sequence > last.sequence:
             return ()
         return tuple(r for r in message.records if r.position.sequence > last.sequence)
 
-    def _beat(self, now: float, peer: str, message: say.Heartbeat) -> Iterator[do.Action]:
+    def _on_heartbeat(self, now: float, peer: str, message: say.Heartbeat) -> Iterator[do.Action]:
         self._note_committed(message.epoch, message.committed)
         self.retention.oldest_revision = message.oldest_revision
         if message.request and self._lease.promise(now, message.epoch):
@@ -225,18 +230,20 @@ class Follower:
         if self.epoch == message.epoch:
             yield self._ack(peer)
 
-    def report(self, event: on.SnapshotTaken | on.SnapshotFailed) -> Iterator[do.Action]:
+    def answer_snapshot_request(
+        self, event: on.SnapshotTaken | on.SnapshotFailed
+    ) -> Iterator[do.Action]:
         """Answer a holder's request for a snapshot; a request of an earlier holder is void."""
         answer = self._query_control.answer_of(event)
-        if self.epoch and self.leader is not None and answer is not None:
-            yield do.Send(self.leader, answer)
+        if self.epoch and self.holder is not None and answer is not None:
+            yield do.Send(self.holder, answer)
 
     # -- how far we are ----------------------------------------------------------------------------
 
-    def confirm(self) -> Iterator[do.Action]:
+    def ack_durable(self) -> Iterator[do.Action]:
         """Ack to the holder, since more of the journal is durable."""
-        if self.epoch and self.leader is not None:
-            yield self._ack(self.leader)
+        if self.epoch and self.holder is not None:
+            yield self._ack(self.holder)
 
     def commit(self) -> None:
         """Take over the holder's commit position, as far as our own journal is durable

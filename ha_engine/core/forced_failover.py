@@ -38,8 +38,8 @@ class Loss:
         return max(0, self.committed - self.last.sequence)
 
     def __str__(self) -> str:
-        known = f"at least {self.records_min} committed records behind that"
-        lost = known if self.records_min else "all records committed behind that"
+        known = f"at least {self.records_min} committed records after that"
+        lost = known if self.records_min else "all committed records after that"
         return (
             f"the journal of this node ends at {self.last}, and {self._who_has_all}; {lost} would "
             "be given up, acked events among them; the sinks keep the batches that these "
@@ -98,10 +98,10 @@ class ForcedFailover:
 
     def _who_lives(self, now: float, connected: Set[str]) -> str | None:
         lease, ttl = self._lease, self._lease.timing.ttl
-        still = ttl - (now - lease.still_since)
+        still = ttl - (now - lease.unchanged_since)
         # This covers promises too: a heartbeat asks for each, and a promise binds for one ttl from
         # then on (RULES.md#r16).
-        if self._follower.heard_within(now, ttl):
+        if self._follower.had_message_within(now, ttl):
             return f"an active sent a message in the last {ttl:g} s"
         if lease.row is not None and lease.row.holder is not None and still > 0:
             return (
@@ -148,7 +148,7 @@ class ForcedFailover:
         confirmation is fresh. Any other answer drops the request.
         """
         self._asked = event
-        self._lease.again_at_once(now)
+        self._lease.ask_at_once(now)
 
     def forget(self) -> None:
         self._asked = None
@@ -160,7 +160,7 @@ class ForcedFailover:
             self._begin_anew()
             return None
         action, self._epoch = self._lease_client.force(now, asked.by)
-        self._lease.forces(self._epoch)
+        self._lease.note_forced(self._epoch)
         return action
 
     def _begin_anew(self) -> None:
@@ -179,5 +179,5 @@ class ForcedFailover:
     def acquired(self, epoch: int) -> bool:
         """Whether this node acquired ``epoch`` by force."""
         if epoch == self._epoch:
-            self._lease.forces(epoch)
+            self._lease.note_forced(epoch)
         return epoch == self._epoch

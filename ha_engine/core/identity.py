@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class NodeIdentity:
     """The identity of this node.
 
     ``new_group_id`` is for a group that has no row yet (RULES.md#r6). ``peers`` are the other nodes

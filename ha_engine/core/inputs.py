@@ -180,17 +180,17 @@ class SnapshotEvery:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTaken:
-    """The snapshot of ``cut`` is complete as ``draft``."""
+    """The snapshot of ``place`` is complete as ``draft``."""
 
-    cut: SnapshotPlace
+    place: SnapshotPlace
     draft: int
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFailed:
-    """The snapshot of ``cut`` could not be taken here."""
+    """The snapshot of ``place`` could not be taken here."""
 
-    cut: SnapshotPlace
+    place: SnapshotPlace
     reason: str
 
 

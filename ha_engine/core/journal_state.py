@@ -20,7 +20,7 @@ class JournalState:
         # The first position of each epoch in the journal. The common prefix with another journal
         # follows from these (RULES.md#i8).
         self.epochs: tuple[Position, ...] = ()
-        # The epoch records of forced failovers: what others had committed at or behind one is given
+        # The epoch records of forced failovers: what others had committed at or after one is given
         # up (RULES.md#r26).
         self._forced: tuple[Position, ...] = ()
         # The position of the base: the records up to it are trimmed.
@@ -47,11 +47,11 @@ class JournalState:
 
     def replay(self, record: Record) -> None:
         """Replay one record that the journal has at start, in order."""
-        self.take(record)
+        self.apply(record)
         self.durable = record.position.sequence
         self.committed = max(self.committed, record.committed)
 
-    def take(self, record: Record) -> None:
+    def apply(self, record: Record) -> None:
         """Apply one record. No other method changes the core's state from a record, at start or at
         run time."""
         if record.position.epoch > self.last.epoch:
@@ -60,7 +60,7 @@ class JournalState:
             self._writer = record.body.node
             self._forced += (record.position,) if record.body.forced else ()
         self.last = record.position
-        self._deployment.take(record, mine=self._writer == self._node)
+        self._deployment.apply(record, mine=self._writer == self._node)
 
     def position_at(self, sequence: int) -> Position:
         """The position of the record ``sequence``, which must not be before the base."""
@@ -79,8 +79,8 @@ class JournalState:
     def is_forced(self, epoch: int) -> bool:
         return any(start.epoch == epoch for start in self._forced)
 
-    def forced_behind(self, match: Position) -> bool:
-        return any(match < start for start in self._forced)
+    def forced_after(self, position: Position) -> bool:
+        return any(position < start for start in self._forced)
 
     def next_position(self, epoch: int) -> Position:
         """The position of the next record that ``append`` writes under ``epoch``."""
@@ -88,14 +88,14 @@ class JournalState:
 
     def append(self, epoch: int, body: Body, payload: bytes = b"") -> do.Action:
         record = Record(self.next_position(epoch), self.committed, body, payload)
-        self.take(record)
+        self.apply(record)
         return do.AppendRecords((record,))
 
     def commit(self, sequence: int) -> None:
         """Note that the records up to ``sequence`` are committed; ``committed`` never falls."""
         self.committed = max(self.committed, sequence)
 
-    def written(self, sequence: int) -> bool:
+    def note_durable(self, sequence: int) -> bool:
         """Note that records up to ``sequence`` are durable. True if that is more than before."""
         more = sequence > self.durable
         self.durable = max(self.durable, sequence)

@@ -30,26 +30,26 @@ class Lease:
 
     The methods that change each field; tests/core/test_lease.py keeps the table true:
 
-    ==================  ============================================
-    row                 saw, wrote
-    held                saw, wrote
-    identity            saw, wrote
-    still_since         saw, wrote
-    high_water          sent, saw, wrote, denied, heard_of, forces
+    ==================  ===================================================================
+    row                 row_read, row_written
+    held                row_read, row_written
+    identity            row_read, row_written
+    unchanged_since     row_read, row_written
+    high_water          request_sent, row_read, row_written, write_refused, note_epoch, note_forced
     ended               end
-    row_is_current      saw, denied, unknown
-    read_at             saw
-    sent_at             sent, saw, wrote, denied, unknown
-    next_at             sent, saw, again_at_once
-    safe_until          wrote
-    failing             saw, wrote, denied, unknown
-    _write_failed       wrote, denied, unknown
-    _in_flight          sent, saw, wrote, denied, unknown
-    _unresolved         saw, wrote, unknown
-    _tried_before       sent
+    row_is_current      row_read, write_refused, outcome_unknown
+    read_at             row_read
+    sent_at             request_sent, row_read, row_written, write_refused, outcome_unknown
+    next_at             request_sent, row_read, ask_at_once
+    safe_until          row_written
+    failing             row_read, row_written, write_refused, outcome_unknown
+    _write_failed       row_written, write_refused, outcome_unknown
+    _in_flight          request_sent, row_read, row_written, write_refused, outcome_unknown
+    _unresolved         row_read, row_written, outcome_unknown
+    _tried_before       request_sent
     _promised_until     promise
     _promised_epoch     promise
-    ==================  ============================================
+    ==================  ===================================================================
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Lease:
         # The database that answered last.
         self.identity: DatabaseIdentity | None = None
         # RULES.md#r4: since when this process has seen the row unchanged.
-        self.still_since = math.inf
+        self.unchanged_since = math.inf
         # The highest epoch and version that this node knows; the disk keeps them.
         self.high_water = high_water
         # RULES.md#r15: the last epoch of this process that is over. A row that lost writes may
@@ -113,7 +113,7 @@ class Lease:
         """Whether a write may go out: no request is in flight, and the row has been read."""
         return self.sent_at is None and self.row_is_current
 
-    def sent(
+    def request_sent(
         self, now: float, wanted: LeaseRow | None = None, over: LeaseRow | None = None
     ) -> None:
         """Note a request that goes out; a write replaces the row ``over`` by ``wanted``."""
@@ -122,12 +122,12 @@ class Lease:
         if wanted is not None and self._is_ours(wanted) and wanted.epoch > self.high_water.epoch:
             self.high_water = self.high_water.when_tried(wanted.epoch, over)
 
-    def again_at_once(self, now: float) -> None:
+    def ask_at_once(self, now: float) -> None:
         self.next_at = now
 
     # -- outcomes ----------------------------------------------------------------------------------
 
-    def saw(self, now: float, row: LeaseRow | None, identity: DatabaseIdentity) -> None:
+    def row_read(self, now: float, row: LeaseRow | None, identity: DatabaseIdentity) -> None:
         """Note the row that a read returned; it never extends safe_until (RULES.md#r1)."""
         self.row_is_current, self.read_at, self.identity = True, self.sent_at or now, identity
         self._remember(now, row)
@@ -144,7 +144,7 @@ class Lease:
         self._answered()
         self.failing = self.mine and self._write_failed
 
-    def wrote(self, now: float, row: LeaseRow, identity: DatabaseIdentity) -> None:
+    def row_written(self, now: float, row: LeaseRow, identity: DatabaseIdentity) -> None:
         """Note that a write of ours succeeded; nothing else extends safe_until (RULES.md#i2)."""
         assert self.sent_at is not None
         self.identity = identity
@@ -156,7 +156,7 @@ class Lease:
         self._answered()
         self.failing = self._write_failed = False
 
-    def denied(self) -> None:
+    def write_refused(self) -> None:
         """Note that the database refused a write, since its row is another than expected.
 
         The next request reads that row (RULES.md#r1). The refused write never takes effect, so this
@@ -167,7 +167,7 @@ class Lease:
         self._answered()
         self.failing = self._write_failed = False
 
-    def unknown(self) -> None:
+    def outcome_unknown(self) -> None:
         """Note a missing answer: a write may take effect now, later or never (RULES.md#r1)."""
         if self._in_flight is not None:
             self._write_failed = True
@@ -180,7 +180,7 @@ class Lease:
     def _answered(self) -> None:
         self.sent_at, self._in_flight = None, None
 
-    def heard_of(self, epoch: int) -> None:
+    def note_epoch(self, epoch: int) -> None:
         """Note the epoch of a record, ledger or message; a row below it is regressed
         (RULES.md#r14)."""
         if epoch > self.high_water.epoch:
@@ -190,12 +190,12 @@ class Lease:
         """Note that this process will not act under ``epoch`` any more (RULES.md#r15)."""
         self.ended = epoch
 
-    def forces(self, epoch: int) -> None:
+    def note_forced(self, epoch: int) -> None:
         self.high_water = replace(self.high_water, forced=epoch)
 
     def _remember(self, now: float, row: LeaseRow | None) -> None:
         if row is None or row != self.row:
-            self.still_since = now
+            self.unchanged_since = now
         self.row = row
         if row is not None and not self.high_water.above(row):
             self.high_water = replace(
@@ -326,7 +326,7 @@ class Lease:
             return None
         if row.holder is None and row.successor in (None, self.me.node):
             return -math.inf if row.epoch == self._promised_epoch else self._promised_until
-        return max(self.still_since + self.timing.ttl, self._promised_until)
+        return max(self.unchanged_since + self.timing.ttl, self._promised_until)
 
     @property
     def active_url(self) -> str | None:

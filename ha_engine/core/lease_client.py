@@ -21,7 +21,7 @@ HOW_TO_CHOOSE = (
 )
 
 
-class Heard(Enum):
+class AnswerEffect(Enum):
     """The effect of an answer: this node has read the row, has written it, or learned nothing."""
 
     READ = "read"
@@ -65,7 +65,7 @@ class LeaseClient:
         """
         lease = self.lease
         if in_sync is None or lease.must_read(now, authority_ends):
-            lease.sent(now)
+            lease.request_sent(now)
             return do.ReadLease()
         assert lease.row is not None
         reason = "renew" if in_sync == lease.row.in_sync else _changed(lease.row.in_sync, in_sync)
@@ -75,23 +75,23 @@ class LeaseClient:
         self,
         now: float,
         answer: on.LeaseRead | on.LeaseWritten | on.LeaseDenied | on.DatabaseUnreachable,
-    ) -> Heard:
+    ) -> AnswerEffect:
         match answer:
             case on.LeaseRead(row, identity):
-                self.lease.saw(now, row, identity)
-                return Heard.READ
+                self.lease.row_read(now, row, identity)
+                return AnswerEffect.READ
             case on.LeaseWritten(row, identity) if row.identity in (None, identity):
-                self.lease.wrote(now, row, identity)
+                self.lease.row_written(now, row, identity)
                 if self.lease.mine:
                     self._release_of = None
-                return Heard.WRITTEN
+                return AnswerEffect.WRITTEN
             case on.LeaseWritten() | on.DatabaseUnreachable():
                 # RULES.md#r5: the database failed over around this write and may have lost it.
-                self.lease.unknown()
+                self.lease.outcome_unknown()
             case on.LeaseDenied():
-                self.lease.denied()
-                self.lease.again_at_once(now)
-        return Heard.NOTHING
+                self.lease.write_refused()
+                self.lease.ask_at_once(now)
+        return AnswerEffect.NOTHING
 
     def release(self, now: float, successor: str | None, reason: str) -> do.Action:
         assert self.lease.row is not None
@@ -131,7 +131,7 @@ class LeaseClient:
             )
         if not lease.mine:
             return _lost(row)
-        lease.again_at_once(now)
+        lease.ask_at_once(now)
         return None
 
     def read_as_other(self, now: float, *, new: bool) -> Outcome | None:
@@ -144,7 +144,7 @@ class LeaseClient:
             return self._create(now, new and self.group_id is None)
         if lease.mine and not lease.regressed:
             # We acquired and the reply was lost (RULES.md#r1). Only a write gives authority.
-            lease.again_at_once(now)
+            lease.ask_at_once(now)
             return None
         if lease.may_acquire(now):
             reason = "released" if row.holder is None else "not renewed for a ttl"
@@ -152,11 +152,11 @@ class LeaseClient:
         return Wait(_why_not(lease, now))
 
     def _write(self, now: float, expected: LeaseRow, wanted: LeaseRow, reason: str) -> do.Action:
-        self.lease.sent(now, wanted, expected)
+        self.lease.request_sent(now, wanted, expected)
         return do.WriteLease(expected, wanted, reason)
 
     def _make(self, now: float, row: LeaseRow, reason: str = "") -> do.Action:
-        self.lease.sent(now, row)
+        self.lease.request_sent(now, row)
         return do.CreateLease(row, reason)
 
     def _create(self, now: float, new: bool) -> Outcome:
@@ -223,7 +223,7 @@ def _why_not(lease: Lease, now: float) -> str:
 
 
 def _who_has_it(lease: Lease, row: LeaseRow, now: float) -> str:
-    still = now - lease.still_since
+    still = now - lease.unchanged_since
     wait = max(0.0, (lease.takeover_at or now) - now)
     if row.holder is None:
         to = row.successor or "any node in sync"

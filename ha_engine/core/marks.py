@@ -1,7 +1,7 @@
-"""Decide where each query cuts its micro-batches, and track how far each batch is.
+"""Decide where each micro-batch of a query ends, and track how far each batch is.
 
 ``QueryMarks`` plans a mark when the query asks for one and there is committed input that no mark
-covers yet. When input pauses it plans a *tick*: an empty batch that lets Spark act on the watermark
+covers yet. When input pauses it plans an empty batch, which lets Spark act on the watermark
 of the batch before. Under load the batch grows up to the limit, but it never waits to fill.
 """
 
@@ -41,14 +41,14 @@ class QueryMarks:
         self.query, self.streams, self.sinks, self.limits = query, streams, sinks, limits
         self.initial = Mark(query, 0, 0)
         # This object has forgotten the marks up to this one, and keeps the later ones.
-        self.before = self.initial
+        self.kept_after = self.initial
         # The newest mark in the journal, committed or not.
         self.last = self.initial
         # Marks from a restored snapshot whose records the journal does not have yet.
         self.unwritten: list[Mark] = []
         self._throughs = array("Q")
         self._sequences = array("Q")
-        self._uncut = PendingEvents(limits.max_events_per_batch)
+        self._pending = PendingEvents(limits.max_events_per_batch)
         self.outbox = OutboxUsage()
         self.admitted = 0
         self.published: dict[str, int] = dict.fromkeys(sinks, 0)
@@ -64,31 +64,31 @@ class QueryMarks:
         self._pace = Pace(limits.min_batch_interval, limits.idle_batch_interval)
         # RULES.md#r26: the sinks whose ledger has not answered since a history was given up, and
         # the batch in each ledger that has. Empty batches lead up to the highest.
-        self.unheard: set[str] = set()
+        self.unanswered: set[str] = set()
         self._given_up: dict[str, int] = {}
 
     # -- what the journal says ---------------------------------------------------------------------
 
     def restart_at(self, initial: Mark) -> None:
-        """Restart the query's state behind ``initial``, as an application record says.
+        """Restart the query's state after ``initial``, as an application record says.
 
         Later marks remain: the new version runs the same batches.
         """
-        if initial.number < self.before.number:
+        if initial.number < self.kept_after.number:
             # Marks that the new version would run are trimmed here, so nothing can make its state.
             self.initial = initial
             return
-        kept = initial.number - self.before.number
-        self.initial = self.before = initial
+        kept = initial.number - self.kept_after.number
+        self.initial = self.kept_after = initial
         self._throughs, self._sequences = self._throughs[kept:], self._sequences[kept:]
         self.last = self.mark_at(initial.number + len(self._throughs))
         self.admitted = initial.number
-        self._uncut.drop_through(initial.through)
+        self._pending.drop_through(initial.through)
 
     def may_have_run(self, since: int) -> bool:
         """Whether a batch may have run on the state that the record ``since`` began.
 
-        A batch that was cut later may have run on another node.
+        A batch that was planned later may have run on another node.
         """
         if self.admitted > self.initial.number:
             return True
@@ -96,25 +96,25 @@ class QueryMarks:
 
     def mark_at(self, number: int) -> Mark:
         """The mark ``number``: ``before``, or one of those that are kept one by one."""
-        if number == self.before.number:
-            return self.before
-        return Mark(self.query, number, self._throughs[number - 1 - self.before.number])
+        if number == self.kept_after.number:
+            return self.kept_after
+        return Mark(self.query, number, self._throughs[number - 1 - self.kept_after.number])
 
-    def saw_events(self, sequence: int, events: Events) -> None:
+    def apply_events(self, sequence: int, events: Events) -> None:
         if events.stream in self.streams and sequence > self.last.through:
-            self._uncut.append(sequence, events.rows)
+            self._pending.append(sequence, events.rows)
 
     @property
-    def events_uncut(self) -> int:
+    def events_pending(self) -> int:
         """The number of events in the journal that no batch of the query has yet."""
-        return self._uncut.events
+        return self._pending.events
 
-    def saw_mark(self, sequence: int, mark: Mark) -> None:
+    def apply_mark(self, sequence: int, mark: Mark) -> None:
         """Apply the mark whose record is ``sequence``.
 
         A restored snapshot may have brought it already. Raises InvariantBroken on a gap.
         """
-        if mark.number <= self.before.number and mark.through <= self.before.through:
+        if mark.number <= self.kept_after.number and mark.through <= self.kept_after.through:
             self.unwritten = [one for one in self.unwritten if one != mark]
             return
         if mark.number != self.last.number + 1 or mark.through < self.last.through:
@@ -124,10 +124,10 @@ class QueryMarks:
         self._throughs.append(mark.through)
         self._sequences.append(sequence)
         self.last = mark
-        self._uncut.drop_through(mark.through)
+        self._pending.drop_through(mark.through)
 
-    def saw_published(self, sequence: int, published: Published) -> None:
-        self.unheard.discard(published.sink)
+    def apply_published(self, sequence: int, published: Published) -> None:
+        self.unanswered.discard(published.sink)
         batch = max(published.batch, self.recorded.get(published.sink, 0))
         self.recorded[published.sink] = batch
         if published.sink in self.published:
@@ -142,7 +142,7 @@ class QueryMarks:
         """
         if not self.sinks:
             marks_committed = bisect_right(self._sequences, committed)
-            return self.before.number + max(0, marks_committed - 1)
+            return self.kept_after.number + max(0, marks_committed - 1)
         while self._published_uncommitted and self._published_uncommitted[0][0] <= committed:
             published = self._published_uncommitted.popleft()[1]
             self._published_committed[published.sink] = published.batch
@@ -157,20 +157,20 @@ class QueryMarks:
     def history_was_given_up(self) -> None:
         """Wait for every ledger: a sink may have batches with numbers above those of this journal
         (RULES.md#r26)."""
-        self.unheard = set(self.sinks)
+        self.unanswered = set(self.sinks)
 
-    def ledger_says(self, sink: str, batch: int) -> None:
+    def ledger_answered(self, sink: str, batch: int) -> None:
         """Note the batch in the ledger of ``sink``, whether this journal has its mark or not."""
-        if sink in self.unheard:
-            self.unheard.discard(sink)
+        if sink in self.unanswered:
+            self.unanswered.discard(sink)
             self._given_up[sink] = batch
 
-    def numbers_passed(self) -> list[Published]:
+    def skipped_published(self) -> list[Published]:
         """Published records for the given up numbers, once all batches up to them are admitted.
 
         They are returned once.
         """
-        if self.unheard or self.admitted < self._given_up_through:
+        if self.unanswered or self.admitted < self._given_up_through:
             return []
         ahead, self._given_up = self._given_up, {}
         known = self.published
@@ -184,30 +184,30 @@ class QueryMarks:
     def ledger_end_max(self) -> float:
         """The highest batch that a ledger can have; infinite while a ledger has not answered
         (RULES.md#r26)."""
-        return math.inf if self.unheard else max(self.last.number, self._given_up_through)
+        return math.inf if self.unanswered else max(self.last.number, self._given_up_through)
 
     # -- records that are no longer there ---------------------------------------------------------
 
     def load_base(self, base: QueryBase) -> None:
         """Load from the base what the trimmed records said about the query."""
-        self.initial, self.before, self.unwritten = base.initial, base.last, [*base.ahead]
+        self.initial, self.kept_after, self.unwritten = base.initial, base.last, [*base.ahead]
         self.last = base.last
         self.admitted = base.last.number
         self.recorded = dict(base.published)
-        self.unheard = set(base.unheard) & set(self.sinks)
+        self.unanswered = set(base.unanswered) & set(self.sinks)
         for sink in self.sinks:
             self.published[sink] = self._published_committed[sink] = self.recorded.get(sink, 0)
 
     def record_of(self, number: int) -> int:
         """The sequence of the record of mark ``number``, one of those that are kept."""
-        return self._sequences[number - 1 - self.before.number]
+        return self._sequences[number - 1 - self.kept_after.number]
 
     def ending_at(self, through: int) -> int | None:
         """The batch that ends at ``through``; None without one."""
         index = bisect_left(self._throughs, through)
         if index == len(self._throughs) or self._throughs[index] != through:
             return None
-        return self.before.number + index + 1
+        return self.kept_after.number + index + 1
 
     @property
     def need(self) -> int:
@@ -217,26 +217,26 @@ class QueryMarks:
         """
         finished = self.finished
         if finished is None or finished > self.last.number:
-            return self.before.through
-        return self.mark_at(max(finished, self.before.number)).through
+            return self.kept_after.through
+        return self.mark_at(max(finished, self.kept_after.number)).through
 
     def forget_through(self, sequence: int) -> None:
         """Drop the marks up to ``sequence``: every query is past them, so no query asks again."""
         count = bisect_right(self._sequences, sequence)
         if count:
-            self.before = self.mark_at(self.before.number + count)
+            self.kept_after = self.mark_at(self.kept_after.number + count)
             self._throughs, self._sequences = self._throughs[count:], self._sequences[count:]
 
     # -- batches -----------------------------------------------------------------------------------
 
-    def restore_floor(self, first_kept: int | None, left: int) -> int:
-        """Set and return the floor at start: the outbox has only batches behind it.
+    def set_outbox_floor(self, first_kept: int | None, trimmed_through: int) -> int:
+        """Set and return the floor at start: the outbox has only batches after it.
 
-        ``first_kept`` is the lowest batch that the outbox has, and ``left`` the highest that has
-        left it. Published records do not count here, since this node may not have run those batches
-        yet. A sink that no record names begins at the floor.
+        ``first_kept`` is the lowest batch that the outbox has, and ``trimmed_through`` the highest
+        that it has removed. Published records do not count here, since this node may not have run
+        those batches yet. A sink that no record names begins at the floor.
         """
-        floor = max(left, self.initial.number) if first_kept is None else first_kept - 1
+        floor = max(trimmed_through, self.initial.number) if first_kept is None else first_kept - 1
         self.admitted = max(self.admitted, floor)
         self._begin_behind(floor)
         return floor
@@ -248,7 +248,7 @@ class QueryMarks:
 
     @property
     def _lacks_numbers(self) -> bool:
-        """Whether its state begins behind batches that this node will never run."""
+        """Whether its state begins after batches that this node will never run."""
         return self.outbox.last < self.initial.number
 
     @property
@@ -257,10 +257,10 @@ class QueryMarks:
 
         False while empty batches lead up to the numbers of a given up history (RULES.md#r26).
         """
-        return self._lacks_numbers and not self.unheard and not self._given_up
+        return self._lacks_numbers and not self.unanswered and not self._given_up
 
-    def pass_numbers(self) -> int | None:
-        """The batch behind which the outbox continues, once all that it has is published.
+    def skip_numbers(self) -> int | None:
+        """The batch after which the outbox continues, once all that it has is published.
 
         It is returned once, None otherwise.
         """
@@ -270,7 +270,7 @@ class QueryMarks:
         return self.initial.number
 
     def start_after(self, sink: str) -> int:
-        """The batch behind which ``sink`` begins if its ledger has no row.
+        """The batch after which ``sink`` begins if its ledger has no row.
 
         It is no later than the batch that records say the sink has.
         """
@@ -288,7 +288,7 @@ class QueryMarks:
         """Forget the process that ended; the next one reports its own position."""
         self.wanted = self.passed = self.finished = None
 
-    def saw_admitted(self, number: int, rows: int, size: int) -> None:
+    def note_admitted(self, number: int, rows: int, size: int) -> None:
         self.passed = max(self.passed or 0, number)
         if number <= self.admitted:
             return
@@ -304,8 +304,9 @@ class QueryMarks:
         self._enter_outbox(number, rows, size)
 
     def _enter_outbox(self, number: int, rows: int, size: int) -> None:
-        # Data without output rows still moves the watermark. Only a tick without rows is the end.
-        self._pace.quiet = rows == 0 and self._is_tick(number)
+        # Data without output rows still moves the watermark. Only an empty batch without output
+        # rows is the end.
+        self._pace.quiet = rows == 0 and self._is_empty(number)
         self.admitted = max(self.admitted, number)
         self.outbox.add(number, size)
 
@@ -314,10 +315,10 @@ class QueryMarks:
         """Whether every sink has all output of the events so far: only new events bring more."""
         number = self.last.number
         return (
-            not self.events_uncut
+            not self.events_pending
             and self.admitted >= number
             and all(batch >= number for batch in self.published.values())
-            and (number == self.initial.number or self._pace.tick_at == math.inf)
+            and (number == self.initial.number or self._pace.empty_batch_at == math.inf)
         )
 
     @property
@@ -331,7 +332,7 @@ class QueryMarks:
         """The mark for the query that waits, once its record is committed (RULES.md#i5)."""
         if self.wanted is None:
             return None
-        index = self.wanted - self.before.number
+        index = self.wanted - self.kept_after.number
         if not 0 <= index < len(self._throughs) or self._sequences[index] > committed:
             return None
         number, self.wanted = self.wanted + 1, None
@@ -355,11 +356,11 @@ class QueryMarks:
             return None
         if self._lacks_given_up:
             return self._next(now, self.last.through, slowest)
-        through = self._uncut.cut(committed, self._ahead(barrier))
+        through = self._pending.next_batch_end(committed, self._barrier_ahead(barrier))
         if through is not None:
-            self._pace.data_came()
+            self._pace.input_came()
         else:
-            self._pace.ticked()
+            self._pace.planned_empty()
             through = self.last.through
         return self._next(now, through, slowest)
 
@@ -372,20 +373,20 @@ class QueryMarks:
         barrier: int | None = None,
     ) -> float:
         """When ``plan`` has a mark, if no input arrives before; arguments as there."""
-        if self.wanted != self.last.number or self.unheard:
+        if self.wanted != self.last.number or self.unanswered:
             return math.inf
         if self._lacks_given_up:
             return -math.inf
         if self._outbox_full():
             return math.inf
         rested = self._pace.rests_until(slowest, starting=starting, full=self._is_full)
-        if self._ahead(barrier) is not None or self._uncut.begins_by(committed):
+        if self._barrier_ahead(barrier) is not None or self._pending.begins_by(committed):
             return rested
         if self.last.number > self.initial.number:
-            return max(rested, self._pace.tick_at)
+            return max(rested, self._pace.empty_batch_at)
         return math.inf
 
-    def _ahead(self, barrier: int | None) -> int | None:
+    def _barrier_ahead(self, barrier: int | None) -> int | None:
         """The barrier, until a batch has ended at it; then None."""
         return barrier if barrier is not None and self.last.through < barrier else None
 
@@ -394,15 +395,15 @@ class QueryMarks:
         return self.last.number < self._given_up_through
 
     def _next(self, now: float, through: int, slowest: int | None) -> Mark:
-        self._pace.cut(now, slowest)
+        self._pace.planned(now, slowest)
         return Mark(self.query, self.last.number + 1, through)
 
     @property
     def _is_full(self) -> bool:
-        return self._uncut.events >= self.limits.max_events_per_batch
+        return self._pending.events >= self.limits.max_events_per_batch
 
-    def _is_tick(self, number: int) -> bool:
-        if number <= self.before.number:
+    def _is_empty(self, number: int) -> bool:
+        if number <= self.kept_after.number:
             return False
         return self.mark_at(number).through == self.mark_at(number - 1).through
 

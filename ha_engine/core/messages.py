@@ -36,18 +36,18 @@ class ProbeReply:
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """From the holder: ``match`` is the last position that both journals share.
+    """From the holder: ``shared_end`` is the last position that both journals share.
 
-    The member must cut the records that it has behind ``match``. ``replied_end`` is the end of its
-    journal in the ProbeReply that this answers. ``forced``: an operator gave up what others had
-    committed behind ``match`` (RULES.md#r26). If ``match`` is before ``begins``, the holder no
-    longer has all records that the member lacks. The member then restores a snapshot at ``begins``
-    or later, in the history of ``epochs`` (RULES.md#r28).
+    The member must remove the records that it has after ``shared_end``. ``replied_end`` is the end
+    of its journal in the ProbeReply that this answers. ``forced``: an operator gave up what others
+    had committed after ``shared_end`` (RULES.md#r26). If ``shared_end`` is before ``begins``, the
+    holder no longer has all records that the member lacks. The member then restores a snapshot at
+    ``begins`` or later, in the history of ``epochs`` (RULES.md#r28).
     """
 
     epoch: int
     journal_id: str
-    match: Position
+    shared_end: Position
     replied_end: Position
     forced: bool = False
     begins: Position = ORIGIN
@@ -55,12 +55,12 @@ class Follow:
 
     @property
     def by_snapshot(self) -> bool:
-        return self.match.sequence < self.begins.sequence
+        return self.shared_end.sequence < self.begins.sequence
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """From the holder: the records behind ``previous``. ``committed`` is the highest committed
+    """From the holder: the records after ``previous``. ``committed`` is the highest committed
     sequence (RULES.md#r12)."""
 
     epoch: int
@@ -141,10 +141,10 @@ class BatchDigest:
 
 @dataclass(frozen=True, slots=True)
 class TakeSnapshot:
-    """From the holder, to one warm in-sync member: store a snapshot as of ``cut``."""
+    """From the holder, to one warm in-sync member: store a snapshot as of ``place``."""
 
     epoch: int
-    cut: SnapshotPlace
+    place: SnapshotPlace
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections import deque
 
 
 class OutboxUsage:
-    """The outbox of one query has no batch up to ``floor``, and admits the one behind ``last`` next
+    """The outbox of one query has no batch up to ``floor``, and admits the one after ``last`` next
     (RULES.md#r19).
 
     ``floor`` is set at the node's start, and where the outbox passes batches that never run here.

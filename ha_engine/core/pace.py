@@ -1,7 +1,9 @@
-"""Decide when the next mark of a query comes: after a rest for other members, or as a tick.
+"""Decide when the next mark of a query comes: after a pause for other members, or as an empty
+batch.
 
-A member runs each batch as it was cut. A member that is behind, or whose queries start, catches up
-because the active cuts fewer and larger batches. That holds for nodes that share their cores too.
+A member runs each batch as it was planned. A member that is behind, or whose queries start, catches
+up because the active plans fewer and larger batches. That holds for nodes that share their cores
+too.
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ CATCH_UP_SECONDS = (1.0, 5.0)
 run CATCH_UP_BATCHES_MIN since."""
 CATCH_UP_SECONDS_MAX = 20.0
 """The most in any case, since a member may have stopped."""
-TICKS_IN_A_ROW_MAX = 3
-"""Ticks without input in between. Chained stateful operators settle within these. A query in
-complete mode yields rows at every tick, so it needs this limit."""
+EMPTY_BATCHES_MAX = 3
+"""Empty batches without input in between. Chained stateful operators settle within these. A query
+in complete mode yields rows at every empty batch, so it needs this limit."""
 BATCHES_OF_REST = 5
 """While a member's queries start, the next mark comes after so many durations of the last batch.
 Where both nodes share their cores, Spark then starts several times as fast."""
@@ -30,35 +32,35 @@ class Pace:
 
     def __init__(self, min_interval: float, idle_batch_interval: float) -> None:
         self._min_interval, self._idle_batch_interval = min_interval, idle_batch_interval
-        self.cut_at = -math.inf
+        self.planned_at = -math.inf
         # The duration of the newest batch that was timed, and its number.
         self._took, self._timed = 0.0, 0
         # The batch of the slowest member at that moment; None if no member was behind.
         self._slowest_then: int | None = None
-        # The newest batch was a tick without rows: only new input can bring more.
+        # The newest batch was empty and yielded no rows: only new input can bring more.
         self.quiet = False
-        self._ticks = 0
+        self._empty_in_a_row = 0
 
-    def cut(self, now: float, slowest: int | None) -> None:
-        self.cut_at, self._slowest_then = now, slowest
+    def planned(self, now: float, slowest: int | None) -> None:
+        self.planned_at, self._slowest_then = now, slowest
 
     def ended(self, now: float, batch: int) -> None:
         """Note that Spark has finished ``batch``, which the newest mark ends."""
-        if batch > self._timed and self.cut_at > -math.inf:
-            self._took, self._timed = now - self.cut_at, batch
+        if batch > self._timed and self.planned_at > -math.inf:
+            self._took, self._timed = now - self.planned_at, batch
 
-    def data_came(self) -> None:
-        self._ticks, self.quiet = 0, False
+    def input_came(self) -> None:
+        self._empty_in_a_row, self.quiet = 0, False
 
-    def ticked(self) -> None:
-        self._ticks += 1
+    def planned_empty(self) -> None:
+        self._empty_in_a_row += 1
 
     @property
-    def tick_at(self) -> float:
+    def empty_batch_at(self) -> float:
         """When a batch without new input is due; infinite if it would yield nothing."""
-        if self.quiet or self._ticks >= TICKS_IN_A_ROW_MAX:
+        if self.quiet or self._empty_in_a_row >= EMPTY_BATCHES_MAX:
             return math.inf
-        return self.cut_at + self._idle_batch_interval
+        return self.planned_at + self._idle_batch_interval
 
     def rests_until(self, slowest: int | None, *, starting: bool, full: bool) -> float:
         """When the rest after the last mark ends.
@@ -67,7 +69,7 @@ class Pace:
         not reported a batch yet. ``full``: the next batch cannot grow.
         """
         rest = 0.0 if full else self._rest(slowest, starting)
-        return self.cut_at + max(self._min_interval, rest)
+        return self.planned_at + max(self._min_interval, rest)
 
     def _rest(self, slowest: int | None, starting: bool) -> float:
         least, most = CATCH_UP_SECONDS

@@ -1,6 +1,6 @@
 """The events of one query that no mark covers yet, in bounded memory however many there are.
 
-A query that is FAILED or undecided cuts no batches, while events keep arriving. So when the list
+A query that is FAILED or undecided plans no batches, while events keep arriving. So when the list
 gets long, neighbouring records merge into one *run*. A batch takes a run whole or not at all. The
 merge depends on the records alone, not on time. So a node that reads the journal again has the same
 runs, and the marks in the journal end where runs end.
@@ -47,7 +47,7 @@ class PendingEvents:
         """Whether a batch that ends at ``sequence`` has events."""
         return bool(self._runs) and self._runs[0][0] <= sequence
 
-    def cut(self, committed: int, barrier: int | None = None) -> int | None:
+    def next_batch_end(self, committed: int, barrier: int | None = None) -> int | None:
         """End the next batch when it is full, at ``committed``, or at the ``barrier``.
 
         The barrier is committed. A batch ends exactly there, even if no event of the query does.

@@ -7,7 +7,7 @@ import math
 from ha_engine.core.queries import RestartPolicy
 
 
-class QueryProcess:
+class QueryProcessState:
     """At most one incarnation at a time. A new one starts once the old is certainly gone
     (RULES.md#r20)."""
 

@@ -39,12 +39,12 @@ class Peer:
 
     def __init__(self, name: str, now: float, *, connected: bool) -> None:
         self.name, self.connected = name, connected
-        self.heard_at = self.advanced_at = now
+        self.last_message_at = self.advanced_at = now
         self.stage = Stage.PROBE
         self.journal_id: str | None = None
         # The sequence that each journal has acked. A journal that is gone may still be listed as in
         # sync (RULES.md#i3).
-        self._matches: dict[str, int] = {}
+        self._acked_through: dict[str, int] = {}
         self.headroom, self.warm = True, False
         self.batches: dict[str, int] = {}
         # When each query last made progress. A query without an entry counts from the link.
@@ -58,25 +58,25 @@ class Peer:
         # of the last progress.
         self._replied_end: tuple[str, Position] | None = None
         self._begins_from: int | None = None
-        self._gets_on_at = -math.inf
+        self._progress_at = -math.inf
 
     @property
     def member(self) -> Member | None:
         return None if self.journal_id is None else Member(self.name, self.journal_id)
 
     @property
-    def match(self) -> int:
+    def acked_through(self) -> int:
         """The sequence up to which the member has acked, 0 before its first ack under this epoch.
 
         It never falls for one journal.
         """
-        return self.match_of(self.journal_id)
+        return self.acked_through_of(self.journal_id)
 
-    def match_of(self, journal_id: str | None) -> int:
-        return 0 if journal_id is None else self._matches.get(journal_id, 0)
+    def acked_through_of(self, journal_id: str | None) -> int:
+        return 0 if journal_id is None else self._acked_through.get(journal_id, 0)
 
     def linked(self, now: float) -> None:
-        self.connected, self.stage, self.heard_at = True, Stage.PROBE, now
+        self.connected, self.stage, self.last_message_at = True, Stage.PROBE, now
         self.batches, self._batch_at, self._linked_at = {}, {}, now
         self.catches_up = True
 
@@ -86,15 +86,15 @@ class Peer:
     def needs(self, now: float, patience: float) -> float:
         """The sequence after which it still needs records; infinite without progress for
         ``patience`` seconds."""
-        if now >= self._gets_on_at + patience:
+        if now >= self._progress_at + patience:
             return math.inf
-        return self.match if self._begins_from is None else self._begins_from
+        return self.acked_through if self._begins_from is None else self._begins_from
 
     def replied(self, now: float, journal_id: str, last: Position) -> None:
         """Note where its journal ends. A member that reconnects at the same position makes no
         progress."""
         if (journal_id, last) != self._replied_end:
-            self._replied_end, self._gets_on_at = (journal_id, last), now
+            self._replied_end, self._progress_at = (journal_id, last), now
 
     def begins(self, sequence: int) -> None:
         """Note that it must restore a snapshot, the oldest of which is at ``sequence``."""
@@ -103,20 +103,20 @@ class Peer:
     def follows(self, now: float, journal_id: str) -> None:
         """Note that its journal is a prefix of ours from now on; its acks of this epoch count."""
         self.journal_id, self._begins_from = journal_id, None
-        self.stage, self.heard_at, self.advanced_at = Stage.REPLICATE, now, now
+        self.stage, self.last_message_at, self.advanced_at = Stage.REPLICATE, now, now
 
     def acked(self, now: float, ack: Ack) -> None:
         if ack.journal_id != self.journal_id:
             return
-        self.heard_at = now
-        if ack.durable > self.match:
-            self._matches[ack.journal_id] = ack.durable
-            self.advanced_at = self._gets_on_at = now
+        self.last_message_at = now
+        if ack.durable > self.acked_through:
+            self._acked_through[ack.journal_id] = ack.durable
+            self.advanced_at = self._progress_at = now
         self.headroom, self.warm = ack.headroom, ack.warm
-        come_to = dict(ack.batches)
-        for query, _ in come_to.items() ^ self.batches.items():
+        newest = dict(ack.batches)
+        for query, _ in newest.items() ^ self.batches.items():
             self._batch_at[query] = now
-        self.batches = come_to
+        self.batches = newest
         self.catches_up = self.catches_up and not ack.warm
 
     def promised(self, journal_id: str, sent_at: float) -> None:
@@ -125,7 +125,7 @@ class Peer:
     def promised_at(self, journal_id: str) -> float:
         return self._promised_at.get(journal_id, -math.inf)
 
-    def gets_on(self, now: float, query: str) -> bool:
+    def makes_progress(self, now: float, query: str) -> bool:
         """Whether ``query`` ended a batch there lately, or may still be starting there."""
         return now < self._batch_at.get(query, self._linked_at) + STUCK_AFTER_SECONDS
 
@@ -136,16 +136,16 @@ class Peer:
 
     def catching_up_at(self, query: str, batch: int) -> int | None:
         """Its newest batch of ``query`` while it catches up with ``batch``; None otherwise."""
-        come_to = self.batches.get(query, batch)
-        return come_to if self.catches_up and come_to < batch - 1 else None
+        newest = self.batches.get(query, batch)
+        return newest if self.catches_up and newest < batch - 1 else None
 
     def wake_at(self, now: float, patience: float) -> float:
-        """When ``gets_on`` or ``needs`` changes next by time alone."""
+        """When ``makes_progress`` or ``needs`` changes next by time alone."""
         stuck = (at + STUCK_AFTER_SECONDS for at in (self._linked_at, *self._batch_at.values()))
-        return ahead(now, self._gets_on_at + patience, *stuck)
+        return ahead(now, self._progress_at + patience, *stuck)
 
 
-def common_prefix(
+def common_end(
     mine: tuple[Position, ...],
     my_last: Position,
     theirs: tuple[Position, ...],

@@ -15,33 +15,33 @@ from ha_engine.core import messages as say
 from ha_engine.core.barrier import are_finished
 from ha_engine.core.deployment import Deployment
 from ha_engine.core.digests import Digests
-from ha_engine.core.process import QueryProcess
+from ha_engine.core.process import QueryProcessState
 from ha_engine.types import SnapshotPlace
 
 
 @dataclass(frozen=True, slots=True)
-class Broke:
+class Breakdown:
     """A query or its process died while it ran ``in_flight``: batch numbers by query.
 
-    The digest of such a batch may never arrive, so this node gives up the snapshot of ``cut`` that
-    was requested.
+    The digest of such a batch may never arrive, so this node gives up the snapshot of ``place``
+    that was requested. A member that has all batches ``in_flight`` may take over.
     """
 
     reason: str
     in_flight: dict[str, int]
-    cut: SnapshotPlace | None = None
+    place: SnapshotPlace | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
+class _SnapshotRequest:
     """A snapshot that the holder of ``epoch`` requested.
 
-    ``came_to`` has the digests of the last batches that the snapshot contains.
+    ``digests`` has the digests of the last batches that the snapshot contains.
     """
 
     epoch: int
-    cut: SnapshotPlace
-    came_to: tuple[tuple[str, int, str], ...] = ()
+    place: SnapshotPlace
+    digests: tuple[tuple[str, int, str], ...] = ()
 
 
 class QueryControl:
@@ -49,10 +49,10 @@ class QueryControl:
 
     def __init__(self, owner: str, deployment: Deployment) -> None:
         self.deployment, self.digests = deployment, Digests()
-        self.process = QueryProcess(owner, deployment.restarts)
+        self.process = QueryProcessState(owner, deployment.restarts)
         # The snapshot that is requested and not begun, and the one that was begun last.
-        self._wanted: _Wish | None = None
-        self._taking: _Wish | None = None
+        self._wanted: _SnapshotRequest | None = None
+        self._taking: _SnapshotRequest | None = None
 
     def is_about_a_gone_query(self, event: on.Input) -> bool:
         """Whether ``event`` names a query that the application no longer has.
@@ -72,7 +72,7 @@ class QueryControl:
             case _:
                 return False
 
-    def handle(self, now: float, event: on.Input) -> Broke | None:
+    def handle(self, now: float, event: on.Input) -> Breakdown | None:
         match event:
             case on.MarkWanted():
                 self.deployment.marks[event.query].asked(now, event.after)
@@ -96,24 +96,24 @@ class QueryControl:
                 raise TypeError(f"no step for {event!r}")
         return None
 
-    def _gone(self, now: float, event: on.QueryProcessGone) -> Broke | None:
+    def _gone(self, now: float, event: on.QueryProcessGone) -> Breakdown | None:
         if not self.process.gone(now, event.incarnation, event.reason):
             return None
         in_flight = self.deployment.in_flight()
         self.deployment.process_died(now, event.reason, by_host=event.by_host)
-        return Broke(f"the query process died: {event.reason}", in_flight, self._give_up())
+        return Breakdown(f"the query process died: {event.reason}", in_flight, self._give_up())
 
-    def _failed(self, now: float, event: on.QueryFailed) -> Broke:
+    def _failed(self, now: float, event: on.QueryFailed) -> Breakdown:
         in_flight = self.deployment.in_flight()
         self.deployment.failed(now, event)
-        return Broke(f"query {event.query} failed: {event.reason}", in_flight, self._give_up())
+        return Breakdown(f"query {event.query} failed: {event.reason}", in_flight, self._give_up())
 
     def _give_up(self) -> SnapshotPlace | None:
-        wish, self._wanted = self._wanted, None
-        if wish is None:
+        request, self._wanted = self._wanted, None
+        if request is None:
             return None
-        self._taking = wish
-        return wish.cut
+        self._taking = request
+        return request.place
 
     def run(self, now: float, committed: int, journal_id: str) -> Iterator[do.Action]:
         """Start the query process if there is none, and the queries once the process asks."""
@@ -128,32 +128,34 @@ class QueryControl:
         queries = self.deployment.wake_at(committed) if self.process.attended else math.inf
         return min(self.process.wake_at, queries)
 
-    def capture(self, epoch: int, cut: SnapshotPlace) -> None:
-        """Note the request for a snapshot as of ``cut``; take it once the queries are past that."""
-        self._wanted = _Wish(epoch, cut)
+    def request_snapshot(self, epoch: int, place: SnapshotPlace) -> None:
+        """Note the request for a snapshot at ``place``; begin it once the queries are past that."""
+        self._wanted = _SnapshotRequest(epoch, place)
 
-    def forget_wish(self) -> None:
+    def drop_snapshot_request(self) -> None:
         """Drop the pending snapshot request: its holder is gone or on another history."""
         self._wanted = None
 
-    def captures(self) -> Iterator[do.Action]:
-        wish = self._wanted
-        if wish is None or not are_finished(self.deployment, wish.cut.batches):
+    def begin_snapshot(self) -> Iterator[do.Action]:
+        request = self._wanted
+        if request is None or not are_finished(self.deployment, request.place.batches):
             return
-        came_to = tuple((*batch, self.digests.mine(*batch) or "") for batch in wish.cut.batches)
-        if all(digest for *_, digest in came_to):
-            self._wanted, self._taking = None, replace(wish, came_to=came_to)
-            yield do.TakeSnapshot(wish.cut)
+        digests = tuple(
+            (*batch, self.digests.mine(*batch) or "") for batch in request.place.batches
+        )
+        if all(digest for *_, digest in digests):
+            self._wanted, self._taking = None, replace(request, digests=digests)
+            yield do.TakeSnapshot(request.place)
 
     def answer_of(self, event: on.SnapshotTaken | on.SnapshotFailed) -> say.SnapshotAnswer | None:
         """The answer for the holder that requested it; None if another was begun meanwhile."""
-        wish = self._taking
-        if wish is None or wish.cut != event.cut:
+        request = self._taking
+        if request is None or request.place != event.place:
             return None
-        epoch, request = wish.epoch, wish.cut.request
+        epoch, number = request.epoch, request.place.request
         if isinstance(event, on.SnapshotFailed):
-            return say.SnapshotFailed(epoch, request, event.reason)
-        return say.SnapshotTaken(epoch, request, event.draft, wish.came_to)
+            return say.SnapshotFailed(epoch, number, event.reason)
+        return say.SnapshotTaken(epoch, number, event.draft, request.digests)
 
     def warm(self, committed: int) -> bool:
         """Whether all queries run and keep up with what is published, and no batch differed

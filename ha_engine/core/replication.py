@@ -14,7 +14,7 @@ from ha_engine.core import actions as do
 from ha_engine.core import messages as say
 from ha_engine.core.deadlines import ahead
 from ha_engine.core.journal_state import JournalState
-from ha_engine.core.progress import Peer, PeerTiming, Stage, common_prefix
+from ha_engine.core.progress import Peer, PeerTiming, Stage, common_end
 from ha_engine.types import ORIGIN, Member, Position
 
 REQUESTS_KEPT = 16
@@ -72,20 +72,20 @@ class Replication:
     ) -> Iterator[do.Action]:
         """Answer a member's ProbeReply with the position to follow from.
 
-        If the member has nothing to cut (RULES.md#i8), send it records, and the digests of the
+        If the member has nothing to truncate (RULES.md#i8), send it records, and the digests of the
         newest batches, since it may still have to run some of these (RULES.md#i6). A member with an
         empty journal restores a snapshot that is at ``begins`` or later, unless ``begins`` is 0.
         """
         peer = self.peers.get(name)
         if peer is None or peer.stage is Stage.REPLICATE:
             return
-        match = common_prefix(journal.epochs, journal.last, reply.epochs, reply.last)
+        shared_end = common_end(journal.epochs, journal.last, reply.epochs, reply.last)
         follow = say.Follow(
             self.epoch,
             reply.journal_id,
-            match,
+            shared_end,
             reply.last,
-            journal.forced_behind(match),
+            journal.forced_after(shared_end),
             begins if reply.last == ORIGIN else journal.base,
             journal.epochs,
         )
@@ -93,9 +93,9 @@ class Replication:
         peer.replied(now, reply.journal_id, reply.last)
         if follow.by_snapshot:
             peer.begins(follow.begins.sequence)
-        elif match == reply.last:
+        elif shared_end == reply.last:
             peer.follows(now, reply.journal_id)
-            yield do.StreamRecords(name, self.epoch, match)
+            yield do.StreamRecords(name, self.epoch, shared_end)
             for digest in digests:
                 yield do.Send(name, digest)
 
@@ -147,7 +147,7 @@ class Replication:
             if peer.connected and peer.stage is Stage.PROBE:
                 yield do.Send(peer.name, say.Probe(self.epoch))
 
-    def tell_all(self, message: say.Word) -> Iterator[do.Action]:
+    def send_to_all(self, message: say.Word) -> Iterator[do.Action]:
         for name, peer in sorted(self.peers.items()):
             if peer.connected:
                 yield do.Send(name, message)
@@ -164,13 +164,13 @@ class Replication:
     def _has_listener(self, now: float) -> bool:
         """Whether a member is connected, or its silence has not lasted a sync_timeout yet."""
         timeout = self.timing.sync_timeout
-        return any(p.connected or now < p.heard_at + timeout for p in self.peers.values())
+        return any(p.connected or now < p.last_message_at + timeout for p in self.peers.values())
 
     def restart_timers(self, now: float) -> None:
         """Forget the silence of all members, after a gap in our own heartbeats (RULES.md#r13)."""
         self._appended.clear()
         for peer in self.peers.values():
-            peer.heard_at = peer.advanced_at = now
+            peer.last_message_at = peer.advanced_at = now
 
     def _note(self, now: float, last: int) -> None:
         """Note the end of the journal, once a heartbeat so that the notes are few.
@@ -183,9 +183,9 @@ class Replication:
         while len(appended) > 1 and now >= appended[1][0] + timeout:
             appended.popleft()
 
-    def _overdue_at(self, match: int) -> float:
-        """When a member that has no more than ``match`` is behind for a sync_timeout."""
-        noted = (at for at, last in self._appended if match < last)
+    def _overdue_at(self, acked: int) -> float:
+        """When a member that has no more than ``acked`` is behind for a sync_timeout."""
+        noted = (at for at, last in self._appended if acked < last)
         return next(noted, math.inf) + self.timing.sync_timeout
 
     def _probe_again(self, now: float) -> None:
@@ -200,7 +200,9 @@ class Replication:
     def _stuck_at(self, peer: Peer) -> float:
         if peer.stage is not Stage.REPLICATE:
             return math.inf
-        return max(peer.advanced_at + self.timing.sync_timeout, self._overdue_at(peer.match))
+        return max(
+            peer.advanced_at + self.timing.sync_timeout, self._overdue_at(peer.acked_through)
+        )
 
     def wake_at(self, now: float) -> float:
         """When ``tick``, ``choose_near`` or a question here has a new result by time alone."""
@@ -226,14 +228,14 @@ class Replication:
         """The sequence that is durable on every member of ``in_sync`` and every near member
         (RULES.md#i3). A member that is far behind delays no commit."""
         others = (in_sync | self.near) - {self.me}
-        return min([durable, *(self.match_of(member) for member in others)])
+        return min([durable, *(self.acked_through(member) for member in others)])
 
     def all_have(self, sequence: int, in_sync: frozenset[Member]) -> bool:
-        return all(self.match_of(member) >= sequence for member in in_sync - {self.me})
+        return all(self.acked_through(member) >= sequence for member in in_sync - {self.me})
 
-    def match_of(self, member: Member) -> int:
+    def acked_through(self, member: Member) -> int:
         peer = self.peers.get(member.node)
-        return 0 if peer is None else peer.match_of(member.journal_id)
+        return 0 if peer is None else peer.acked_through_of(member.journal_id)
 
     def choose_near(self, now: float) -> None:
         """Choose the joining members that a commit waits for.
@@ -248,7 +250,7 @@ class Replication:
             peer.member
             for peer in self.peers.values()
             if peer.stage is Stage.REPLICATE and now < self._late_at(peer)
-            if (peer.match >= self._goal and peer.headroom) or peer.member in self.near
+            if (peer.acked_through >= self._goal and peer.headroom) or peer.member in self.near
         )
         return frozenset(member for member in near if member is not None)
 
@@ -259,7 +261,7 @@ class Replication:
         """
         kept = tuple(m for m in listed if m == self.me or not self._is_lost(m, now))
         new = (m for m in sorted(self.near, key=lambda m: m.node) if m not in kept)
-        return kept + tuple(m for m in new if self.match_of(m) >= committed)
+        return kept + tuple(m for m in new if self.acked_through(m) >= committed)
 
     def promised_until(self, in_sync: frozenset[Member], ttl: float, margin: float) -> float:
         """Until when every other member of ``in_sync`` has promised not to acquire
@@ -285,14 +287,14 @@ class Replication:
 
         Only members count where ``query`` makes progress: the output waits for no other.
         """
-        getting_on = self._getting_on(now, in_sync, query)
-        come_to = (peer.catching_up_at(query, batch) for peer in getting_on)
-        return min((at for at in come_to if at is not None), default=None)
+        getting_on = self._with_progress(now, in_sync, query)
+        newest = (peer.catching_up_at(query, batch) for peer in getting_on)
+        return min((at for at in newest if at is not None), default=None)
 
     def note_behind(self, now: float, in_sync: tuple[Member, ...], batches: dict[str, int]) -> None:
         """Note the members that are far behind ``batches``, the holder's batch of each query."""
         for query, batch in batches.items():
-            for peer in self._getting_on(now, in_sync, query):
+            for peer in self._with_progress(now, in_sync, query):
                 peer.note_behind(query, batch)
 
     def starting(self, now: float, in_sync: tuple[Member, ...], query: str) -> bool:
@@ -300,24 +302,24 @@ class Replication:
 
         A member without progress for STUCK_AFTER_SECONDS does not count.
         """
-        return any(query not in peer.batches for peer in self._getting_on(now, in_sync, query))
+        return any(query not in peer.batches for peer in self._with_progress(now, in_sync, query))
 
-    def _getting_on(self, now: float, in_sync: tuple[Member, ...], query: str) -> Iterator[Peer]:
+    def _with_progress(self, now: float, in_sync: tuple[Member, ...], query: str) -> Iterator[Peer]:
         for member in in_sync:
             peer = self.peers.get(member.node)
-            if member != self.me and peer and peer.gets_on(now, query):
+            if member != self.me and peer and peer.makes_progress(now, query):
                 yield peer
 
     def successor(self, in_sync: tuple[Member, ...], batches: dict[str, int]) -> str | None:
         """A warm in-sync member whose outbox has ``batches``, query by query (RULES.md#r22)."""
         for member in in_sync:
-            if self.why_no_heir(member, in_sync) is None:
+            if self.why_no_successor(member, in_sync) is None:
                 has = self.peers[member.node].batches
                 if all(has.get(query, 0) >= number for query, number in batches.items()):
                     return member.node
         return None
 
-    def why_no_heir(self, member: Member, in_sync: tuple[Member, ...]) -> str | None:
+    def why_no_successor(self, member: Member, in_sync: tuple[Member, ...]) -> str | None:
         """Why ``member`` cannot take over without a gap; None when it can."""
         peer = self.peers.get(member.node)
         if member == self.me:
@@ -334,4 +336,6 @@ class Replication:
 
     def _late_at(self, peer: Peer) -> float:
         """When ``peer`` has been silent or behind for a sync_timeout."""
-        return min(peer.heard_at + self.timing.sync_timeout, self._overdue_at(peer.match))
+        return min(
+            peer.last_message_at + self.timing.sync_timeout, self._overdue_at(peer.acked_through)
+        )

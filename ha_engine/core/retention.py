@@ -35,7 +35,9 @@ class Retention:
         """Note the revisions in the database; one of another history does not count
         (RULES.md#r28)."""
         has = self._journal.has
-        ours = [position.sequence for position, written in places if has(position) and has(written)]
+        ours = [
+            position.sequence for position, last_mark in places if has(position) and has(last_mark)
+        ]
         self.oldest_revision, self._newest = min(ours, default=0), max(ours, default=0)
 
     @property
@@ -49,7 +51,7 @@ class Retention:
         return self._journal.position_at(max(self.oldest_revision, self._journal.base.sequence))
 
     def trim(self, now: float, retain_after: float) -> Iterator[do.Action]:
-        """Trim the journal. Joining members need the records behind ``retain_after``."""
+        """Trim the journal. Joining members need the records after ``retain_after``."""
         if now >= self.wake_at(retain_after):
             self._again_at, self._trims = now + TRIM_EVERY_SECONDS, True
             yield do.TrimJournal(self._journal.position_at(self._through(retain_after)))

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from ha_engine.core import actions as do
 from ha_engine.core.follower import Follower
-from ha_engine.core.identity import Identity
+from ha_engine.core.identity import NodeIdentity
 from ha_engine.core.journal_state import JournalState
 from ha_engine.core.lease_client import LeaseClient
 from ha_engine.core.progress import PeerTiming
@@ -33,7 +33,7 @@ class RoleMachine:
 
     def __init__(
         self,
-        identity: Identity,
+        identity: NodeIdentity,
         lease_client: LeaseClient,
         journal: JournalState,
         query_control: QueryControl,
@@ -52,7 +52,7 @@ class RoleMachine:
         self.connected: set[str] = set()
         self.now = -math.inf
         self.out: list[do.Action] = []
-        self._named: str | None = None
+        self._named_active: str | None = None
 
     def begin_step(self, now: float) -> None:
         self.now, self.out = now, []
@@ -129,7 +129,7 @@ class RoleMachine:
         """Set the interval in seconds, for this epoch and later ones; 0: only on request."""
         self._snapshot_interval = interval
         if self.term is not None:
-            self.term.snapshots.every(self.now, interval)
+            self.term.snapshots.set_interval(self.now, interval)
 
     def become_active(self, term: Term) -> None:
         self._become(Role.ACTIVE, f"the journal is committed through {self.journal.last}")
@@ -159,8 +159,8 @@ class RoleMachine:
     def _close(self, reason: str) -> None:
         if self.term is not None:
             self.term.receiving = False
-        self._named = self.lease.active_url
-        self.perform(do.CloseReceivers(reason, self._named))
+        self._named_active = self.lease.active_url
+        self.perform(do.CloseReceivers(reason, self._named_active))
         self.perform(do.StopPublishing())
 
     def take_role_from_row(self) -> None:
@@ -169,8 +169,8 @@ class RoleMachine:
         For a node that does not hold the lease.
         """
         row, active = self.lease.row, self.lease.active_url
-        if active != self._named:
-            self._named = active
+        if active != self._named_active:
+            self._named_active = active
             # The receivers are closed already; their refusal is to name the new active.
             self.perform(do.CloseReceivers("this node is not the active", active))
         if row is None or row.holder is None or self.lease.regressed:

@@ -13,14 +13,14 @@ class Skips:
         self.known = set(known)
         self._uncommitted: deque[tuple[int, str]] = deque()
 
-    def take(self, sequence: int, query: str, number: int) -> None:
+    def apply(self, sequence: int, query: str, number: int) -> None:
         self.known.add((query, number))
         self._uncommitted.append((sequence, query))
 
     def forget(self, query: str, through: int) -> None:
         """Forget the skips of batches up to ``through``, which no query runs again.
 
-        A replay may still read the record of a skip behind these batches.
+        A replay may still read the record of a skip after these batches.
         """
         self.known = {skip for skip in self.known if skip[0] != query or skip[1] > through}
 

@@ -27,13 +27,13 @@ TAKE_SECONDS_MAX = 900.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Requested:
     """A snapshot that was requested of the member ``by``, or of this node itself (None).
 
     ``taken`` is the answer.
     """
 
-    cut: SnapshotPlace
+    place: SnapshotPlace
     by: str | None
     since: float
     taken: say.SnapshotTaken | None = None
@@ -57,9 +57,9 @@ class Snapshots:
         # The sequence at which every query must end a batch, and when that was decided.
         self.barrier: int | None = None
         self._since = now
-        self._asked: _Asked | None = None
+        self._requested: _Requested | None = None
         # The digests here of the batches at the barrier. ``Digests`` soon forgets them.
-        self._came_to: dict[tuple[str, int], str] = {}
+        self._digests: dict[tuple[str, int], str] = {}
         # A draft is complete, and this node does not know yet whether it became visible.
         self._showing = False
         # The sequence up to which a snapshot of this epoch has the input.
@@ -69,7 +69,7 @@ class Snapshots:
     @property
     def state(self) -> str:
         """The state in one word, for people."""
-        if self._asked is not None or self._showing:
+        if self._requested is not None or self._showing:
             return "taking"
         return "waiting" if self.barrier is None else "aligning"
 
@@ -77,11 +77,11 @@ class Snapshots:
         """Whether no snapshot is under way or due."""
         return self.state == "waiting" and now < self._due_at
 
-    def ask(self, now: float) -> None:
+    def take_now(self, now: float) -> None:
         """Begin one now: an operator asked, or a member needs a newer one than there is."""
         self._due_at, self._newest_input, self.why_not = now, 0, None
 
-    def every(self, now: float, interval: float) -> None:
+    def set_interval(self, now: float, interval: float) -> None:
         """Change the interval. A snapshot that is due is still taken.
 
         A later one keeps its time, unless the new interval ends before that or is 0.
@@ -90,17 +90,17 @@ class Snapshots:
         if changed and self._due_at > now:
             self._due_at = min(self._due_at, now + interval) if interval else math.inf
 
-    def hurry(self, now: float) -> bool:
+    def begin_if_input(self, now: float) -> bool:
         """Make the next one due now; False if there is no new input or no interval."""
         wanted = self._interval > 0 and self._deployment.newest_input > self._newest_input
         if wanted:
             self._due_at = now
         return wanted
 
-    def need(self, now: float) -> None:
+    def ensure_one(self, now: float) -> None:
         """Begin one, since no revision is usable, unless one is under way."""
         if self.state == "waiting":
-            self.ask(now)
+            self.take_now(now)
 
     def tick(
         self, now: float, in_sync: tuple[Member, ...], oldest_revision: int
@@ -109,8 +109,8 @@ class Snapshots:
 
         ``oldest_revision`` is the sequence of the oldest kept revision.
         """
-        if self._asked is not None:
-            yield from self._await(now, self._asked)
+        if self._requested is not None:
+            yield from self._await(now, self._requested)
         elif self._showing:
             return
         elif self.barrier is not None:
@@ -120,8 +120,10 @@ class Snapshots:
 
     def wake_at(self, now: float) -> float:
         """When ``tick`` has work next, if no input arrives before."""
-        if self._asked is not None:
-            return now if self._is_over(self._asked) else self._asked.since + TAKE_SECONDS_MAX
+        if self._requested is not None:
+            return (
+                now if self._is_over(self._requested) else self._requested.since + TAKE_SECONDS_MAX
+            )
         if self._showing:
             return math.inf
         if self.barrier is not None:
@@ -132,10 +134,10 @@ class Snapshots:
         changing = self._deployment.changed_at > self._journal.committed
         return math.inf if changing else self._due_at
 
-    def _is_over(self, asked: _Asked) -> bool:
+    def _is_over(self, asked: _Requested) -> bool:
         """Whether ``_await`` has work now."""
-        known = ((batch, self._query_control.digests.mine(*batch)) for batch in asked.cut.batches)
-        new = any(digest not in (None, self._came_to.get(batch)) for batch, digest in known)
+        known = ((batch, self._query_control.digests.mine(*batch)) for batch in asked.place.batches)
+        new = any(digest not in (None, self._digests.get(batch)) for batch, digest in known)
         shown = asked.taken is not None and self._is_ours(asked.taken)
         gone = asked.by is not None and not self._replication.peers[asked.by].connected
         return new or shown or gone
@@ -143,7 +145,7 @@ class Snapshots:
     def _begin(self, now: float, oldest_revision: int) -> None:
         self._due_at = now + self._interval if self._interval else math.inf
         self.why_not = barriers.why_none(self._deployment)
-        # The journal keeps the records behind the oldest revision, since a member may restore that
+        # The journal keeps the records after the oldest revision, since a member may restore that
         # one. So take snapshots until the oldest revision has the newest input too.
         stored = min(self._newest_input, oldest_revision)
         if self.why_not is None and self._deployment.newest_input > stored:
@@ -153,24 +155,24 @@ class Snapshots:
         batches = barriers.batches_at(self._deployment, barrier)
         if batches is not None:
             self._requests += 1
-            place, written = map(
-                self._journal.position_at, (barrier, barriers.written(self._deployment, batches))
+            position, last_mark = map(
+                self._journal.position_at, (barrier, barriers.last_mark(self._deployment, batches))
             )
-            cut = SnapshotPlace(self._requests, place, batches, written)
+            place = SnapshotPlace(self._requests, position, batches, last_mark)
             # A warm in-sync member saves this node the work. None: this node takes it itself.
             by = self._replication.successor(in_sync, {})
-            self.barrier, self._asked, self._came_to = None, _Asked(cut, by, now), {}
+            self.barrier, self._requested, self._digests = None, _Requested(place, by, now), {}
             if by is None:
-                self._query_control.capture(self._replication.epoch, cut)
+                self._query_control.request_snapshot(self._replication.epoch, place)
             else:
-                yield do.Send(by, say.TakeSnapshot(self._replication.epoch, cut))
+                yield do.Send(by, say.TakeSnapshot(self._replication.epoch, place))
         elif now >= self._since + ALIGN_SECONDS_MAX:
             self.barrier, self.why_not = None, "a query is too far behind"
 
-    def _await(self, now: float, asked: _Asked) -> Iterator[do.Action]:
-        self._note_digests(asked.cut)
+    def _await(self, now: float, asked: _Requested) -> Iterator[do.Action]:
+        self._note_digests(asked.place)
         if asked.taken is not None and self._is_ours(asked.taken):
-            self._asked, self._newest_input = None, asked.cut.position.sequence
+            self._requested, self._newest_input = None, asked.place.position.sequence
             self._showing = True
             yield do.ShowSnapshot(asked.taken.draft, self._replication.epoch)
         elif now >= asked.since + TAKE_SECONDS_MAX:
@@ -183,40 +185,40 @@ class Snapshots:
 
         False also while a digest here is not known yet.
         """
-        came_to = self._came_to
-        return all(came_to.get((query, n)) == digest for query, n, digest in taken.batches)
+        digests = self._digests
+        return all(digests.get((query, n)) == digest for query, n, digest in taken.batches)
 
-    def _note_digests(self, cut: SnapshotPlace) -> None:
-        for batch in cut.batches:
+    def _note_digests(self, place: SnapshotPlace) -> None:
+        for batch in place.batches:
             digest = self._query_control.digests.mine(*batch)
             if digest is not None:
-                self._came_to[batch] = digest
+                self._digests[batch] = digest
 
     def taken(self, by: str | None, message: say.SnapshotTaken) -> None:
-        asked, stands_on = self._answered(by, message), tuple(one[:2] for one in message.batches)
+        asked, batches = self._answered(by, message), tuple(one[:2] for one in message.batches)
         # The answer to another holder's request has other batches.
-        if asked is not None and stands_on == asked.cut.batches:
-            self._asked = replace(asked, taken=message)
+        if asked is not None and batches == asked.place.batches:
+            self._requested = replace(asked, taken=message)
 
     def failed(self, by: str | None, message: say.SnapshotFailed) -> None:
         if self._answered(by, message) is not None:
             self._end(message.reason)
 
-    def _answered(self, by: str | None, message: say.SnapshotAnswer) -> _Asked | None:
-        asked, who = self._asked, (message.epoch, by, message.request)
-        if asked is None or who != (self._replication.epoch, asked.by, asked.cut.request):
+    def _answered(self, by: str | None, message: say.SnapshotAnswer) -> _Requested | None:
+        asked, who = self._requested, (message.epoch, by, message.request)
+        if asked is None or who != (self._replication.epoch, asked.by, asked.place.request):
             return None
         return asked
 
     def linked(self, name: str) -> None:
         """Give up what was requested of ``name``: the old link may have lost request or answer."""
-        if self._asked is not None and self._asked.by == name:
+        if self._requested is not None and self._requested.by == name:
             self._end(f"{name} was no longer connected")
 
-    def broke(self, reason: str) -> None:
+    def lost_digests(self, reason: str) -> None:
         """Give up a snapshot that waits for a digest here, which may never arrive
         (RULES.md#r28)."""
-        if self._asked is not None and len(self._came_to) < len(self._asked.cut.batches):
+        if self._requested is not None and len(self._digests) < len(self._requested.place.batches):
             self._end(reason)
 
     def shown(self) -> None:
@@ -229,4 +231,4 @@ class Snapshots:
             self.why_not = reason
 
     def _end(self, reason: str) -> None:
-        self._asked, self.why_not = None, reason
+        self._requested, self.why_not = None, reason

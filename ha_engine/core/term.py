@@ -18,14 +18,14 @@ from ha_engine.core.base import unwritten
 from ha_engine.core.deadlines import ahead
 from ha_engine.core.journal_state import JournalState
 from ha_engine.core.lease_client import LeaseClient
-from ha_engine.core.query_control import QueryControl
+from ha_engine.core.query_control import Breakdown, QueryControl
 from ha_engine.core.replication import Replication
 from ha_engine.core.retention import Retention
 from ha_engine.core.snapshots import Snapshots
 from ha_engine.core.verdicts import Outcome, StepDown, Wait
 from ha_engine.types import Body, Member
 
-Request = (
+TermInput = (
     on.EventsOffered
     | on.SinkPublished
     | on.SkipAsked
@@ -54,14 +54,6 @@ class Handover:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Breakdown:
-    """Queries stopped while they ran ``in_flight``; a member with all these may take over."""
-
-    reason: str
-    in_flight: dict[str, int]
-
-
 class Term:
     """One epoch. ``active`` is False until the epoch's first record is committed (RULES.md#r3).
 
@@ -86,7 +78,7 @@ class Term:
         self.handover: Handover | None = None
         self._breakdown: Breakdown | None = None
         # Since when this node, which is to stop, waits for a last snapshot.
-        self._parting_since: float | None = None
+        self._last_snapshot_since: float | None = None
 
     # -- authority ---------------------------------------------------------------------------------
 
@@ -131,7 +123,7 @@ class Term:
         A suspended holder refuses events, since it may not ack them. The same process resumes under
         the same epoch.
         """
-        if not self.active or self.handover is not None or self._parting_since is not None:
+        if not self.active or self.handover is not None or self._last_snapshot_since is not None:
             return
         if self.receiving == self.may_act(now):
             return
@@ -149,7 +141,7 @@ class Term:
     def append(self, body: Body, payload: bytes = b"") -> do.Action:
         return self._journal.append(self.epoch, body, payload)
 
-    def serve(self, now: float, event: Request) -> Iterator[do.Action]:
+    def on_input(self, now: float, event: TermInput) -> Iterator[do.Action]:
         match event:
             case on.EventsOffered(events, payload) if self.receiving:
                 yield self.append(events, payload)
@@ -162,11 +154,11 @@ class Term:
             case on.SwitchoverAsked(to, by):
                 yield from self._switch_over(now, to, by)
             case on.SnapshotAsked():
-                self.snapshots.ask(now)
+                self.snapshots.take_now(now)
             case on.SnapshotTaken() | on.SnapshotFailed():
-                self._hear_of_snapshot(None, self._query_control.answer_of(event))
+                self._on_snapshot_answer(None, self._query_control.answer_of(event))
 
-    def _hear_of_snapshot(self, by: str | None, message: say.SnapshotAnswer | None) -> None:
+    def _on_snapshot_answer(self, by: str | None, message: say.SnapshotAnswer | None) -> None:
         match message:
             case say.SnapshotTaken():
                 self.snapshots.taken(by, message)
@@ -192,14 +184,14 @@ class Term:
         if limit > journal.committed and may_commit:
             journal.commit(limit)
             yield do.Commit(limit)
-            yield from self.replication.tell_all(say.Committed(self.epoch, limit))
+            yield from self.replication.send_to_all(say.Committed(self.epoch, limit))
 
     def plan_marks(self, now: float) -> Iterator[do.Action]:
         if self.may_act(now):
             self.replication.note_behind(now, self._in_sync, self._deployment.running_at())
             for mark in list(self._deployment.next_marks(now, *self._planned_on(now))):
                 yield self.append(mark)
-            for published in list(self._deployment.numbers_passed()):
+            for published in list(self._deployment.skipped_published()):
                 yield self.append(published)
 
     def _planned_on(self, now: float) -> PlannedOn:
@@ -235,7 +227,7 @@ class Term:
             return
         match message:
             case say.ProbeReply():
-                known = self._query_control.digests.known_here(self.epoch)
+                known = self._query_control.digests.as_messages(self.epoch)
                 begins = self._retention.begins
                 yield from self.replication.on_probe_reply(
                     now, peer, message, self._journal, known, begins
@@ -245,9 +237,9 @@ class Term:
             case say.Promise():
                 self.replication.promised(peer, message)
             case say.SnapshotTaken() | say.SnapshotFailed():
-                self._hear_of_snapshot(peer, message)
+                self._on_snapshot_answer(peer, message)
             case say.SnapshotLacking():
-                self.snapshots.ask(now)
+                self.snapshots.take_now(now)
 
     def retain_after(self, now: float) -> float:
         """See Replication.retain_after."""
@@ -281,16 +273,16 @@ class Term:
 
     # -- the end of the node -----------------------------------------------------------------------
 
-    def part(self, now: float) -> Iterator[do.Action]:
+    def begin_last_snapshot(self, now: float) -> Iterator[do.Action]:
         """Begin a last snapshot, if this node is the only one in sync and has new input."""
-        if self._lease.alone and self.receiving and self.snapshots.hurry(now):
-            self._parting_since, self.receiving = now, False
+        if self._lease.alone and self.receiving and self.snapshots.begin_if_input(now):
+            self._last_snapshot_since, self.receiving = now, False
             yield do.CloseReceivers("the node is stopping", None)
 
-    def may_leave(self, now: float) -> bool:
-        if self._parting_since is None or self.snapshots.idle(now) or not self.may_act(now):
+    def may_stop(self, now: float) -> bool:
+        if self._last_snapshot_since is None or self.snapshots.idle(now) or not self.may_act(now):
             return True
-        return now >= self._parting_since + LAST_SNAPSHOT_SECONDS_MAX
+        return now >= self._last_snapshot_since + LAST_SNAPSHOT_SECONDS_MAX
 
     # -- time --------------------------------------------------------------------------------------
 
@@ -299,15 +291,15 @@ class Term:
         acts = self.may_act(now) and self._lease.row is not None
         return min(self.replication.wake_at(now), self.snapshots.wake_at(now) if acts else math.inf)
 
-    def leads_at(self, now: float) -> float:
+    def holder_wake_at(self, now: float) -> float:
         """When a holder that is not stopping has work beyond ``tick``, if no input arrives."""
         if self.wants_another_row(now):
             return now
         moments = [ahead(now, self.authority_ends())]
         if self.handover is not None and not self._lease_client.releasing:
             moments.append(self.handover.since + HANDOVER_SECONDS_MAX)
-        if self._parting_since is not None:
-            moments.append(self._parting_since + LAST_SNAPSHOT_SECONDS_MAX)
+        if self._last_snapshot_since is not None:
+            moments.append(self._last_snapshot_since + LAST_SNAPSHOT_SECONDS_MAX)
         if self.may_act(now):
             moments.append(self._deployment.next_mark_at(*self._planned_on(now)))
         return min(moments)
@@ -326,7 +318,7 @@ class Term:
         if self.handover is not None:
             return f"a handover to {self.handover.to} is under way"
         members = [m for m in row.in_sync if m != self._lease.member and to in (None, m.node)]
-        reasons = [self.replication.why_no_heir(member, row.in_sync) for member in members]
+        reasons = [self.replication.why_no_successor(member, row.in_sync) for member in members]
         if None in reasons:
             return None
         return next(iter(reasons), f"{to or 'no other node'} is not in sync")
@@ -340,11 +332,12 @@ class Term:
         if successor is not None:
             yield from self._begin_handover(now, successor, f"switchover by {by}")
 
-    def note_breakdown(self, reason: str, in_flight: dict[str, int]) -> None:
+    def note_breakdown(self, breakdown: Breakdown) -> None:
         """Note that a query, or all of them, stopped while the batches ``in_flight`` ran."""
-        self._breakdown = Breakdown(reason, in_flight)
+        self._breakdown = breakdown
+        self.snapshots.lost_digests(breakdown.reason)
 
-    def give_way(self, now: float) -> Iterator[do.Action]:
+    def hand_over_after_breakdown(self, now: float) -> Iterator[do.Action]:
         """Hand over after a breakdown, to a member that is past the batches in flight
         (RULES.md#r22).
 
@@ -390,10 +383,12 @@ class Term:
 
     def _is_level_with(self, successor: Member) -> bool:
         journal = self._journal
-        return self.replication.match_of(successor) == journal.last.sequence == journal.committed
+        return (
+            self.replication.acked_through(successor) == journal.last.sequence == journal.committed
+        )
 
     def released(self) -> Iterator[Outcome]:
         """Notify the members and step down, once the release has taken effect."""
         assert self.handover is not None
-        yield from self.replication.tell_all(say.Released(self.epoch))
+        yield from self.replication.send_to_all(say.Released(self.epoch))
         yield StepDown(self.handover.reason)

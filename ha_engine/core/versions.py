@@ -27,7 +27,7 @@ class Versions:
         # change. Only a checkpoint has that state, since the old code made those batches.
         self.carried_on: dict[str, int] = {}
 
-    def take(
+    def apply(
         self,
         sequence: int,
         application: Application,

@@ -21,7 +21,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class JournalIdentity:
     """``former`` are retired ids, which older segments on disk still have.
 
     ``epochs`` are the first positions of the epochs that began in trimmed records.
@@ -34,7 +34,7 @@ class Identity:
     epochs: tuple[Position, ...] = ()
 
 
-def load(directory: Path) -> Identity | None:
+def load(directory: Path) -> JournalIdentity | None:
     """Load the file; None if there is none.
 
     Raises JournalDamaged, UnknownJournalVersion, OSError.
@@ -57,7 +57,7 @@ def load(directory: Path) -> Identity | None:
     )
 
 
-def store(directory: Path, identity: Identity) -> None:
+def store(directory: Path, identity: JournalIdentity) -> None:
     """Replace the file durably; a crash leaves the old file or the new one. Raises OSError."""
     path = directory / FILE_NAME
     fresh = path.with_suffix(".tmp")
@@ -70,7 +70,7 @@ def store(directory: Path, identity: Identity) -> None:
     fsync_directory(directory)
 
 
-def _to_tree(identity: Identity) -> dict[str, Any]:
+def _to_tree(identity: JournalIdentity) -> dict[str, Any]:
     return {
         "version": VERSION,
         "group": identity.group,
@@ -81,8 +81,8 @@ def _to_tree(identity: Identity) -> dict[str, Any]:
     }
 
 
-def _from_tree(tree: dict[str, Any]) -> Identity:
-    return Identity(
+def _from_tree(tree: dict[str, Any]) -> JournalIdentity:
+    return JournalIdentity(
         group=tree["group"],
         group_id=tree["group_id"],
         journal_id=tree["journal_id"],

@@ -14,7 +14,7 @@ from typing import Any
 
 from ha_engine.errors import DiskFailed, JournalDamaged
 from ha_engine.journal import identity as identities
-from ha_engine.journal.identity import Identity
+from ha_engine.journal.identity import JournalIdentity
 from ha_engine.journal.opening import Found, epochs_before, look, read_identity
 from ha_engine.journal.reading import FILE_HEADER_BYTES, read_records
 from ha_engine.journal.segment import segment_paths
@@ -124,7 +124,7 @@ def record_tree(record: Record) -> dict[str, Any]:
 
 def _look(
     directory: Path,
-    identity: Identity,
+    identity: JournalIdentity,
     payloads: bool,
     on_segment: Callable[[SegmentReport], None],
 ) -> tuple[list[Found], JournalDamaged | None]:
@@ -139,7 +139,7 @@ def _look(
 
 
 def _report(
-    directory: Path, identity: Identity, found: list[Found], damage: JournalDamaged | None
+    directory: Path, identity: JournalIdentity, found: list[Found], damage: JournalDamaged | None
 ) -> Report:
     trimmed = epochs_before(identity, found[0].first) if found else identity.epochs
     return Report(

@@ -17,11 +17,11 @@ from uuid import uuid4
 from ha_engine.errors import DiskFailed, ForeignJournal
 from ha_engine.journal import identity as identities
 from ha_engine.journal import set_aside as given_up
-from ha_engine.journal.identity import Identity
+from ha_engine.journal.identity import JournalIdentity
 from ha_engine.journal.opening import Found, epochs_before, look, read_identity
 from ha_engine.journal.reading import read_records
 from ha_engine.journal.record import Frame, to_frame
-from ha_engine.journal.segment import Segment, create, cut_file, segment_paths, settle
+from ha_engine.journal.segment import Segment, create, segment_paths, settle, truncate_file
 from ha_engine.system.fsync import fsync_directory
 from ha_engine.types import Extent, Position, Record
 
@@ -37,7 +37,7 @@ class Journal:
     """
 
     def __init__(
-        self, directory: Path, identity: Identity, found: Sequence[Found], segment_size: int
+        self, directory: Path, identity: JournalIdentity, found: Sequence[Found], segment_size: int
     ) -> None:
         self._directory, self._identity, self._segment_size = directory, identity, segment_size
         self._failure: str | None = None
@@ -53,7 +53,8 @@ class Journal:
 
     @classmethod
     def open(cls, directory: Path, *, group: str, segment_size: int = SEGMENT_SIZE) -> Journal:
-        """Open or create the journal in ``directory``; cut a torn tail and describe it in ``torn``.
+        """Open or create the journal in ``directory``; truncate a torn tail and describe it in
+        ``torn``.
 
         Verify every byte; all that remains is durable. Raises JournalDamaged with file and offset,
         ForeignJournal, UnknownJournalVersion, DiskFailed.
@@ -78,7 +79,7 @@ class Journal:
 
         ``epochs`` are the first positions of the epochs up to there. Raises DiskFailed.
         """
-        identity = Identity(group, group_id, str(uuid4()), epochs=tuple(epochs))
+        identity = JournalIdentity(group, group_id, str(uuid4()), epochs=tuple(epochs))
         try:
             _create_at(directory, identity, base.sequence + 1)
         except OSError as error:
@@ -108,7 +109,7 @@ class Journal:
 
     @property
     def torn(self) -> str | None:
-        """Description of the torn tail that ``open`` cut off; None if there was none."""
+        """Description of the torn tail that ``open`` truncated; None if there was none."""
         return self._torn
 
     def bind_group(self, group_id: str) -> None:
@@ -207,7 +208,7 @@ class Journal:
         """Remove every record after ``sequence``, durably. Raises DiskFailed."""
         if not self.first - 1 <= sequence <= self.last.sequence:
             raise AssertionError(
-                f"cannot cut after {sequence}: the journal has {self.first} to {self.last}"
+                f"cannot truncate after {sequence}: the journal has {self.first} to {self.last}"
             )
         with self._fatal("truncated"):
             # Newest first: a crash at any point leaves a prefix of the journal.
@@ -285,7 +286,7 @@ class Journal:
         fsync_directory(self._directory)
         self._tail.open_for_append()
 
-    def _store(self, identity: Identity) -> None:
+    def _store(self, identity: JournalIdentity) -> None:
         with self._fatal("written"):
             identities.store(self._directory, identity)
         self._identity = identity
@@ -313,11 +314,11 @@ def check_follows(last: Position, positions: Sequence[Position]) -> None:
         last = position
 
 
-def _create(directory: Path, group: str) -> Identity:
-    return _create_at(directory, Identity(group, None, str(uuid4())), 1)
+def _create(directory: Path, group: str) -> JournalIdentity:
+    return _create_at(directory, JournalIdentity(group, None, str(uuid4())), 1)
 
 
-def _create_at(directory: Path, identity: Identity, first: int) -> Identity:
+def _create_at(directory: Path, identity: JournalIdentity, first: int) -> JournalIdentity:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     settle(create(directory, identity.journal_id, first))
     identities.store(directory, identity)
@@ -325,14 +326,14 @@ def _create_at(directory: Path, identity: Identity, first: int) -> Identity:
     return identity
 
 
-def _mend(tail: Found, identity: Identity) -> None:
+def _mend(tail: Found, identity: JournalIdentity) -> None:
     if tail.torn is None:
         return
-    log.warning("journal: %s; this torn tail was never acknowledged and is cut", tail.torn)
+    log.warning("journal: %s; this torn tail was never acknowledged and is truncated", tail.torn)
     if tail.headless:
         settle(create(tail.path.parent, identity.journal_id, tail.first))
     else:
-        cut_file(tail.path, tail.outline.end)
+        truncate_file(tail.path, tail.outline.end)
 
 
 def _read(extents: list[Extent], payloads: bool) -> Iterator[Record]:

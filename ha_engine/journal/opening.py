@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ha_engine.errors import ForeignJournal, JournalDamaged
 from ha_engine.journal import identity as identities
-from ha_engine.journal.identity import Identity
+from ha_engine.journal.identity import JournalIdentity
 from ha_engine.journal.reading import (
     FILE_HEADER_BYTES,
     FileHeader,
@@ -39,7 +39,7 @@ class Found:
     headless: bool = False
 
 
-def read_identity(directory: Path, group: str | None = None) -> Identity | None:
+def read_identity(directory: Path, group: str | None = None) -> JournalIdentity | None:
     """The identity of the journal; None if no journal was ever completed here.
 
     Raises ForeignJournal when it is not of ``group``, JournalDamaged when files are missing,
@@ -60,7 +60,7 @@ def read_identity(directory: Path, group: str | None = None) -> Identity | None:
     return identity
 
 
-def look(directory: Path, identity: Identity, *, payloads: bool = True) -> Iterator[Found]:
+def look(directory: Path, identity: JournalIdentity, *, payloads: bool = True) -> Iterator[Found]:
     """The segments, oldest first, each verified by itself and against the segment before it.
 
     Raises JournalDamaged with file and offset, UnknownJournalVersion, DiskFailed, OSError.
@@ -72,7 +72,7 @@ def look(directory: Path, identity: Identity, *, payloads: bool = True) -> Itera
         last = found.outline.last
 
 
-def epochs_before(identity: Identity, first: int) -> list[Position]:
+def epochs_before(identity: JournalIdentity, first: int) -> list[Position]:
     """The first positions of the epochs that began in trimmed records, all before ``first``."""
     return [start for start in identity.epochs if start.sequence < first]
 
@@ -84,7 +84,7 @@ def _is_unfinished(directory: Path, paths: list[Path]) -> bool:
 
 
 def _look_at(
-    path: Path, identity: Identity, last: Position | None, is_tail: bool, payloads: bool
+    path: Path, identity: JournalIdentity, last: Position | None, is_tail: bool, payloads: bool
 ) -> Found:
     first = int(path.stem)
     if last is None:
@@ -111,7 +111,7 @@ def _torn(path: Path, outline: Outline, is_tail: bool) -> str | None:
     return describe_torn(path, outline.end, outline.last.sequence + 1, outline.bad)
 
 
-def _check_place(path: Path, header: FileHeader, identity: Identity, last: Position) -> None:
+def _check_place(path: Path, header: FileHeader, identity: JournalIdentity, last: Position) -> None:
     if header.journal_id not in (identity.journal_id, *identity.former):
         raise JournalDamaged(str(path), 0, f"it belongs to another journal, {header.journal_id}")
     if header.first != int(path.stem):

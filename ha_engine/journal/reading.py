@@ -65,7 +65,7 @@ class SparseIndex:
         place = bisect_right(self._sequences, sequence) - 1
         return self._sequences[place], self._offsets[place]
 
-    def cut_after(self, sequence: int) -> None:
+    def truncate_after(self, sequence: int) -> None:
         keep = max(1, bisect_right(self._sequences, sequence))
         del self._sequences[keep:], self._offsets[keep:]
 
@@ -211,12 +211,12 @@ def encode_file_header(journal_id: str, first: int) -> bytes:
 def read_file_header(path: Path) -> FileHeader:
     """Read and verify the file header.
 
-    Raises BadFrame when it is cut or damaged, NewerVersion, JournalDamaged, DiskFailed.
+    Raises BadFrame when it is truncated or damaged, NewerVersion, JournalDamaged, DiskFailed.
     """
     with open_segment(path, FILE_HEADER_BYTES) as file:
         raw = file.read(FILE_HEADER_BYTES)
     if len(raw) < FILE_HEADER_BYTES:
-        raise BadFrame("the file header is cut")
+        raise BadFrame("the file header is truncated")
     magic, crc = _FILE_START.unpack_from(raw)
     if magic != FILE_MAGIC:
         raise BadFrame("it is not a journal segment")
@@ -252,7 +252,7 @@ def _read_rest(
 def _whole(raw: bytes, bytes_max: int) -> Header:
     header = decode_header(raw)
     if header.frame_length > bytes_max:
-        raise BadFrame(f"the record is cut after {bytes_max} of {header.frame_length} bytes")
+        raise BadFrame(f"the record is truncated after {bytes_max} of {header.frame_length} bytes")
     return header
 
 

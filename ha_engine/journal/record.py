@@ -8,8 +8,8 @@ payload:
     epoch 8 | sequence 8 | committed 8
 
 Header, meta and payload have a checksum each. So a length is verified before it is used, which
-distinguishes a cut record from a damaged one. A reader that skips payloads still verifies all that
-it returns.
+distinguishes a truncated record from a damaged one. A reader that skips payloads still verifies all
+that it returns.
 """
 
 from __future__ import annotations
@@ -138,10 +138,10 @@ def decode(frame: bytes, *, payload: bool = True) -> Record:
 def decode_header(raw: bytes) -> Header:
     """Decode and verify a header.
 
-    Raises BadFrame when it is cut or damaged, NewerVersion when its version is not VERSION.
+    Raises BadFrame when it is truncated or damaged, NewerVersion when its version is not VERSION.
     """
     if len(raw) < HEADER_BYTES:
-        raise BadFrame(f"the header is cut after {len(raw)} of {HEADER_BYTES} bytes")
+        raise BadFrame(f"the header is truncated after {len(raw)} of {HEADER_BYTES} bytes")
     magic, crc = _START.unpack_from(raw)
     if magic != MAGIC:
         raise BadFrame("no record starts here")
@@ -156,7 +156,7 @@ def decode_header(raw: bytes) -> Header:
 def verified(part: bytes, length: int, crc: int, name: str) -> bytes:
     """``part`` itself, if its length and checksum are those of the header. Raises BadFrame."""
     if len(part) < length:
-        raise BadFrame(f"the {name} is cut after {len(part)} of {length} bytes")
+        raise BadFrame(f"the {name} is truncated after {len(part)} of {length} bytes")
     if length and crc32c(part) != crc:
         raise BadFrame(f"the {name}'s checksum is wrong")
     return part

@@ -1,4 +1,5 @@
-"""One segment file: append, sync, cut, and find records in it. A segment knows no other segment.
+"""One segment file: append, sync, truncate, and find records in it. A segment knows no other
+segment.
 
 One thread changes a segment. Meanwhile other threads may read what was appended before.
 """
@@ -67,7 +68,7 @@ class Segment:
     def truncate_after(self, sequence: int) -> None:
         """Remove the records after ``sequence``, durably."""
         end = self.offset_of(sequence + 1)
-        self._index.cut_after(sequence)
+        self._index.truncate_after(sequence)
         self._end = sequence, end
         os.ftruncate(self._writable(), end)
         os.fsync(self._writable())
@@ -137,7 +138,7 @@ def settle(path: Path) -> None:
         os.close(descriptor)
 
 
-def cut_file(path: Path, size: int) -> None:
+def truncate_file(path: Path, size: int) -> None:
     """Shorten a file, durably."""
     descriptor = os.open(path, os.O_WRONLY)
     try:

@@ -1,8 +1,8 @@
 """Distinguishes a torn tail from damage (RULES.md#r31); changes nothing.
 
 A torn tail is what a crash leaves of a write that was not reported as durable: nothing but zeros,
-or a cut record. Anything else is damage: the node ends, and reinit helps. The test for sectors that
-never reached the disk is that of etcd's write-ahead log (isTornEntry).
+or a truncated record. Anything else is damage: the node ends, and reinit helps. The test for
+sectors that never reached the disk is that of etcd's write-ahead log (isTornEntry).
 """
 
 from __future__ import annotations

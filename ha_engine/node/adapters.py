@@ -16,7 +16,7 @@ from ha_engine.core.queries import UNDECIDED
 from ha_engine.journal import Journal
 from ha_engine.journal.writer import JournalWriter
 from ha_engine.node.driver import Driver
-from ha_engine.stats.counters import Tally, Transfer
+from ha_engine.stats.counters import NodeCounters, Transfer
 from ha_engine.sync import Hello, Report
 from ha_engine.types import Extent, Role
 from ha_engine.v1 import local_pb2 as pb
@@ -86,8 +86,10 @@ class QueryObserver:
     """Keeps the query process's reports: each query's newest batch, and the ``step`` of a
     start."""
 
-    def __init__(self, metrics: NodeMetrics, tally: Tally, clock: Callable[[], float]) -> None:
-        self._metrics, self._tally, self._clock = metrics, tally, clock
+    def __init__(
+        self, metrics: NodeMetrics, counters: NodeCounters, clock: Callable[[], float]
+    ) -> None:
+        self._metrics, self._tally, self._clock = metrics, counters, clock
         self.progress: dict[str, Progress] = {}
         self.step: StartStep | None = None
 

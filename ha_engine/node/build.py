@@ -15,9 +15,9 @@ from ha_engine.core import (
     Core,
     Deployment,
     HighWater,
-    Identity,
     LeaseTiming,
     MarkLimits,
+    NodeIdentity,
     PeerTiming,
     QueryPlan,
     RestartPolicy,
@@ -56,7 +56,7 @@ def core_of(
 ) -> Core:
     """Make the core of this node, which has not read its journal yet."""
     lease = config.lease
-    identity = Identity(
+    identity = NodeIdentity(
         config.node.id,
         process_id,
         journal.journal_id,
@@ -140,7 +140,7 @@ def snapshot_service_of(
         base_builder,
         writer,
         Holder(core.identity.node, core.identity.process),
-        lambda cut: _facts(core, application, cut),
+        lambda place: _facts(core, application, place),
         restoring_of(config, application, store),
         config.snapshot.revisions_to_keep,
     )
@@ -162,11 +162,11 @@ def places_of(config: Config) -> Places:
     return Places(config.node.data_dir, config.checkpoint_dir)
 
 
-def _facts(core: Core, application: StreamApplication, cut: SnapshotPlace) -> Facts:
+def _facts(core: Core, application: StreamApplication, place: SnapshotPlace) -> Facts:
     lineages, mine = core.deployment.versions.lineages, core.query_control.digests.mine
     queries = tuple(
         CapturedQuery(query, number, lineages[query], mine(query, number) or "")
-        for query, number in cut.batches
+        for query, number in place.batches
     )
     return Facts(core.group_id or "", application.digest, checkpoint_versions(), queries)
 

@@ -23,14 +23,14 @@ from ha_engine.core import inputs as on
 from ha_engine.errors import (
     EngineError,
     InvariantBroken,
-    JournalCut,
+    JournalReplaced,
     NotActive,
 )
 from ha_engine.node.alarm import Alarm
 from ha_engine.node.ports import Outages, Ports
 from ha_engine.node.reachability import Reachability
 from ha_engine.node.snapshot_actions import SnapshotActions
-from ha_engine.stats.counters import Tally
+from ha_engine.stats.counters import NodeCounters
 from ha_engine.stats.lag import Arrivals
 from ha_engine.types import Events, Position, Record, Role
 
@@ -44,11 +44,15 @@ class Driver:
     """One per node process, on its event loop."""
 
     def __init__(
-        self, core: Core, clock: Callable[[], float], db_timeout: float, tally: Tally | None = None
+        self,
+        core: Core,
+        clock: Callable[[], float],
+        db_timeout: float,
+        counters: NodeCounters | None = None,
     ) -> None:
         self.core, self._clock, self._db_timeout = core, clock, db_timeout
         self._ports: Ports | None = None
-        self.tally, self._role = tally or Tally(), core.role
+        self.counters, self._role = counters or NodeCounters(), core.role
         self.arrivals = Arrivals()
         self._inputs: deque[on.Input] = deque()
         self._stepping = False
@@ -103,10 +107,10 @@ class Driver:
         match action:
             case do.ChangeRole(role):
                 stopping = self.core.stopping
-                self.tally.role_changed(self._role, role, event, stopping=stopping)
+                self.counters.role_changed(self._role, role, event, stopping=stopping)
                 self._role = role
             case do.ReportDifference():
-                self.tally.digest_mismatches += 1
+                self.counters.digest_mismatches += 1
 
     def fail(self, error: BaseException) -> None:
         """End the process with ``error`` as its reason, since the core or the disk broke."""
@@ -209,7 +213,7 @@ class Driver:
             case do.StartPublishing(epoch):
                 ports.publishing.start(epoch)
             case do.NoteOutage(epoch, seconds):
-                self.tally.outage_seconds = seconds
+                self.counters.outage_seconds = seconds
                 self._spawn(self._note_outage(ports.outages, epoch, seconds), "note the outage")
             case do.StopPublishing():
                 self._spawn(ports.publishing.stop(), "stop publishing")
@@ -223,8 +227,8 @@ class Driver:
                 ports.process_link.run_query(action)
             case do.Restore():
                 self._spawn(self._snapshot_actions(ports).perform(action), "restore a snapshot")
-            case do.CutJournal():
-                self._spawn(self._cut_journal(ports, action), "cut the journal")
+            case do.TruncateJournal():
+                self._spawn(self._truncate_journal(ports, action), "truncate the journal")
             case do.ReportDifference(query, number):
                 log.error("a batch differs from the active's", query=query, batch=number)
             case do.Exit(reason):
@@ -244,10 +248,11 @@ class Driver:
             for record in records:
                 ports.receivers.replay(record)
 
-    async def _cut_journal(self, ports: Ports, cut: do.CutJournal) -> None:
-        await ports.storage.cut_journal(cut.match.sequence, set_aside=cut.set_aside)
-        raise JournalCut(
-            f"the journal was cut after {cut.match}, since {cut.reason}; the node process restarts"
+    async def _truncate_journal(self, ports: Ports, action: do.TruncateJournal) -> None:
+        await ports.storage.truncate_journal(action.after.sequence, set_aside=action.set_aside)
+        raise JournalReplaced(
+            f"the journal was truncated after {action.after}, since {action.reason}; "
+            "the node process restarts"
         )
 
     async def _resume_query(self, ports: Ports, run: do.RunQuery) -> None:
@@ -281,14 +286,14 @@ class Driver:
             raise
         except EngineError as error:
             outcome = on.DatabaseUnreachable(str(error))
-        self.tally.database_asked(time.monotonic() - began)
+        self.counters.database_asked(time.monotonic() - began)
         self._note_database(outcome)
         self.handle(outcome)
 
     def _note_database(self, outcome: on.Input) -> None:
         match outcome:
             case on.DatabaseUnreachable(reason):
-                self.tally.database_failures += 1
+                self.counters.database_failures += 1
                 self._reachability.failed(reason)
             case _:
                 self._reachability.answered()

@@ -17,7 +17,7 @@ import structlog
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.errors import DiskFailed, SinkRefused, SinkUnavailable
-from ha_engine.outbox import Outbox, Verdict
+from ha_engine.outbox import Admission, Outbox
 from ha_engine.types import Extent, Mark
 from ha_engine.v1 import local_pb2 as pb
 from ha_engine.v1 import local_pb2_grpc as rpc
@@ -32,10 +32,10 @@ SLICE_SECONDS = 4.0
 caller (RULES.md#r18)."""
 
 VERDICTS = {
-    Verdict.ADMITTED: pb.AdmitBatchReply.ADMITTED,
-    Verdict.DONE: pb.AdmitBatchReply.DONE,
-    Verdict.NEED_DIGEST: pb.AdmitBatchReply.NEED_DIGEST,
-    Verdict.MISMATCH: pb.AdmitBatchReply.MISMATCH,
+    Admission.ADMITTED: pb.AdmitBatchReply.ADMITTED,
+    Admission.DONE: pb.AdmitBatchReply.DONE,
+    Admission.NEED_DIGEST: pb.AdmitBatchReply.NEED_DIGEST,
+    Admission.MISMATCH: pb.AdmitBatchReply.MISMATCH,
 }
 
 
@@ -84,7 +84,7 @@ class LocalService(rpc.LocalServicer):
         self._sinks, self._admitted, self._observer = sinks, admitted, observer
         self._waiting: dict[str, asyncio.Future[Mark]] = {}
         self._to_query: asyncio.Queue[pb.QueryCommand] = asyncio.Queue()
-        self._admissions: set[asyncio.Task[Verdict]] = set()
+        self._admissions: set[asyncio.Task[Admission]] = set()
         self._orphans: set[str] = set()
 
     # -- the driver's link -------------------------------------------------------------------------
@@ -154,7 +154,7 @@ class LocalService(rpc.LocalServicer):
         verdict = await asyncio.shield(self._admission(request))
         return pb.AdmitBatchReply(verdict=VERDICTS[verdict])
 
-    def _admission(self, request: pb.AdmitBatchRequest) -> asyncio.Task[Verdict]:
+    def _admission(self, request: pb.AdmitBatchRequest) -> asyncio.Task[Admission]:
         """Start the admission as its own task: a caller that dies cancels only its own wait.
 
         1. The outbox admits batch n in a thread. 2. The caller dies. 3. If its end cancelled the
@@ -166,7 +166,7 @@ class LocalService(rpc.LocalServicer):
         task.add_done_callback(self._admissions.discard)
         return task
 
-    async def _admit(self, r: pb.AdmitBatchRequest) -> Verdict:
+    async def _admit(self, r: pb.AdmitBatchRequest) -> Admission:
         try:
             verdict = await asyncio.to_thread(
                 self._outbox.admit, r.query, r.number, r.file, r.rows, r.bytes, r.digest or None
@@ -177,15 +177,17 @@ class LocalService(rpc.LocalServicer):
         # 1. The node admits a batch. 2. The query process ends before it reports the digest. 3. The
         # next query process makes the batch again, and the core learns the digest here
         # (RULES.md#i6, RULES.md#r28).
-        told = r.digest if verdict is Verdict.DONE else ""
-        if verdict is Verdict.MISMATCH and self._answers.was_made_by_other_code(r.query, r.number):
-            verdict = Verdict.DONE
-        if verdict in (Verdict.ADMITTED, Verdict.DONE):
+        told = r.digest if verdict is Admission.DONE else ""
+        if verdict is Admission.MISMATCH and self._answers.was_made_by_other_code(
+            r.query, r.number
+        ):
+            verdict = Admission.DONE
+        if verdict in (Admission.ADMITTED, Admission.DONE):
             self._steps.handle(on.BatchAdmitted(r.query, r.number, r.rows, r.bytes))
             self._admitted(r.query, r.number)
             if told:
                 self._steps.handle(on.BatchDigested(r.query, r.number, told))
-        elif verdict is Verdict.MISMATCH:
+        elif verdict is Admission.MISMATCH:
             log.error("batch differs from its admitted output", query=r.query, batch=r.number)
         return verdict
 

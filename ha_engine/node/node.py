@@ -54,7 +54,7 @@ from ha_engine.receive.backlog import Disk
 from ha_engine.receive.ingest import IngestServer
 from ha_engine.receive.intake import Intake
 from ha_engine.snapshot.restore import finish
-from ha_engine.stats.counters import Tally
+from ha_engine.stats.counters import NodeCounters
 from ha_engine.sync import EventSync
 from ha_engine.system.runtime_dir import make_runtime_dir
 from ha_engine.system.systemd import Condition, ServiceManager
@@ -91,9 +91,9 @@ class Node:
             config, self.application, self.journal, process_id, self.data.high_water()
         )
         self.metrics = NodeMetrics(config.group, config.node.id, self.status)
-        tally = Tally(database_asked=self.metrics.database.observe)
-        self.observer = QueryObserver(self.metrics, tally, boottime)
-        self.driver = Driver(self.core, boottime, config.lease.db_timeout, tally)
+        counters = NodeCounters(database_asked=self.metrics.database.observe)
+        self.observer = QueryObserver(self.metrics, counters, boottime)
+        self.driver = Driver(self.core, boottime, config.lease.db_timeout, counters)
         # The gate's own bound is lower, so every record with a position from the core fits.
         bound = 2 * config.receive.max_pending + (64 << 20)
         self.writer = JournalWriter(
@@ -296,7 +296,7 @@ class Node:
             self.observer.progress,
             self.observer.step,
             self.peers,
-            self.driver.tally,
+            self.driver.counters,
             self.snapshots,
             self.driver.arrivals,
             self._queues(),

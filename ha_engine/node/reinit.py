@@ -28,7 +28,7 @@ from ha_engine.errors import (
     UnknownJournalVersion,
 )
 from ha_engine.journal import identity as identities
-from ha_engine.journal.identity import Identity
+from ha_engine.journal.identity import JournalIdentity
 from ha_engine.snapshot.restore import WHOLE
 from ha_engine.system.file_lock import NODE_LOCK, SUPERVISOR_LOCK, lock_directory
 from ha_engine.system.fsync import fsync_directory
@@ -136,7 +136,7 @@ def empty(part: Part) -> None:
         raise DiskFailed(f"{part.path} cannot be emptied: {error.strerror}") from error
 
 
-def _identity(directory: Path) -> tuple[Identity | None, bool]:
+def _identity(directory: Path) -> tuple[JournalIdentity | None, bool]:
     """The identity of the journal, and whether it is known: that of a damaged one is not."""
     try:
         identity = identities.load(directory)

@@ -14,7 +14,7 @@ from ha_engine.errors import (
     DatabaseNotReady,
     DatabaseUnreachable,
     EngineError,
-    JournalCut,
+    JournalReplaced,
     SnapshotDamaged,
 )
 from ha_engine.node.ports import Snapshots
@@ -33,10 +33,11 @@ class SnapshotActions:
     handle: Callable[[on.Input], None]
 
     async def perform(self, wish: Wish) -> None:
-        """Perform one action. Raises JournalCut when the process must restart after a restore."""
+        """Perform one action. Raises JournalReplaced when the process must restart after a
+        restore."""
         match wish:
-            case do.TakeSnapshot(cut):
-                await self._take(cut)
+            case do.TakeSnapshot(place):
+                await self._take(place)
             case do.ShowSnapshot(draft, epoch):
                 await self._show(draft, epoch)
             case do.FindRevisions():
@@ -71,14 +72,14 @@ class SnapshotActions:
             )
         return True
 
-    async def _take(self, cut: SnapshotPlace) -> None:
+    async def _take(self, place: SnapshotPlace) -> None:
         try:
-            draft = await self.snapshots.take(cut)
+            draft = await self.snapshots.take(place)
         except EngineError as error:
             log.warning("snapshot not taken", reason=str(error))
-            self.handle(on.SnapshotFailed(cut, str(error)))
+            self.handle(on.SnapshotFailed(place, str(error)))
         else:
-            self.handle(on.SnapshotTaken(cut, draft))
+            self.handle(on.SnapshotTaken(place, draft))
 
     async def _show(self, draft: int, epoch: int) -> None:
         """Make a draft visible. If that fails, the draft stays until the next snapshot begins."""
@@ -96,7 +97,7 @@ class SnapshotActions:
             log.error("snapshot not restored", reason=str(error))
             self.handle(on.RestoreFailed(str(error)))
         else:
-            raise JournalCut(
+            raise JournalReplaced(
                 f"the snapshot at {revision.position} replaces the journal, since "
                 f"{restore.reason}; the node process restarts"
             )

@@ -40,8 +40,8 @@ def replay(base: Path, journal: Journal, outbox: Outbox, core: Core, gate: Gate)
         if isinstance(record.body, Events):
             gate.replay(record)
     for name, marks in deployment.marks.items():
-        floor = marks.restore_floor(outbox.first(name), outbox.left(name))
-        outbox.restore_floor(name, floor)
+        floor = marks.set_outbox_floor(outbox.first(name), outbox.trimmed_through(name))
+        outbox.set_outbox_floor(name, floor)
         for number in range(outbox.floor(name) + 1, outbox.last_admitted(name) + 1):
             batch = outbox.batch(name, number)
             if batch is not None:
@@ -49,7 +49,7 @@ def replay(base: Path, journal: Journal, outbox: Outbox, core: Core, gate: Gate)
         for number, digest in outbox.digests(name):
             core.query_control.digests.note_mine(name, number, digest)
     if journal.torn:
-        log.warning("torn tail cut from the journal", what=journal.torn)
+        log.warning("torn tail of the journal truncated", what=journal.torn)
     seconds = round(time.monotonic() - began, 3)
     log.info("journal read", last=str(core.journal.last), seconds=seconds)
 
@@ -65,7 +65,8 @@ def give_up() -> None:
 
 
 class NodeStorage:
-    """The driver's ``NodeStorage``. Each call but ``cut_journal`` blocks; all raise DiskFailed."""
+    """The driver's ``NodeStorage``. Every call but ``truncate_journal`` blocks; all raise
+    DiskFailed."""
 
     def __init__(
         self, data: DataDirectory, journal: Journal, writer: JournalWriter, outbox: Outbox
@@ -81,7 +82,7 @@ class NodeStorage:
     def trim_outbox(self, query: str, through: int) -> None:
         self._outbox.trim(query, through)
 
-    async def cut_journal(self, after: int, *, set_aside: bool) -> None:
+    async def truncate_journal(self, after: int, *, set_aside: bool) -> None:
         if not set_aside:
             await self._writer.run_exclusive(lambda: self._journal.truncate_after(after))
             return

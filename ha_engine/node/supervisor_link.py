@@ -85,7 +85,7 @@ class SupervisorLink:
         (RULES.md#r20). Raises SupervisorGone."""
         line = b""
         while not line.endswith(b"\n"):
-            # Read one byte at a time: the bytes behind the line are for ``attend``.
+            # Read one byte at a time: the bytes after the line are for ``attend``.
             byte = self._pipe.recv(1)
             if not byte:
                 raise SupervisorGone("the supervisor ended while this process started")

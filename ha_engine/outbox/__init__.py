@@ -6,6 +6,6 @@ batch_file  the file of one batch and its digest (RULES.md#i6)
 canonical   one way to write each value, for the digest
 """
 
-from ha_engine.outbox.outbox import Outbox, OutboxBatch, Verdict
+from ha_engine.outbox.outbox import Admission, Outbox, OutboxBatch
 
-__all__ = ["Outbox", "OutboxBatch", "Verdict"]
+__all__ = ["Admission", "Outbox", "OutboxBatch"]

@@ -20,10 +20,10 @@ from ha_engine.errors import OutboxDamaged
 from ha_engine.outbox.batch_file import digest_of_file
 from ha_engine.outbox.query_outbox import OutboxBatch, QueryOutbox
 
-__all__ = ["Outbox", "OutboxBatch", "Verdict"]
+__all__ = ["Admission", "Outbox", "OutboxBatch"]
 
 
-class Verdict(Enum):
+class Admission(Enum):
     """The answer to an attempt of the query process to get a batch admitted."""
 
     ADMITTED = "admitted"
@@ -66,7 +66,7 @@ class Outbox:
 
     def admit(
         self, query: str, number: int, file: str, rows: int, bytes: int, digest: str | None = None
-    ) -> Verdict:
+    ) -> Admission:
         """Admit the pending ``file``, a path below the outbox directory; ``bytes`` is its size.
 
         Raises OutboxDamaged when the batch does not follow the last one or its file is missing, and
@@ -83,7 +83,7 @@ class Outbox:
                     "the query must start again from its checkpoint"
                 )
             query_outbox.add(OutboxBatch(attempt.file, rows, bytes), attempt.digest)
-            return Verdict.ADMITTED
+            return Admission.ADMITTED
 
     def report_digest(self, query: str, number: int, digest: str) -> None:
         """Keep the digest of an admitted batch; a second report changes nothing."""
@@ -104,9 +104,9 @@ class Outbox:
         """The lowest batch that is kept; None while there is none."""
         return min(self._of_query(query).batches, default=None)
 
-    def left(self, query: str) -> int:
+    def trimmed_through(self, query: str) -> int:
         """The highest batch that was ever trimmed, as far as this disk has noted; 0 for none."""
-        return self._of_query(query).left
+        return self._of_query(query).trimmed_through
 
     def batch(self, query: str, number: int) -> OutboxBatch | None:
         """An admitted batch; None when it is not admitted yet or is trimmed."""
@@ -127,7 +127,7 @@ class Outbox:
 
     # -- the node trims ------------------------------------------------------------------------
 
-    def restore_floor(self, query: str, floor: int) -> None:
+    def set_outbox_floor(self, query: str, floor: int) -> None:
         """Set the floor at start. All batches after it must be here without a gap.
 
         Raises OutboxDamaged when one between is missing.
@@ -171,18 +171,18 @@ class Outbox:
         return path
 
 
-def _again(query_outbox: QueryOutbox, attempt: _Attempt) -> Verdict:
+def _again(query_outbox: QueryOutbox, attempt: _Attempt) -> Admission:
     """Judge a second attempt at an admitted batch. The first one stays in any case."""
     admitted = query_outbox.batches.get(attempt.number)
     known = query_outbox.digests.get(attempt.number)
     if known is None and admitted is None:
-        verdict = Verdict.DONE  # published and trimmed so long ago that its digest is gone too
+        verdict = Admission.DONE  # published and trimmed so long ago that its digest is gone too
     elif attempt.digest is None:
-        return Verdict.NEED_DIGEST
+        return Admission.NEED_DIGEST
     else:
         if known is None and admitted is not None:
             known = digest_of_file(admitted.path)
             query_outbox.keep_digest(attempt.number, known)
-        verdict = Verdict.DONE if known == attempt.digest else Verdict.MISMATCH
+        verdict = Admission.DONE if known == attempt.digest else Admission.MISMATCH
     attempt.file.unlink(missing_ok=True)
     return verdict

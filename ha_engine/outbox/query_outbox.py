@@ -42,7 +42,7 @@ class QueryOutbox:
         self.floor = 0
         self.last = 0
         # The highest batch that was ever trimmed, from the name of an empty file.
-        self.left = 0
+        self.trimmed_through = 0
         self.bytes = 0
 
     @classmethod
@@ -54,9 +54,11 @@ class QueryOutbox:
             for number, path in _numbered(place, _BATCH):
                 query_outbox._put(number, OutboxBatch(path, _rows(path), path.stat().st_size))
             query_outbox.digests = dict(_whole_digests(place))
-            query_outbox.left = max((number for number, _ in _numbered(place, _LEFT)), default=0)
-        query_outbox.last = max(query_outbox.last, query_outbox.left)
-        query_outbox.floor = min(query_outbox.batches, default=query_outbox.left + 1) - 1
+            query_outbox.trimmed_through = max(
+                (number for number, _ in _numbered(place, _LEFT)), default=0
+            )
+        query_outbox.last = max(query_outbox.last, query_outbox.trimmed_through)
+        query_outbox.floor = min(query_outbox.batches, default=query_outbox.trimmed_through + 1) - 1
         query_outbox.require_no_gap()
         return query_outbox
 
@@ -133,10 +135,10 @@ class QueryOutbox:
 
         Not fsynced: after a loss of power the journal has the number in most cases.
         """
-        if through > self.left and self._place.is_dir():
-            left_file(self._place, through).touch()
-            left_file(self._place, self.left).unlink(missing_ok=True)
-            self.left = through
+        if through > self.trimmed_through and self._place.is_dir():
+            trimmed_file(self._place, through).touch()
+            trimmed_file(self._place, self.trimmed_through).unlink(missing_ok=True)
+            self.trimmed_through = through
 
     def _take(self, number: int) -> None:
         batch = self.batches.pop(number, None)
@@ -150,7 +152,7 @@ class QueryOutbox:
                 path.unlink(missing_ok=True)
 
 
-def left_file(place: Path, through: int) -> Path:
+def trimmed_file(place: Path, through: int) -> Path:
     """The file that says that the query's batches up to ``through`` are trimmed."""
     return place / f"{through}.left"
 

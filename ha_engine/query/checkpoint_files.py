@@ -5,7 +5,7 @@ Spark writes each file once, with its version in the name. The state after Spark
 version n + 1. So the state after a batch can be copied while later batches run, without a pause.
 Deleting the newer files in place instead would leave newer state behind.
 
-    offsets/n, commits/n             batch n was cut, and is done
+    offsets/n, commits/n             batch n was planned, and is done
     state/**/v.delta, v.snapshot     hdfs: what version v changed, or all of it
     state/**/v.changelog, v.zip      rocksdb: the same, where v.zip names files in SSTs and logs
 """

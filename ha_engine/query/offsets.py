@@ -16,7 +16,7 @@ _HEADING_LINES = 2  # the version of the log's format, and Spark's metadata of t
 
 
 class SourcesDisagree(QueryProcessFailed):
-    """The sources of one batch end at different marks; no other node would cut that batch."""
+    """The sources of one batch end at different marks; no other node would run that batch."""
 
 
 def mark_of_batch(checkpoint: Path, batch_id: int) -> int:

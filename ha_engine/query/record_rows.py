@@ -34,7 +34,7 @@ def _system_column(field: pa.Field, count: int, record: Record) -> pa.Array:
 
 
 def coalesced(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in the same order in fewer batches; the cuts depend on the rows alone."""
+    """The same rows in the same order in fewer batches; the boundaries depend on the rows alone."""
     waiting: list[pa.RecordBatch] = []
     count = 0
     for batch in batches:

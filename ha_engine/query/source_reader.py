@@ -129,7 +129,7 @@ class JournalReader(_SimpleStreamReaderWrapper):  # type: ignore[misc]
 
         1. Source a gives up waiting at mark n and answers n. 2. Mark n+1 is committed. 3. Spark
         asks source b, which answers n+1. 4. The batch reads a to n and b to n+1, and no other node
-        ever cuts it so (RULES.md#r18).
+        ever ends it there (RULES.md#r18).
         """
         mark = self._marks.after(start["mark"])
         if mark.number <= start["mark"]:
@@ -182,7 +182,7 @@ def split(first: int, last: int, pieces: int) -> list[tuple[int, int]]:
     """Cut [first, last] into ``pieces`` runs, by sequence and not by bytes of a file.
 
     Both nodes must give the same rows to the same task, or sums of floating-point numbers differ
-    (RULES.md#i6). The nodes' segment files may be cut differently.
+    (RULES.md#i6). The nodes' segment files may end at other records.
     """
     count = last - first + 1
     edges = [first + count * piece // pieces for piece in range(pieces + 1)]

@@ -59,7 +59,7 @@ class Counters(Protocol):
 
 
 @dataclass(slots=True)
-class Tally:
+class MemoryCounters:
     """Counters in memory, for a gate whose counts are not exported."""
 
     rows_accepted: int = 0
@@ -118,7 +118,7 @@ class Gate:
         # Streams whose requests become a record at the end of this turn of the event loop.
         self._due = set[str]()
         self.budget = ByteBudget(config.max_pending)
-        self.counters: Counters = counters if counters is not None else Tally()
+        self.counters: Counters = counters if counters is not None else MemoryCounters()
 
     # -- the node's side ---------------------------------------------------------------------------
 

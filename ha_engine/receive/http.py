@@ -32,7 +32,7 @@ from ha_engine.receive import http_operations as told
 from ha_engine.receive.body import ClientGone, Receive, is_gzip
 from ha_engine.receive.decode import format_of
 from ha_engine.receive.gate import Receipt
-from ha_engine.receive.intake import DecodedRequest, Identity, Intake, identity_of
+from ha_engine.receive.intake import DecodedRequest, Intake, SubmissionIdentity, identity_of
 from ha_engine.web.route import OperationRoute
 
 BODY_WITHIN_SECONDS = 30.0
@@ -104,7 +104,7 @@ async def _show_stream(intake: Intake, request: Request) -> JSONResponse:
     return JSONResponse({"name": name, "schema": [column._asdict() for column in columns]})
 
 
-def _identity(headers: dict[bytes, bytes]) -> Identity | None:
+def _identity(headers: dict[bytes, bytes]) -> SubmissionIdentity | None:
     producer, sequence = headers.get(b"x-producer-id"), headers.get(b"x-sequence")
     number = None
     if sequence is not None:

@@ -31,7 +31,7 @@ from ha_engine.errors import (
 )
 from ha_engine.receive.decode import Format
 from ha_engine.receive.gate import Receipt
-from ha_engine.receive.intake import DecodedRequest, Identity, Intake, identity_of
+from ha_engine.receive.intake import DecodedRequest, Intake, SubmissionIdentity, identity_of
 from ha_engine.v1 import ingest_pb2 as pb
 from ha_engine.v1 import ingest_pb2_grpc as rpc
 from ha_engine.web.tls import readable_pair, renewing
@@ -269,7 +269,7 @@ def _payload(request: pb.PublishRequest) -> tuple[Format, bytes]:
             raise UnsupportedFormat("the request has no payload; send arrow or ndjson")
 
 
-def _identity(request: pb.PublishRequest) -> Identity | None:
+def _identity(request: pb.PublishRequest) -> SubmissionIdentity | None:
     return identity_of(
         request.producer if request.HasField("producer") else None,
         request.sequence if request.HasField("sequence") else None,

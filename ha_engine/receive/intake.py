@@ -27,7 +27,7 @@ DECODING_THREADS = 2
 SEQUENCE_MAX = (1 << 63) - 1
 _PRODUCER = re.compile(r"[\x21-\x7e]{1,128}")
 
-Identity = tuple[str, int]
+SubmissionIdentity = tuple[str, int]
 """A producer's id and the sequence of its request."""
 
 
@@ -72,7 +72,7 @@ class Intake:
         return Body(self._gate.budget, self.body_max)
 
     async def unpack(
-        self, stream: str, raw: bytes, form: Format, identity: Identity | None
+        self, stream: str, raw: bytes, form: Format, identity: SubmissionIdentity | None
     ) -> DecodedRequest:
         """Decode a body. Raises InvalidEvents, PayloadTooLarge."""
         batch = await self._decoders[stream].decode(raw, form)
@@ -106,7 +106,7 @@ class Intake:
 
 def identity_of(
     producer: str | None, sequence: int | None, names: tuple[str, str]
-) -> Identity | None:
+) -> SubmissionIdentity | None:
     """Check a request's identity; None when both parts are missing.
 
     ``names`` are the names of the two parts in the client's protocol. Raises InvalidEvents.
@@ -123,7 +123,7 @@ def identity_of(
 
 
 def _submission(
-    identity: Identity | None, stream: str, body: bytes, rows: int
+    identity: SubmissionIdentity | None, stream: str, body: bytes, rows: int
 ) -> Submission | None:
     if identity is None:
         return None

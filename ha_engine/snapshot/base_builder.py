@@ -32,17 +32,17 @@ class BaseBuilder:
         """The content of the base file that replaces the records up to ``sequence``."""
         return base_file.encode(self._fold(sequence))
 
-    def at(self, cut: SnapshotPlace) -> bytes:
-        """The same at the cut of a snapshot, with the marks that end there though their records
+    def at(self, place: SnapshotPlace) -> bytes:
+        """The same at the place of a snapshot, with the marks that end there though their records
         come later (RULES.md#r28)."""
-        found = self._fold(cut.position.sequence)
-        base = _with_marks(found.base, cut, self._marks_behind(cut))
+        found = self._fold(place.position.sequence)
+        base = _with_marks(found.base, place, self._marks_behind(place))
         return base_file.encode(found._replace(base=base))
 
-    def _marks_behind(self, cut: SnapshotPlace) -> list[Mark]:
-        """The marks up to the cut's batches whose records come after the cut."""
-        numbers, found = dict(cut.batches), list[Mark]()
-        for record in self._records(cut.position.sequence + 1, self.journal.last.sequence):
+    def _marks_behind(self, place: SnapshotPlace) -> list[Mark]:
+        """The marks up to the batches of ``place`` whose records come after its position."""
+        numbers, found = dict(place.batches), list[Mark]()
+        for record in self._records(place.position.sequence + 1, self.journal.last.sequence):
             mark = record.body
             if isinstance(mark, Mark) and mark.number <= numbers.get(mark.query, 0):
                 found.append(mark)
@@ -70,8 +70,8 @@ class BaseBuilder:
         return self.journal.read(first, last, payloads=False) if first <= last else ()
 
 
-def _with_marks(base: Base, cut: SnapshotPlace, behind: list[Mark]) -> Base:
-    numbers, through, queries = dict(cut.batches), cut.position.sequence, []
+def _with_marks(base: Base, place: SnapshotPlace, behind: list[Mark]) -> Base:
+    numbers, through, queries = dict(place.batches), place.position.sequence, []
     for one in base.queries:
         query = one.version.query
         if query in numbers:

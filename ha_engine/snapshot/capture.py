@@ -32,14 +32,14 @@ class Capture:
     home: Path
     outbox: Outbox
 
-    def files(self, cut: SnapshotPlace, names: Names) -> dict[str, Path]:
+    def files(self, place: SnapshotPlace, names: Names) -> dict[str, Path]:
         """Link the files and return them by name; they stay until ``clear``.
 
         Raises CheckpointIncomplete, OSError.
         """
         self.clear()
         found: dict[str, Path] = {}
-        for query, number in cut.batches:
+        for query, number in place.batches:
             self._link_checkpoint(query, number, names)
             found |= _below(self._staged_checkpoints / query, f"checkpoints/{query}")
             found |= self._link_outbox(query, number)

@@ -1,7 +1,7 @@
 """Cuts a file into chunks: pieces of one size, named by their content and compressed.
 
 Files of a checkpoint are written once and never changed. Equal pieces are therefore at equal
-offsets, and cutting by content would find no more of them.
+offsets, and splitting by content would find no more of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def digest_of(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
 
 
-def cut(path: Path) -> Iterator[bytes]:
+def split(path: Path) -> Iterator[bytes]:
     """The file's pieces in order; an empty file has none. Raises OSError."""
     with path.open("rb") as file:
         while content := file.read(CHUNK_BYTES):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from ha_engine.errors import ChunkDamaged, DatabaseUnreachable, SnapshotDamaged
-from ha_engine.snapshot.chunks import cut, digest_of, pack, unpack
+from ha_engine.snapshot.chunks import digest_of, pack, split, unpack
 from ha_engine.snapshot.manifest import StoredFile
 from ha_engine.types import Chunk
 
@@ -65,7 +65,7 @@ class Names:
     def of(self, path: Path) -> tuple[bytes, ...]:
         """The digests of the file's chunks. Raises OSError."""
         identity = _Identity.of(path)
-        names = self._known.get(identity) or tuple(map(digest_of, cut(path)))
+        names = self._known.get(identity) or tuple(map(digest_of, split(path)))
         self._used[identity] = names
         return names
 
@@ -118,7 +118,7 @@ def _chunks_of(
         if missing.isdisjoint(file.chunks):
             progress(file.size)
             continue
-        for content in cut(files[file.path]):
+        for content in split(files[file.path]):
             if (digest := digest_of(content)) in missing:
                 missing.remove(digest)
                 yield pack(content)

@@ -33,7 +33,7 @@ from ha_engine.snapshot.files import Progress, download
 from ha_engine.snapshot.manifest import Manifest
 from ha_engine.snapshot.pinning import pinned
 from ha_engine.snapshot.verification import distrust_damaged, manifest_of
-from ha_engine.stats.counters import Restored, SnapshotTally, Transfer
+from ha_engine.stats.counters import Restored, SnapshotCounters, Transfer
 from ha_engine.types import History, Revision
 
 log = structlog.get_logger(__name__)
@@ -79,7 +79,7 @@ class Restoring:
     application: str
     objection: Callable[[Manifest], str | None]
     transfer: Transfer = field(default_factory=Transfer)
-    counts: SnapshotTally = field(default_factory=SnapshotTally)
+    counts: SnapshotCounters = field(default_factory=SnapshotCounters)
 
     def restore(
         self, history: History | None, keep: Callable[[Path], None] = lambda _: None
@@ -120,7 +120,7 @@ class Restoring:
         """Restore the newest usable revision; add unusable ones to ``skipped``."""
         reason, unfit = "there is no snapshot", ""
         for revision in self._candidates():
-            if history is not None and not history.has_all(revision.position, revision.written):
+            if history is not None and not history.has_all(revision.position, revision.last_mark):
                 reason = f"no revision of this history is at {history.begins} or later"
                 continue
             try:

@@ -60,7 +60,7 @@ class Facts:
 class SnapshotService:
     """Implements the driver's port ``Snapshots``.
 
-    It calls ``facts(cut)`` on the driver's loop, and keeps the newest ``keep`` revisions.
+    It calls ``facts(place)`` on the driver's loop, and keeps the newest ``keep`` revisions.
     """
 
     def __init__(
@@ -84,14 +84,14 @@ class SnapshotService:
         self._looked_at = time.monotonic()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="snapshots")
 
-    async def take(self, cut: SnapshotPlace) -> int:
-        """Store a draft of a snapshot at ``cut`` and return its id.
+    async def take(self, place: SnapshotPlace) -> int:
+        """Store a draft of a snapshot at ``place`` and return its id.
 
         Raises SnapshotFailed, DatabaseUnreachable, DraftLost.
         """
-        facts, began = self._facts(cut), time.monotonic()
+        facts, began = self._facts(place), time.monotonic()
         try:
-            draft = await self._in_thread(lambda: self._take(cut, facts))
+            draft = await self._in_thread(lambda: self._take(place, facts))
         except EngineError:
             self.counts.failed += 1
             raise
@@ -111,7 +111,7 @@ class SnapshotService:
         """The positions of the visible revisions, newest first. Raises DatabaseUnreachable."""
         self.revisions = await self._in_thread(self._store.revisions)
         self._looked_at = time.monotonic()
-        return tuple((one.position, one.written) for one in self.revisions)
+        return tuple((one.position, one.last_mark) for one in self.revisions)
 
     async def watch(self, seen: Callable[[Places], None]) -> None:
         """Look every LOOK_EVERY_SECONDS and call ``seen``, unless the database is away."""
@@ -178,21 +178,21 @@ class SnapshotService:
 
     # -- in the thread -----------------------------------------------------------------------------
 
-    def _take(self, cut: SnapshotPlace, facts: Facts) -> int:
+    def _take(self, place: SnapshotPlace, facts: Facts) -> int:
         try:
-            files = self._capture.files(cut, self._names)
-            base = self._capture.add(base_file.NAME, self._folding.at(cut))
-            draft, size, new = self._store_draft(cut, facts, {base_file.NAME: base, **files})
+            files = self._capture.files(place, self._names)
+            base = self._capture.add(base_file.NAME, self._folding.at(place))
+            draft, size, new = self._store_draft(place, facts, {base_file.NAME: base, **files})
         except OSError as error:
             raise SnapshotFailed(f"its files cannot be read: {error}") from error
         finally:
             self.upload.end()
             self._capture.clear()
-        log.info("snapshot taken", at=str(cut.position), bytes=size, new=new)
+        log.info("snapshot taken", at=str(place.position), bytes=size, new=new)
         return draft
 
     def _store_draft(
-        self, cut: SnapshotPlace, facts: Facts, files: dict[str, Path]
+        self, place: SnapshotPlace, facts: Facts, files: dict[str, Path]
     ) -> tuple[int, int, int]:
         draft = self._store.begin(self._me.node)
         self.upload.begin(sum(path.stat().st_size for path in files.values()))
@@ -200,7 +200,7 @@ class SnapshotService:
         manifest = Manifest(
             facts.group_id,
             self._folding.journal.journal_id,
-            cut.position,
+            place.position,
             facts.application,
             facts.runtime,
             facts.queries,
@@ -210,8 +210,8 @@ class SnapshotService:
         size = manifest.size
         self._store.complete(
             draft,
-            cut.position,
-            cut.written,
+            place.position,
+            place.last_mark,
             encoded,
             digest,
             chunks=len(manifest.digests),

@@ -22,7 +22,7 @@ _TO_JOINING = {
 
 
 @dataclass
-class Tally:
+class NodeCounters:
     """Totals since the process started. The codes are stable: alerts compare with them."""
 
     role_changes: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -64,7 +64,7 @@ def _reason_to_demote(event: on.Input) -> str:
 
 
 @dataclass
-class SnapshotTally:
+class SnapshotCounters:
     """The snapshots of this process. ``seconds`` is the duration of the newest one taken here.
     ``skipped`` counts revisions that a restore tried and could not use."""
 

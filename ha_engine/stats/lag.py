@@ -55,12 +55,12 @@ class Arrivals:
         slots[-1].events += rows
 
     def seconds_behind(self, now: float, sequence: int, streams: Iterable[str] = ()) -> float:
-        """Seconds since the oldest event behind ``sequence`` arrived; 0 without one."""
+        """Seconds since the oldest event after ``sequence`` arrived; 0 without one."""
         first = (slots[0].began for slots in self._behind(sequence, streams) if slots)
         return max((now - began for began in first), default=0.0)
 
     def events_behind(self, sequence: int) -> int:
-        """The number of events behind ``sequence``, with all of the first slot among them."""
+        """The number of events after ``sequence``, with all of the first slot among them."""
         return sum(slot.events for slots in self._behind(sequence, ()) for slot in slots)
 
     def seconds_since_mark(self, now: float, query: str) -> float | None:
@@ -69,7 +69,7 @@ class Arrivals:
         return None if marked_at is None else now - marked_at
 
     def _behind(self, sequence: int, streams: Iterable[str]) -> list[list[_Slot]]:
-        """The slots that end behind ``sequence``, of ``streams``, or of all streams if empty."""
+        """The slots that end after ``sequence``, of ``streams``, or of all streams if empty."""
         wanted = list(streams) or list(self._streams)
         there = [self._streams[stream] for stream in wanted if stream in self._streams]
         return [_after(slots, sequence) for slots in there]

@@ -73,8 +73,8 @@ def to_sync_frame(message: Message) -> pb.SyncFrame:
         case BatchDigest(epoch, query, number, digest):
             batch = pb.BatchDigest(epoch=epoch, query=query, number=number, digest=digest)
             return pb.SyncFrame(batch_digest=batch)
-        case TakeSnapshot(epoch, cut):
-            return pb.SyncFrame(take_snapshot=_from_cut(epoch, cut))
+        case TakeSnapshot(epoch, place):
+            return pb.SyncFrame(take_snapshot=_from_place(epoch, place))
         case SnapshotTaken():
             return pb.SyncFrame(snapshot_taken=_from_taken(message))
         case SnapshotFailed(epoch, request, reason):
@@ -170,7 +170,7 @@ def _from_follow(follow: Follow) -> pb.Follow:
     return pb.Follow(
         epoch=follow.epoch,
         journal_id=follow.journal_id,
-        match=_from_position(follow.match),
+        shared_end=_from_position(follow.shared_end),
         replied_end=_from_position(follow.replied_end),
         forced=follow.forced,
         begins=_from_position(follow.begins),
@@ -182,7 +182,7 @@ def _to_follow(follow: pb.Follow) -> Follow:
     return Follow(
         follow.epoch,
         follow.journal_id,
-        _to_position(follow.match),
+        _to_position(follow.shared_end),
         _to_position(follow.replied_end),
         follow.forced,
         _to_position(follow.begins),
@@ -206,20 +206,20 @@ def _to_ack(ack: pb.Ack) -> Ack:
     return Ack(ack.epoch, ack.journal_id, ack.durable, ack.headroom, ack.warm, batches)
 
 
-def _from_cut(epoch: int, cut: SnapshotPlace) -> pb.TakeSnapshot:
+def _from_place(epoch: int, place: SnapshotPlace) -> pb.TakeSnapshot:
     return pb.TakeSnapshot(
         epoch=epoch,
-        request=cut.request,
-        position=_from_position(cut.position),
-        batches=[pb.QueryBatch(query=query, number=number) for query, number in cut.batches],
-        written=_from_position(cut.written),
+        request=place.request,
+        position=_from_position(place.position),
+        batches=[pb.QueryBatch(query=query, number=number) for query, number in place.batches],
+        last_mark=_from_position(place.last_mark),
     )
 
 
 def _to_cut(wanted: pb.TakeSnapshot) -> SnapshotPlace:
     batches = tuple((batch.query, batch.number) for batch in wanted.batches)
-    place, written = _to_position(wanted.position), _to_position(wanted.written)
-    return SnapshotPlace(wanted.request, place, batches, written)
+    position, last_mark = _to_position(wanted.position), _to_position(wanted.last_mark)
+    return SnapshotPlace(wanted.request, position, batches, last_mark)
 
 
 def _from_taken(taken: SnapshotTaken) -> pb.SnapshotTaken:

@@ -313,7 +313,7 @@ class Follow(_message.Message):
 
     EPOCH_FIELD_NUMBER: _builtins.int
     JOURNAL_ID_FIELD_NUMBER: _builtins.int
-    MATCH_FIELD_NUMBER: _builtins.int
+    SHARED_END_FIELD_NUMBER: _builtins.int
     REPLIED_END_FIELD_NUMBER: _builtins.int
     FORCED_FIELD_NUMBER: _builtins.int
     BEGINS_FIELD_NUMBER: _builtins.int
@@ -321,16 +321,20 @@ class Follow(_message.Message):
     epoch: _builtins.int
     journal_id: _builtins.str
     forced: _builtins.bool
-    """An operator gave up, behind match, whatever the others had committed there."""
+    """An operator gave up what the others had committed after shared_end."""
     @_builtins.property
-    def match(self) -> Global___Position: ...
+    def shared_end(self) -> Global___Position:
+        """The last position that both journals share."""
+
     @_builtins.property
     def replied_end(self) -> Global___Position:
         """The end of the journal in the ProbeReply that this answers."""
 
     @_builtins.property
     def begins(self) -> Global___Position:
-        """Where a match that is not as far must begin from a snapshot, and the history it must be of."""
+        """If shared_end is before this position, the member restores a snapshot at it or later, in the
+        history of epochs.
+        """
 
     @_builtins.property
     def epochs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Position]: ...
@@ -339,15 +343,15 @@ class Follow(_message.Message):
         *,
         epoch: _builtins.int = ...,
         journal_id: _builtins.str = ...,
-        match: Global___Position | None = ...,
+        shared_end: Global___Position | None = ...,
         replied_end: Global___Position | None = ...,
         forced: _builtins.bool = ...,
         begins: Global___Position | None = ...,
         epochs: _abc.Iterable[Global___Position] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["begins", b"begins", "match", b"match", "replied_end", b"replied_end"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["begins", b"begins", "replied_end", b"replied_end", "shared_end", b"shared_end"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["begins", b"begins", "epoch", b"epoch", "epochs", b"epochs", "forced", b"forced", "journal_id", b"journal_id", "match", b"match", "replied_end", b"replied_end"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begins", b"begins", "epoch", b"epoch", "epochs", b"epochs", "forced", b"forced", "journal_id", b"journal_id", "replied_end", b"replied_end", "shared_end", b"shared_end"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -364,7 +368,7 @@ class Records(_message.Message):
     epoch: _builtins.int
     committed: _builtins.int
     frames: _builtins.bytes
-    """The journal's own frames, one behind the other, each with its checksums."""
+    """The journal's own frames, one after the other, each with its checksums."""
     @_builtins.property
     def previous(self) -> Global___Position: ...
     def __init__(
@@ -539,7 +543,7 @@ Global___Released: _TypeAlias = Released  # noqa: Y015
 
 @_typing.final
 class TakeSnapshot(_message.Message):
-    """Store a snapshot in which every query stands behind its batch, which ends at the position."""
+    """Store a snapshot in which each query has finished its batch, which ends at the position."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -547,7 +551,7 @@ class TakeSnapshot(_message.Message):
     REQUEST_FIELD_NUMBER: _builtins.int
     POSITION_FIELD_NUMBER: _builtins.int
     BATCHES_FIELD_NUMBER: _builtins.int
-    WRITTEN_FIELD_NUMBER: _builtins.int
+    LAST_MARK_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     request: _builtins.int
     @_builtins.property
@@ -555,7 +559,7 @@ class TakeSnapshot(_message.Message):
     @_builtins.property
     def batches(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueryBatch]: ...
     @_builtins.property
-    def written(self) -> Global___Position:
+    def last_mark(self) -> Global___Position:
         """The newest record of the marks that end them there."""
 
     def __init__(
@@ -565,11 +569,11 @@ class TakeSnapshot(_message.Message):
         request: _builtins.int = ...,
         position: Global___Position | None = ...,
         batches: _abc.Iterable[Global___QueryBatch] | None = ...,
-        written: Global___Position | None = ...,
+        last_mark: Global___Position | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["position", b"position", "written", b"written"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["last_mark", b"last_mark", "position", b"position"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "epoch", b"epoch", "position", b"position", "request", b"request", "written", b"written"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "epoch", b"epoch", "last_mark", b"last_mark", "position", b"position", "request", b"request"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -22,7 +22,7 @@ from ha_engine.errors import Rejected
 from ha_engine.publish import SinkState, SinkStatus
 from ha_engine.receive.offsets import SourceOffset
 from ha_engine.receive.pull.puller import SourceState, SourceStatus
-from ha_engine.stats.counters import Restored, SnapshotTally, Tally, Transfer
+from ha_engine.stats.counters import NodeCounters, Restored, SnapshotCounters, Transfer
 from ha_engine.stats.lag import Arrivals
 from ha_engine.sync import Report, Traffic
 from ha_engine.types import Holder, LeaseRow, Position, Revision, Role
@@ -60,7 +60,7 @@ class Revisions:
 
     def __init__(self) -> None:
         now = datetime.now(UTC)
-        self.counts, self.transfer, self.upload = SnapshotTally(), Transfer(), Transfer()
+        self.counts, self.transfer, self.upload = SnapshotCounters(), Transfer(), Transfer()
         self.restored: Restored | None = None
         self.revisions = [
             Revision(7, "b", Position(1, 4), Position(1, 5), now, now, 2000, 500, 12.0)
@@ -74,12 +74,12 @@ class Revisions:
 @pytest.fixture
 def families() -> dict[str, Any]:
     """Return the metrics of an active with a member in sync, by name."""
-    world, tally = World(), Tally()
+    world, counters = World(), NodeCounters()
     world.start()
     world.ghost.link()
     world.offer("flights", 10)
     world.wait(1)
-    tally.role_changed(Role.STARTING, Role.JOINING, on.Tick(), stopping=False)
+    counters.role_changed(Role.STARTING, Role.JOINING, on.Tick(), stopping=False)
 
     arrivals = Arrivals()
     arrivals.saw(world.now, world.disk.records)
@@ -100,7 +100,7 @@ def families() -> dict[str, Any]:
             {"delays": Progress(1, 10, 100, late_rows=2, dropped_rows=5)},
             None,
             Links(),
-            tally,
+            counters,
             Revisions(),
             arrivals,
             Queues(receive_bytes=11, acks=12, journal_bytes=13, mark_polls=14),
@@ -184,8 +184,8 @@ def test_page_has_every_reason_of_a_role_change() -> None:
         on.LeaseWritten(replace(row, holder=Holder("a", "p")), IDENTITY),
         on.HigherEpochSeen(2, "a ledger"),
     ]
-    tally = Tally()
+    counters = NodeCounters()
     for before, roles in LEGAL.items():
         for role, event, stopping in product(roles, events, (True, False)):
-            tally.role_changed(before, role, event, stopping=stopping)
-    assert set(tally.role_changes) == told
+            counters.role_changed(before, role, event, stopping=stopping)
+    assert set(counters.role_changes) == told

@@ -11,24 +11,24 @@ KEPT = 2
 
 @dataclass
 class Archive:
-    """``cuts`` are drafts by number; ``visible`` the kept revisions, oldest first.
+    """``drafts`` are drafts by number; ``visible`` the kept revisions, oldest first.
 
     While the store does not answer, no core learns which revisions are kept.
     """
 
-    cuts: dict[int, SnapshotPlace] = field(default_factory=dict)
+    drafts: dict[int, SnapshotPlace] = field(default_factory=dict)
     visible: list[SnapshotPlace] = field(default_factory=list)
     shown_under: list[int] = field(default_factory=list)
     answers: bool = True
 
-    def take(self, cut: SnapshotPlace) -> int:
-        self.cuts[len(self.cuts) + 1] = cut
-        return len(self.cuts)
+    def take(self, place: SnapshotPlace) -> int:
+        self.drafts[len(self.drafts) + 1] = place
+        return len(self.drafts)
 
     def show(self, draft: int, epoch: int) -> tuple[tuple[Position, Position], ...]:
-        self.visible = [*self.visible, self.cuts[draft]][-KEPT:]
+        self.visible = [*self.visible, self.drafts[draft]][-KEPT:]
         self.shown_under.append(epoch)
         return self.places()
 
     def places(self) -> tuple[tuple[Position, Position], ...]:
-        return tuple((cut.position, cut.written) for cut in self.visible)
+        return tuple((place.position, place.last_mark) for place in self.visible)

@@ -50,8 +50,8 @@ class Ghost:
                 self._say(say.ProbeReply(epoch, MEMBER.journal_id, self._last(), 0, self._epochs()))
             case do.Send(_, say.Heartbeat(epoch)) | do.StreamRecords(_, epoch):
                 self._ack(epoch)
-            case do.Send(_, say.TakeSnapshot(epoch, cut)):
-                self._take(epoch, cut)
+            case do.Send(_, say.TakeSnapshot(epoch, place)):
+                self._take(epoch, place)
             case do.AppendRecords(records):
                 self._ack(records[-1].position.epoch)
             case _:
@@ -62,12 +62,12 @@ class Ghost:
         batches = self._level() if self._batches is None else self._batches
         self._say(say.Ack(epoch, MEMBER.journal_id, last, self.headroom, self.warm, batches))
 
-    def _take(self, epoch: int, cut: SnapshotPlace) -> None:
+    def _take(self, epoch: int, place: SnapshotPlace) -> None:
         """Its batches came to the same as the holder's, or to ``digest_of_snapshots``."""
         mine = self.world.core.query_control.digests.mine
-        batches = tuple((*one, self.digest_of_snapshots or mine(*one)) for one in cut.batches)
-        draft = self.world.archive.take(cut)
-        self._taken.append(say.SnapshotTaken(epoch, cut.request, draft, batches))
+        batches = tuple((*one, self.digest_of_snapshots or mine(*one)) for one in place.batches)
+        draft = self.world.archive.take(place)
+        self._taken.append(say.SnapshotTaken(epoch, place.request, draft, batches))
         if not self.takes_long:
             self.has_taken()
 

@@ -8,8 +8,8 @@ from ha_engine.core import (
     Core,
     Deployment,
     HighWater,
-    Identity,
     LeaseTiming,
+    NodeIdentity,
     QueryPlan,
     RestartPolicy,
 )
@@ -22,7 +22,7 @@ TIMING = LeaseTiming(3.0, 0.8, 0.4)
 
 def member_b(timing: LeaseTiming = TIMING, plans: Iterable[QueryPlan] = ()) -> Core:
     """Return the core of node b, which knows its group."""
-    identity = Identity("b", "p1", "jb", "group-1", "group-1")
+    identity = NodeIdentity("b", "p1", "jb", "group-1", "group-1")
     limits = MarkLimits(100, 0.0, 1.0, 3, 1000)
     return Core(
         identity, timing, HighWater(), Deployment("app", tuple(plans), limits, RestartPolicy())
@@ -33,5 +33,5 @@ def take(deployment: Deployment, bodies: Iterable[Body], first: int = 1, mine: b
     """Take records numbered from ``first`` on; return the sequence of the last."""
     sequence = first - 1
     for sequence, body in enumerate(bodies, first):
-        deployment.take(Record(Position(1, sequence), 0, body), mine=mine)
+        deployment.apply(Record(Position(1, sequence), 0, body), mine=mine)
     return sequence

@@ -333,9 +333,9 @@ def _tell_effect(action: do.Action) -> str:
             return "stops publishing"
         case do.StopStreams():
             return ""
-        case do.CutJournal(match, reason, set_aside):
-            aside = ", setting aside what it cuts" if set_aside else ""
-            return f"cuts its journal behind {match}{aside}: {reason}"
+        case do.TruncateJournal(after, reason, set_aside):
+            aside = ", setting aside these records" if set_aside else ""
+            return f"truncates its journal after {after}{aside}: {reason}"
         case do.ReportDifference(query, number):
             return f"reports that batch {number} of {query} differs from the holder's"
         case do.AnswerMark(mark):

@@ -35,7 +35,7 @@ class Pair:
     def step(self, slowest: int | None, rows: int = 1, *, starting: bool = False) -> None:
         self.now += STEP
         self.sequence += 1
-        self.marks.saw_events(self.sequence, Events("s", rows, 0))
+        self.marks.apply_events(self.sequence, Events("s", rows, 0))
         if not self.at or self.now >= self.at[-1] + self.batch_seconds:
             self.marks.asked(self.now, self.marks.last.number)
         mark = self.marks.plan(self.now, self.sequence, slowest, starting=starting)
@@ -44,13 +44,13 @@ class Pair:
 
     def _cut(self, mark: Mark) -> None:
         self.sequence += 1
-        self.marks.saw_mark(self.sequence, mark)
-        self.marks.saw_admitted(mark.number, 1, 1)
+        self.marks.apply_mark(self.sequence, mark)
+        self.marks.note_admitted(mark.number, 1, 1)
         self.marks.outbox.trim(mark.number)
         self.at.append(self.now)
 
     def step_beside(self, seconds_a_batch: float, rows: int = 1) -> None:
-        """The member runs the batches that are cut, one after the other."""
+        """The member runs the planned batches, one after the other."""
         last = self.marks.last.number
         self.come_to = min(last, self.come_to + STEP / seconds_a_batch)
         batches = (("q", int(self.come_to)),)

@@ -1,4 +1,4 @@
-"""A query with a new state begins behind batches that this node never ran (RULES.md#r19,
+"""A query with a new state begins after batches that this node never ran (RULES.md#r19,
 RULES.md#r23, RULES.md#r28)."""
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def anew(behind: int, through: int) -> Application:
 
 
 def behind_two_of_four(*sinks: str) -> Deployment:
-    """Four batches were cut; this node admitted two, of which the first is published."""
+    """Four batches were planned; this node admitted two, of which the first is published."""
     one = deployment(*sinks)
     take(one, [FIRST, *(Mark("q", n, n) for n in (1, 2, 3, 4)), Published("q", "board", 1)])
-    one.marks["q"].restore_floor(2, 1)
+    one.marks["q"].set_outbox_floor(2, 1)
     one.restore_admitted("q", 2, 1, 100)
     return one
 
@@ -62,7 +62,7 @@ def test_outbox_skips_missing_batches_once_its_own_are_published() -> None:
 
 
 def test_new_sink_begins_behind_the_missing_batches() -> None:
-    """The node may claim the sink before its outbox continues behind the batches, or after."""
+    """The node may claim the sink before its outbox continues after the batches, or after."""
     one = behind_two_of_four("board")
     take(one, [anew(4, 7)], 7)
     assert (one.marks["q"].start_after("new"), one.marks["q"].start_after("board")) == (4, 1)
@@ -72,7 +72,7 @@ def test_new_sink_begins_behind_the_missing_batches() -> None:
 
 
 def test_uncommitted_application_record_does_not_move_the_outbox() -> None:
-    """1. b has the record uncommitted, and its outbox continues behind batch 4. 2. The record is
+    """1. b has the record uncommitted, and its outbox continues after batch 4. 2. The record is
     truncated: b would take batch 3 of the old state for one that it trimmed long ago."""
     one = behind_two_of_four("board")
     began = take(one, [Published("q", "board", 2), anew(4, 7)], 7)

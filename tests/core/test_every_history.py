@@ -384,7 +384,7 @@ def test_query_that_lacks_events_does_not_run_before_a_record_restarts_it() -> N
 
 
 def test_query_that_restarts_behind_a_batch_that_never_ran_continues() -> None:
-    """RULES.md#r19, RULES.md#r28. 1. A batch of a query is cut, and the query leaves the
+    """RULES.md#r19, RULES.md#r28. 1. A batch of a query is planned, and the query leaves the
     application before it runs. 2. Its events are trimmed. 3. It returns with a new state: the next
     batch that it admits must follow the last one that the outbox has."""
     machine = EveryHistory()
@@ -413,8 +413,8 @@ def test_skip_of_a_trimmed_batch_is_forgotten_after_a_restart() -> None:
 
 
 def test_query_without_a_batch_since_its_reset_has_no_state_to_keep() -> None:
-    """RULES.md#r23. 1. A batch is cut. 2. The query is changed and reset, and its node dies before
-    it runs that batch. 3. It is changed again with the order to keep its state."""
+    """RULES.md#r23. 1. A batch is planned. 2. The query is changed and reset, and its node dies
+    before it runs that batch. 3. It is changed again with the order to keep its state."""
     machine = EveryHistory()
     machine.good_times(finished=False, sizes=[1])
     machine.the_node_process_is_killed(**DIES)

@@ -20,8 +20,8 @@ TRIED = (2, 5)
 
 
 def read(lease: Lease, now: float, row: LeaseRow) -> None:
-    lease.sent(now)
-    lease.saw(now + 0.1, row, IDENTITY)
+    lease.request_sent(now)
+    lease.row_read(now + 0.1, row, IDENTITY)
 
 
 def test_member_promises_only_once_the_row_passed_an_earlier_acquire_attempt() -> None:
@@ -46,19 +46,19 @@ def test_denied_acquire_does_not_bind_a_member_and_earlier_attempts_do() -> None
     for before in ((0, 0), TRIED):
         lease = Lease(Holder("b", "p2"), B, timing, HighWater(1, 4, IDENTITY, tried=before))
         read(lease, 1.0, ROW)
-        lease.sent(5.0, lease.acquired(None), ROW)
+        lease.request_sent(5.0, lease.acquired(None), ROW)
         assert not lease.promise(5.1, 1), "it is on its way"
-        lease.denied()
+        lease.write_refused()
         assert lease.high_water.tried == before
 
 
 def test_row_that_another_node_created_excludes_the_attempt_of_this_node() -> None:
     """RULES.md#r26: a node that knew a higher version need not wait until the row reaches it."""
     lease = Lease(Holder("b", "p2"), B, LeaseTiming(3.0, 0.8, 0.4), HighWater(7, 900, IDENTITY))
-    lease.sent(1.0)
-    lease.saw(1.1, None, IDENTITY)
-    lease.sent(2.0, lease.forced_anew("group-1", None))
-    lease.unknown()
+    lease.request_sent(1.0)
+    lease.row_read(1.1, None, IDENTITY)
+    lease.request_sent(2.0, lease.forced_anew("group-1", None))
+    lease.outcome_unknown()
     assert lease.high_water.tried[0] > 7
     read(lease, 3.0, replace(ROW, epoch=lease.high_water.tried[0] - 1))
     assert lease.high_water.tried == (0, 0)
@@ -70,8 +70,8 @@ def test_row_that_reuses_the_version_of_a_lost_one_restarts_the_ttl() -> None:
     lease = Lease(Holder("b", "p2"), B, LeaseTiming(3.0, 0.8, 0.4), HighWater())
     read(lease, 1.0, ROW)
     later = DatabaseIdentity(IDENTITY.system_identifier, "00000002")
-    lease.sent(2.0)
-    lease.saw(2.1, replace(ROW, identity=later), later)
+    lease.request_sent(2.0)
+    lease.row_read(2.1, replace(ROW, identity=later), later)
     assert lease.takeover_at == 2.1 + 3.0
 
 

@@ -249,7 +249,7 @@ class Truth:
             self._require_published(query, self._events_for(query))
 
     def _events_for(self, query: str) -> set[Position]:
-        """Return the events behind the begin of the query. Not among them are those trimmed while
+        """Return the events after the begin of the query. Not among them are those trimmed while
         the query was out of the application, before it began again (RULES.md#r23)."""
         disk, streams, run = self.world.disk, self.world.plans[query].streams, self.world.batches
         by_mark, come_to = dict[int, set[Position]](), None

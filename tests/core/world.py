@@ -142,7 +142,7 @@ class World(SparkWorld):
     def _core_of(self, records: Iterable[Record]) -> Any:
         """Return a core that loaded the base of the journal and read ``records`` behind it."""
         engine, disk = self.engine, self.disk
-        identity = engine.Identity(
+        identity = engine.NodeIdentity(
             self.node,
             self.me.process,
             disk.journal_id,
@@ -178,7 +178,7 @@ class World(SparkWorld):
     def _restore_outboxes(self, core: Any) -> None:
         for query, marks in core.deployment.marks.items():
             first_kept = min(self.disk.outbox.get(query, {}), default=None)
-            floor = marks.restore_floor(first_kept, self.disk.trimmed.get(query, 0))
+            floor = marks.set_outbox_floor(first_kept, self.disk.trimmed.get(query, 0))
             self._restore_outbox(core, query, floor)
 
     def _restore_outbox(self, core: Any, query: str, floor: int) -> None:
@@ -277,8 +277,8 @@ class World(SparkWorld):
                     told[query] = max(through, told.get(query, 0))
                 for number in [n for n in outbox if n <= through]:
                     del outbox[number]
-            case do.TakeSnapshot(cut):
-                self.feed(on.SnapshotTaken(cut, self.archive.take(cut)))
+            case do.TakeSnapshot(place):
+                self.feed(on.SnapshotTaken(place, self.archive.take(place)))
             case do.ShowSnapshot(draft, epoch):
                 self.feed(on.RevisionsKept(self.archive.show(draft, epoch)))
             case do.FindRevisions() if self.archive.answers:
@@ -405,10 +405,10 @@ def picture(core: Any) -> dict[str, Any]:
         "skips": deployment.skips.known,
         "marks": {
             name: (
-                [marks.mark_at(n) for n in range(marks.before.number, marks.last.number + 1)],
+                [marks.mark_at(n) for n in range(marks.kept_after.number, marks.last.number + 1)],
                 marks.published,
                 marks.admitted,
-                marks.events_uncut,
+                marks.events_pending,
             )
             for name, marks in deployment.marks.items()
         },

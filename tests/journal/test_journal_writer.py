@@ -84,7 +84,7 @@ async def test_records_appended_behind_an_exclusive_call_follow_its_result(
 async def test_an_error_of_an_exclusive_call_reaches_its_caller_only(journal: Journal) -> None:
     told = Told()
     writer = told.writer(journal)
-    with pytest.raises(AssertionError, match="cannot cut after 9"):
+    with pytest.raises(AssertionError, match="cannot truncate after 9"):
         await writer.run_exclusive(lambda: journal.truncate_after(9))
     writer.append([events(1)])
     await writer.close()

@@ -21,7 +21,7 @@ from ha_engine.node.ports import Ports
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.lease_store import PostgresLeaseStore
 from ha_engine.postgres.upgrade import upgrade
-from ha_engine.stats.counters import Tally
+from ha_engine.stats.counters import NodeCounters
 from ha_engine.types import Events, Holder, LeaseRow, Member, Record, Role
 from tests.core.lone import member_b
 from tests.waiting import async_wait_until
@@ -61,7 +61,7 @@ class Edge:
     def keep(self, high_water: HighWater) -> None: ...
     def bind_group(self, group_id: str) -> None: ...
     def trim_outbox(self, query: str, through: int) -> None: ...
-    async def cut_journal(self, after: int) -> None: ...
+    async def truncate_journal(self, after: int) -> None: ...
 
     async def look(self) -> tuple[Any, ...]:
         return ()
@@ -111,7 +111,9 @@ async def driver(store: PostgresLeaseStore) -> AsyncIterator[Driver]:
     """Return a driver that ends before ``store`` is closed, since it may be calling that."""
     loop = asyncio.get_running_loop()
     asked: list[float] = []
-    driver = Driver(member_b(TIMING), loop.time, DB_TIMEOUT, Tally(database_asked=asked.append))
+    driver = Driver(
+        member_b(TIMING), loop.time, DB_TIMEOUT, NodeCounters(database_asked=asked.append)
+    )
     yield driver
     await async_wait_until(lambda: driver.core.lease.sent_at is None)
     driver.close()
@@ -139,7 +141,7 @@ async def test_outage_measured_by_a_new_holder_is_in_the_history(
     assert (line.epoch, line.holder) == (2, Holder("b", "p1"))
     assert line.outage_seconds is not None
     assert TIMING.ttl / 2 < line.outage_seconds < DB_TIMEOUT
-    assert driver.tally.outage_seconds == pytest.approx(line.outage_seconds)
+    assert driver.counters.outage_seconds == pytest.approx(line.outage_seconds)
 
 
 async def test_attempt_to_acquire_is_on_disk_before_it_is_sent(
@@ -181,7 +183,7 @@ async def test_failed_node_renews_nothing_and_ends_every_wait_for_a_commit(
         await driver.committed(behind)
     with pytest.raises(NotActive):
         driver.offer(Events("flights", 1, 0), b"")
-    driver.core.lease.again_at_once(0.0)
+    driver.core.lease.ask_at_once(0.0)
     driver.handle(on.Tick())
     assert driver.core.lease.sent_at is None
     assert isinstance(driver.ended.exception(), DiskFailed)

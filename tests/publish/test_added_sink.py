@@ -25,11 +25,13 @@ class RestartedNode:
         self.outbox = Outbox.open(directory)
         self.marks = QueryMarks(QUERY, frozenset({"s"}), (SINK,), LIMITS)
         for number in range(1, last + 1):
-            self.marks.saw_mark(number, Mark(QUERY, number, number))
+            self.marks.apply_mark(number, Mark(QUERY, number, number))
         for sink, batch in published.items():
-            self.marks.saw_published(last + 1, Published(QUERY, sink, batch))
-        floor = self.marks.restore_floor(self.outbox.first(QUERY), self.outbox.left(QUERY))
-        self.outbox.restore_floor(QUERY, floor)
+            self.marks.apply_published(last + 1, Published(QUERY, sink, batch))
+        floor = self.marks.set_outbox_floor(
+            self.outbox.first(QUERY), self.outbox.trimmed_through(QUERY)
+        )
+        self.outbox.set_outbox_floor(QUERY, floor)
         self.publisher = Publisher(
             self.outbox,
             {(QUERY, SINK): open_sink(url, Target("delays", auto_create=True))},

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ha_engine.errors import OutboxDamaged
-from ha_engine.outbox import Outbox, Verdict
+from ha_engine.outbox import Admission, Outbox
 from ha_engine.outbox.batch_file import digest_of_table, read_batch_file, write_batch_file
 from ha_engine.outbox.query_outbox import DIGESTS_KEPT
 
@@ -42,7 +42,7 @@ def _admit(
     *,
     digest: str | None = None,
     rows: pa.Table | None = None,
-) -> Verdict:
+) -> Admission:
     file = _write(directory, number, rows=rows)
     size = (directory / file).stat().st_size
     return outbox.admit(QUERY, number, file, number, size, digest)
@@ -50,7 +50,7 @@ def _admit(
 
 def test_batches_are_admitted_in_order_and_found_again(tmp_path: Path) -> None:
     outbox = _open(tmp_path)
-    assert [_admit(outbox, tmp_path, n) for n in (1, 2)] == [Verdict.ADMITTED] * 2
+    assert [_admit(outbox, tmp_path, n) for n in (1, 2)] == [Admission.ADMITTED] * 2
     reopened = _open(tmp_path)
     for known in (outbox, reopened):
         batch = known.batch(QUERY, 2)
@@ -75,9 +75,11 @@ def test_equal_second_attempt_succeeds_and_a_different_one_is_a_mismatch(tmp_pat
     outbox = _open(tmp_path)
     _admit(outbox, tmp_path, 1)
     equal, other = digest_of_table(_rows(1)), digest_of_table(pa.table({"n": [7]}))
-    assert _admit(outbox, tmp_path, 1) is Verdict.NEED_DIGEST
-    assert _admit(outbox, tmp_path, 1, digest=equal) is Verdict.DONE
-    assert _admit(outbox, tmp_path, 1, digest=other, rows=pa.table({"n": [7]})) is Verdict.MISMATCH
+    assert _admit(outbox, tmp_path, 1) is Admission.NEED_DIGEST
+    assert _admit(outbox, tmp_path, 1, digest=equal) is Admission.DONE
+    assert (
+        _admit(outbox, tmp_path, 1, digest=other, rows=pa.table({"n": [7]})) is Admission.MISMATCH
+    )
     batch = outbox.batch(QUERY, 1)
     assert batch is not None
     assert read_batch_file(batch.path).equals(_rows(1)), "an admitted batch is never replaced"
@@ -90,10 +92,10 @@ def test_second_attempt_of_a_trimmed_batch_is_compared_by_digest(tmp_path: Path)
     outbox.trim(QUERY, 1)
     assert outbox.batch(QUERY, 1) is None
     reopened = _open(tmp_path)
-    reopened.restore_floor(QUERY, 1)
-    assert _admit(reopened, tmp_path, 1) is Verdict.NEED_DIGEST
-    assert _admit(reopened, tmp_path, 1, digest="another") is Verdict.MISMATCH
-    assert _admit(reopened, tmp_path, 1, digest=digest_of_table(_rows(1))) is Verdict.DONE
+    reopened.set_outbox_floor(QUERY, 1)
+    assert _admit(reopened, tmp_path, 1) is Admission.NEED_DIGEST
+    assert _admit(reopened, tmp_path, 1, digest="another") is Admission.MISMATCH
+    assert _admit(reopened, tmp_path, 1, digest=digest_of_table(_rows(1))) is Admission.DONE
 
 
 @pytest.mark.parametrize("left", [b"", b"\0" * 32, b"3f2a"])
@@ -106,8 +108,8 @@ def test_digest_file_emptied_by_a_loss_of_power_is_computed_again(
     sidecar.write_bytes(left)
     reopened = _open(tmp_path)
     assert not sidecar.exists()
-    assert _admit(reopened, tmp_path, 1) is Verdict.NEED_DIGEST
-    assert _admit(reopened, tmp_path, 1, digest=digest_of_table(_rows(1))) is Verdict.DONE
+    assert _admit(reopened, tmp_path, 1) is Admission.NEED_DIGEST
+    assert _admit(reopened, tmp_path, 1, digest=digest_of_table(_rows(1))) is Admission.DONE
     assert sidecar.read_text() == digest_of_table(_rows(1))
 
 
@@ -119,7 +121,7 @@ def test_digests_of_trimmed_batches_are_kept_for_a_bounded_time(tmp_path: Path) 
     assert outbox.digest(QUERY, 1) is None
     assert outbox.digest(QUERY, 2) == "digest-2"
     assert [path.name for path in (tmp_path / QUERY).glob("*.digest")] == ["2.digest"]
-    assert _admit(outbox, tmp_path, 1) is Verdict.DONE
+    assert _admit(outbox, tmp_path, 1) is Admission.DONE
 
 
 def test_files_that_were_not_admitted_are_deleted_unless_their_writer_lives(tmp_path: Path) -> None:
@@ -130,7 +132,7 @@ def test_files_that_were_not_admitted_are_deleted_unless_their_writer_lives(tmp_
     reopened = _open(tmp_path, living="alive")
     assert [path.name for path in (tmp_path / QUERY / "pending").iterdir()] == ["2.alive.arrow"]
     assert reopened.last_admitted(QUERY) == 1
-    assert reopened.admit(QUERY, 2, file, 2, 1) is Verdict.ADMITTED
+    assert reopened.admit(QUERY, 2, file, 2, 1) is Admission.ADMITTED
 
 
 def test_missing_or_misplaced_pending_file_is_refused(tmp_path: Path) -> None:
@@ -164,11 +166,11 @@ def test_published_record_of_the_journal_bounds_the_batches_required(tmp_path: P
     outbox.trim(QUERY, 1)
     reopened = _open(tmp_path)
     with pytest.raises(OutboxDamaged, match="batch 1 is missing"):
-        reopened.restore_floor(QUERY, 0)
+        reopened.set_outbox_floor(QUERY, 0)
     reopened = _open(tmp_path)
-    reopened.restore_floor(QUERY, 2)
+    reopened.set_outbox_floor(QUERY, 2)
     assert reopened.backlog(QUERY)[0] == 1
-    reopened.restore_floor(QUERY, 9)
+    reopened.set_outbox_floor(QUERY, 9)
     assert (reopened.last_admitted(QUERY), reopened.backlog(QUERY)) == (9, (0, 0))
 
 
@@ -177,7 +179,7 @@ def test_dropped_query_starts_with_an_empty_outbox(tmp_path: Path) -> None:
     _admit(outbox, tmp_path, 1, digest="d")
     outbox.drop(QUERY)
     assert (outbox.last_admitted(QUERY), outbox.digest(QUERY, 1)) == (0, None)
-    assert _admit(outbox, tmp_path, 1) is Verdict.ADMITTED
+    assert _admit(outbox, tmp_path, 1) is Admission.ADMITTED
 
 
 @settings(max_examples=30)
@@ -191,10 +193,10 @@ def test_any_order_of_admission_trim_and_restart_keeps_the_batch_numbers(
         match step:
             case "admit":
                 last += 1
-                assert _admit(outbox, directory, last) is Verdict.ADMITTED
+                assert _admit(outbox, directory, last) is Admission.ADMITTED
             case "reopen":
                 outbox = _open(directory)
-                outbox.restore_floor(QUERY, floor)
+                outbox.set_outbox_floor(QUERY, floor)
             case int():
                 floor = max(floor, min(step, last))
                 outbox.trim(QUERY, floor)

@@ -16,7 +16,7 @@ import grpc
 import pyarrow as pa
 
 from ha_engine.journal import Journal
-from ha_engine.outbox import Outbox, Verdict
+from ha_engine.outbox import Admission, Outbox
 from ha_engine.outbox.batch_file import digest_of_table, read_batch_file
 from ha_engine.query.application import QuerySpec, StreamSpec
 from ha_engine.types import Body, Events, Mark, Position, Record
@@ -26,7 +26,7 @@ from tests.waiting import wait_until
 
 SLICE_SECONDS = 1.0
 RECEIVED_AT_US = 1_357_000_000_000_000
-VERDICTS = {verdict: pb.AdmitBatchReply.Verdict.Value(verdict.name) for verdict in Verdict}
+VERDICTS = {verdict: pb.AdmitBatchReply.Admission.Value(verdict.name) for verdict in Admission}
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Seen:
     progress: list[tuple[str, pb.QueryProgress]] = field(default_factory=list)
     digests: dict[tuple[str, int], str] = field(default_factory=dict)
     attended: list[str] = field(default_factory=list)
-    verdicts: list[tuple[str, int, Verdict]] = field(default_factory=list)
+    verdicts: list[tuple[str, int, Admission]] = field(default_factory=list)
 
 
 class LocalNode(rpc.LocalServicer):

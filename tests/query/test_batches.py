@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from ha_engine.errors import DiskFailed
-from ha_engine.outbox import Verdict
+from ha_engine.outbox import Admission
 from ha_engine.outbox.batch_file import digest_of_table
 from ha_engine.query.application import StreamApplication, load_application
 from ha_engine.query.application_versions import CHANGED, PythonChanged
@@ -178,7 +178,7 @@ def test_large_range_read_by_several_tasks_gives_the_same_rows(
     assert ids == [f"{record}-{row}" for record in range(1, 11) for row in range(5_000)]
     running.halt("updates")
     running.run(run_command(app.queries["updates"], stamp="another"))
-    wait_until(lambda: ("updates", 1, Verdict.DONE) in node.seen.verdicts, within=30)
+    wait_until(lambda: ("updates", 1, Admission.DONE) in node.seen.verdicts, within=30)
 
 
 def test_number_of_tasks_of_a_batch_does_not_depend_on_the_host(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ha_engine.outbox import Verdict
+from ha_engine.outbox import Admission
 from ha_engine.query.application import StreamApplication
 from ha_engine.query.checkpoint_files import copy_as_of, last_finished
 from ha_engine.query.checkpoints import stamp_restored
@@ -85,9 +85,9 @@ def test_spark_continues_from_a_checkpoint_copied_while_later_batches_ran(
     running.run(run_command(app.queries[QUERY]))
     feed(node, app, BATCHES + 2)
     assert counts(node, BATCHES + 2) == {BATCHES + 2}
-    replayed = [number for _, number, verdict in node.seen.verdicts if verdict is Verdict.DONE]
+    replayed = [number for _, number, verdict in node.seen.verdicts if verdict is Admission.DONE]
     assert replayed == list(range(COPIED + 1, BATCHES + 2))
-    assert Verdict.MISMATCH not in {verdict for *_, verdict in node.seen.verdicts}
+    assert Admission.MISMATCH not in {verdict for *_, verdict in node.seen.verdicts}
 
 
 def _batch_of(checkpoint: Path, number: int) -> int:

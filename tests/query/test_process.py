@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from ha_engine.outbox import Verdict
+from ha_engine.outbox import Admission
 from ha_engine.query.application import QuerySpec, StreamApplication, load_application
 from ha_engine.query.checkpoints import CLEAN_FILE, STAMP_FILE
 from ha_engine.query.link import Address, NodeLink, Superseded, open_channel
@@ -166,7 +166,7 @@ def test_next_process_repeats_equal_batches_after_a_killed_jvm_or_driver(
     with started_after(kill) as (other, process):
         other.admitted("sums", BATCHES)
         assert other.outputs("sums") == node.outputs("sums")
-        assert all(verdict is not Verdict.MISMATCH for _, _, verdict in other.seen.verdicts)
+        assert all(verdict is not Admission.MISMATCH for _, _, verdict in other.seen.verdicts)
         process.send_signal(signal.SIGTERM)
         assert wait_ended(process) == 0
         wait_until(lambda: not session_of(process.pid), within=30)
@@ -240,7 +240,7 @@ def reboot(node: LocalNode) -> None:
             file.write_text(file.read_text().replace(boot_id(), "an-earlier-boot"))
 
 
-def attempts(node: LocalNode) -> list[tuple[int, Verdict]]:
+def attempts(node: LocalNode) -> list[tuple[int, Admission]]:
     return [(number, verdict) for _, number, verdict in node.seen.verdicts]
 
 
@@ -260,7 +260,7 @@ def test_query_continues_after_a_reboot_and_replays_after_a_loss_of_power() -> N
         put_batches(node, 3, 4)
         process = started(node)
         node.admitted("sums", 4)
-        assert (1, Verdict.DONE) not in attempts(node)
+        assert (1, Admission.DONE) not in attempts(node)
         process.kill()
         wait_until(lambda: not session_of(process.pid), within=30)
         first = node.outputs("sums")
@@ -270,7 +270,7 @@ def test_query_continues_after_a_reboot_and_replays_after_a_loss_of_power() -> N
         put_batches(node, 5, 5)
         process = started(node)
         node.admitted("sums", 5)
-        assert (1, Verdict.DONE) in attempts(node)
+        assert (1, Admission.DONE) in attempts(node)
         assert node.outputs("sums")[:4] == first
         assert not node.seen.failed
         process.kill()

@@ -19,7 +19,7 @@ from ha_engine.errors import (
     SequenceForgotten,
     UnknownStream,
 )
-from ha_engine.receive.gate import Receipt, Tally
+from ha_engine.receive.gate import MemoryCounters, Receipt
 from ha_engine.types import Events, Position, Record, Submission
 from tests.receive.solo import SCHEMA, Solo
 from tests.waiting import async_wait_until
@@ -144,7 +144,7 @@ async def test_a_retry_gets_the_ack_of_its_original(solo: Solo) -> None:
     again = await solo.gate.submit("flights", batch(1), submission(0))
     assert again == first
     assert flights(solo) == [1]
-    assert isinstance(solo.gate.counters, Tally)
+    assert isinstance(solo.gate.counters, MemoryCounters)
     assert (solo.gate.counters.rows_accepted, solo.gate.counters.rows_duplicate) == (1, 1)
 
 

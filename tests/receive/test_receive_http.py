@@ -16,7 +16,7 @@ import pytest
 
 from ha_engine.client.payload import of_batch
 from ha_engine.errors import Backpressure
-from ha_engine.receive.gate import Tally
+from ha_engine.receive.gate import MemoryCounters
 from tests.receive.solo import Solo, served
 from tests.waiting import async_wait_until
 
@@ -336,7 +336,7 @@ async def test_back_pressure_is_429_with_retry_after(solo: Solo, client: httpx.A
 async def test_rejections_are_counted_by_kind(solo: Solo, client: httpx.AsyncClient) -> None:
     await post(client, b"1")
     await post(client, EVENT, path="/v1/streams/nope/events")
-    assert isinstance(solo.gate.counters, Tally)
+    assert isinstance(solo.gate.counters, MemoryCounters)
     assert solo.gate.counters.requests_rejected == {"InvalidEvents": 1, "UnknownStream": 1}
 
 

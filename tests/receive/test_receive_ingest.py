@@ -17,7 +17,7 @@ from ha_engine.client.payload import of_batch
 from ha_engine.config import ReceiveConfig
 from ha_engine.config.ingest import IngestConfig
 from ha_engine.errors import AddressInUse, Backpressure
-from ha_engine.receive.gate import Tally
+from ha_engine.receive.gate import MemoryCounters
 from ha_engine.receive.ingest import IngestServer
 from ha_engine.receive.intake import Intake
 from ha_engine.v1 import ingest_pb2 as pb
@@ -58,7 +58,7 @@ class Serving:
 
     @property
     def rejected(self) -> dict[str, int]:
-        assert isinstance(self.solo.gate.counters, Tally)
+        assert isinstance(self.solo.gate.counters, MemoryCounters)
         return self.solo.gate.counters.requests_rejected
 
 

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Revision:
-    """The state of a node at ``cut``. ``lineages`` are without the journal's id; ``records`` are
+    """The state of a node at ``place``. ``lineages`` are without the journal's id; ``records`` are
     those that the base replaces, which the tests still read."""
 
-    cut: SnapshotPlace
+    place: SnapshotPlace
     base: Base
     records: tuple[Record, ...]
     lineages: dict[str, str]
@@ -57,7 +57,7 @@ class Archive:
         if node.core.term is None or node.core.epoch <= self._epoch_of_loss:
             return
         stands = [
-            one.cut.position for one in self.visible if node.core.journal.has(one.cut.position)
+            one.place.position for one in self.visible if node.core.journal.has(one.place.position)
         ]
         require(any(place >= through for place in stands), "R29", f"trims to {through} of {stands}")
 
@@ -68,17 +68,17 @@ class Archive:
 
         node.later(node.random.uniform(0.01, 0.3), done)
 
-    def take(self, node: SimNode, cut: SnapshotPlace) -> None:
+    def take(self, node: SimNode, place: SnapshotPlace) -> None:
         """Takes a while, and sometimes it fails; the state is as of the cut all the same."""
         draft = len(self.drafts) + 1
-        self.drafts[draft] = _captured(node, cut)
+        self.drafts[draft] = _captured(node, place)
 
         def done() -> None:
             if not self._reached(node) or node.random.random() < 0.1:
-                node.feed(on.SnapshotFailed(cut, "the database is away"))
+                node.feed(on.SnapshotFailed(place, "the database is away"))
             else:
                 self.group.count("snapshots taken")
-                node.feed(on.SnapshotTaken(cut, draft))
+                node.feed(on.SnapshotTaken(place, draft))
 
         node.later(node.random.uniform(0.02, 0.6), done)
 
@@ -112,21 +112,21 @@ class Archive:
     def _usable(self, action: do.Restore) -> Revision | None:
         """Return the newest revision of that history, not before its begin."""
         for revision in reversed(self.visible):
-            cut = revision.cut
-            if action.history.has_all(cut.position, cut.written):
+            place = revision.place
+            if action.history.has_all(place.position, place.last_mark):
                 return revision
         return None
 
     def _places(self) -> tuple[tuple[Position, Position], ...]:
-        return tuple((one.cut.position, one.cut.written) for one in self.visible)
+        return tuple((one.place.position, one.place.last_mark) for one in self.visible)
 
     def _reached(self, node: SimNode) -> bool:
         database = self.group.database
         return database.up and node.node not in database.unreachable
 
 
-def _captured(node: SimNode, cut: SnapshotPlace) -> Revision:
-    numbers, through, disk = dict(cut.batches), cut.position.sequence, node.disk
+def _captured(node: SimNode, place: SnapshotPlace) -> Revision:
+    numbers, through, disk = dict(place.batches), place.position.sequence, node.disk
     for query, number in numbers.items():
         done = disk.checkpoints[query].done
         require(done.number >= number, "R28", f"{query} is at {done}, not yet at {number}")
@@ -134,7 +134,7 @@ def _captured(node: SimNode, cut: SnapshotPlace) -> Revision:
     behind = [record.body for record in disk.records[through:]]
     queries = tuple(_base_at(one, numbers, through, behind) for one in base.queries)
     return Revision(
-        cut,
+        place,
         replace(base, queries=queries),
         tuple(disk.records[:through]),
         {query: disk.checkpoints[query].lineage.rpartition(":")[2] for query in numbers},
@@ -157,9 +157,9 @@ def _up_to(batches: dict[int, Content], number: int) -> dict[int, Content]:
 
 
 def _disk_of(node: SimNode, revision: Revision) -> Disk:
-    """Return a disk with a journal of a new id that begins behind the base (RULES.md#r8)."""
+    """Return a disk with a journal of a new id that begins after the base (RULES.md#r8)."""
     node.disks += 1
-    numbers, through = dict(revision.cut.batches), revision.cut.position.sequence
+    numbers, through = dict(revision.place.batches), revision.place.position.sequence
     journal_id = f"{node.node}-{node.disks}"
     checkpoints = {
         query: Checkpoint(f"{journal_id}:{revision.lineages[query]}", Mark(query, n, through))

@@ -80,7 +80,7 @@ class Database:
         )
 
     def _as_now(self, answer: on.Input) -> on.Input:
-        """Return the answer with the present identity, which is read behind the write; a failover
+        """Return the answer with the present identity, which is read after the write; a failover
         may come between."""
         if isinstance(answer, on.LeaseWritten):
             return replace(answer, identity=self.table.identity)

@@ -216,12 +216,12 @@ class SimNode(World):
                 self.streams.stop()
             case do.AppendRecords(records):
                 self._append(records)
-            case do.CutJournal(match, _, set_aside):
+            case do.TruncateJournal(match, _, set_aside):
                 if set_aside:
                     self._give_up()
                 self._cut(match.sequence)
-            case do.TakeSnapshot(cut):
-                self.group.archive.take(self, cut)
+            case do.TakeSnapshot(place):
+                self.group.archive.take(self, place)
             case do.ShowSnapshot(draft, epoch):
                 self.group.archive.show(self, draft, epoch)
             case do.FindRevisions():

@@ -374,7 +374,7 @@ def a_holder_sleeps_while_another_keeps_other_revisions(stage: Stage) -> None:
 
     def are_gone() -> bool:
         b.feed(on.SnapshotAsked())
-        return not any(a.core.journal.has(one.cut.position) for one in group.archive.visible)
+        return not any(a.core.journal.has(one.place.position) for one in group.archive.visible)
 
     stage.until(are_gone)
     a.resume(a.processes)
@@ -437,7 +437,7 @@ def a_late_word_to_follow_answers_an_earlier_standing(stage: Stage) -> None:
 
 def an_operator_gives_up_what_the_other_has(stage: Stage) -> None:
     """RULES.md#r26. 1. b is cut off and leaves the row; a acks and publishes alone, and is lost. 2.
-    An operator makes sure that a is off and forces b. 3. b continues behind the batches that a
+    An operator makes sure that a is off and forces b. 3. b continues after the batches that a
     published. 4. a returns: it sets aside its surplus records, and follows."""
     group = stage.group
     stage.isolate(stage.b, database=False)

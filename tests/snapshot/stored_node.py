@@ -167,8 +167,8 @@ def node_at(home: Path, engine: Engine, *, empty: bool = False, application: str
     return Node(home, journal, outbox, archive, store, refuses)
 
 
-def facts(cut: SnapshotPlace) -> Facts:
-    queries = tuple(CapturedQuery(query, number, 2, "digest") for query, number in cut.batches)
+def facts(place: SnapshotPlace) -> Facts:
+    queries = tuple(CapturedQuery(query, number, 2, "digest") for query, number in place.batches)
     return Facts("group-1", "app", {"spark": "4.3.0"}, queries)
 
 

@@ -66,16 +66,16 @@ def begun_again(node: Node, number: int) -> Restored:
 
 def require_restored(home: Path, number: int) -> None:
     """Require the state at the end of that batch, with which Spark continues at the next one."""
-    cut = cut_behind(number)
+    place = cut_behind(number)
     journal = Journal.open(home / "journal", group="test")
-    assert (journal.first, journal.last) == (cut.position.sequence + 1, cut.position)
+    assert (journal.first, journal.last) == (place.position.sequence + 1, place.position)
     assert (journal.group_id, journal.epochs) == ("group-1", (Position(1, 1),))
     found = base_file.load(home / "journal" / "base.arrow")
     assert found is not None
     base, producers, offsets = found
     assert offsets == (("flights", "drop", f"file {number}", number, number, number),)
-    assert base.position == cut.position
-    assert base.queries[0].last == Mark(QUERY, number, cut.position.sequence)
+    assert base.position == place.position
+    assert base.queries[0].last == Mark(QUERY, number, place.position.sequence)
     assert producers.column("sequence").to_pylist() == list(range(1, number + 1))
     checkpoint = home / "checkpoints" / QUERY
     assert (checkpoint / "ha_engine.stamp").read_text().startswith(f"{journal.journal_id}:2\n")
@@ -92,7 +92,7 @@ def require_restored(home: Path, number: int) -> None:
 
 async def test_snapshot_restores_in_another_directory(engine: Engine, tmp_path: Path) -> None:
     old, new = node_at(tmp_path / "a", engine), node_at(tmp_path / "b", engine, empty=True)
-    assert await taken(old, 3) == ((cut_behind(3).position, cut_behind(3).written),)
+    assert await taken(old, 3) == ((cut_behind(3).position, cut_behind(3).last_mark),)
     former = new.journal.journal_id
     revision = await new.archive.restore(ANYWHERE)
     assert revision.position == cut_behind(3).position
@@ -152,7 +152,11 @@ async def test_restored_node_knows_which_batches_were_trimmed(
     new.journal.close()
     finish(new.places)
     outbox = Outbox.open(new.home / "outbox")
-    assert (outbox.first(QUERY), outbox.left(QUERY), outbox.last_admitted(QUERY)) == (None, 3, 3)
+    assert (outbox.first(QUERY), outbox.trimmed_through(QUERY), outbox.last_admitted(QUERY)) == (
+        None,
+        3,
+        3,
+    )
     admit(new.home, outbox, 4)
     assert outbox.last_admitted(QUERY) == 4
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ha_engine.errors import ChunkDamaged, SnapshotDamaged
-from ha_engine.snapshot.chunks import CHUNK_BYTES, cut, digest_of, pack, unpack
+from ha_engine.snapshot.chunks import CHUNK_BYTES, digest_of, pack, split, unpack
 from ha_engine.snapshot.manifest import CapturedQuery, Manifest, StoredFile, decode, encode
 from ha_engine.types import Position
 
@@ -43,7 +43,7 @@ def test_file_equals_its_concatenated_chunks(tmp_path: Path, size: int) -> None:
     file.write_bytes(bytes(range(256)) * (size // 256 + 1))
     with file.open("rb+") as opened:
         opened.truncate(size)
-    pieces = list(cut(file))
+    pieces = list(split(file))
     assert b"".join(pieces) == file.read_bytes()
     assert all(0 < len(piece) <= CHUNK_BYTES for piece in pieces)
 

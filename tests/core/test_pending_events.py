@@ -33,7 +33,9 @@ class Everything:
         self.records = [record for record in self.records if record[0] > sequence]
 
 
-def check_cut(uncut: PendingEvents, plain: Everything, committed: int, through: int | None) -> None:
+def check_cut(
+    pending: PendingEvents, plain: Everything, committed: int, through: int | None
+) -> None:
     taken = plain.rows_through(through or 0)
     assert through is None or through <= committed
     assert len(taken) <= 1 or sum(taken) <= LIMIT
@@ -51,22 +53,22 @@ def check_cut(uncut: PendingEvents, plain: Everything, committed: int, through: 
 def test_merged_runs_count_and_cut_like_the_whole_list(
     steps: list[tuple[str, float]], runs_max: int
 ) -> None:
-    uncut, plain = PendingEvents(LIMIT, runs_max), Everything()
+    pending, plain = PendingEvents(LIMIT, runs_max), Everything()
     for sequence, (step, size) in enumerate(steps, 1):
         match step:
             case "append":
-                uncut.append(sequence, int(size))
+                pending.append(sequence, int(size))
                 plain.records.append((sequence, int(size)))
             case "cut":
                 committed = round(sequence * size)
-                through = uncut.cut(committed)
-                check_cut(uncut, plain, committed, through)
+                through = pending.next_batch_end(committed)
+                check_cut(pending, plain, committed, through)
                 if through is not None:
-                    uncut.drop_through(through)
+                    pending.drop_through(through)
                     plain.drop_through(through)
-        assert uncut.events == plain.events
+        assert pending.events == plain.events
         # Two neighbours that could not be merged are together above the limit of a run.
-        assert len(uncut) <= 2 * (2 * plain.events // RUN_EVENTS_MAX + runs_max) + 1
+        assert len(pending) <= 2 * (2 * plain.events // RUN_EVENTS_MAX + runs_max) + 1
 
 
 @given(STEPS, st.integers(2, 12))
@@ -79,7 +81,7 @@ def test_replay_of_the_journal_counts_the_same_pending_events(
         if step == "append":
             live.append(sequence, int(size))
             journal.append((step, sequence, int(size)))
-        elif (through := live.cut(round(sequence * size))) is not None:
+        elif (through := live.next_batch_end(round(sequence * size))) is not None:
             live.drop_through(through)
             journal.append((step, through, 0))
     again = PendingEvents(LIMIT, runs_max)
@@ -89,25 +91,27 @@ def test_replay_of_the_journal_counts_the_same_pending_events(
         else:
             again.drop_through(sequence)
     assert (again.events, len(again)) == (live.events, len(live))
-    assert [again.cut(n) for n in range(len(steps) + 1)] == [
-        live.cut(n) for n in range(len(steps) + 1)
+    assert [again.next_batch_end(n) for n in range(len(steps) + 1)] == [
+        live.next_batch_end(n) for n in range(len(steps) + 1)
     ]
 
 
 def test_million_small_uncut_records_stay_few_runs() -> None:
-    uncut = PendingEvents(200_000)
+    pending = PendingEvents(200_000)
     for sequence in range(1, 1_000_001):
-        uncut.append(sequence, 2)
-    assert uncut.events == 2_000_000
-    assert len(uncut) <= RUNS_MAX
+        pending.append(sequence, 2)
+    assert pending.events == 2_000_000
+    assert len(pending) <= RUNS_MAX
 
 
 def test_run_is_kept_until_a_mark_ends_it_though_an_older_mark_cut_within_it() -> None:
-    uncut = PendingEvents(LIMIT, runs_max=2)
+    pending = PendingEvents(LIMIT, runs_max=2)
     for sequence in range(1, 5):
-        uncut.append(sequence, 3)
-    assert (uncut.cut(1), uncut.cut(2)) == (None, 2), "the first two are one run"
-    uncut.drop_through(1)
-    assert uncut.events == 12
-    uncut.drop_through(2)
-    assert uncut.events == 6
+        pending.append(sequence, 3)
+    assert (pending.next_batch_end(1), pending.next_batch_end(2)) == (None, 2), (
+        "the first two are one run"
+    )
+    pending.drop_through(1)
+    assert pending.events == 12
+    pending.drop_through(2)
+    assert pending.events == 6

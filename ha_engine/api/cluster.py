@@ -1,4 +1,4 @@
-"""The group as one node sees it: itself, the last report of each peer, and the lease row."""
+"""The group as one node sees it: its own report, the last one of each peer, and the lease row."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Neighbours(Protocol):
     def unreachable(self) -> Mapping[str, str]: ...
 
 
-def report_of(core: Core, to_restore: int, ingest: str = "") -> Report:
-    """Make this node's report.
+def report_of(core: Core, now: float, to_restore: int, ingest: str = "") -> Report:
+    """This node's report at ``now``, on the core's clock: for its peers and its own status.
 
     ``to_restore`` is the number of bytes of a snapshot that are not downloaded yet. ``ingest`` is
     the gRPC address for producers.
@@ -40,7 +40,7 @@ def report_of(core: Core, to_restore: int, ingest: str = "") -> Report:
         last=core.journal.last.sequence,
         durable=core.journal.durable,
         committed=core.journal.committed,
-        suspended=core.suspended(),
+        suspended=core.suspended(now),
         warm=core.warm,
         headroom=core.follower.headroom,
         follows=core.follower.epoch > 0,
@@ -61,9 +61,9 @@ def report_of(core: Core, to_restore: int, ingest: str = "") -> Report:
     )
 
 
-def cluster_of(core: Core, group: str, links: Neighbours, to_restore: int = 0) -> Cluster:
-    """The body of GET /v1/cluster."""
-    row, said = core.lease.row, _said(core, links, to_restore)
+def cluster_of(core: Core, group: str, report: Report, links: Neighbours) -> Cluster:
+    """The body of GET /v1/cluster; ``report`` is this node's own."""
+    row, said = core.lease.row, _said(core, report, links)
     active = _active(said)
     holds = said[active][1] if active else None
     names = sorted([core.identity.node, *links.names()])
@@ -87,14 +87,14 @@ def unknown_peers(links: Neighbours) -> dict[str, str]:
     return {name: reason for name, reason in links.refusals().items() if name not in links.names()}
 
 
-def _said(core: Core, links: Neighbours, to_restore: int) -> dict[str, tuple[float, Report]]:
+def _said(core: Core, mine: Report, links: Neighbours) -> dict[str, tuple[float, Report]]:
     """Fresh reports by node, with their age in seconds; the holder adds what it knows of a peer."""
     fresh = {
         name: (age, _as_the_holder_knows(core, name, report))
         for name, (age, report) in links.reports().items()
         if age < SILENT_SECONDS
     }
-    return {**fresh, core.identity.node: (0.0, report_of(core, to_restore))}
+    return {**fresh, core.identity.node: (0.0, mine)}
 
 
 def _as_the_holder_knows(core: Core, name: str, report: Report) -> Report:

@@ -1,9 +1,12 @@
-"""The status of a node as plain values: the only source of /v1/status, /metrics and the CLI."""
+"""The status of a node as plain values: the only source of /v1/status, /metrics and the CLI.
+
+The facts that the node also reports to its peers come from that report. So the page of any node
+shows them as the node itself does.
+"""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -30,12 +33,12 @@ from ha_engine.core import Core
 from ha_engine.core.lease import Lease
 from ha_engine.core.marks import QueryMarks
 from ha_engine.core.process import QueryProcessState
-from ha_engine.core.queries import QueryLife
 from ha_engine.publish import SinkStatus
 from ha_engine.receive.pull.puller import SourceStatus
 from ha_engine.stats.counters import NodeCounters
 from ha_engine.stats.lag import Arrivals
 from ha_engine.stats.latency import RecentLatency
+from ha_engine.sync import QueryReport, Report
 
 
 class GateCounts(Protocol):
@@ -97,6 +100,24 @@ class Queues:
 
 
 @dataclass(frozen=True, slots=True)
+class Stages:
+    """The figures of a node's stages at one moment; ``progress`` is by query."""
+
+    gate: GateCounts
+    sinks: Sequence[SinkStatus]
+    sources: Sequence[SourceStatus]
+    progress: Mapping[str, Progress]
+    step: StartStep | None
+    links: Links
+    counters: NodeCounters
+    snapshots: SnapshotState
+    arrivals: Arrivals
+    queues: Queues
+    reloaded: Reloaded
+    uptime_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class _Ages:
     """Ages of arrivals and marks at ``now``, in seconds."""
 
@@ -111,75 +132,43 @@ class _Ages:
         return None if seconds is None else round(seconds, 2)
 
     def of_query(self, marks: QueryMarks) -> float:
-        """The lag of a query; a running tick and events of other queries do not add to it."""
+        """The lag of a query. Neither an empty batch nor events of other queries add to it."""
         if not marks.events_pending and marks.in_flight is None:
             return 0.0
         done = min(max(marks.admitted, marks.kept_after.number), marks.last.number)
         return self.behind(marks.mark_at(done).through, marks.streams)
 
 
-def status_of(
-    core: Core,
-    group: str,
-    gate: GateCounts,
-    sinks: Sequence[SinkStatus],
-    sources: Sequence[SourceStatus],
-    progress: Mapping[str, Progress],
-    step: StartStep | None,
-    links: Links,
-    counters: NodeCounters,
-    snapshots: SnapshotState,
-    arrivals: Arrivals,
-    queues: Queues,
-    reloaded: Reloaded,
-    started_at: float,
-    now: float,
-) -> Status:
+def status_of(core: Core, group: str, report: Report, stages: Stages, now: float) -> Status:
     """The body of GET /v1/status. ``now`` is on the core's clock; its last step may be earlier."""
     handover = core.term and core.term.handover
-    authority, ages = core.authority_seconds(now), _Ages(arrivals, now)
+    authority, ages = core.authority_seconds(now), _Ages(stages.arrivals, now)
     return {
         "group": group,
         "node": core.identity.node,
         "version": __version__,
-        "role": core.role.value,
-        "reason": core.reason,
-        "epoch": core.epoch,
-        "suspended": core.suspended(now),
+        "role": report.role,
+        "reason": report.reason,
+        "epoch": report.epoch,
+        "suspended": report.suspended,
         "protected": core.lease.protected,
         "in_sync": core.lease.row is not None and core.lease.member in core.lease.row.in_sync,
-        "warm": core.warm,
-        "disk_headroom_ok": core.follower.headroom,
+        "warm": report.warm,
+        "disk_headroom_ok": report.headroom,
         "active": core.lease.active_url,
         "handover_to": handover.to if handover else None,
-        "uptime_seconds": round(time.monotonic() - started_at, 1),
-        "config": _config(reloaded),
+        "uptime_seconds": round(stages.uptime_seconds, 1),
+        "config": _config(stages.reloaded),
         "lease": _lease(core.lease, authority, now),
-        "peers": {name: _peer(name, core, links, ages) for name in links.names()},
-        "unknown_peers": unknown_peers(links),
-        "counts": _counts(counters),
-        "journal": _journal(core, queues),
-        "snapshot": snapshot_tree(core, snapshots),
-        "receive": _receive(gate, core, queues),
-        "sources": _sources(sources),
-        "query_process": _process(core.query_control.process, step, queues, now),
-        "queries": _queries(core, progress, sinks, ages),
-    }
-
-
-def _queries(
-    core: Core, progress: Mapping[str, Progress], sinks: Sequence[SinkStatus], ages: _Ages
-) -> dict[str, QueryStatus]:
-    return {
-        name: _query(
-            marks,
-            core.deployment.lives[name],
-            progress.get(name, Progress()),
-            [sink for sink in sinks if sink.query == name],
-            ages,
-            core.query_control.digests.differing.get(name),
-        )
-        for name, marks in core.deployment.marks.items()
+        "peers": {name: _peer(name, core, stages.links, ages) for name in stages.links.names()},
+        "unknown_peers": unknown_peers(stages.links),
+        "counts": _counts(stages.counters),
+        "journal": _journal(core, report, stages.queues),
+        "snapshot": snapshot_tree(core, stages.snapshots),
+        "receive": _receive(stages.gate, core, stages.queues),
+        "sources": _sources(stages.sources),
+        "query_process": _process(core.query_control.process, stages.step, stages.queues, now),
+        "queries": {one.query: _query(one, core, stages, ages) for one in report.queries},
     }
 
 
@@ -206,14 +195,14 @@ def _process(
     }
 
 
-def _journal(core: Core, queues: Queues) -> JournalStatus:
+def _journal(core: Core, report: Report, queues: Queues) -> JournalStatus:
     return {
-        "id": core.identity.journal_id,
+        "id": report.journal_id,
         "last": str(core.journal.last),
         "base_sequence": core.journal.base.sequence,
-        "last_sequence": core.journal.last.sequence,
-        "durable_sequence": core.journal.durable,
-        "committed_sequence": core.journal.committed,
+        "last_sequence": report.last,
+        "durable_sequence": report.durable,
+        "committed_sequence": report.committed,
         "pending_bytes": queues.journal_bytes,
     }
 
@@ -252,7 +241,7 @@ def _ack_ms(acks: RecentLatency) -> AckLatency | None:
 
 
 def _peer(name: str, core: Core, links: Links, ages: _Ages) -> PeerStatus:
-    """The status of a peer. Only the holder knows match, lag, warm and room."""
+    """The status of a peer. Only the active knows how far the peer is."""
     peer = core.term.replication.peers.get(name) if core.term else None
     traffic = links.traffic()[name]
     known = peer is not None and peer.connected
@@ -288,28 +277,23 @@ def _lease(lease: Lease, authority: float, now: float) -> LeaseStatus:
     }
 
 
-def _query(
-    marks: QueryMarks,
-    life: QueryLife,
-    progress: Progress,
-    sinks: Sequence[SinkStatus],
-    ages: _Ages,
-    differs: int | None,
-) -> QueryStatus:
+def _query(report: QueryReport, core: Core, stages: Stages, ages: _Ages) -> QueryStatus:
+    marks, life = core.deployment.marks[report.query], core.deployment.lives[report.query]
+    progress = stages.progress.get(report.query, Progress())
     batches, size = marks.outbox.backlog
     failure = life.failure
     return {
-        "state": life.state.value,
+        "state": report.state,
         "reason": failure.reason if failure else None,
         "failed_batch": failure.number if failure else None,
         "restarts": life.restarts,
         "poisoned_batches": life.poisoned,
-        "mark": marks.last.number,
+        "mark": report.mark,
         "mark_age_seconds": ages.of_mark(marks.query),
-        "batch": marks.admitted,
+        "batch": report.batch,
         "published": dict(marks.published),
         "settled": marks.settled,
-        "differs": differs,
+        "differs": report.differs or None,
         "backlog_events": marks.events_pending,
         "lag_seconds": ages.of_query(marks),
         "outbox_batches": batches,
@@ -321,7 +305,7 @@ def _query(
         "dropped_rows": progress.dropped_rows,
         "state_rows": progress.state_rows,
         "state_bytes": progress.state_bytes,
-        "sinks": {sink.sink: _sink(sink) for sink in sinks},
+        "sinks": {sink.sink: _sink(sink) for sink in stages.sinks if sink.query == report.query},
     }
 
 

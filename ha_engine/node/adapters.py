@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from ha_engine.api.cluster import report_of
 from ha_engine.api.prometheus import NodeMetrics
 from ha_engine.api.status import Progress, StartStep
 from ha_engine.core import Core, QueryState
@@ -16,7 +15,7 @@ from ha_engine.core.queries import UNDECIDED
 from ha_engine.journal import Journal
 from ha_engine.journal.writer import JournalWriter
 from ha_engine.node.driver import Driver
-from ha_engine.stats.counters import NodeCounters, Transfer
+from ha_engine.stats.counters import NodeCounters
 from ha_engine.sync import Hello, Report
 from ha_engine.types import Extent, Role
 from ha_engine.v1 import local_pb2 as pb
@@ -33,18 +32,17 @@ class SyncOwner:
         self,
         driver: Driver,
         writer: JournalWriter,
-        transfer: Transfer,
         hello: Hello,
-        ingest: Callable[[], str],
+        report: Callable[[], Report],
     ) -> None:
-        self._driver, self._writer, self._transfer = driver, writer, transfer
-        self._hello, self._ingest = hello, ingest
+        self._driver, self._writer = driver, writer
+        self._hello, self._report = hello, report
 
     def hello(self) -> Hello:
         return replace(self._hello, group_id=self._driver.core.group_id or "")
 
     def report(self) -> Report:
-        return report_of(self._driver.core, self._transfer.to_go, self._ingest())
+        return self._report()
 
     def committed(self) -> int:
         return self._driver.core.journal.committed

@@ -12,13 +12,13 @@ import structlog
 from starlette.applications import Starlette
 
 from ha_engine import logs
-from ha_engine.api.cluster import cluster_of
+from ha_engine.api.cluster import cluster_of, report_of
 from ha_engine.api.cluster_body import Cluster
 from ha_engine.api.http import NodeView
 from ha_engine.api.page import WithPage
 from ha_engine.api.prometheus import NodeMetrics
 from ha_engine.api.server import WebServer
-from ha_engine.api.status import Queues, status_of
+from ha_engine.api.status import Queues, Stages, status_of
 from ha_engine.api.status_body import Status
 from ha_engine.config import Config
 from ha_engine.config.reload import Reloader
@@ -55,7 +55,7 @@ from ha_engine.receive.ingest import IngestServer
 from ha_engine.receive.intake import Intake
 from ha_engine.snapshot.restore import finish
 from ha_engine.stats.counters import NodeCounters
-from ha_engine.sync import EventSync
+from ha_engine.sync import EventSync, Report
 from ha_engine.system.runtime_dir import make_runtime_dir
 from ha_engine.system.systemd import Condition, ServiceManager
 from ha_engine.types import Holder, Position
@@ -142,8 +142,7 @@ class Node:
 
     def _sync_owner(self, process_id: str) -> SyncOwner:
         hello = hello_of(self.config, self.application, self.journal, process_id)
-        transfer = self.snapshots.transfer
-        return SyncOwner(self.driver, self.writer, transfer, hello, lambda: self.ingest.address)
+        return SyncOwner(self.driver, self.writer, hello, self.report)
 
     def _stopped_publisher(self) -> Publisher:
         parts = self.config, self.core, self.outbox, self.sinks, self
@@ -286,10 +285,12 @@ class Node:
 
     # -- what stages ask ---------------------------------------------------------------------------
 
+    def report(self) -> Report:
+        to_restore = self.snapshots.transfer.to_go
+        return report_of(self.core, boottime(), to_restore, self.ingest.address)
+
     def status(self) -> Status:
-        return status_of(
-            self.core,
-            self.config.group,
+        stages = Stages(
             self.metrics.gate,
             self.publisher.status(),
             self.receivers.status(),
@@ -301,9 +302,9 @@ class Node:
             self.driver.arrivals,
             self._queues(),
             self.reloader.last,
-            self.started_at,
-            boottime(),
+            time.monotonic() - self.started_at,
         )
+        return status_of(self.core, self.config.group, self.report(), stages, boottime())
 
     def _version(self) -> object:
         """A value that changes whenever a caller can know that the status must have changed."""
@@ -317,7 +318,7 @@ class Node:
         return Queues(budget.taken, self.driver.acks_waiting, writer.pending_bytes, polls)
 
     def cluster(self) -> Cluster:
-        return cluster_of(self.core, self.config.group, self.peers, self.snapshots.transfer.to_go)
+        return cluster_of(self.core, self.config.group, self.report(), self.peers)
 
     def _condition(self) -> Condition:
         core, lease = self.core, self.core.lease

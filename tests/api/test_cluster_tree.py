@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ha_engine.api.cluster import SILENT_SECONDS, cluster_of
+from ha_engine.api.cluster import SILENT_SECONDS, cluster_of, report_of
 from ha_engine.sync import QueryReport, Report
 from tests.core.world import World, plan
 
@@ -43,8 +43,13 @@ def world() -> World:
     return world
 
 
+def cluster(world: World, links: Links) -> dict[str, Any]:
+    report = report_of(world.core, world.now, 0)
+    return dict(cluster_of(world.core, "g", report, links))
+
+
 def seen(world: World, report: Report | None, age: float = 0.5) -> dict[str, Any]:
-    found: dict[str, Any] = cluster_of(world.core, "g", Links(report, age))["nodes"]["b"]
+    found: dict[str, Any] = cluster(world, Links(report, age))["nodes"]["b"]
     return found
 
 
@@ -101,9 +106,9 @@ def test_silent_peer_is_shown_as_not_answering(
 
 
 def test_node_with_the_higher_epoch_is_active_when_two_claim_it(world: World) -> None:
-    tree = cluster_of(world.core, "g", Links(replace(JOINS, role="active", epoch=2)))
+    tree = cluster(world, Links(replace(JOINS, role="active", epoch=2)))
     assert (tree["node"], tree["active"]) == ("a", "b")
 
 
 def test_refused_node_that_is_no_peer_is_shown_as_unknown(world: World) -> None:
-    assert cluster_of(world.core, "g", Links(None))["unknown_peers"] == {"c": "nobody knows it"}
+    assert cluster(world, Links(None))["unknown_peers"] == {"c": "nobody knows it"}

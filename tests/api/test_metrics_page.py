@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from ha_engine.api.cluster import report_of
 from ha_engine.api.prometheus import SOURCE_CODES, NodeMetrics
-from ha_engine.api.status import Progress, Queues, status_of
+from ha_engine.api.status import Progress, Queues, Stages, status_of
 from ha_engine.config.reload import Reloaded
 from ha_engine.core import inputs as on
 from ha_engine.core.role import LEGAL
@@ -91,9 +92,7 @@ def families() -> dict[str, Any]:
     )
 
     def status() -> dict[str, Any]:
-        return status_of(
-            world.core,
-            "g",
+        stages = Stages(
             metrics.gate,
             (sink,),
             (source,),
@@ -106,8 +105,8 @@ def families() -> dict[str, Any]:
             Queues(receive_bytes=11, acks=12, journal_bytes=13, mark_polls=14),
             Reloaded(),
             0.0,
-            world.now,
         )
+        return status_of(world.core, "g", report_of(world.core, world.now, 0), stages, world.now)
 
     metrics = NodeMetrics("g", "a", status)
     metrics.gate.rejected("flights", "InvalidEvents")

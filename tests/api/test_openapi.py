@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from ha_engine import errors
-from ha_engine.api.cluster import cluster_of
+from ha_engine.api.cluster import cluster_of, report_of
 from ha_engine.api.cluster_body import Cluster
 from ha_engine.api.requests import BYTES_MAX
 from ha_engine.receive import http as receive
@@ -117,7 +117,7 @@ def test_cluster_body_with_a_silent_peer_conforms_to_its_type() -> None:
 
     world = World()
     world.start()
-    tree = cluster_of(world.core, "g", Links())
+    tree = cluster_of(world.core, "g", report_of(world.core, world.now, 0), Links())
     assert TypeAdapter(Cluster).validate_python(tree, strict=True) == tree
 
 

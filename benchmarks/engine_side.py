@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import http.client
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psutil
@@ -29,7 +30,10 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 }
 """A node under test is quicker to give up than a user's."""
 
-NO_TICKS = {"idle_batch_interval": "1h"}
+Sections = Mapping[str, dict[str, Any]]
+"""Sections of the config, whose keys replace those of the defaults."""
+
+NO_EMPTY_BATCHES = {"idle_batch_interval": "1h"}
 """For rounds whose end is the end of their last event's batch."""
 
 
@@ -160,7 +164,7 @@ def processes_of(node: NodeUnderTest) -> list[psutil.Process]:
     return [process for process in found.values() if lives(process)]
 
 
-def _merged(sections: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def _merged(sections: Sections) -> dict[str, dict[str, Any]]:
     names = {**DEFAULTS, **sections}
     return {name: DEFAULTS.get(name, {}) | sections.get(name, {}) for name in names}
 
@@ -170,7 +174,7 @@ def pair_side(
     directory: Path,
     database: Database,
     workloads: Sequence[Workload] = WORKLOADS,
-    **sections: dict[str, Any],
+    sections: Sections = MappingProxyType({}),
 ) -> Iterator[EngineSide]:
     """Two nodes, warm and in sync; the settings are those of ``engine_side``."""
     directory.mkdir()
@@ -189,9 +193,9 @@ def engine_side(
     directory: Path,
     database: Database,
     workloads: Sequence[Workload] = WORKLOADS,
+    sections: Sections = MappingProxyType({}),
     *,
     code: Path | None = None,
-    **sections: dict[str, Any],
 ) -> Iterator[EngineSide]:
     """``sections`` of the config replace keys of the defaults; ``code`` is where another release of
     the engine lies."""

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rich.console import Console
 
 from benchmarks import batches, failover, footprint, lines, nice, price, receive, sizes
 from benchmarks.database import Database
-from benchmarks.engine_side import NO_TICKS, EngineSide, engine_side, pair_side
+from benchmarks.engine_side import NO_EMPTY_BATCHES, EngineSide, Sections, engine_side, pair_side
 from benchmarks.idle import measure_idle
 from benchmarks.latency import Latency, Pace
 from benchmarks.memory import Overload
@@ -45,21 +46,21 @@ class Runs:
     def throughput(self, rounds: int, rows: int, only: str = "", phases: bool = False) -> Result:
         result = Result("throughput")
         chosen = [workload for workload in WORKLOADS if only in ("", workload.name)]
-        query = NO_TICKS | {"max_events_per_batch": BATCH_EVENTS}
+        query = NO_EMPTY_BATCHES | {"max_events_per_batch": BATCH_EVENTS}
         shown = BATCH_EVENTS // 2 if phases else 0
-        with self._both_sides("throughput", shown, query=query, **ROOM) as sides:
+        with self._both_sides("throughput", shown, {"query": query} | ROOM) as sides:
             measure_all(chosen, Throughput(*sides, rows), rounds, result, self._console)
         return result
 
     def pair(self, rate: int, seconds: float, rounds: int, rows: int) -> Result:
         result = Result("pair")
         sections: dict[str, dict[str, Any]] = {
-            "query": NO_TICKS | {"max_events_per_batch": BATCH_EVENTS},
+            "query": NO_EMPTY_BATCHES | {"max_events_per_batch": BATCH_EVENTS},
             **ROOM,
             **JOURNAL_KEPT,
         }
         with self._place("pair") as (directory, db):
-            with pair_side(directory / "engine", db, [WINDOWED], **sections) as engine:
+            with pair_side(directory / "engine", db, [WINDOWED], sections) as engine:
                 after_id = 0
                 if rounds:
                     after_id = self._against_a_plain_pair(
@@ -99,7 +100,7 @@ class Runs:
         for words, side in (("one node", engine_side), ("pair", pair_side)):
             with (
                 self._place(f"load-{words.replace(' ', '-')}") as (directory, db),
-                side(directory / "engine", db, WORKLOADS, **ROOM) as engine,
+                side(directory / "engine", db, WORKLOADS, ROOM) as engine,
             ):
                 load = OfferedLoad(words, engine, db, self._console)
                 load.measure(rates, seconds, rounds, result)
@@ -125,7 +126,7 @@ class Runs:
             sections = {"query": {"nice": level}, **ROOM}
             with (
                 self._place(f"nice-{next(started)}") as (directory, db),
-                pair_side(directory / "engine", db, nice.WORKLOADS, **sections) as engine,
+                pair_side(directory / "engine", db, nice.WORKLOADS, sections) as engine,
             ):
                 yield engine
 
@@ -229,25 +230,25 @@ class Runs:
         """A node whose batches hold at most so many events; no record may hold more."""
         records = {"max_record_rows": min(REQUEST_ROWS, batch_events)}
         sections = {
-            "query": NO_TICKS | {"max_events_per_batch": batch_events},
+            "query": NO_EMPTY_BATCHES | {"max_events_per_batch": batch_events},
             "receive": ROOM["receive"] | records,
         }
         with (
             self._place(f"sizes-{batch_events}") as (directory, db),
-            engine_side(directory / "engine", db, [WINDOWED], **sections) as engine,
+            engine_side(directory / "engine", db, [WINDOWED], sections) as engine,
         ):
             yield engine, db
 
     @contextmanager
     def _both_sides(
-        self, name: str, phases_of: int, **sections: dict[str, Any]
+        self, name: str, phases_of: int, sections: Sections = MappingProxyType({})
     ) -> Iterator[tuple[EngineSide, PlainSide, Database]]:
         """Both sides on one database. ``phases_of`` > 0 shows Spark's phases of batches so big."""
         with self._place(name) as (directory, db):
             logs = {side: directory / f"{side}-events" for side in ("engine", "plain")}
             spark = {side: event_log(log) if phases_of else {} for side, log in logs.items()}
-            sections["query"] = sections.get("query", {}) | {"spark": spark["engine"]}
-            with engine_side(directory / "engine", db, WORKLOADS, **sections) as engine:
+            query = {"query": sections.get("query", {}) | {"spark": spark["engine"]}}
+            with engine_side(directory / "engine", db, WORKLOADS, {**sections, **query}) as engine:
                 db.make_plain_tables()
                 with plain_side(directory / "plain", db, spark["plain"]) as plain:
                     yield engine, plain, db

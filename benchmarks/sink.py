@@ -35,8 +35,8 @@ class _Always:
     def remaining_seconds(self) -> float:
         return 60.0
 
-    def last_mark(self, query: str) -> int:
-        return 0
+    def highest_planned(self, query: str) -> float:
+        return 0.0
 
 
 def _rows(first: int, count: int) -> pa.Table:

@@ -108,7 +108,7 @@ class Side:
     def _durable(self, sequence: int) -> None:
         if self.node == "follower":
             ack = Ack(EPOCH, self.journal.journal_id, sequence, True, False)
-            self.sync.tell(self.peer, ack)
+            self.sync.send(self.peer, ack)
 
 
 def quiet() -> None:

@@ -21,9 +21,9 @@ from ha_engine.core import (
     Core,
     Deployment,
     HighWater,
-    Identity,
     LeaseTiming,
     MarkLimits,
+    NodeIdentity,
     RestartPolicy,
 )
 from ha_engine.core import actions as do
@@ -45,7 +45,7 @@ class Left:
     def __init__(self) -> None:
         timing = LeaseTiming(ttl=TTL, renew_interval=1.0, margin=0.5)
         deployment = Deployment("app", (), MarkLimits(100, 0.0, 1.0, 3, 1000), RestartPolicy())
-        identity = Identity("b", "p1", "jb", "g", "g", None, ("a",))
+        identity = NodeIdentity("b", "p1", "jb", "g", "g", None, ("a",))
         self.core = Core(identity, timing, HighWater(), deployment)
         self.row = LeaseRow("g", Holder("a", "p1"), 3, 9, (Member("a", "ja"),))
         self.now = 0.0

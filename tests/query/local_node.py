@@ -26,7 +26,7 @@ from tests.waiting import wait_until
 
 SLICE_SECONDS = 1.0
 RECEIVED_AT_US = 1_357_000_000_000_000
-VERDICTS = {verdict: pb.AdmitBatchReply.Admission.Value(verdict.name) for verdict in Admission}
+VERDICTS = {verdict: pb.AdmitBatchReply.Verdict.Value(verdict.name) for verdict in Admission}
 
 
 @dataclass

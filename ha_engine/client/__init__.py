@@ -1,6 +1,6 @@
-"""The client: programs that send events import it.
+"""The client package, which programs import to send events.
 
-producer        the producer for threads; it runs the asynchronous one on its own event loop
+producer        the producer for threads; it runs an AsyncProducer on its own event loop
 async_producer  gathers rows into requests, keeps their sequence, reports committed rows
 endpoints       chooses the node to send to, and the time of a retry
 transport       the interface of a transport to a node
@@ -30,7 +30,8 @@ __all__ = ["Ack", "AsyncProducer", "DeliveryFailed", "InvalidEvents", "Producer"
 
 
 def __getattr__(name: str) -> Any:
-    """Import a producer, and pyarrow with it, on first use: ``ha-engine status`` needs neither."""
+    """Import a producer, and with it pyarrow, on first use only: ``ha-engine status`` needs
+    neither."""
     match name:
         case "Producer":
             from ha_engine.client.producer import Producer

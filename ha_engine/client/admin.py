@@ -1,4 +1,4 @@
-"""The command line's requests to a running node, over its HTTP interface."""
+"""Send the command line's requests to a running node, over the node's HTTP interface."""
 
 from __future__ import annotations
 
@@ -17,50 +17,52 @@ TIMEOUT_SECONDS = 5.0
 
 
 def fetch_status(url: str) -> dict[str, Any]:
-    """The body of GET /v1/status. Raises NodeUnreachable."""
+    """Return the node's answer to GET /v1/status. Raises NodeUnreachable."""
     return _read(url, "/v1/status")
 
 
 def fetch_cluster(url: str) -> dict[str, Any]:
-    """The body of GET /v1/cluster. Raises NodeUnreachable."""
+    """Return the node's answer to GET /v1/cluster. Raises NodeUnreachable."""
     return _read(url, "/v1/cluster")
 
 
 def fetch_failover(url: str, confirmed_fenced: Sequence[str]) -> dict[str, Any]:
-    """The body of GET /v1/failover. Raises NodeUnreachable."""
+    """Return the node's answer to GET /v1/failover. Raises NodeUnreachable."""
     query = urlencode([("confirmed_fenced", name) for name in confirmed_fenced])
     return _read(url, f"/v1/failover?{query}")
 
 
 def fetch_snapshot(url: str) -> dict[str, Any]:
-    """The body of GET /v1/snapshot. Raises NodeUnreachable."""
+    """Return the node's answer to GET /v1/snapshot. Raises NodeUnreachable."""
     return _read(url, "/v1/snapshot")
 
 
 def skip_batch(url: str, query: str, by: str) -> None:
-    """Skip the failed batch. Raises EngineError with the node's reason when the node refuses."""
+    """Skip the failed batch of ``query``. Raises EngineError with the node's reason when the node
+    refuses."""
     _change(url, f"/v1/queries/{query}/skip", {"by": by}, httpx.codes.OK)
 
 
 def retry_query(url: str, query: str) -> None:
-    """Retry the failed batch. Raises EngineError with the node's reason when the node refuses."""
+    """Retry the failed batch of ``query``. Raises EngineError with the node's reason when the node
+    refuses."""
     _change(url, f"/v1/queries/{query}/retry", None, httpx.codes.OK)
 
 
 def force_failover(url: str, confirmed_fenced: Sequence[str], by: str) -> None:
     """Force a failover to the node at ``url``.
 
-    Raises EngineError with the node's reason when the node refuses, NodeUnreachable.
+    Raises NodeUnreachable, or EngineError with the node's reason when the node refuses.
     """
     body = {"force": True, "confirmed_fenced": list(confirmed_fenced), "by": by}
     _change(url, "/v1/failover", body, httpx.codes.ACCEPTED)
 
 
 def begin_switchover(url: str, to: str | None, by: str) -> tuple[str, str]:
-    """Ask the active, through any node, for a switchover; return its URL and the node that takes
-    over.
+    """Ask the active, through any node, for a switchover; return the active's URL and the name of
+    the successor.
 
-    Raises NotReady with the active's reason when it refuses, EngineError, NodeUnreachable.
+    Raises NotReady with the active's reason when the active refuses, EngineError, NodeUnreachable.
     """
     active, status, said = _ask_active(url, "/v1/switchover", {"to": to, "by": by})
     if status == httpx.codes.CONFLICT:
@@ -69,7 +71,8 @@ def begin_switchover(url: str, to: str | None, by: str) -> tuple[str, str]:
 
 
 def ask_snapshot(url: str) -> tuple[str, int]:
-    """Ask the active, through any node, for a snapshot; return its URL and the committed sequence.
+    """Ask the active, through any node, for a snapshot; return the active's URL and committed
+    sequence.
 
     Raises EngineError when there is no active, NodeUnreachable.
     """
@@ -87,9 +90,10 @@ def _change(url: str, path: str, body: Any, expected: int) -> None:
 
 
 def _ask_active(url: str, path: str, body: Any) -> tuple[str, int, dict[str, Any]]:
-    """Ask the node at ``url``; if it refuses and names the active, ask that one, but only once.
+    """Send a request to the node at ``url``. If the node at ``url`` refuses and names the active,
+    send the request to the active.
 
-    The named node may be the same one under another URL, and would then name itself again.
+    The named active is asked only once, because a node may name itself again under another URL.
     """
     status, said = _call("POST", url, path, body)
     if status == httpx.codes.CONFLICT and said.get("active"):
@@ -107,12 +111,13 @@ def _accepted(
 
 
 def _verify(url: str) -> ssl.SSLContext | bool:
-    """Authorities for the certificate; none for plain HTTP, since loading them is slow."""
+    """The certificate authorities to trust, or False for plain HTTP, since loading them is slow."""
     return False if url.lower().startswith("http:") else trusted()
 
 
 def _call(method: str, url: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
-    """Return the status of the answer and its JSON object; a refusal's object has an ``error``."""
+    """Return the status and the JSON object of the node's answer; a refusal's object has an
+    ``error``."""
     try:
         answer = httpx.request(
             method,

@@ -1,4 +1,5 @@
-"""Read a node's answer over HTTP. The module imports only httpx, because every command uses it."""
+"""Read a node's answer over HTTP. Every command imports this module, so the module itself imports
+only httpx."""
 
 from __future__ import annotations
 
@@ -8,15 +9,15 @@ import httpx
 
 
 def said_by(answer: httpx.Response) -> dict[str, Any]:
-    """The JSON object of a refusal, with its ``error``."""
+    """The JSON object of the refusal ``answer``, which always has an ``error``."""
     said = object_of(answer)
     if said is not None and isinstance(said.get("error"), str):
         return said
-    return {"error": f"status {answer.status_code} without a reason"}
+    return {"error": f"the answer has status {answer.status_code} and no reason"}
 
 
 def object_of(answer: httpx.Response) -> dict[str, Any] | None:
-    """Its JSON object; None if a proxy between us and the node sent something else."""
+    """The JSON object of ``answer``, or None if a proxy before the node sent something else."""
     try:
         said = answer.json()
     except ValueError:

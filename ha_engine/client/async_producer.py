@@ -1,11 +1,12 @@
-"""Send events to a group of nodes: find the active, batch, retry, never store an event twice.
+"""Send events to a group of nodes: find the active, send batches, and retry without duplicates.
 
     async with AsyncProducer(["http://a:8080", "http://b:8080"]) as producer:
         await producer.send("flights", [{"origin": "EWR", "at": "2013-01-01T05:15:00Z"}])
 
-Every request has the producer's id and the next sequence, so the nodes recognise a retry, also
-after a failover (RULES.md#i11). By default rows are stored in the order in which they were sent. A
-request is repeated unchanged until it is answered. ``producer`` wraps this producer for threads.
+Every request has the producer's id and the next sequence, so the nodes recognise a retry even after
+a failover (RULES.md#i11). By default rows are stored in the order in which they were sent. A
+request is repeated unchanged until a node answers it. The module ``producer`` wraps
+``AsyncProducer`` for threads.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from ha_engine.errors import EngineError, InvalidEvents
 from ha_engine.types import Position
 
 IN_FLIGHT_MAX = 32
-"""Half of the sequences that a node keeps by default (``receive.dedup_window``). With more, the
-node could forget the sequence of a slow request while later ones overtake it (RULES.md#r27)."""
+"""Half of the sequences that a node remembers by default (``receive.dedup_window``). With more
+requests in flight, a node could forget the sequence of a slow request while later requests overtake
+it (RULES.md#r27)."""
 BATCH_ROWS = 1_000
 BATCH_BYTES = 4 << 20
 """A quarter of the largest body that a node accepts by default (``http.max_body``)."""
@@ -35,9 +37,9 @@ BATCH_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """The news that ``rows`` rows are committed.
+    """The confirmation that the ``rows`` rows of one request are committed.
 
-    ``first_row`` is the number of the first one among all rows that this producer sent to
+    ``first_row`` is the number of the request's first row among all rows that the producer sent to
     ``stream``. ``position`` is None if the nodes only know that the sequence was used long ago.
     """
 
@@ -67,26 +69,28 @@ class _Gathered:
 
 
 class AsyncProducer:
-    """One sequence of requests under one producer id; for one event loop.
+    """Sends a sequence of requests under one producer id; for one event loop.
 
-    ``endpoints`` are URLs of nodes: ``http://host:8080``, or ``grpc://host:9894`` for one stream
-    instead of a request each. The producer sends a batch when it has ``batch_rows`` rows or
-    ``batch_bytes`` bytes, at ``flush``, and when its first row has waited for ``linger`` seconds,
-    unless that is None.
+    ``endpoints`` are URLs of nodes, such as ``http://host:8080`` or ``grpc://host:9894``. Over
+    gRPC, all requests to a node share one stream. The producer sends a batch at ``flush``, or when
+    the batch has ``batch_rows`` rows or ``batch_bytes`` bytes. The producer also sends a batch when
+    its first row has waited for ``linger`` seconds, unless ``linger`` is None.
 
     With ``producer_id`` and ``first_sequence`` a later process can continue or repeat an earlier
-    run. The nodes store equal requests under equal sequences once. So a run that may be repeated
-    must not use ``linger``, which splits rows into requests by time. With ``repeats`` a sequence
-    that the nodes no longer remember counts as stored; else it raises SequenceForgotten.
+    run. The nodes store equal requests with equal sequences once. A run that may be repeated must
+    not use ``linger``, which splits rows into requests by time. With ``repeats``, a sequence that
+    the nodes no longer remember counts as stored. Without ``repeats``, a forgotten sequence raises
+    SequenceForgotten.
 
-    ``deadline`` limits the retries of one request, in seconds. While one request is in flight, the
-    next is gathered. With ``in_flight`` above 1, a retry may be stored after later requests, and a
-    late row may then be below a watermark. ``on_ack`` is called in the order of the sequences, and
-    must not raise.
+    ``deadline`` is the time limit for all retries of one request, in seconds. While one request is
+    in flight, the producer gathers the rows of the next request. With ``in_flight`` above 1, a
+    retry may be stored after later requests, and its rows may be older than a watermark. ``on_ack``
+    is called in the order of the sequences, and must not raise.
 
-    ``send``, ``flush`` and ``close`` raise DeliveryFailed when no node took a request before the
-    deadline. They raise InvalidEvents when rows do not fit the stream (``row`` counts all rows sent
-    to it), and the other Rejected errors of the node. Only rows reported by ``on_ack`` are surely
+    ``send``, ``flush`` and ``close`` raise DeliveryFailed when no node accepted a request before
+    the deadline. ``send``, ``flush`` and ``close`` raise InvalidEvents when a row does not fit the
+    stream, and the other ``Rejected`` errors of a node. The ``row`` of InvalidEvents is the number
+    of the bad row among all rows sent to the stream. Only rows reported by ``on_ack`` are surely
     stored.
     """
 
@@ -115,7 +119,7 @@ class AsyncProducer:
         self._in_flight: deque[tuple[_Request, asyncio.Task[Outcome]]] = deque()
         self._gathered: dict[str, _Gathered] = {}
         self._rows_sent: dict[str, int] = {}
-        # The calls of the timer and of the owner must not overtake each other.
+        # Calls of the linger timer and of the producer's owner must not overtake each other.
         self._turn = asyncio.Lock()
         self._timer: asyncio.Task[None] | None = None
         self._failed: EngineError | None = None
@@ -132,16 +136,16 @@ class AsyncProducer:
     # -- sending -----------------------------------------------------------------------------------
 
     async def send(self, stream: str, rows: Iterable[dict[str, Any]] | pa.RecordBatch) -> None:
-        """Gather ``rows`` and send every full batch; return before they are acknowledged.
+        """Gather ``rows`` and send every full batch; return before all rows are acked.
 
-        Values are JSON values. Dates and timestamps may also be datetime objects, decimals Decimal,
-        and binary values bytes.
+        The values of a row are JSON values. A date or timestamp may also be a datetime object, a
+        decimal may be a Decimal, and a binary value may be bytes.
         """
         for lines in lines_of(rows, self.batch_rows):
             await self.gather(stream, lines)
 
     async def gather(self, stream: str, lines: Iterable[bytes]) -> None:
-        """Like ``send``, for rows that are lines of JSON already."""
+        """Like ``send``, for rows that are already encoded as lines of JSON."""
         async with self._turn:
             self._require_well()
             for line in lines:
@@ -152,10 +156,11 @@ class AsyncProducer:
             self._set_timer()
 
     async def send_batch(self, stream: str, batch: pa.RecordBatch) -> None:
-        """Send rows as Arrow, after all gathered rows. This costs a fraction of the work of JSON.
+        """Send the rows of ``batch`` as Arrow, after the gathered rows of ``stream``. Arrow costs a
+        fraction of the work of JSON.
 
-        Columns match by name. The node accepts a type that converts to the stream's without loss,
-        and names one that does not.
+        A column of ``batch`` belongs to the stream's column of the same name. The node accepts a
+        column whose type converts to the stream's type without loss, and names any other column.
         """
         rows = max(
             1, min(self.batch_rows, batch.num_rows * self._batch_bytes // (batch.nbytes + 1))
@@ -164,7 +169,8 @@ class AsyncProducer:
             await self.send_payload(stream, of_batch(batch.slice(first, rows)))
 
     async def send_payload(self, stream: str, payload: Payload) -> None:
-        """Send rows that are bytes already as one request, after all gathered rows."""
+        """Send rows that are already encoded as one request, after the gathered rows of
+        ``stream``."""
         async with self._turn:
             self._require_well()
             await self._send_gathered(stream)
@@ -172,7 +178,7 @@ class AsyncProducer:
             self._dispatch(stream, payload)
 
     async def flush(self) -> None:
-        """Send all gathered rows, and return when every row is acknowledged."""
+        """Send all gathered rows, and return when every row is acked."""
         async with self._turn:
             self._require_well()
             await self._send_all_gathered()
@@ -187,7 +193,8 @@ class AsyncProducer:
             await self.abandon()
 
     async def abandon(self) -> None:
-        """Drop gathered rows, wait for requests in flight without retries, and close."""
+        """Drop gathered rows, wait for requests in flight without retries, and close the
+        connections."""
         self._endpoints.stop()
         if self._timer is not None:
             self._timer.cancel()
@@ -238,9 +245,9 @@ class AsyncProducer:
             raise _failure(request, answer.result())
 
     def _settle_stored(self) -> None:
-        """Ack requests in the order of the sequences.
+        """Report stored requests to ``on_ack`` in the order of their sequences.
 
-        A failed request stays in the queue until a caller waits, who then gets its error.
+        A failed request stays in the queue until a caller of the producer waits and gets its error.
         """
         while self._in_flight:
             request, answer = self._in_flight[0]
@@ -271,7 +278,7 @@ class AsyncProducer:
                 self._failed = error
 
     def _require_well(self) -> None:
-        """Raise the error that happened while no caller waited."""
+        """Raise the error of a request that the linger timer sent while no caller waited."""
         failed, self._failed = self._failed, None
         if failed is not None:
             raise failed
@@ -280,9 +287,9 @@ class AsyncProducer:
 def lines_of(
     rows: Iterable[dict[str, Any]] | pa.RecordBatch, rows_max: int
 ) -> Iterator[list[bytes]]:
-    """Yield ``rows`` as lines of JSON, some at a time.
+    """Yield ``rows`` as lists of at most ``rows_max`` lines of JSON.
 
-    Raises InvalidEvents, after it has yielded the rows before the bad one.
+    Raises InvalidEvents at a bad row, after all rows before the bad one were yielded.
     """
     lines: list[bytes] = []
     try:
@@ -317,4 +324,4 @@ def _failure(request: _Request, outcome: Outcome) -> EngineError:
         case EngineError() as error:
             return error
         case Stored():
-            raise AssertionError("what is stored did not fail")
+            raise AssertionError("a stored request has not failed")

@@ -1,6 +1,6 @@
-"""Choose the node of a group to send a request to, and the time of a retry.
+"""Choose the node of a group that gets a request, and the time of a retry.
 
-``async_producer`` gathers the rows.
+The module ``async_producer`` gathers the rows of a request.
 """
 
 from __future__ import annotations
@@ -41,22 +41,25 @@ from ha_engine.types import Position
 
 SILENT_SECONDS = 1.0
 """How long the producer avoids a node that did not answer, even if the other node names it as the
-active. If the silent node is frozen, the other is about to take over."""
+active. If the silent node is frozen, the other node is about to take over."""
 SILENT_ANSWER_SECONDS = 0.5
-"""Limit of an answer from a node that did not answer last time: the other may be active by now."""
+"""Time limit for the answer of a node that did not answer last time, because the other node may be
+the active by now."""
 SOON_TRIES, SOON_SECONDS = 10, (0.01, 0.05)
 RETRY_WAIT_MAX_SECONDS = 0.5
-"""Longest random wait. A wait that is too long lengthens the outage that a producer sees. A
-switchover takes some 0.1 s, the loss of a host some seconds."""
+"""The longest random wait before a retry. A longer wait would lengthen the outage that a producer
+sees. A switchover takes about 0.1 s, and the loss of a host some seconds."""
 
 Answer = TypeVar("Answer")
 Ask = Callable[[Transport, str, float], Awaitable[Answer]]
-"""Asks the node at a URL over the transport of its scheme; the number is its limit in seconds."""
+"""Sends a request over a transport to the node at a URL, with a time limit in seconds for the
+answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A stored request. ``position`` None: it is only known that its sequence is used."""
+    """The outcome of a stored request. ``position`` is None if the nodes only know that its
+    sequence is used."""
 
     position: Position | None
 
@@ -76,10 +79,10 @@ class _Again(Exception):
 
 
 class Endpoints:
-    """The nodes of a group, for one event loop. It sends to one node at a time.
+    """Sends requests to one node of a group at a time; for one event loop.
 
     The scheme of ``urls`` is http, https, grpc or grpcs. ``deadline`` limits one request with all
-    its retries, in seconds. ``width`` is the number of requests at once.
+    its retries, in seconds. ``width`` is the largest number of requests in flight.
     """
 
     def __init__(
@@ -99,7 +102,7 @@ class Endpoints:
         )
 
     async def post(self, stream: str, sequence: int, payload: Payload) -> Outcome:
-        """Send one request; repeat it unchanged until a final answer or the deadline."""
+        """Send one request, and repeat it unchanged until a final answer or the deadline."""
         request = Request(stream, self._producer_id, sequence, payload)
         try:
             position = await self._until_answered(
@@ -189,11 +192,12 @@ class Endpoints:
             self._silent = ""
 
     def _ask_another(self, left: str, active: str | None, *, answered: bool = False) -> None:
-        """Leave the node ``left`` for ``active`` if a node named it, else for the next in the list.
+        """Send to ``active`` instead of ``left`` if a node named the active, else to the next node
+        in the list.
 
-        The next one is counted from the last listed node, because a node may name an ``active``
-        that is not in the list. The choice stays if another request has changed it already, or if
-        ``left`` answers and the chosen node does not.
+        The next node is the one after the last listed target, because a named ``active`` may not be
+        in the list. The target stays if another request has changed it already. The target also
+        stays if ``left`` answers and the new target did not answer recently.
         """
         if self._asked != left:
             return

@@ -1,4 +1,4 @@
-"""Request a forced failover from one node, and wait for it."""
+"""Request a forced failover from one node, and wait until that node is the active."""
 
 from __future__ import annotations
 

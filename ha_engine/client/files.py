@@ -1,4 +1,4 @@
-"""Send a file of events, and report progress and result. ``sources`` reads the file."""
+"""Send a file of events, and report progress and result. The module ``sources`` reads the file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ from ha_engine.errors import EngineError, InvalidEvents, SequenceForgotten
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The file to send, and how. ``path`` None: standard input; ``rate`` in rows/s, 0: no limit."""
+    """The file to send, and the settings for sending it.
+
+    A ``path`` of None means standard input. ``rate`` is a limit in rows per second, and 0 means no
+    limit.
+    """
 
     stream: str
     path: Path | None
@@ -36,10 +40,10 @@ class Plan:
 
 @dataclass(slots=True)
 class Sending:
-    """The progress and the result of one file.
+    """The progress and the result of sending one file.
 
-    An earlier run stored ``remembered`` of the rows. ``unit`` is the unit of places in the file:
-    line or row.
+    ``remembered`` is the number of acked rows that an earlier run had stored. ``unit`` is what
+    numbers of places in the file count: ``line`` or ``row``.
     """
 
     name: str
@@ -64,7 +68,7 @@ class Sending:
         )
 
     def tree(self) -> dict[str, Any]:
-        """The plain values for ``--json``."""
+        """The result as plain values, for the option ``--json``."""
         return {
             "acked": self.acked,
             "remembered": self.remembered,
@@ -83,7 +87,8 @@ class Sending:
         self._last = ack
 
     def number_of(self, row: int) -> int | None:
-        """The place in the file, in ``unit``s, of a row that is not acknowledged."""
+        """The number of the line or row in the file that contains ``row``, a row that is not
+        acked."""
         for first, numbers in self._numbers.items():
             if first <= row < first + len(numbers):
                 return numbers[row - first]
@@ -92,20 +97,22 @@ class Sending:
     def require_known(self) -> None:
         """Raise SequenceForgotten if the nodes remember none of the requests.
 
-        Then they compared nothing, and it may be another file under the same producer id.
+        The nodes cannot compare a forgotten request, so the file may be a new one under an old
+        producer id.
         """
         if self._last is not None and self._last.position is None:
             raise SequenceForgotten(
                 "every request is older than those that the nodes remember of this producer id, so "
-                "they compared and stored nothing; use a different producer id for each file"
+                "the nodes stored nothing; use a different producer id for each file"
             )
 
 
 def send_file(plan: Plan, on_progress: Callable[[Sending, int], None] | None = None) -> Sending:
-    """Send the whole file. After a failure ``error`` has one sentence, and acked rows stay stored.
+    """Send the whole file. After a failure, the result's ``error`` says why, and acked rows stay
+    stored.
 
-    ``on_progress(sending, bytes read)`` is called after each request. Raises ConfigError when the
-    file cannot be read at all.
+    ``on_progress`` is called after each request, with the progress and the number of bytes read
+    from the file.
     """
     sending = Sending(plan.name)
     started = time.monotonic()

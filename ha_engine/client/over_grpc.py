@@ -1,4 +1,5 @@
-"""Send requests over gRPC: one stream per node, on which requests do not wait for each other."""
+"""Send requests over gRPC, with one stream per node on which requests do not wait for each
+other."""
 
 from __future__ import annotations
 
@@ -35,15 +36,18 @@ if TYPE_CHECKING:
 SCHEME, TLS_SCHEME = "grpc://", "grpcs://"
 _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
-    # The producer replaces a failed channel. The next one must not share its back-off.
+    # The producer replaces a failed channel. The new channel must not share the back-off of the
+    # failed one.
     ("grpc.use_local_subchannel_pool", 1),
 )
 
 
 class OverGrpc:
-    """The transport over gRPC. URLs are ``grpc://host:port``, or ``grpcs://`` over TLS.
+    """The transport over gRPC. URLs have the form ``grpc://host:port``, or ``grpcs://host:port``
+    for TLS.
 
-    TLS uses the authorities of the environment's SSL_CERT_FILE, else of the system.
+    TLS trusts the certificate authorities in the file that SSL_CERT_FILE names, else those of the
+    system.
     """
 
     def __init__(self) -> None:
@@ -84,8 +88,8 @@ class OverGrpc:
 
 
 class _Talk:
-    """One connection with one stream. It ends at the first failure, and waiting requests get the
-    reason."""
+    """One connection to a node, with one gRPC stream. The first failure ends the stream, and each
+    waiting request gets that failure."""
 
     def __init__(self, url: str) -> None:
         target = url.removeprefix(_scheme(url))
@@ -93,7 +97,7 @@ class _Talk:
         self._channel = _channel(target, is_secure=_scheme(url) == TLS_SCHEME)
         self._stub: Stub = rpc.IngestStub(self._channel)
         self._metadata = tuple(authorization().items())
-        # Its requests are written, not iterated.
+        # ``_write`` writes the requests of this call, so the call gets no iterator of requests.
         self._call: Call = self._stub.Publish(metadata=self._metadata)  # type: ignore[call-arg]
         self._ids = count(1)
         self._waiting: dict[int, Answer] = {}
@@ -102,7 +106,7 @@ class _Talk:
         self._writing = asyncio.create_task(self._write(), name=f"requests to {target}")
 
     async def ask(self, request: pb.PublishRequest) -> pb.PublishAnswer:
-        """Send a request and wait for its answer. Raises NoAnswer."""
+        """Send ``request`` and wait for its answer. Raises NoAnswer."""
         request.id = next(self._ids)
         answer: Answer = asyncio.get_running_loop().create_future()
         self._waiting[request.id] = answer
@@ -113,12 +117,13 @@ class _Talk:
             del self._waiting[request.id]
 
     async def describe(self, stream: str, patience: float) -> pb.StreamDescription:
-        """Ask for a stream's columns. Raises AioRpcError, NoAnswer, NotAllowed."""
+        """Ask the node for the columns of ``stream``. Raises AioRpcError, NoAnswer, NotAllowed."""
         request, metadata = pb.DescribeRequest(stream=stream), self._metadata
         try:
             return await self._stub.Describe(request, timeout=patience, metadata=metadata)
         except asyncio.CancelledError:
-            # gRPC also raises this if the channel was closed because the other stream failed.
+            # gRPC also raises CancelledError if the channel was closed because the stream of
+            # requests failed.
             task = asyncio.current_task()
             if self.failure is None or (task is not None and task.cancelling()):
                 raise
@@ -143,7 +148,8 @@ class _Talk:
             await self._channel.close(None)
 
     async def _write(self) -> None:
-        """Write requests, in a task of its own: a blocked write can outlast the end of its call."""
+        """Write requests in a separate task, because a blocked write can outlast the end of its
+        gRPC call."""
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the reader reports it
             while True:
                 await self._call.write(await self._outgoing.get())

@@ -1,6 +1,6 @@
-"""Encode the rows of one request as bytes: lines of JSON, or a stream of Arrow.
+"""Encode the rows of one request as bytes, either as lines of JSON or in Arrow's stream format.
 
-A request is repeated unchanged, so its bytes are encoded once.
+A request is repeated unchanged, so its rows are encoded only once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ha_engine.errors import InvalidEvents
 
 
 class Form(Enum):
-    """The format of a payload, by its content type."""
+    """The formats of a payload, each with its content type."""
 
     NDJSON = "application/x-ndjson"
     ARROW = "application/vnd.apache.arrow.stream"
@@ -28,7 +28,7 @@ class Form(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """``rows`` rows in ``body``."""
+    """The encoded ``body`` of a request with ``rows`` rows."""
 
     form: Form
     body: bytes
@@ -36,12 +36,12 @@ class Payload:
 
 
 def of_lines(lines: Sequence[bytes]) -> Payload:
-    """Make a payload of lines; each is one event as JSON without line breaks."""
+    """Make a payload of ``lines``, each of which is one event as JSON without line breaks."""
     return Payload(Form.NDJSON, b"\n".join(lines), len(lines))
 
 
 def of_batch(batch: pa.RecordBatch) -> Payload:
-    """Make a payload of ``batch`` in Arrow's stream format, with its column names."""
+    """Make a payload of ``batch`` in Arrow's stream format, with the batch's column names."""
     plain = _plain(batch)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, plain.schema) as writer:
@@ -50,7 +50,8 @@ def of_batch(batch: pa.RecordBatch) -> Payload:
 
 
 def as_line(row: dict[str, Any]) -> bytes:
-    """Write one event as JSON without line breaks. Raises InvalidEvents for what JSON lacks."""
+    """Write one event as JSON without line breaks. Raises InvalidEvents for a value that JSON
+    cannot represent."""
     try:
         return json.dumps(row, default=_as_json, allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError) as error:
@@ -70,7 +71,8 @@ def _as_json(value: object) -> str:
 
 
 def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Remove encodings that save memory here but could cost the node any amount of it."""
+    """Convert dictionary and view columns to plain ones, because the node refuses encodings that
+    may expand without limit."""
     kinds = [_plain_type(column.type) for column in batch.columns]
     columns = [
         column if column.type == kind else column.cast(kind)

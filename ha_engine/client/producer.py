@@ -1,10 +1,11 @@
-"""Send events to a group of nodes: find the active, batch, retry, never store an event twice.
+"""Send events to a group of nodes: find the active, send batches, and retry without duplicates.
 
     with Producer(["http://a:8080", "http://b:8080"]) as producer:
         producer.send("flights", [{"origin": "EWR", "at": "2013-01-01T05:15:00Z"}])
 
-This is ``AsyncProducer`` for code that is not asynchronous. An ``AsyncProducer`` runs on an event
-loop in a thread of its own, and every call here waits for one of its calls.
+``Producer`` wraps an ``AsyncProducer`` for code that is not asynchronous. The ``AsyncProducer``
+runs on an event loop in a thread of its own. Every call of ``Producer`` waits for a call of
+``AsyncProducer``.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Result = TypeVar("Result")
 
 
 class Producer:
-    """One sequence of requests under one producer id; for one thread.
+    """Sends a sequence of requests under one producer id; for one thread.
 
     Settings, errors and methods are those of ``AsyncProducer``, with one difference: ``on_ack`` is
     called on the caller's thread, during a call.
@@ -92,7 +93,8 @@ class Producer:
     # -- sending -----------------------------------------------------------------------------------
 
     def send(self, stream: str, rows: Iterable[dict[str, Any]] | pa.RecordBatch) -> None:
-        """See AsyncProducer. This thread encodes rows as JSON while others are in flight."""
+        """See AsyncProducer. The caller's thread encodes rows as JSON while earlier rows are in
+        flight."""
         for lines in lines_of(rows, self._core.batch_rows):
             self._run(self._core.gather(stream, lines))
 
@@ -105,7 +107,7 @@ class Producer:
         self._run(self._core.send_payload(stream, payload))
 
     def flush(self) -> None:
-        """Send all gathered rows, and return when every row is acknowledged."""
+        """Send all gathered rows, and return when every row is acked."""
         self._run(self._core.flush())
 
     def close(self) -> None:
@@ -116,7 +118,8 @@ class Producer:
             self.abandon()
 
     def abandon(self) -> None:
-        """Drop gathered rows, wait for requests in flight without retries, and close."""
+        """Drop gathered rows, wait for requests in flight without retries, and close the
+        connections."""
         if self._loop.is_closed():
             return
         try:
@@ -133,7 +136,8 @@ class Producer:
     # -- internals ---------------------------------------------------------------------------------
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run ``work`` on the loop to its end, unless this thread is interrupted."""
+        """Run ``work`` on the producer's event loop to its end, unless the caller's thread is
+        interrupted."""
         running = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return running.result()

@@ -1,4 +1,4 @@
-"""Request a snapshot from the active, and wait for it."""
+"""Request a snapshot from the active, and wait until the snapshot is visible."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from ha_engine.errors import SnapshotFailed
 
 
 def await_snapshot(url: str, patience: float) -> dict[str, Any]:
-    """Return the first visible revision with everything that was committed at the call.
+    """Return the first visible revision that includes all records committed at the time of the
+    call.
 
-    Raises SnapshotFailed with the active's reason, or after ``patience`` seconds; NodeUnreachable,
-    EngineError.
+    Raises SnapshotFailed with the active's reason, or after ``patience`` seconds. Raises
+    NodeUnreachable, EngineError.
     """
     asked, at_least = ask_snapshot(url)
 

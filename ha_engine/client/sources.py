@@ -1,8 +1,8 @@
 """Read a file of events part by part: NDJSON and CSV as lines of JSON, Parquet as Arrow.
 
-``ha_engine.formats.csv_rows`` has the rules for CSV. The node checks the values, also those of
-Parquet. Line numbers count from 1, and so do rows of Parquet. Memory has only one part and, for
-Parquet, the pages that it comes from.
+The module ``ha_engine.formats.csv_rows`` has the rules for CSV. The node checks all values,
+including those of Parquet files. Lines of text and rows of Parquet are numbered from 1. Only one
+part of a file is in memory at a time, and for Parquet the pages that contain that part.
 """
 
 from __future__ import annotations
@@ -32,23 +32,24 @@ FORMATS = {
 PAGE_BUFFER_BYTES = 1 << 20
 
 Line = tuple[int, bytes]
-"""Number of the line in the file, and the event as one line of JSON."""
+"""The number of a line in the file, and the line's event as one line of JSON."""
 
 
 class Part(NamedTuple):
-    """One request's rows, and the place of each in the file."""
+    """The rows of one request, and the line or row number of each in the file."""
 
     numbers: Sequence[int]
     payload: Payload
 
 
 class Source(Protocol):
-    """A file of events. ``unit`` is what its numbers count: lines or rows."""
+    """A file of events. ``unit`` says whether the numbers of its parts count lines or rows."""
 
     unit: str
 
     def parts(self, rows: int, columns: Callable[[], list[RemoteColumn]]) -> Iterator[Part]:
-        """Yield parts of at most ``rows`` rows. ``columns`` returns the stream's, if needed.
+        """Yield parts of at most ``rows`` rows. ``columns`` returns the columns of the stream, and
+        is called only if needed.
 
         Raises InvalidEvents.
         """
@@ -60,7 +61,8 @@ class Source(Protocol):
 
 
 def open_source(path: Path | None, form: str) -> Source:
-    """Open a file. No ``path``: standard input; ``form``: auto or a format. Raises ConfigError."""
+    """Open the file at ``path``, or standard input if ``path`` is None. ``form`` names the format
+    of the file, or is ``auto``. Raises ConfigError."""
     match _form(path, form), path:
         case "parquet", None:
             raise ConfigError("Parquet cannot be read from standard input; name the file")
@@ -118,7 +120,7 @@ def _opened(path: Path | None) -> BinaryIO:
 
 
 def _ndjson(file: BinaryIO) -> Iterator[Line]:
-    # readline, because tell() fails while a file is iterated.
+    # The loop calls readline, because tell() fails while a file is iterated.
     for number, line in enumerate(iter(file.readline, b""), 1):
         if stripped := line.strip():
             yield number, stripped
@@ -136,7 +138,7 @@ def _csv(file: BinaryIO, columns: list[RemoteColumn]) -> Iterator[Line]:
         for row in whole_rows(lines, rows.is_row):
             number += 1
             if not all(line.is_whole for line in row):
-                raise BadRow(f"it is longer than {LINE_BYTES_MAX} bytes")
+                raise BadRow(f"a line is longer than {LINE_BYTES_MAX} bytes")
             raw = row[0].raw if len(row) == 1 else b"".join(line.raw for line in row)
             if raw.strip():
                 yield number, rows.to_json(raw)
@@ -149,7 +151,8 @@ def _csv(file: BinaryIO, columns: list[RemoteColumn]) -> Iterator[Line]:
 
 
 class ParquetSource:
-    """A Parquet file. The node takes its columns as they are, or names one that it cannot take.
+    """A Parquet file, whose columns are sent unchanged. The node names a column that it cannot
+    accept.
 
     Raises ConfigError when the file cannot be opened.
     """

@@ -1,4 +1,4 @@
-"""Request a switchover from the active, and wait for it."""
+"""Request a switchover from the active, and wait until the successor is the active."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ PATIENCE_SECONDS, WAIT_SECONDS_MAX = 5.0, 10.0
 def await_switchover(
     url: str, to: str | None, by: str, patience: float = PATIENCE_SECONDS
 ) -> tuple[float, str]:
-    """Switch over; return the seconds from the granted call until the lease names the new active,
-    and its name.
+    """Switch over; return the seconds from the accepted request until the lease names the
+    successor, and the successor's name.
 
-    A refusal is final only after ``patience`` seconds: under load the queries of the other node may
-    be a batch behind at one moment and not at the next. Raises NotReady when the active still
-    refuses, EngineError when it is still the active after ten seconds more, NodeUnreachable.
+    A refusal is final only after ``patience`` seconds. Under load, the successor's queries may be a
+    batch behind at one moment and not at the next. Raises NotReady when the active still refuses
+    after ``patience`` seconds. Raises EngineError when the successor is not the active ten seconds
+    after the accepted request. Raises NodeUnreachable.
     """
     asking = Retrying(
         retry=retry_if_exception_type(NotReady),

@@ -1,4 +1,4 @@
-"""The token that identifies a client, and the nodes that may get it.
+"""The token that identifies a client, and the check of the nodes that may get the token.
 
 The token comes from the environment, never from a command line, which every user of the host can
 read.
@@ -18,7 +18,7 @@ _TOKEN = re.compile(r"[\x21-\x7e]+")
 
 
 def authorization() -> dict[str, str]:
-    """The header with the token; empty without a token. Raises ConfigError."""
+    """The HTTP header with the token; no header without a token. Raises ConfigError."""
     token = os.environ.get(TOKEN_VARIABLE, "").strip()
     if not token:
         return {}
@@ -28,9 +28,9 @@ def authorization() -> dict[str, str]:
 
 
 def require_as_safe(asked: str, named: str) -> str:
-    """Check ``named``, the URL to which the node at ``asked`` refers us, and return it.
+    """Return ``named``, the URL to which the node at ``asked`` refers the client, if it is safe.
 
-    Raises NodeUnreachable if our token would go there in plain text.
+    Raises NodeUnreachable if the client would send its token to ``named`` in plain text.
     """
     if asked.startswith(("https://", "grpcs://")) and named.startswith(("http://", "grpc://")):
         raise NodeUnreachable(
@@ -41,13 +41,15 @@ def require_as_safe(asked: str, named: str) -> str:
 
 
 def trusted() -> ssl.SSLContext:
-    """The authorities of the system, or of the file in SSL_CERT_FILE. Raises ConfigError."""
+    """The certificate authorities of the file that SSL_CERT_FILE names, else those of the system.
+    Raises ConfigError."""
     _require_authorities()
     return ssl.create_default_context()
 
 
 def trusted_roots() -> bytes | None:
-    """The same for gRPC, as PEM; None if the system has no such file. Raises ConfigError."""
+    """The certificate authorities for gRPC, as PEM, or None if the system has no file with
+    authorities. Raises ConfigError."""
     _require_authorities()
     file = ssl.get_default_verify_paths().cafile
     return None if file is None else Path(file).read_bytes()

@@ -1,8 +1,8 @@
-"""The interface of a transport to the nodes, and its error if a node gives no answer.
+"""The interface of a transport to nodes, and the error for a node that gives no answer.
 
 A final refusal is an error of ``ha_engine.errors``. NotActive and Backpressure are temporary
-refusals. The transports are ``over_http`` and ``over_grpc``. ``endpoints`` chooses the node and the
-time of a retry.
+refusals. The modules ``over_http`` and ``over_grpc`` implement the interface. The module
+``endpoints`` chooses the node and the time of a retry.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from ha_engine.types import Position
 
 CONNECT_TIMEOUT_SECONDS = 2.0
 ANSWER_TIMEOUT_SECONDS = 2.5
-"""A frozen active never answers. If a request was only slow, the node recognises the retry. The
-limit exceeds the time that an active waits for a silent passive (``event_sync.sync_timeout``, 2 s).
-"""
+"""Time limit for an answer, since a frozen active never answers. If a request was only slow, the
+node recognises the retry. The time limit exceeds the time that an active waits for a silent passive
+(``event_sync.sync_timeout``, 2 s)."""
 
 
 class NoAnswer(Exception):
-    """There was no reliable answer. ``silent``: the node did not answer in time."""
+    """The node gave no reliable answer. ``silent`` is true if the node did not answer in time."""
 
     def __init__(self, reason: str, *, silent: bool = False) -> None:
         self.silent = silent
@@ -29,7 +29,7 @@ class NoAnswer(Exception):
 
 
 class Request(NamedTuple):
-    """A request; it is repeated unchanged until it is answered."""
+    """A request of a producer, which is repeated unchanged until a node answers it."""
 
     stream: str
     producer: str
@@ -39,7 +39,8 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RemoteColumn:
-    """A column of a stream, as the node describes it; ``type`` is Arrow's name."""
+    """A column of a stream, as a node describes it, where ``type`` is Arrow's name of the column's
+    type."""
 
     name: str
     type: str
@@ -47,7 +48,7 @@ class RemoteColumn:
 
 
 class Transport(Protocol):
-    """A transport of one event loop. Each call waits at most ``patience`` seconds.
+    """Sends requests to nodes, for one event loop. Each call waits at most ``patience`` seconds.
 
     Calls raise NoAnswer, Rejected.
     """

@@ -1,4 +1,4 @@
-"""The journal: every record of the node, in order, on its own disk.
+"""The journal has every record of the node, in order, on the node's own disk.
 
     record.py      a record as a frame of bytes, and back
     reading.py     reads frames of a segment file; Spark's workers use it
@@ -9,9 +9,9 @@
     journal.py     the journal: append, sync, read, truncate, trim
     writer.py      the journal for asyncio: group commit in a thread (import it by its own name)
     inspection.py  what ``ha-engine journal`` shows
-    set_aside.py   records that an operator gave up, in a file for people
+    set_aside.py   keeps records that an operator gave up in a file for people
 
-Importing the package loads no asyncio, database or configuration, since Spark's workers import it.
+Spark's workers import this package, so its import loads no asyncio, database or configuration.
 """
 
 from ha_engine.journal.journal import Journal

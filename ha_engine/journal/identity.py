@@ -1,7 +1,8 @@
-"""The identity of a journal: one small JSON file beside its segments, replaced as a whole.
+"""The identity of a journal is one small JSON file beside the journal's segments, replaced as a
+whole.
 
-It has what the segments lack: the group, the current journal_id (RULES.md#r8), and the epochs whose
-records were trimmed.
+The identity file has what the segments lack: the group, the current journal_id (RULES.md#r8), and
+the epochs of trimmed records.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class JournalIdentity:
-    """``former`` are retired ids, which older segments on disk still have.
+    """The content of the identity file. ``former`` are retired journal ids, which older segments
+    still have.
 
     ``epochs`` are the first positions of the epochs that began in trimmed records.
     """
@@ -35,7 +37,7 @@ class JournalIdentity:
 
 
 def load(directory: Path) -> JournalIdentity | None:
-    """Load the file; None if there is none.
+    """Load the identity file in ``directory``, or return None if there is no such file.
 
     Raises JournalDamaged, UnknownJournalVersion, OSError.
     """
@@ -50,15 +52,16 @@ def load(directory: Path) -> JournalIdentity | None:
         if version == VERSION:
             return _from_tree(tree)
     except (ValueError, KeyError, TypeError) as error:
-        raise JournalDamaged(str(path), 0, "it is not a journal identity") from error
+        raise JournalDamaged(str(path), 0, "the file is not a journal identity") from error
     raise UnknownJournalVersion(
         f"{path} has format version {version}, but this engine reads {VERSION}; "
-        "run the version that wrote it"
+        "run the engine version that wrote it"
     )
 
 
 def store(directory: Path, identity: JournalIdentity) -> None:
-    """Replace the file durably; a crash leaves the old file or the new one. Raises OSError."""
+    """Replace the identity file durably; a crash leaves the old file or the new one. Raises
+    OSError."""
     path = directory / FILE_NAME
     fresh = path.with_suffix(".tmp")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -1,6 +1,6 @@
 """Inspects a journal without changing a byte, for ``ha-engine journal``.
 
-A node may be writing to it. The newest record may then look torn.
+If a node writes to the journal at the same time, the newest record may look torn.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ha_engine.types import Position, Record
 
 @dataclass(frozen=True, slots=True)
 class SegmentReport:
-    """One segment; ``last`` is None while it has no record."""
+    """The state of one segment, where ``last`` is None while the segment has no record."""
 
     path: Path
     first: int
@@ -35,7 +35,8 @@ class SegmentReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A journal up to its end, or up to ``damage``; nothing after the damage was checked."""
+    """The state of a journal up to its end, or up to ``damage``, after which nothing was
+    checked."""
 
     directory: Path
     group: str
@@ -56,7 +57,8 @@ class Report:
 
 
 def find_directory(path: Path) -> Path | None:
-    """``path`` itself or its ``journal``, whichever is a journal; None if neither is."""
+    """The directory of a journal: ``path`` or its subdirectory ``journal``, or None if neither has
+    a journal."""
     for directory in (path, path / "journal"):
         if (directory / identities.FILE_NAME).exists() or segment_paths(directory):
             return directory
@@ -69,28 +71,32 @@ def survey(
     payloads: bool = True,
     on_segment: Callable[[SegmentReport], None] = lambda _: None,
 ) -> Report:
-    """Verify every checksum and the chain of records; without ``payloads`` all but the payloads'.
+    """Verify every checksum and the order of records; without ``payloads``, skip the checksums of
+    payloads.
 
-    It calls ``on_segment`` after each segment. Damage is in the report. Raises
-    UnknownJournalVersion, DiskFailed, and JournalDamaged when the directory has no identity.
+    ``on_segment`` is called after each segment. The report says whether the journal is damaged.
+    Raises UnknownJournalVersion, DiskFailed, and JournalDamaged when the directory has no identity
+    file.
     """
     try:
         identity = read_identity(directory)
         if identity is None:
-            raise JournalDamaged(str(directory), 0, "it holds no journal")
+            raise JournalDamaged(str(directory), 0, "the directory has no journal")
         found, damage = _look(directory, identity, payloads, on_segment)
     except OSError as error:
-        raise DiskFailed(f"{directory} cannot be read ({error.strerror}); check it") from error
+        raise DiskFailed(
+            f"{directory} cannot be read ({error.strerror}); check the disk"
+        ) from error
     return _report(directory, identity, found, damage)
 
 
 def oldest_records(report: Report, count: int) -> list[Record]:
-    """The first ``count`` records of the report, without payloads."""
+    """The first ``count`` records of the reported journal, without payloads."""
     return list(islice(_records(report.segments), count))
 
 
 def newest_records(report: Report, count: int) -> list[Record]:
-    """The last ``count`` records of the report, oldest first, without payloads."""
+    """The last ``count`` records of the reported journal, oldest first, without payloads."""
     needed, held = 0, 0
     while held < count and needed < len(report.segments):
         needed += 1
@@ -99,7 +105,7 @@ def newest_records(report: Report, count: int) -> list[Record]:
 
 
 def report_tree(report: Report) -> dict[str, Any]:
-    """The report as values that JSON knows."""
+    """The report as values that JSON can represent."""
     tree = asdict(replace(report, damage=None))
     tree |= {"records": report.records, "size_bytes": report.size_bytes}
     tree["directory"] = str(report.directory)
@@ -112,7 +118,7 @@ def report_tree(report: Report) -> dict[str, Any]:
 
 
 def record_tree(record: Record) -> dict[str, Any]:
-    """One record as values that JSON knows, without its payload."""
+    """One record without its payload, as values that JSON can represent."""
     return {
         "epoch": record.position.epoch,
         "sequence": record.position.sequence,

@@ -1,8 +1,8 @@
-"""The journal of one node: the ordered log of records on its disk. Every call blocks.
+"""The journal of one node is the ordered log of records on the node's disk. Every call blocks.
 
-Use writer.py for asyncio. A journal knows no peers: its caller decides what is committed and what
-may be trimmed. One thread appends, syncs, truncates and trims; reading and locating records that
-were appended before is safe from any thread.
+Code on an event loop must use writer.py instead. A journal knows no peers: its caller decides which
+records are committed and which may be trimmed. One thread appends, syncs, truncates and trims. Any
+thread may read and locate records that were appended before.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ log = logging.getLogger(__name__)
 
 
 class Journal:
-    """An open journal; ``Journal.open`` creates it.
+    """An open journal; ``Journal.open`` returns one.
 
-    After a DiskFailed it refuses every further call. The state of the disk after a failed fsync is
-    unknown, and a second fsync may report success for lost pages.
+    After a DiskFailed the journal refuses every further call. The state of the disk after a failed
+    fsync is unknown, and a second fsync may report success for lost pages.
     """
 
     def __init__(
@@ -42,7 +42,8 @@ class Journal:
         self._directory, self._identity, self._segment_size = directory, identity, segment_size
         self._failure: str | None = None
         self._entry_pending = False
-        # Replace it, never change it in place: readers in other threads keep the tuple they took.
+        # The tuple of segments is replaced and never changed in place, because readers in other
+        # threads keep the tuple that they have.
         self._segments = tuple(
             Segment(one.path, one.journal_id, one.first, one.outline) for one in found
         )
@@ -53,11 +54,11 @@ class Journal:
 
     @classmethod
     def open(cls, directory: Path, *, group: str, segment_size: int = SEGMENT_SIZE) -> Journal:
-        """Open or create the journal in ``directory``; truncate a torn tail and describe it in
-        ``torn``.
+        """Open or create the journal in ``directory``, and truncate a torn tail, which ``torn``
+        describes.
 
-        Verify every byte; all that remains is durable. Raises JournalDamaged with file and offset,
-        ForeignJournal, UnknownJournalVersion, DiskFailed.
+        Every byte is verified, and all remaining records are durable afterwards. Raises
+        JournalDamaged with file and offset, ForeignJournal, UnknownJournalVersion, DiskFailed.
         """
         try:
             identity = read_identity(directory, group) or _create(directory, group)
@@ -77,7 +78,8 @@ class Journal:
     ) -> str:
         """Create a journal that begins after ``base``, and return its new id.
 
-        ``epochs`` are the first positions of the epochs up to there. Raises DiskFailed.
+        ``epochs`` are the first positions of the epochs that began up to ``base``. Raises
+        DiskFailed.
         """
         identity = JournalIdentity(group, group_id, str(uuid4()), epochs=tuple(epochs))
         try:
@@ -87,7 +89,7 @@ class Journal:
         return identity.journal_id
 
     def close(self) -> None:
-        """Close the files, without a sync."""
+        """Close the files of the journal, without a sync."""
         for segment in self._segments:
             segment.close()
 
@@ -104,16 +106,18 @@ class Journal:
 
     @property
     def group_id(self) -> str | None:
-        """UUID of the group in its lease row (RULES.md#r6); None until ``bind_group``."""
+        """UUID of the group in its lease row (RULES.md#r6), or None until ``bind_group``."""
         return self._identity.group_id
 
     @property
     def torn(self) -> str | None:
-        """Description of the torn tail that ``open`` truncated; None if there was none."""
+        """Description of the torn tail that ``open`` truncated, or None if the journal had no torn
+        tail."""
         return self._torn
 
     def bind_group(self, group_id: str) -> None:
-        """Note, durably, which group this journal serves. Raises ForeignJournal, DiskFailed."""
+        """Store durably that this journal belongs to the group with this id. Raises ForeignJournal,
+        DiskFailed."""
         if self.group_id not in (None, group_id):
             raise ForeignJournal(
                 f"the journal in {self._directory} belongs to the group {self.group_id}, but the "
@@ -124,8 +128,8 @@ class Journal:
             self._store(replace(self._identity, group_id=group_id))
 
     def retire(self) -> str:
-        """Take a new journal_id, durably: a lease row that lists the old id no longer lists this
-        journal (RULES.md#r8)."""
+        """Give the journal a new journal_id, durably, so that a lease row with the old id no longer
+        lists this journal (RULES.md#r8)."""
         former = tuple(dict.fromkeys(segment.journal_id for segment in self._segments))
         self._store(replace(self._identity, journal_id=str(uuid4()), former=former))
         return self.journal_id
@@ -139,12 +143,12 @@ class Journal:
 
     @property
     def last(self) -> Position:
-        """The newest record, durable or not; ORIGIN in a new journal."""
+        """The position of the newest record, durable or not, or ORIGIN in a new journal."""
         return self._last
 
     @property
     def epochs(self) -> tuple[Position, ...]:
-        """The first position of each epoch, trimmed ones included."""
+        """The first position of each epoch, including epochs of trimmed records."""
         return self._epochs
 
     @property
@@ -154,9 +158,10 @@ class Journal:
     def read(
         self, first: int, last: int | None = None, *, payloads: bool = True
     ) -> Iterator[Record]:
-        """Records ``first`` to ``last`` (default: the newest now); ``first`` must not be trimmed.
+        """The records ``first`` to ``last``, or to the newest one without ``last``; ``first`` must
+        not be trimmed.
 
-        Without ``payloads``, each record has an empty one. Raises JournalDamaged, DiskFailed.
+        Without ``payloads``, each record has an empty payload. Raises JournalDamaged, DiskFailed.
         """
         extents = self.locate(first, self.last.sequence if last is None else last)
         return _read(extents, payloads)
@@ -177,14 +182,14 @@ class Journal:
     # -- changes
 
     def append(self, records: Sequence[Record]) -> None:
-        """Write ``records`` after the last one; they are durable after ``sync``.
+        """Write ``records`` after the journal's last one; the next ``sync`` makes them durable.
 
-        Raises DiskFailed; AssertionError when they do not continue the journal.
+        Raises DiskFailed, or AssertionError when ``records`` do not continue the journal.
         """
         self.append_frames([to_frame(record) for record in records])
 
     def append_frames(self, frames: Sequence[Frame]) -> None:
-        """Like append, for encoded records."""
+        """Like ``append``, for records that are already encoded."""
         check_follows(self._last, [frame.position for frame in frames])
         with self._fatal("written"):
             while frames:
@@ -197,7 +202,7 @@ class Journal:
                 frames = frames[count:]
 
     def sync(self) -> None:
-        """Make everything appended so far durable. Raises DiskFailed."""
+        """Make all records appended so far durable. Raises DiskFailed."""
         with self._fatal("synced"):
             if self._entry_pending:
                 fsync_directory(self._directory)
@@ -211,7 +216,8 @@ class Journal:
                 f"cannot truncate after {sequence}: the journal has {self.first} to {self.last}"
             )
         with self._fatal("truncated"):
-            # Newest first: a crash at any point leaves a prefix of the journal.
+            # Segments are removed newest first, so that a crash at any point leaves a prefix of the
+            # journal.
             while len(self._segments) > 1 and self._tail.first > sequence:
                 self._drop_tail()
             if sequence < self._tail.last:
@@ -222,8 +228,9 @@ class Journal:
     def give_up_after(self, sequence: int) -> Path:
         """Like truncate_after, for committed records that an operator gave up (RULES.md#r26).
 
-        Return the file that keeps them. The journal first takes a new id, since nothing that the
-        lease row says of the old id holds any more (RULES.md#r8). Raises DiskFailed.
+        Returns the file that keeps the removed records. Before the truncation the journal gets a
+        new id, because nothing that the lease row says about the old id is true any more
+        (RULES.md#r8). Raises DiskFailed.
         """
         path = self.set_aside_after(sequence, self._directory)
         self.retire()
@@ -241,7 +248,7 @@ class Journal:
     def trim_before(self, sequence: int) -> None:
         """Remove whole segments whose records are all before ``sequence``, durably.
 
-        The newest segment stays. Raises DiskFailed.
+        The newest segment is never removed. Raises DiskFailed.
         """
         keep = [one for one in self._segments[:-1] if one.last >= sequence] + [self._tail]
         if not (gone := self._segments[: -len(keep)]):
@@ -267,7 +274,8 @@ class Journal:
         self._last = frames[-1].position
 
     def _roll(self) -> None:
-        # Sync the old segment first: a torn record is accepted only in the newest segment.
+        # The old segment is synced first, because a torn record is accepted only in the newest
+        # segment.
         self._tail.sync()
         self._tail.close()
         self._add_segment(self._last.sequence + 1)
@@ -307,7 +315,7 @@ class Journal:
 
 
 def check_follows(last: Position, positions: Sequence[Position]) -> None:
-    """Raise AssertionError, a caller's error, unless ``positions`` continue ``last``."""
+    """Raise AssertionError, for an error of the caller, unless ``positions`` continue ``last``."""
     for position in positions:
         if position.sequence != last.sequence + 1 or position.epoch < last.epoch:
             raise AssertionError(f"record {position} does not follow {last}")

@@ -1,6 +1,6 @@
-"""Reads and checks a journal directory. It changes nothing; journal.py repairs.
+"""Reads and checks a journal directory without changing it; journal.py repairs a torn tail.
 
-The node uses it to open a journal for writing, and commands use it to inspect one.
+The node uses this module to open a journal for writing, and commands use it to inspect a journal.
 """
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ from ha_engine.types import Position
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One segment as found. ``headless``: torn in its file header, so it must be created again."""
+    """One segment as found on disk. ``torn`` describes the segment's torn tail, if it has one.
+
+    ``headless`` is true if the segment is torn in its file header, so that it must be created
+    again.
+    """
 
     path: Path
     journal_id: str
@@ -40,10 +44,11 @@ class Found:
 
 
 def read_identity(directory: Path, group: str | None = None) -> JournalIdentity | None:
-    """The identity of the journal; None if no journal was ever completed here.
+    """The identity of the journal in ``directory``, or None if no journal was ever completely
+    created there.
 
-    Raises ForeignJournal when it is not of ``group``, JournalDamaged when files are missing,
-    UnknownJournalVersion, OSError.
+    Raises ForeignJournal when the journal is not of ``group``, JournalDamaged when files are
+    missing, UnknownJournalVersion, OSError.
     """
     identity, paths = identities.load(directory), segment_paths(directory)
     if identity is None:
@@ -56,12 +61,12 @@ def read_identity(directory: Path, group: str | None = None) -> JournalIdentity 
             f"set group: {identity.group}, or give this node another data directory"
         )
     if not paths:
-        raise JournalDamaged(str(directory), 0, "all its segments are missing")
+        raise JournalDamaged(str(directory), 0, "all segments of the journal are missing")
     return identity
 
 
 def look(directory: Path, identity: JournalIdentity, *, payloads: bool = True) -> Iterator[Found]:
-    """The segments, oldest first, each verified by itself and against the segment before it.
+    """Yield the segments, oldest first, each verified by itself and against the segment before it.
 
     Raises JournalDamaged with file and offset, UnknownJournalVersion, DiskFailed, OSError.
     """
@@ -78,7 +83,8 @@ def epochs_before(identity: JournalIdentity, first: int) -> list[Position]:
 
 
 def _is_unfinished(directory: Path, paths: list[Path]) -> bool:
-    # The first segment is created before the identity, so a crash in between leaves only it.
+    # The first segment is created before the identity file, so a crash may leave a segment without
+    # an identity file.
     begun = [segment_path(directory, 1)]
     return paths == begun and begun[0].stat().st_size <= FILE_HEADER_BYTES
 
@@ -113,10 +119,12 @@ def _torn(path: Path, outline: Outline, is_tail: bool) -> str | None:
 
 def _check_place(path: Path, header: FileHeader, identity: JournalIdentity, last: Position) -> None:
     if header.journal_id not in (identity.journal_id, *identity.former):
-        raise JournalDamaged(str(path), 0, f"it belongs to another journal, {header.journal_id}")
+        raise JournalDamaged(
+            str(path), 0, f"the segment is of another journal, {header.journal_id}"
+        )
     if header.first != int(path.stem):
-        reason = f"its first record is {header.first}, but its name says {int(path.stem)}"
+        reason = f"the first record is {header.first}, but the file name says {int(path.stem)}"
         raise JournalDamaged(str(path), 0, reason)
     if header.first != last.sequence + 1:
-        reason = f"it begins with record {header.first} instead of {last.sequence + 1}"
+        reason = f"the segment begins with record {header.first} instead of {last.sequence + 1}"
         raise JournalDamaged(str(path), 0, reason)

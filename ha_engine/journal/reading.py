@@ -1,7 +1,7 @@
 """Reads records from segment files, and verifies every byte that it returns.
 
-Spark's workers import this module, so it needs only the standard library, google_crc32c and the
-package's values.
+Spark's workers import this module, so it imports only the standard library, google_crc32c and small
+modules of the engine.
 """
 
 from __future__ import annotations
@@ -41,14 +41,15 @@ _FILE_REST = struct.Struct("<H2x16sQ")
 
 
 class FileHeader(NamedTuple):
-    """A segment starts with magic 8, CRC32C 4, version 2, zero 2, journal_id 16, first 8 bytes."""
+    """The header of a segment file. Its fields, with their lengths in bytes, are: magic 8, CRC32C
+    4, version 2, zero 2, journal_id 16, first 8."""
 
     journal_id: str
     first: int
 
 
 class SparseIndex:
-    """The offsets of some of a segment's records: one entry about every 16 KiB."""
+    """The offsets of some records of a segment, with about one entry for every 16 KiB."""
 
     def __init__(self, first: int) -> None:
         self._sequences = array("Q", [first])
@@ -56,12 +57,13 @@ class SparseIndex:
 
     def note(self, sequence: int, offset: int) -> None:
         if offset - self._offsets[-1] >= INDEX_EVERY_BYTES:
-            # Offset first: a reader in another thread finds a sequence, then reads its offset.
+            # The offset is appended first, because a reader in another thread finds a sequence and
+            # then reads its offset.
             self._offsets.append(offset)
             self._sequences.append(sequence)
 
     def at_or_before(self, sequence: int) -> tuple[int, int]:
-        """The nearest noted (sequence, offset)."""
+        """The last entry at or before ``sequence``, as a sequence and its offset."""
         place = bisect_right(self._sequences, sequence) - 1
         return self._sequences[place], self._offsets[place]
 
@@ -72,7 +74,8 @@ class SparseIndex:
 
 @dataclass(slots=True)
 class Outline:
-    """The result of a scan: whole records up to byte ``end``, then ``bad`` or the file's end."""
+    """The result of a scan. The segment has whole records up to byte ``end``, where the file ends
+    or ``bad`` says what is wrong."""
 
     index: SparseIndex
     last: Position
@@ -83,7 +86,7 @@ class Outline:
 
 
 def read_extent(extent: Extent, *, stream: str | None = None) -> Iterator[Record]:
-    """Every record of ``extent``; with ``stream``, only the events of that stream.
+    """Every record of ``extent``; with ``stream``, only the records with events of that stream.
 
     Raises JournalDamaged with file and offset, UnknownJournalVersion, DiskFailed.
     """
@@ -93,7 +96,8 @@ def read_extent(extent: Extent, *, stream: str | None = None) -> Iterator[Record
 def read_records(
     path: Path, offset: int, length: int, *, stream: str | None = None, payloads: bool = True
 ) -> Iterator[Record]:
-    """Like read_extent; without ``payloads``, skip them, so that each record has an empty one."""
+    """Like read_extent; without ``payloads``, payloads are skipped, and each record has an empty
+    payload."""
     end = offset + length
     with open_segment(path, length) as file:
         file.seek(offset)
@@ -111,9 +115,10 @@ def read_records(
 
 
 def read_frames(extent: Extent, bytes_max: int) -> list[Frame]:
-    """The first frames of ``extent``, verified but not decoded, for sending them unchanged.
+    """The first frames of ``extent``, verified but not decoded, so that they can be sent unchanged.
 
-    At least one frame, but otherwise at most ``bytes_max`` bytes. Raises what read_extent raises.
+    The result has at least one frame, but otherwise at most ``bytes_max`` bytes. This function
+    raises the exceptions of read_extent.
     """
     frames: list[Frame] = []
     path, offset, rest = Path(extent.path), extent.offset, min(extent.length, bytes_max)
@@ -135,16 +140,17 @@ def read_frames(extent: Extent, bytes_max: int) -> list[Frame]:
 
 
 def read_header(file: BinaryIO, bytes_max: int) -> Header:
-    """The header of the frame that starts here, of at most ``bytes_max`` bytes. Raises BadFrame."""
+    """The header of the frame, of at most ``bytes_max`` bytes, that starts at the read position of
+    ``file``. Raises BadFrame."""
     return _whole(file.read(min(HEADER_BYTES, bytes_max)), bytes_max)
 
 
 def scan(path: Path, first: int, epoch: int, *, payloads: bool = True) -> Outline:
-    """Verify a segment whose first record is ``first``, written after a record of ``epoch``.
+    """Verify a segment whose first record is ``first`` and follows a record of ``epoch``.
 
-    Without ``payloads``, do not check their checksums. Stop at the first frame that is not whole.
-    Raises JournalDamaged when an intact record is in the wrong place, UnknownJournalVersion,
-    DiskFailed.
+    Without ``payloads``, the checksums of payloads are not verified. The scan stops at the first
+    frame that is not whole. Raises JournalDamaged when an intact record is in the wrong place,
+    UnknownJournalVersion, DiskFailed.
     """
     outline = Outline(SparseIndex(first), Position(epoch, first - 1))
     size = path.stat().st_size
@@ -164,7 +170,8 @@ def scan(path: Path, first: int, epoch: int, *, payloads: bool = True) -> Outlin
 
 
 def offset_of(path: Path, sequence: int, start: tuple[int, int]) -> int:
-    """The offset of record ``sequence``, found by its headers from ``start`` (sequence, offset)."""
+    """The offset of record ``sequence``. The search reads the headers of all records from
+    ``start``, which is an earlier sequence and its offset."""
     at, offset = start
     with open_segment(path, INDEX_EVERY_BYTES) as file:
         while at < sequence:
@@ -182,7 +189,7 @@ def open_segment(path: Path, length: int) -> BinaryIO:
     try:
         return open(path, "rb", buffering=max(4096, min(length, BUFFER_BYTES_MAX)))
     except FileNotFoundError as error:
-        raise JournalDamaged(str(path), 0, "the segment is gone") from error
+        raise JournalDamaged(str(path), 0, "the segment file is missing") from error
     except OSError as error:
         raise _unreadable(path, error) from error
 
@@ -192,10 +199,10 @@ def _unreadable(path: Path, error: OSError) -> DiskFailed:
 
 
 def damage(path: Path, offset: int, error: BadFrame) -> JournalDamaged | UnknownJournalVersion:
-    """The error that a user gets for a bad frame."""
+    """The error that a user gets for the bad frame at ``offset``."""
     if isinstance(error, NewerVersion):
         return UnknownJournalVersion(
-            f"{path} at byte {offset}: {error}; run the version that wrote it"
+            f"{path} at byte {offset}: {error}; run the engine version that wrote it"
         )
     return JournalDamaged(str(path), offset, str(error))
 
@@ -209,9 +216,10 @@ def encode_file_header(journal_id: str, first: int) -> bytes:
 
 
 def read_file_header(path: Path) -> FileHeader:
-    """Read and verify the file header.
+    """Read and verify the file header of a segment.
 
-    Raises BadFrame when it is truncated or damaged, NewerVersion, JournalDamaged, DiskFailed.
+    Raises BadFrame when the header is truncated or damaged, NewerVersion, JournalDamaged,
+    DiskFailed.
     """
     with open_segment(path, FILE_HEADER_BYTES) as file:
         raw = file.read(FILE_HEADER_BYTES)
@@ -219,7 +227,7 @@ def read_file_header(path: Path) -> FileHeader:
         raise BadFrame("the file header is truncated")
     magic, crc = _FILE_START.unpack_from(raw)
     if magic != FILE_MAGIC:
-        raise BadFrame("it is not a journal segment")
+        raise BadFrame("the file is not a journal segment")
     if crc32c(raw[_FILE_START.size :]) != crc:
         raise BadFrame("the file header's checksum is wrong")
     version, journal_id, first = _FILE_REST.unpack_from(raw, _FILE_START.size)
@@ -275,7 +283,7 @@ def _check_parts(file: BinaryIO, header: Header, payloads: bool) -> None:
 def _extend(outline: Outline, header: Header, path: Path) -> None:
     expected, epoch = outline.last.sequence + 1, outline.last.epoch
     if header.sequence != expected:
-        reason = f"it has record {header.sequence} instead of {expected}"
+        reason = f"the segment has record {header.sequence} instead of {expected}"
         raise JournalDamaged(str(path), outline.end, reason)
     if header.epoch < epoch:
         reason = f"epoch {header.epoch} follows epoch {epoch}"

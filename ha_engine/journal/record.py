@@ -1,15 +1,16 @@
-"""Encodes a Record as a frame of bytes, and decodes it. This module does not use files.
+"""Encodes a record as a frame of bytes, and decodes frames. This module does not use files.
 
-A frame is a header of 52 bytes (little-endian), the meta (compact JSON of the body, ASCII) and the
-payload:
+A frame has three parts: a header of 52 bytes, the meta and the payload. The meta is the record's
+body as compact JSON in ASCII. The header is little-endian, and has these fields with their lengths
+in bytes:
 
     magic 4 | CRC32C of what follows in the header 4 | version 1 | kind 1 | zero 2
     meta length 4 | payload length 4 | meta CRC32C 4 | payload CRC32C 4
     epoch 8 | sequence 8 | committed 8
 
-Header, meta and payload have a checksum each. So a length is verified before it is used, which
-distinguishes a truncated record from a damaged one. A reader that skips payloads still verifies all
-that it returns.
+Header, meta and payload each have a checksum. A length is verified before it is used, which
+distinguishes a truncated record from a damaged one. A reader that skips payloads still verifies
+everything that it returns.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ from ha_engine.types import (
 )
 
 MAGIC = b"\xf5HAJ"
-"""Its first byte never occurs in UTF-8, so no text payload looks like the start of a frame."""
+"""The first byte of the magic never occurs in UTF-8, so no text payload looks like the start of a
+frame."""
 
 VERSION = 1
 HEADER_BYTES = 52
@@ -50,7 +52,7 @@ _REST = struct.Struct("<BB2xIIIIQQQ")
 
 
 class Header(NamedTuple):
-    """The fixed part of a frame, checksum verified. Lengths are bytes."""
+    """The header of a frame, with a verified checksum. Lengths are in bytes."""
 
     version: int
     kind: int
@@ -73,7 +75,7 @@ class Header(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One encoded record. The payload is a separate buffer, so that it is not copied."""
+    """One encoded record. The payload is in a separate buffer, so that it is not copied."""
 
     position: Position
     head: bytes
@@ -85,11 +87,12 @@ class Frame:
 
 
 class BadFrame(Exception):
-    """These bytes are no whole record. A caller with file and offset turns it into an error."""
+    """The bytes of a frame are no whole record. A caller that knows file and offset turns a
+    BadFrame into an error for users."""
 
 
 class NewerVersion(BadFrame):
-    """The frame is intact, but of a format version that this engine does not read
+    """The frame is intact, but has a format version that this engine does not read
     (RULES.md#r32)."""
 
 
@@ -114,15 +117,16 @@ def to_frame(record: Record) -> Frame:
 
 
 def encode(record: Record) -> bytes:
-    """The frame of ``record`` as one run of bytes."""
+    """The frame of ``record`` as one bytes object."""
     frame = to_frame(record)
     return frame.head + frame.payload
 
 
 def decode(frame: bytes, *, payload: bool = True) -> Record:
-    """The record of exactly one frame. Raises BadFrame.
+    """Decode exactly one frame. Raises BadFrame.
 
-    Without ``payload`` the record has an empty one, and the payload's checksum is not verified.
+    Without ``payload``, the record gets an empty payload, and the payload's checksum is not
+    verified.
     """
     header = decode_header(frame[:HEADER_BYTES])
     if len(frame) != header.frame_length:
@@ -138,7 +142,8 @@ def decode(frame: bytes, *, payload: bool = True) -> Record:
 def decode_header(raw: bytes) -> Header:
     """Decode and verify a header.
 
-    Raises BadFrame when it is truncated or damaged, NewerVersion when its version is not VERSION.
+    Raises BadFrame when the header is truncated or damaged, NewerVersion when its version is not
+    VERSION.
     """
     if len(raw) < HEADER_BYTES:
         raise BadFrame(f"the header is truncated after {len(raw)} of {HEADER_BYTES} bytes")
@@ -154,7 +159,8 @@ def decode_header(raw: bytes) -> Header:
 
 
 def verified(part: bytes, length: int, crc: int, name: str) -> bytes:
-    """``part`` itself, if its length and checksum are those of the header. Raises BadFrame."""
+    """Return ``part`` if it has the length and the checksum that the header states. Raises
+    BadFrame."""
     if len(part) < length:
         raise BadFrame(f"the {name} is truncated after {len(part)} of {length} bytes")
     if length and crc32c(part) != crc:
@@ -163,7 +169,8 @@ def verified(part: bytes, length: int, crc: int, name: str) -> bytes:
 
 
 def to_record(header: Header, meta: bytes, payload: bytes) -> Record:
-    """The record of verified parts. Raises BadFrame if this engine does not know the meta."""
+    """Make a record from its verified parts. Raises BadFrame if this engine cannot read the
+    meta."""
     try:
         body = _read(header.kind, json.loads(meta))
     except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -1,7 +1,7 @@
-"""One segment file: append, sync, truncate, and find records in it. A segment knows no other
-segment.
+"""One segment file of the journal: append, sync, truncate, and find records in the file. A segment
+does not know the other segments of its journal.
 
-One thread changes a segment. Meanwhile other threads may read what was appended before.
+One thread changes a segment, while other threads may read records that were appended before.
 """
 
 from __future__ import annotations
@@ -29,14 +29,17 @@ def segment_path(directory: Path, first: int) -> Path:
 
 
 def segment_paths(directory: Path) -> list[Path]:
-    """All segments, oldest first: names are padded, so their order is that of the records."""
+    """The paths of all segments, oldest first. File names are padded with zeros, so their order is
+    that of the records."""
     return sorted(path for path in directory.glob(f"*{SUFFIX}") if path.stem.isdecimal())
 
 
 class Segment:
-    """``size`` is the offset of the next record; ``last`` is ``first - 1`` in an empty segment."""
+    """One segment file. ``size`` is the offset of the next record to append; ``last`` is ``first -
+    1`` while the segment is empty."""
 
-    # (last, size) in one tuple: a reader in another thread never sees one without the other.
+    # ``last`` and ``size`` are in one tuple, so that a reader in another thread never sees one
+    # without the other.
     _end: tuple[int, int]
 
     def __init__(self, path: Path, journal_id: str, first: int, outline: Outline) -> None:
@@ -89,7 +92,8 @@ class Segment:
         return self._end[1]
 
     def fitting(self, frames: Sequence[Frame], segment_size: int) -> int:
-        """How many of ``frames`` fit; an empty segment takes the first, however large it is."""
+        """The number of ``frames`` that fit into the segment; an empty segment takes the first
+        frame, however large it is."""
         size = self.size
         for count, frame in enumerate(frames):
             size += frame.length
@@ -114,7 +118,8 @@ class Segment:
 
 
 def create(directory: Path, journal_id: str, first: int) -> Path:
-    """Write a new file with its header; the caller makes it and its directory entry durable."""
+    """Write a new segment file with its header; the caller makes the file and its directory entry
+    durable."""
     path = segment_path(directory, first)
     descriptor = os.open(path, _OPEN | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
@@ -125,10 +130,11 @@ def create(directory: Path, journal_id: str, first: int) -> Path:
 
 
 def settle(path: Path) -> None:
-    """Make the disk and the page cache agree on a file, so that what is read next is durable.
+    """Sync a file and drop it from the page cache, so that the next read returns only durable
+    bytes.
 
-    A killed process leaves records that are only in the cache. A failed fsync leaves records in the
-    cache that the disk may lack.
+    A killed process leaves records that are only in the page cache. A failed fsync leaves records
+    in the page cache that the disk may lack.
     """
     descriptor = os.open(path, os.O_RDWR)
     try:
@@ -139,7 +145,7 @@ def settle(path: Path) -> None:
 
 
 def truncate_file(path: Path, size: int) -> None:
-    """Shorten a file, durably."""
+    """Shorten a file durably to ``size`` bytes."""
     descriptor = os.open(path, os.O_WRONLY)
     try:
         os.ftruncate(descriptor, size)
@@ -158,7 +164,7 @@ def _write_all(descriptor: int, frames: Sequence[Frame]) -> None:
 
 
 def _write(descriptor: int, data: bytes) -> None:
-    # A disk that fills up first writes a part, and fails at the next call.
+    # When a disk becomes full, one call writes only a part of its data, and the next call fails.
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]

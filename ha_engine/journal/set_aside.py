@@ -1,6 +1,6 @@
-"""Keeps records that an operator gave up in a file beside the journal, which only people read.
+"""Keeps records that an operator gave up in a file beside the journal, for people to read.
 
-One file has the frames of the records ``first`` to ``last`` as they were in the journal:
+A file has the frames of the given-up records exactly as they were in the journal, and this name:
 
     given-up.<first epoch>.<first sequence>-<last epoch>.<last sequence>.frames
 """
@@ -25,7 +25,7 @@ def path_of(directory: Path, first: Position, last: Position) -> Path:
 
 
 def set_aside(path: Path, extents: Iterable[Extent]) -> None:
-    """Copy ``extents`` into ``path``, durably. Raises OSError."""
+    """Copy the bytes of ``extents`` durably into a file at ``path``. Raises OSError."""
     fresh = path.with_suffix(".tmp")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:

@@ -1,8 +1,9 @@
-"""Distinguishes a torn tail from damage (RULES.md#r31); changes nothing.
+"""Distinguishes a torn tail of a journal from damage (RULES.md#r31), without changing a file.
 
-A torn tail is what a crash leaves of a write that was not reported as durable: nothing but zeros,
-or a truncated record. Anything else is damage: the node ends, and reinit helps. The test for
-sectors that never reached the disk is that of etcd's write-ahead log (isTornEntry).
+A torn tail is what a crash leaves of a write that was not reported as durable. A torn tail is
+either all zeros or a truncated record. Any other bad bytes are damage: the node ends, and an
+operator must run ``ha-engine reinit``. The test for sectors that never reached the disk is that of
+etcd's write-ahead log (isTornEntry).
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ SECTOR_BYTES = 512
 def describe_torn(path: Path, offset: int, expected: int, bad: BadFrame) -> str:
     """Describe the torn tail at ``offset``, where record ``expected`` should start.
 
-    Raises JournalDamaged when it is no torn tail. A damaged last record that contains a whole
-    sector of zeros looks torn: the file does not show the difference.
+    Raises JournalDamaged when the bytes at ``offset`` are no torn tail. A damaged last record that
+    contains a whole sector of zeros counts as torn, because the file does not show the difference.
     """
     with path.open("rb") as file:
         file.seek(offset)
@@ -34,7 +35,7 @@ def describe_torn(path: Path, offset: int, expected: int, bad: BadFrame) -> str:
 
 
 def is_torn_file_header(path: Path) -> bool:
-    """Whether the file has only zeros after the bytes of its file header."""
+    """Whether the segment file has only zeros after the bytes of its file header."""
     return len(path.read_bytes().rstrip(b"\0")) <= FILE_HEADER_BYTES
 
 
@@ -63,7 +64,7 @@ def _failing_part(rest: bytes, header: Header) -> tuple[int, int]:
 
 
 def _has_unwritten_sector(rest: bytes, start: int, stop: int, offset: int) -> bool:
-    """Whether a disk sector with a part of ``rest[start:stop]`` has only zeros in ``rest``.
+    """Whether a disk sector that overlaps ``rest[start:stop]`` has only zeros in ``rest``.
 
     ``offset`` is the offset of ``rest`` in the file.
     """
@@ -75,7 +76,7 @@ def _has_unwritten_sector(rest: bytes, start: int, stop: int, offset: int) -> bo
 
 
 def _record_follows(rest: bytes, expected: int) -> bool:
-    """Whether ``rest`` has the header of a later record after the bad one."""
+    """Whether ``rest`` has the header of a later record after the bad record."""
     furthest = expected + len(rest) // HEADER_BYTES
     place = rest.find(MAGIC, 1)
     while place >= 0:

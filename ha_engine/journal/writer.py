@@ -1,8 +1,8 @@
-"""The journal for asyncio: group commit in one thread of its own.
+"""The journal for asyncio, with group commit in a thread of its own.
 
-Records that arrive during one write and fdatasync wait and go into the next. An idle writer writes
-at once. The loop encodes the records, so the thread does little besides system calls, and the two
-seldom wait for each other's interpreter lock.
+Records that arrive during one write and fdatasync wait for the next write. An idle writer writes at
+once. The event loop encodes the records, so the writer's thread does little besides system calls.
+Event loop and thread therefore seldom wait for the interpreter lock.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from ha_engine.types import Events, Position, Record
 
 PENDING_BYTES_MAX = 256 << 20
 STUCK_SECONDS = 30.0
-"""The node gives up a disk that does not answer for this long: the other node has one that does."""
+"""The node ends if its disk does not answer for this long, because the other node has a disk that
+answers."""
 LOOKS = 6
-"""Checks in that time, each run by the loop: a host that was suspended did not wait for its disk,
-and its loop did not run."""
+"""The number of checks in ``STUCK_SECONDS``, each run by the event loop. While a host is suspended,
+its event loop runs no check, so its disk does not count as stuck."""
 T = TypeVar("T")
 
 
@@ -36,15 +37,15 @@ class _Exclusive:
 
 
 class JournalWriter:
-    """Makes all changes of an open journal; create and use it on the loop's thread.
+    """Makes all changes of an open journal. A writer must be created and used on the event loop's
+    thread.
 
-    It calls on the loop:
+    The writer makes all callbacks on the event loop. ``on_durable`` is called after each fdatasync,
+    with the last sequence that is now durable. ``on_failed`` is called once, after which the writer
+    writes nothing any more. ``on_stuck`` is called when the thread has worked on one call for
+    ``stuck_after`` seconds.
 
-    - ``on_durable(sequence)`` after each fdatasync, with the last sequence that is now durable;
-    - ``on_failed(error)`` once, after which it writes nothing any more;
-    - ``on_stuck()`` when the thread has worked on one thing for ``stuck_after`` seconds.
-
-    The caller that opened the journal closes it.
+    The caller that opened the journal also closes the journal.
     """
 
     def __init__(
@@ -64,7 +65,8 @@ class JournalWriter:
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
         self._queue: deque[Frame | _Exclusive] = deque()
-        # None while an exclusive call is queued, since the call may move the end of the journal.
+        # ``_last`` is None while an exclusive call is queued, since the call may move the end of
+        # the journal.
         self._last: Position | None = journal.last
         self._busy = self._closing = False
         self._idle = asyncio.Event()
@@ -74,15 +76,15 @@ class JournalWriter:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes that are appended but not durable yet."""
+        """The bytes of records that are appended but not durable yet."""
         return self._pending_bytes
 
     def append(self, records: Sequence[Record]) -> None:
-        """Queue ``records``; returns at once.
+        """Queue ``records`` for the next write, and return at once.
 
-        Raises Backpressure, and queues nothing, when events do not fit into ``pending_bytes_max``;
-        other records always fit (RULES.md#r30). Raises DiskFailed after a failure, AssertionError
-        when the records do not continue the journal.
+        Raises Backpressure, and queues nothing, when records of events do not fit into
+        ``pending_bytes_max``. Other records are always queued (RULES.md#r30). Raises DiskFailed
+        after a failure, AssertionError when the records do not continue the journal.
         """
         self._refuse_when_done()
         if self._last is not None:
@@ -98,7 +100,8 @@ class JournalWriter:
         self._enqueue(frames)
 
     async def wait_for_space(self, pending_bytes: int) -> None:
-        """Return once at most ``pending_bytes`` are pending, or once the writer has failed."""
+        """Return once at most ``pending_bytes`` bytes are not durable, or once the writer has
+        failed."""
         while self._pending_bytes > pending_bytes and self._failure is None:
             self._progress.clear()
             await self._progress.wait()
@@ -106,9 +109,10 @@ class JournalWriter:
     async def run_exclusive(self, call: Callable[[], T], *, copies: bool = False) -> T:
         """Run ``call`` in the writer's thread, after all records that were appended before.
 
-        Use it for truncate_after, trim_before, give_up_after and bind_group. It raises the call's
-        exception; a DiskFailed also ends the writer. A call that ``copies`` takes time by the
-        amount of data, so it never counts as stuck.
+        The journal's methods truncate_after, trim_before, give_up_after and bind_group need an
+        exclusive call. An exception of ``call`` is raised by this method, and a DiskFailed also
+        ends the writer. A call with ``copies`` takes longer the more data it copies, so it never
+        counts as stuck.
         """
         self._refuse_when_done()
         outcome: asyncio.Future[T] = self._loop.create_future()
@@ -117,7 +121,8 @@ class JournalWriter:
         return await outcome
 
     async def close(self) -> None:
-        """Write what is queued, then end the thread; append nothing any more."""
+        """Write all queued records, then end the thread. No record may be appended after this
+        call."""
         self._closing = True
         await self._idle.wait()
         self._thread.shutdown(wait=False)
@@ -129,7 +134,8 @@ class JournalWriter:
         if self._queue and not self._busy:
             self._busy = True
             self._idle.clear()
-            # At the end of this turn of the loop, so that the turn's other appends are included.
+            # The write starts at the end of the event loop's turn, so that it includes the turn's
+            # other appends.
             self._loop.call_soon(self._start)
 
     def _start(self) -> None:
@@ -166,7 +172,7 @@ class JournalWriter:
         self._journal.sync()
 
     def _look_later(self, left: int) -> None:
-        """Check again later; after ``left`` more checks the running work counts as stuck."""
+        """Schedule the next check; after ``left`` more checks the running call counts as stuck."""
         if left == 0:
             self._on_stuck()
         else:
@@ -181,7 +187,7 @@ class JournalWriter:
         try:
             self._on_durable(frames[-1].position.sequence)
         except Exception as error:
-            # The node would stall in silence if it did not learn which records are durable.
+            # The node would stall silently if it did not learn which records are durable.
             self._fail(error)
         self._continue()
 

@@ -1,15 +1,15 @@
-"""Receive, the first stage: take events over HTTP or gRPC, validate, group and journal them.
+"""Receive, the first stage of the engine: it takes events over HTTP or gRPC, and journals them.
 
     http, ingest -> intake -> decode -> gate -> the journal (through the Protocol ``GroupJournal``)
 
 http, http_operations   the routes of events, and their description for OpenAPI
 ingest                  the gRPC service
 intake                  turns the bytes of a request into the gate's input, for both protocols
-body                    reads a request body within limits of bytes and time
+body                    reads a request body, within limits on its bytes and its time
 decode, arrow, columns, diagnose
                         turn a body into one record batch of the stream's schema, or name the bad
                         row
-joining                 parses small JSON bodies together that arrive together
+joining                 parses in one call the small JSON bodies that arrive at the same time
 gate, group             take a request whole or not at all, put it into one record with others, and
                         answer it when that record is committed (RULES.md#i3)
 receivers               the gate and the sources, opened and closed together

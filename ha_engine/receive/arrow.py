@@ -1,14 +1,16 @@
-"""Decode a body in Arrow's stream format into one record batch of the stream's schema, or say in a
-sentence why it is refused.
+"""Decode a request body in Arrow's IPC stream format into one record batch, or say in a sentence
+why the body is refused.
 
-The rules for values are those of JSON in ``decode``, and the same ``ColumnReader`` makes the common
-checks. Columns match by name, and a missing one is null. A coercion must lose nothing: an integer
-may have another width or be sent for a double, and a timestamp may have another unit. The last year
-is 9999, as in RFC 3339.
+A value of an Arrow body follows the rules for JSON values in the module ``decode``. The class
+``ColumnReader`` makes the checks that both formats share. A column of the body belongs to the
+stream's column of the same name. A nullable column that the body lacks becomes null. A conversion
+must lose no information. An integer may have another width than the stream's column, or be sent for
+a double. A timestamp may have another unit than the stream's column. The last accepted year is
+9999, as in RFC 3339.
 
-The bytes are not trusted: they are validated in full before any other use. Data that could take
-much more memory than it has bytes is refused: compressed buffers (gzip the request instead),
-dictionaries, views, run ends, and too many list elements of types that may take no bytes.
+The engine does not trust a body, so it validates each batch in full before any other use. To limit
+memory, the engine refuses compressed buffers (gzip the request instead), dictionaries, views and
+run ends. The engine also refuses lists with too many elements of a type that may take no bytes.
 """
 
 from __future__ import annotations
@@ -24,19 +26,21 @@ from ha_engine.receive.columns import ColumnReader, SchemaMismatch, expected, le
 from ha_engine.receive.diagnose import first_bad, of_not_null, shown, unknown
 
 BARE_ELEMENTS_MAX = 1_000_000
-"""Limit of nulls and structs in the lists of one batch. They may arrive without a byte, but take
-memory."""
+"""The most nulls or structs in the lists of one column of a batch. Such a list element may take no
+byte in the body, but it takes memory."""
 _FIRST_YEAR, _LAST_YEAR = 1, 9999
 
 
 class ArrowReader:
-    """Reads bodies for one stream. ``readers`` are the readers of the columns of ``schema``."""
+    """Reads Arrow bodies for one stream. ``readers`` has one ``ColumnReader`` for each column of
+    ``schema``."""
 
     def __init__(self, schema: pa.Schema, readers: Sequence[ColumnReader]) -> None:
         self._schema, self._readers = schema, readers
 
     def batches(self, body: bytes) -> Iterator[pa.RecordBatch]:
-        """Yield the batches as they were sent, validated, and checked against the stream's schema.
+        """Yield the batches of ``body`` unconverted, each validated and checked against the
+        stream's schema.
 
         Raises InvalidEvents.
         """
@@ -46,7 +50,8 @@ class ArrowReader:
             raise InvalidEvents(f"the body is not in Arrow's stream format: {error}") from None
 
     def shaped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Convert to the stream's own schema. Raises InvalidEvents with the first bad row."""
+        """Convert ``batch`` to the stream's schema. Raises InvalidEvents, which names the first bad
+        row."""
         try:
             return self._shaped(batch)
         except SchemaMismatch as mismatch:
@@ -76,7 +81,8 @@ class ArrowReader:
             raise InvalidEvents("the body has bytes after the end of its Arrow stream")
 
     def _judge(self, schema: pa.Schema) -> None:
-        """Raise InvalidEvents unless every column may be sent for one of the stream."""
+        """Raise InvalidEvents unless the body's ``schema`` can be converted to the stream's
+        schema."""
         if len(set(schema.names)) < len(schema.names):
             raise InvalidEvents(f"two columns have the same name: {', '.join(schema.names)[:200]}")
         for name in schema.names:
@@ -102,7 +108,8 @@ class ArrowReader:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _column(self, batch: pa.RecordBatch, reader: ColumnReader, field: pa.Field) -> pa.Array:
-        """Convert one column of ``batch``. Raises SchemaMismatch."""
+        """Convert the column of ``batch`` for ``field`` to the type of ``field``. Raises
+        SchemaMismatch."""
         if field.name not in batch.schema.names:
             return pa.nulls(batch.num_rows, field.type)
         try:
@@ -124,7 +131,7 @@ class ArrowReader:
         return True
 
     def _reason(self, row: pa.RecordBatch) -> str:
-        """Say why this one row is refused."""
+        """Say why ``row``, a batch of one row, is refused."""
         for reader, field in zip(self._readers, self._schema, strict=True):
             try:
                 self._column(row, reader, field)
@@ -137,15 +144,15 @@ class ArrowReader:
 
 
 def stands_for(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether values of type ``given`` may be sent where the stream declares ``wanted``."""
+    """Whether a producer may send values of type ``given`` for a column of type ``wanted``."""
     match wanted:
         case _ if pa.types.is_null(given):
             return True
         case _ if pa.types.is_floating(wanted):
             return bool(pa.types.is_floating(given) or pa.types.is_integer(given))
         case _ if pa.types.is_timestamp(wanted):
-            # A local time counts as UTC, as in JSON. An instant, which has a zone, has no local
-            # time, so it is refused for a type without a zone.
+            # A timestamp without a zone counts as UTC, as in JSON. A timestamp with a zone is an
+            # instant, so it is refused for a column of local times, which has no zone.
             return bool(pa.types.is_timestamp(given)) and not (given.tz and not wanted.tz)
         case _ if pa.types.is_list(wanted):
             a_list: bool = pa.types.is_list(given) or pa.types.is_large_list(given)
@@ -159,7 +166,8 @@ def stands_for(given: pa.DataType, wanted: pa.DataType) -> bool:
 _KINDS = (
     pa.types.is_boolean,
     pa.types.is_integer,
-    # pyarrow looks up a power of ten by the scale, and crashes beyond its table.
+    # pyarrow looks up a power of ten by a decimal's scale, and crashes if its table lacks the
+    # scale.
     lambda kind: pa.types.is_decimal(kind) and 0 <= kind.scale <= kind.precision,
     pa.types.is_date,
     lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind),
@@ -176,7 +184,7 @@ def _fields_stand_for(given: pa.StructType, wanted: pa.StructType) -> bool:
 
 
 def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Cast ``array`` to ``target`` without loss. Raises ArrowInvalid."""
+    """Cast ``array`` to the type ``target`` without loss of information. Raises ArrowInvalid."""
     match target:
         case _ if array.type == target:
             return array
@@ -197,7 +205,8 @@ def _child(array: pa.StructArray, field: pa.Field) -> pa.Array:
 
 
 def _require_known_years(leaf: pa.Array) -> None:
-    """Refuse years that Python or PostgreSQL cannot hold, because a sink would fail.
+    """Refuse dates with a year that Python or PostgreSQL cannot represent: a sink would fail at
+    them.
 
     Raises SchemaMismatch.
     """
@@ -209,7 +218,7 @@ def _require_known_years(leaf: pa.Array) -> None:
 
 
 def _bare_elements(array: pa.Array) -> int:
-    """The number of nulls or structs in the largest list array below ``array``."""
+    """The number of elements in the largest list array of nulls or structs within ``array``."""
     match array:
         case pa.StructArray():
             fields = range(array.type.num_fields)
@@ -223,7 +232,8 @@ def _bare_elements(array: pa.Array) -> int:
 
 
 def _part(batch: pa.RecordBatch, low: int, high: int) -> pa.RecordBatch:
-    """Copy rows: pyarrow cannot build a list with nulls from offsets that begin in the middle."""
+    """Copy the rows from ``low`` to before ``high``. The rows are copied, because pyarrow cannot
+    convert a slice of a list column with nulls."""
     return batch.take(pa.array(range(low, high), pa.int64()))
 
 
@@ -245,9 +255,10 @@ def _next_message(source: pa.BufferReader) -> pa.Message | None:
 
 
 def _is_compressed(message: pa.Message) -> bool:
-    """Whether the message's RecordBatch has field 3, compression (Message.fbs of Arrow's format).
+    """Whether the RecordBatch in ``message`` has field 3, compression (Message.fbs of Arrow's
+    format).
 
-    pyarrow has verified the flatbuffer. It reads the codec but does not expose it.
+    pyarrow has verified the flatbuffer of ``message``, but does not expose its compression codec.
     """
     data = message.metadata.to_pybytes()
     (root,) = struct.unpack_from("<I", data)
@@ -257,7 +268,8 @@ def _is_compressed(message: pa.Message) -> bool:
 
 
 def _slot(data: bytes, table: int, number: int) -> int:
-    """The offset of a field of a flatbuffer's table; 0 when the table lacks the field."""
+    """The offset of field ``number`` of the flatbuffer table at offset ``table``; 0 if the table
+    lacks the field."""
     (back,) = struct.unpack_from("<i", data, table)
     (size,) = struct.unpack_from("<H", data, table - back)
     at = 4 + 2 * number

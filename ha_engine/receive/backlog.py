@@ -1,4 +1,4 @@
-"""Decide when the gate must refuse events: the queries are slow, or a disk is full."""
+"""Decide when the gate must refuse events, because the queries are slow or a disk is full."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ log = structlog.get_logger(__name__)
 
 LOOK_EVERY_SECONDS = 0.2
 REST_SECONDS = 1.0
-"""Interval of checks while the journal does not grow. Only other programs fill the disk then."""
+"""Interval of checks while the journal does not grow, since only other programs may then fill the
+disk."""
 DISK_RETRY_SECONDS = 5.0
 
 
 @dataclass
 class Disk:
-    """The disk below ``directory``.
+    """The disk that contains ``directory``, with the space that events must leave free.
 
-    Its last ``min_free`` bytes are reserved for marks, batches and other consequences of events
-    that are already accepted (RULES.md#r30). So is the journal's space beyond ``journal_max``
-    bytes; 0: the journal has no limit.
+    The last ``min_free`` bytes of the disk are reserved for the processing of accepted events, such
+    as marks and batches (RULES.md#r30). The journal's space beyond ``journal_max`` bytes is also
+    reserved for accepted events. A ``journal_max`` of 0 means that the journal has no limit.
     """
 
     directory: Path
@@ -40,12 +41,12 @@ class Disk:
 
     @property
     def has_room(self) -> bool:
-        """Whether the disk takes events."""
+        """Whether the disk has space for more events."""
         return self.lack is None
 
     @property
     def lack(self) -> str | None:
-        """Name the space that is lacking; None when the disk takes events."""
+        """Say which space is lacking, or return None when the disk has space for more events."""
         if self._free_bytes() < self.min_free:
             least = format_size(self.min_free)
             return f"the disk of {self.directory} has less than {least} left"
@@ -55,7 +56,8 @@ class Disk:
         return None
 
     async def watch(self, changed: Callable[[bool], None]) -> None:
-        """Call ``changed`` with whether there is room, each time that this changes."""
+        """Call ``changed`` when the disk becomes full (False) and when it has space again
+        (True)."""
         had_room, size = True, -1
         while True:
             before, size = size, self.journal_size()
@@ -80,10 +82,11 @@ class Disk:
 
 @dataclass(frozen=True)
 class NodeBacklog:
-    """Reasons of this node to refuse events.
+    """Decides whether this node must refuse new events for now.
 
-    ``waiting`` counts the events that are in no batch yet. ``full_member`` names an in-sync member
-    whose disk has no room: every event would have to be written there too.
+    ``waiting`` returns the number of events that no micro-batch contains yet. ``full_member`` names
+    an in-sync member whose disk is full. One full disk stops all events, because every in-sync
+    member must store each event.
     """
 
     waiting: Callable[[], int]
@@ -92,7 +95,7 @@ class NodeBacklog:
     full_member: Callable[[], str | None]
 
     def refusal(self) -> Backpressure | None:
-        """The refusal to answer with; None when the gate may take events."""
+        """The Backpressure that the gate must raise, or None when the gate may accept events."""
         waiting = self.waiting()
         if waiting >= self.waiting_max:
             return Backpressure(

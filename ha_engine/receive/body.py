@@ -1,4 +1,4 @@
-"""Read the body of one request, with limits on its bytes, its time and its decompressed size."""
+"""Read the body of one request, with limits on its size, its decompressed size and its time."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ _GZIP_WINDOW = 16 + zlib.MAX_WBITS
 
 
 class ClientGone(Exception):
-    """The connection ended before the body did, so no client waits for an answer."""
+    """The client closed the connection before it had sent the whole body, so it waits for no
+    answer."""
 
 
 class Body:
-    """Reserves bytes of ``budget`` for a ``with`` block."""
+    """Reads the body of one request, and reserves its bytes of ``budget`` until the ``with`` block
+    ends."""
 
     def __init__(self, budget: ByteBudget, bytes_max: int) -> None:
         self._budget, self._bytes_max, self._held = budget, bytes_max, 0
@@ -32,7 +34,8 @@ class Body:
         self._held = 0
 
     def require_fits(self, content_length: bytes | None) -> None:
-        """Refuse by the header alone, before a byte is read. Raises PayloadTooLarge."""
+        """Check the Content-Length header before any byte of the body is read. Raises
+        PayloadTooLarge."""
         if content_length is not None and content_length.isdigit():
             self._require(int(content_length))
 
@@ -58,7 +61,8 @@ class Body:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def unzipped(self, packed: bytes) -> bytes:
-        """Decompress a gzip body, never to more than the limit. Raises InvalidEvents."""
+        """Decompress a gzip body, and stop if it exceeds the limit. Raises InvalidEvents,
+        PayloadTooLarge, Backpressure."""
         unpacker = zlib.decompressobj(_GZIP_WINDOW)
         try:
             body = unpacker.decompress(packed, self._bytes_max + 1)
@@ -71,7 +75,7 @@ class Body:
         return body
 
     def reserve(self, length: int) -> None:
-        """Reserve ``length`` more bytes. Raises PayloadTooLarge, Backpressure."""
+        """Reserve ``length`` more bytes of the budget. Raises PayloadTooLarge, Backpressure."""
         self._require(self._held + length)
         self._budget.take(length)
         self._held += length
@@ -85,7 +89,8 @@ class Body:
 
 
 def is_gzip(content_encoding: bytes | None) -> bool:
-    """Whether the body is gzip. Raises UnsupportedFormat for any encoding but gzip and none."""
+    """Whether the Content-Encoding header says gzip. Raises UnsupportedFormat for any encoding but
+    gzip and identity."""
     match (content_encoding or b"identity").strip().lower():
         case b"identity" | b"":
             return False

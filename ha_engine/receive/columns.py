@@ -1,6 +1,7 @@
-"""Parse, check and convert one column from JSON to Arrow, and describe the values that it expects.
+"""Parse, check and convert one column from JSON to Arrow, and describe the values that the column
+accepts.
 
-Not for the type names of an application file.
+The module ``query/columns.py`` reads the column types of an application file.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import pyarrow.compute as pc
 
 
 class SchemaMismatch(Exception):
-    """The bytes are not events of the schema. The text is the parser's own."""
+    """The data of a request does not match the stream's schema. The text of the exception says why
+    the data does not match."""
 
 
 class ColumnReader:
-    """How pyarrow's JSON reader parses one column, and the checks and conversions after that."""
+    """Says how pyarrow's JSON reader must parse one column, then checks and converts the parsed
+    column."""
 
     def __init__(self, field: pa.Field) -> None:
         self.name: str = field.name
@@ -31,12 +34,14 @@ class ColumnReader:
         self.is_checked = self._has_floats or self._has_strings or self._has_decimals
 
     def check(self, column: pa.ChunkedArray, source: bytes | None) -> None:
-        """Refuse NaN, Infinity, U+0000 and too long decimals, which pyarrow accepts.
+        """Refuse NaN, Infinity, U+0000 and decimals with too many digits, since pyarrow accepts
+        them.
 
         pyarrow counts the digits of a decimal as written, so it accepts 123 as decimal(3,2).
-        ``source`` is the text that the column was parsed from, or None. If certain letters are not
-        in it, some checks are not needed. A float beyond 32 bits becomes Infinity without these
-        letters. Raises SchemaMismatch.
+        ``source`` is the JSON text that the column was parsed from, or None. If ``source`` lacks
+        the letters of NaN, Infinity or U+0000, the check for that value is skipped. A column of
+        32-bit floats is always checked, because pyarrow turns a too large number into Infinity.
+        Raises SchemaMismatch.
         """
         if self._has_floats and (self._has_narrow_floats or _may_hold(source, b"NaN", b"Inf")):
             _require(column, pa.types.is_floating, _is_finite, "a number that is not finite")
@@ -46,7 +51,8 @@ class ColumnReader:
             _require(column, pa.types.is_decimal, _fits, "a decimal with too many digits")
 
     def converted(self, column: pa.ChunkedArray) -> pa.Array:
-        """The column in the stream's own type. Raises SchemaMismatch."""
+        """Convert the parsed ``column`` to the type that the stream declares. Raises
+        SchemaMismatch."""
         array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
         if array.type == self._target:
             return array
@@ -61,7 +67,7 @@ def _may_hold(source: bytes | None, *words: bytes) -> bool:
 
 
 def expected(kind: pa.DataType) -> str:
-    """Describe a value of this type in JSON, as the end of a sentence."""
+    """Describe a JSON value of type ``kind`` in words that end a sentence."""
     match kind:
         case _ if pa.types.is_boolean(kind):
             return "true or false"
@@ -89,8 +95,8 @@ def expected(kind: pa.DataType) -> str:
 
 
 def _parsed_type(kind: pa.DataType) -> pa.DataType:
-    """The type to parse. Dates and binary are parsed as strings, because pyarrow would read day
-    numbers and plain text."""
+    """The type as which pyarrow parses a column of type ``kind``. Dates and binary values are
+    parsed as strings, because pyarrow itself would expect day numbers and plain text."""
     match kind:
         case _ if pa.types.is_date(kind) or pa.types.is_binary(kind):
             return pa.string()
@@ -116,7 +122,8 @@ def _require(column: pa.ChunkedArray, of_kind: Any, holds: Any, otherwise: str) 
 
 
 def leaves(array: pa.Array) -> list[pa.Array]:
-    """The arrays of values below structs and lists, without values below a null."""
+    """The arrays of values inside structs and lists, without the values inside a null struct or
+    list."""
     match array:
         case pa.StructArray() | pa.ListArray() | pa.LargeListArray():
             children = array.flatten()

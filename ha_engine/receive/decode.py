@@ -1,20 +1,21 @@
-"""Decode the bytes of a request into one record batch of the stream's schema, or say in a sentence
-why they are refused.
+"""Decode the body of a request into one record batch of the stream's schema, or say in a sentence
+why the body is refused.
 
-After the guards below, ``pyarrow.json`` with an explicit schema alone decides what is accepted. The
-search for the bad row (``diagnose``) asks it again, so the two never disagree. The guards refuse
-what pyarrow accepts wrongly, each measured with pyarrow 26: a bare ``null`` as the first row ends
-the process with a segmentation fault, and as a later row becomes a row of nulls; NaN, Infinity and
-invalid UTF-8 pass; two objects on one line pass. Depth needs no guard: the parser stops at the
-first value that the schema does not expect, and the json module, whose depth is bounded, splits a
-JSON array.
+After a few checks, ``pyarrow.json`` alone decides by the stream's schema which JSON is accepted.
+The search for the first bad row (``diagnose``) uses the same parser, so parser and search never
+disagree. The checks refuse input that pyarrow 26 was measured to handle wrongly. A bare ``null`` as
+the first row ends the process with a segmentation fault. A bare ``null`` as a later row becomes a
+row of nulls. The parser also accepts NaN, Infinity, invalid UTF-8, and two objects on one line.
+Deeply nested JSON needs no check, because pyarrow stops at the first value that the schema does not
+expect. Python's json module, which splits a JSON array into rows, limits the depth itself.
 
-Rules for values: a missing field is null. Numbers are JSON numbers and strings JSON strings, with
-no coercion either way. A whole number may be sent for a double, never the reverse. A decimal is a
-number or a string and must fit without rounding. A timestamp is RFC 3339 with up to six fractional
-digits (also with a space for the T, or only a date); without a zone it is UTC. A date is
-YYYY-MM-DD. Binary is base64. U+0000 in a string is refused, because PostgreSQL cannot store it, and
-a sink would find that too late.
+A field that an event lacks is null. A number must be a JSON number, and a string must be a JSON
+string. A whole number may be sent for a double column, but a fraction is refused for an integer
+column. A decimal is a JSON number or string, and must fit its column without rounding. A timestamp
+has the format of RFC 3339, with at most six fractional digits. A timestamp may have a space in
+place of the T, or consist of a date alone. A timestamp without a zone is in UTC. A date has the
+form YYYY-MM-DD. A binary value is a string in base64. U+0000 in a string is refused, because
+PostgreSQL cannot store it, and a sink would fail after the ack.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _ONE_BLOCK = arrow_json.ReadOptions(use_threads=False, block_size=(1 << 31) - 1)
 
 
 class Format(Enum):
-    """The formats of a body."""
+    """The formats of a request body, by content type."""
 
     NDJSON = "application/x-ndjson"
     JSON = "application/json"
@@ -71,10 +72,10 @@ def format_of(content_type: str) -> Format:
 
 
 class Lines(NamedTuple):
-    """Events as text: one a line, no blank lines, UTF-8.
+    """Events as UTF-8 text, with one event on each line and without blank lines.
 
     ``seams`` is the number of line breaks between the end of one object and the start of another.
-    It is counted once, because counting is slow.
+    ``seams`` is counted once and kept, because the count is slow.
     """
 
     text: bytes
@@ -87,15 +88,16 @@ class Lines(NamedTuple):
 
     @property
     def is_one_object_a_line(self) -> bool:
-        """Whether every line is one object; this also keeps a bare ``null`` away from pyarrow."""
+        """Whether every line begins with ``{`` and ends with ``}``; a bare ``null`` would crash
+        pyarrow."""
         ends = self.text.startswith(b"{") and self.text.endswith(b"}")
         return ends and self.seams == self.rows - 1
 
 
 class Decoder:
-    """Reads bodies for one stream, at most ``rows_max`` rows each.
+    """Decodes bodies for one stream, each with at most ``rows_max`` rows.
 
-    Raises ApplicationError at construction when the schema has a type that no event can carry.
+    The constructor raises ApplicationError if pyarrow cannot read the type of a column from JSON.
     """
 
     def __init__(self, schema: pa.Schema, rows_max: int) -> None:
@@ -109,16 +111,18 @@ class Decoder:
         self._arrow = ArrowReader(schema, self._readers)
 
     def decode(self, body: bytes, form: Format) -> pa.RecordBatch:
-        """Decode all rows of ``body``, in order, as one batch of exactly the stream's schema.
+        """Decode all rows of ``body``, in order, into one batch with exactly the stream's schema.
 
-        Raises InvalidEvents with the first bad row (blank lines do not count) and PayloadTooLarge.
+        Raises PayloadTooLarge, or InvalidEvents with the number of the first bad row. A blank line
+        in a body is not counted as a row.
         """
         if form is Format.ARROW:
             return self._read_arrow(body)
         return self.parse(self.lines(body, form))
 
     def lines(self, body: bytes, form: Format) -> Lines:
-        """Split a text ``body`` into one event a line, without parsing.
+        """Split a JSON or NDJSON ``body`` into lines with one event each, without a look at the
+        values.
 
         Raises InvalidEvents, PayloadTooLarge.
         """
@@ -130,17 +134,19 @@ class Decoder:
         return lines
 
     def parse(self, lines: Lines) -> pa.RecordBatch:
-        """Parse ``lines`` as one batch. Raises InvalidEvents with the first bad row."""
+        """Parse ``lines`` into one batch. Raises InvalidEvents with the number of the first bad
+        row."""
         try:
             return self._parse(lines)
         except SchemaMismatch as mismatch:
             raise self._explain(lines.text.split(b"\n"), mismatch) from None
 
     def parse_together(self, several: Sequence[Lines]) -> list[pa.RecordBatch] | None:
-        """Parse ``several`` in one call, one batch for each; None when one of them has a bad row.
+        """Parse several bodies in one call, and return a batch for each, or None when a body has a
+        bad row.
 
-        A call of the parser costs as much as some 300 rows. No event can span two of ``several``,
-        because a JSON value ends between ``}`` and ``{``.
+        A call of the parser costs as much time as about 300 rows. No event can span two bodies,
+        because no JSON value contains ``}``, a line break and ``{`` in succession.
         """
         if not all(lines.is_one_object_a_line for lines in several):
             return None
@@ -155,7 +161,7 @@ class Decoder:
     # -- parsing -----------------------------------------------------------------------------------
 
     def _parse(self, lines: Lines) -> pa.RecordBatch:
-        """Parse, and raise SchemaMismatch unless every line is one event of the schema."""
+        """Parse ``lines``. Raises SchemaMismatch unless every line is one event of the schema."""
         if not lines.is_one_object_a_line:
             raise SchemaMismatch("every line must be one JSON object")
         table = _read(lines.text, self._strict)
@@ -188,7 +194,8 @@ class Decoder:
         return True
 
     def _misfit_of_field(self, line: bytes, name: str) -> SchemaMismatch | None:
-        """Say why this one field of a JSON object is refused, without a look at the others."""
+        """Say why field ``name`` of the JSON object ``line`` is refused; other fields are
+        ignored."""
         reader = next(reader for reader in self._readers if reader.name == name)
         try:
             column = _read(line, self._lenient[name]).column(name)
@@ -216,8 +223,8 @@ class Decoder:
     # -- arrays and limits -------------------------------------------------------------------------
 
     def _lines_of_json(self, body: bytes) -> bytes:
-        """Write a JSON array of objects, or one object, as one object a line; keep values as they
-        are written."""
+        """Write the objects of a JSON array, or a single object, on one line each, with unchanged
+        values."""
         try:
             text = body.decode()
         except UnicodeDecodeError as error:
@@ -271,7 +278,8 @@ def _read(lines: bytes, options: arrow_json.ParseOptions) -> pa.Table:
 
 
 def _tidy(body: bytes) -> Lines:
-    """Remove blank lines. A line break ends an event, because no JSON string contains one."""
+    """Remove blank lines. A line break ends an event, because no JSON string contains a raw line
+    break."""
     text = body.strip(_BLANK)
     if not text:
         raise InvalidEvents(_EMPTY)
@@ -292,7 +300,8 @@ def _require_utf8(lines: bytes) -> None:
 
 
 def _elements(text: str) -> Iterator[str]:
-    """Yield the objects of a JSON array, or the one object, as written. Raises JSONDecodeError."""
+    """Yield the text of each object of a JSON array, or of a single object. Raises
+    JSONDecodeError."""
     at = _skip(text, 0)
     if at == len(text):
         raise InvalidEvents(_EMPTY)
@@ -306,7 +315,8 @@ def _elements(text: str) -> Iterator[str]:
 
 
 def _elements_of_array(text: str, at: int) -> Generator[str, None, int]:
-    """Yield the objects of the array that starts at ``at``, and return where the array ends."""
+    """Yield the objects of the JSON array that starts at index ``at``, and return the index of its
+    end."""
     at = _skip(text, at + 1)
     if text.startswith("]", at):
         return at + 1

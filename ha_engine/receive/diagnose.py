@@ -1,4 +1,5 @@
-"""Find the row of a refused request that is no event of the stream, and say why in one sentence."""
+"""Find the first row of a refused request that is no event of the stream, and say why in a
+sentence."""
 
 from __future__ import annotations
 
@@ -16,17 +17,19 @@ from ha_engine.receive.columns import SchemaMismatch, expected
 SHOWN_CHARACTERS_MAX = 60
 
 MisfitOfField = Callable[[bytes, str], SchemaMismatch | None]
-"""Asks the parser about one named field of a line."""
+"""Takes a line and the name of a field, and returns why the parser refuses the field, or None."""
 
 
 class _Twice(Exception):
-    """An object has the same key twice."""
+    """A JSON object has the same key twice."""
 
 
 def first_bad(count: int, accepts: Callable[[int, int], bool]) -> int | None:
-    """The first of ``count`` rows that makes ``accepts(low, high)`` false for each range with it.
+    """The first bad one of ``count`` rows: ``accepts(low, high)`` is false for each range with that
+    row.
 
-    The search by halves costs at most twice a check of the whole. None: no row is bad by itself.
+    The binary search costs at most twice as much as one check of all rows. The result is None when
+    no row is bad by itself.
     """
     low, high = 0, count
     while high - low > 1:
@@ -39,7 +42,7 @@ def first_bad(count: int, accepts: Callable[[int, int], bool]) -> int | None:
 
 
 def reason_for(line: bytes, schema: pa.Schema, misfit_of_field: MisfitOfField) -> str:
-    """Say why ``line`` (UTF-8, no line break) was refused."""
+    """Say why ``line``, an event in UTF-8 without a line break, was refused."""
     try:
         event = _loads(line.decode(), object_pairs_hook=_unique)
         if not isinstance(event, dict):
@@ -74,7 +77,8 @@ def _of_event(
 
 
 def _objects(event: Any, kind: pa.DataType, path: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield the path of each field, nested ones too, with the names that the schema has there."""
+    """Yield the path of each field of ``event``, nested ones too, with the schema's names at that
+    level."""
     match event, kind:
         case dict(), pa.StructType():
             known = [field.name for field in kind]
@@ -88,9 +92,10 @@ def _objects(event: Any, kind: pa.DataType, path: str) -> Iterator[tuple[str, li
 
 
 def _is_beyond_any_double(value: Any) -> bool:
-    """Whether no double can hold ``value``.
+    """Whether ``value`` is a number that is too large for a double.
 
-    The parser refuses such a number in any field, so it cannot name the field.
+    The parser refuses a too large number even in a field that it ignores, so it cannot name the
+    field.
     """
     return isinstance(value, _Number) and math.isinf(float(value))
 
@@ -100,12 +105,13 @@ def _unexpected(field: pa.Field, event: dict[str, Any]) -> str:
 
 
 def of_not_null(name: str, how: str) -> str:
-    """The sentence about a not-null field that ``is missing`` or ``is null``."""
+    """The sentence that refuses a not-null field, where ``how`` is ``is missing`` or ``is
+    null``."""
     return f"field {name!r} {how}, but the stream declares it not null"
 
 
 def unknown(path: str, known: list[str]) -> str:
-    """The sentence about a field that the stream does not have."""
+    """The sentence that refuses a field, at ``path`` in an event, that the stream does not have."""
     near = get_close_matches(path.rpartition(".")[2], known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
     return f"the stream has no field {path[:SHOWN_CHARACTERS_MAX]!r}; {hint}"
@@ -120,7 +126,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class _Number(str):
-    """A number as it was written: no limit of digits, no rounding."""
+    """A JSON number as it was written, with all digits and without rounding."""
 
     __slots__ = ()
 
@@ -129,7 +135,7 @@ _loads = partial(json.loads, parse_int=_Number, parse_float=_Number)
 
 
 def shown(value: Any) -> str:
-    """Show a value in a sentence: shortened, and readable for any value."""
+    """Format any ``value`` as short, readable text for a sentence."""
     written = partial(json.dumps, ensure_ascii=False, default=str)
     text = str(value) if isinstance(value, _Number) else written(value)
     if len(text) > SHOWN_CHARACTERS_MAX:

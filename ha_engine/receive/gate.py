@@ -1,13 +1,14 @@
-"""The gate: take a request whole or not at all, and answer it when it is committed (RULES.md#i3,
-RULES.md#i11).
+"""The gate stores a request whole or not at all, and answers when the request is committed
+(RULES.md#i3, RULES.md#i11).
 
-Group commit: if no record of its stream is in flight, a request becomes a record at the end of the
-turn of the event loop. While a record is in flight, the gate gathers the stream's requests in one
-group. The group becomes a record when the last one in flight is committed, or when it is full. So
-an idle gate adds no latency, and a busy one needs few records. A request never spans two records:
-it is stored whole, or refused as too large.
+The gate does a group commit for each stream. If no record of a stream is in flight, the stream's
+requests become a record at the end of the event loop's turn. While a record of a stream is in
+flight, the gate gathers the stream's further requests in a group. A group becomes a record when no
+record of its stream is in flight any more, or when the group is full. Group commit adds no latency
+while the gate is idle, and saves records while it is busy. A request never spans two records: it is
+stored whole, or refused as too large.
 
-The gate does not know HTTP; it sees the journal only through the Protocol ``GroupJournal``.
+The gate does not know HTTP, and uses the journal only through the Protocol ``GroupJournal``.
 """
 
 from __future__ import annotations
@@ -32,24 +33,26 @@ from ha_engine.types import Events, Position, Record, Submission
 
 
 class GroupJournal(Protocol):
-    """The group's journal, as the gate uses it; ``node.driver.Driver`` implements it."""
+    """The part of the group's journal that the gate uses, implemented by ``node.driver.Driver``."""
 
     def offer(self, events: Events, payload: bytes) -> Position:
-        """Give the record a position and append it. Raises NotActive."""
+        """Give the record of ``events`` a position, and append the record. Raises NotActive."""
 
     async def committed(self, sequence: int) -> None:
-        """Return when the record is committed. Raises NotActive when this node cannot know."""
+        """Return when the record at ``sequence`` is committed. Raises NotActive when this node
+        demotes or ends before the commit."""
 
 
 class Backlog(Protocol):
-    """The work that waits behind the gate: events that the queries have not processed yet."""
+    """Says whether too many accepted events wait for the queries, or a disk is full."""
 
     def refusal(self) -> Backpressure | None:
-        """The refusal to answer with while too much waits, else None."""
+        """The Backpressure that the gate must raise, or None when the gate may accept events."""
 
 
 class Counters(Protocol):
-    """Counts for the node's metrics. Rows are events; seconds are from request to commit."""
+    """Counts requests for the node's metrics. ``rows`` are events; ``seconds`` is the time from a
+    request to its commit."""
 
     def accepted(self, stream: str, rows: int, seconds: float) -> None: ...
 
@@ -85,9 +88,10 @@ class Receipt:
 
 
 class Gate:
-    """One per node, on the node's event loop. It starts closed.
+    """Stores the events of producers and sources; one per node, on its event loop. A new gate is
+    closed.
 
-    ``wall_clock_us`` returns microseconds since 1970, only for the time stamps of records.
+    ``wall_clock_us`` returns microseconds since 1970; only the time stamps of records use it.
     """
 
     def __init__(
@@ -113,9 +117,9 @@ class Gate:
         self._groups: dict[str, Group] = {}
         self._gathering: dict[tuple[str, int], Request] = {}
         self._settling: set[asyncio.Task[None]] = set()
-        # By stream: the number of records in flight, offered and not committed.
+        # For each stream, the number of records that are in the journal and not committed.
         self._uncommitted = Counter[str]()
-        # Streams whose requests become a record at the end of this turn of the event loop.
+        # The streams whose requests become a record at the end of the event loop's current turn.
         self._due = set[str]()
         self.budget = ByteBudget(config.max_pending)
         self.counters: Counters = counters if counters is not None else MemoryCounters()
@@ -123,13 +127,14 @@ class Gate:
     # -- the node's side ---------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Take events from now on, because this node is active."""
+        """Accept events from now on, because this node is the active."""
         self._closed = None
 
     def close(self, reason: str, active: str | None = None) -> None:
-        """Answer NotActive from now on, also to gathered requests.
+        """Refuse requests with NotActive from now on, including gathered requests that are in no
+        record yet.
 
-        The answer to a request whose record is offered still depends on that record.
+        A request whose record is already in the journal still waits for the commit of that record.
         """
         self._closed = NotActive(reason, active)
         for group in self._groups.values():
@@ -138,13 +143,14 @@ class Gate:
         self._gathering.clear()
 
     def replay(self, record: Record) -> None:
-        """Apply to both tables a record that another node wrote, or that was found at start."""
+        """Update the producer and offset tables by a record of another node, or by one found at
+        start."""
         match record.body:
             case Events() as events:
                 self._remember(record.position, events)
 
     def load_base(self, producers: pa.Table, offsets: Offsets) -> None:
-        """Load the producers and sources of the records that the journal no longer has."""
+        """Load the producer and offset tables as of the records that the journal no longer has."""
         self._producers.load_base(producers)
         self.offsets.load_base(offsets)
 
@@ -163,7 +169,7 @@ class Gate:
         return found
 
     def require_open(self) -> None:
-        """Raise NotActive while closed, or Backpressure while too much waits behind the gate."""
+        """Raise NotActive while the gate is closed, or Backpressure while it must refuse events."""
         if self._closed is not None:
             raise NotActive(str(self._closed), self._closed.active)
         refusal = self._backlog.refusal()
@@ -180,9 +186,9 @@ class Gate:
         """Store ``batch``, all of it or nothing, and return when it is committed.
 
         If ``submission`` was stored before, the gate stores nothing and returns the receipt of the
-        original. With a ``pull``, it stores the batch only if the batch follows what the journal
-        has of its source. Raises NotActive, Backpressure, PayloadTooLarge, SequenceConflict,
-        UnknownStream, OffsetMoved.
+        original. A batch with a ``pull`` is stored only if it begins at the journal's offset of its
+        source. Raises NotActive, Backpressure, PayloadTooLarge, SequenceConflict, UnknownStream,
+        OffsetMoved.
         """
         self.require_open()
         if self.decoder(stream).schema != batch.schema:
@@ -200,9 +206,9 @@ class Gate:
         return Receipt(batch.num_rows, position)
 
     def _require_next(self, stream: str, pull: Pull) -> None:
-        """Raise OffsetMoved unless ``pull`` follows the journal.
+        """Raise OffsetMoved unless ``pull`` begins at the journal's offset of its source.
 
-        A gathered batch is in no table yet, so a second one of its source is refused meanwhile.
+        A gathered batch is not in the offset table yet, so a second batch of its source is refused.
         """
         if (stream, pull.source) in self._pulling:
             raise OffsetMoved(
@@ -213,7 +219,8 @@ class Gate:
     # -- retries -----------------------------------------------------------------------------------
 
     def _earlier(self, submission: Submission) -> Awaitable[Receipt] | None:
-        """The receipt for a retry, once it is there; None when there was no such request."""
+        """The future receipt of the request that ``submission`` repeats, or None when no such
+        request is known."""
         request = self._gathering.get((submission.producer, submission.sequence))
         if request is not None:
             require_same(submission, request.digest)
@@ -270,7 +277,8 @@ class Gate:
         return size
 
     def _flush(self) -> None:
-        """Offer the due streams only: other streams have a record in flight and still gather."""
+        """Append the groups of the streams in ``_due`` to the journal. Any other stream has a
+        record in flight and still gathers requests."""
         due, self._due = self._due, set()
         for stream in [one for one in self._groups if one in due]:
             self._offer(stream)

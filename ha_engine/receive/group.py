@@ -11,17 +11,19 @@ from ha_engine.receive.offsets import Pull
 from ha_engine.types import Events, Position, Pulled, Submission
 
 RECORD_BYTES_MAX = 4 << 20
-"""A group takes no further request beyond this size; one request alone may be larger."""
+"""A group takes no further request beyond this many bytes, but a single request may be larger."""
 REQUEST_BYTES_MAX = 32 << 20
-"""Limit of Arrow bytes of one request, and so of any record: a message between nodes must hold it.
-"""
+"""Limit of the Arrow bytes of one request, and so of a record: one message between nodes must
+contain a record."""
 SUBMISSIONS_MAX = 2_000
-"""Limit of idempotent requests in one record. Each takes about 80 bytes of the record's meta."""
+"""Limit of requests in one record. Each idempotent request takes about 80 bytes of the record's
+meta."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Rows that wait to be stored. ``size`` is in bytes; ``stored`` resolves at the commit."""
+    """The rows of a request that wait to be stored. ``size`` is in bytes; ``stored`` is done at the
+    commit."""
 
     batch: pa.RecordBatch
     size: int
@@ -42,7 +44,7 @@ class Request:
 
 @dataclass(slots=True)
 class Group:
-    """Requests that will share a record."""
+    """The requests that will become one record."""
 
     stream: str
     requests: list[Request] = field(default_factory=list)
@@ -62,8 +64,8 @@ class Group:
         )
 
     def record(self, received_at_us: int) -> tuple[Events, bytes]:
-        """Build the record. Requests with a submission come first, so that the order of submissions
-        gives the rows of each."""
+        """Build the record of the group. Requests with a submission come first, so that the
+        record's rows are in the order of its submissions."""
         ordered = sorted(self.requests, key=lambda request: request.submission is None)
         batches = [request.batch for request in ordered]
         batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)

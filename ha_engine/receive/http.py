@@ -1,7 +1,8 @@
-"""Events over HTTP: the routes that the node's API mounts, and the answer to every refusal.
+"""Receive events over HTTP: the routes for the node's API, and the answer to each kind of refusal.
 
-The endpoint for events is a bare ASGI callable. At thousands of requests a second, a Request and a
-Response object each cost as much as the parsing of a small body. Every answer is a JSON object.
+The endpoint for events is a bare ASGI callable, to save time at thousands of requests a second. A
+Request or Response object of Starlette costs as much time as the parsing of a small body. Every
+answer to a client is a JSON object.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ Headers = list[tuple[bytes, bytes]]
 def routes(
     intake: Intake, body_within_seconds: float = BODY_WITHIN_SECONDS
 ) -> list[OperationRoute]:
-    """``POST /v1/streams/{stream}/events`` and ``GET /v1/streams/{stream}``."""
+    """The routes ``POST /v1/streams/{stream}/events`` and ``GET /v1/streams/{stream}``."""
     return [
         OperationRoute(
             "/v1/streams/{stream}/events",
@@ -60,7 +61,8 @@ def routes(
 
 
 class EventsEndpoint:
-    """An ASGI application for one path. It needs ``path_params`` in its scope."""
+    """The ASGI application that takes events. The router must put ``path_params`` into the scope of
+    each call."""
 
     def __init__(self, intake: Intake, body_within_seconds: float) -> None:
         self._intake, self._within = intake, body_within_seconds
@@ -95,7 +97,7 @@ class EventsEndpoint:
 
 
 async def _show_stream(intake: Intake, request: Request) -> JSONResponse:
-    """Answer with a stream's name and columns; types have Arrow's names."""
+    """Answer with a stream's name and columns; the types of the columns have Arrow's names."""
     name = request.path_params["stream"]
     try:
         columns = intake.columns(name)

@@ -1,4 +1,4 @@
-"""The requests and answers of the receive stage's routes, for GET /openapi.json."""
+"""Describe the requests and answers of the receive stage's routes, for GET /openapi.json."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class Acknowledged(TypedDict):
 
     accepted: int
     position: PositionBody
-    """Position of the record. For a repeated request, that of the record that first stored it."""
+    """Position of the record. A repeated request gets the position of the record that first stored
+    it."""
 
 
 @described
@@ -41,7 +42,7 @@ class InvalidBody(Refusal):
 
 @described
 class ConflictBody(Refusal):
-    """The sequence cannot be accepted."""
+    """The node cannot accept the request's sequence."""
 
     conflict: str
     """'payload': the producer used the sequence for another payload. 'forgotten': the sequence is
@@ -60,7 +61,7 @@ class ElsewhereBody(Refusal):
     """This node is not the active."""
 
     active: str | None
-    """URL of the active, where known."""
+    """URL of the active; null if this node does not know it."""
 
 
 @described
@@ -90,9 +91,12 @@ _UNKNOWN = Answer("The application has no such stream.")
 
 PUBLISH = Operation(
     "publish",
-    "Send events. The answer comes when they are committed.",
+    "Send events. The node answers when the events are committed.",
     {
-        200: Answer("Stored, now or by the first request with this sequence.", Acknowledged),
+        200: Answer(
+            "The events are stored, by this request or by the first one with its sequence.",
+            Acknowledged,
+        ),
         400: Answer("An event or the request is wrong. Nothing is stored.", InvalidBody),
         404: _UNKNOWN,
         408: Answer("The body did not arrive in time."),
@@ -112,7 +116,12 @@ PUBLISH = Operation(
     takes=[
         _STREAM,
         Parameter("X-Producer-Id", "header", "The producer's id; needs X-Sequence.", _ProducerId),
-        Parameter("X-Sequence", "header", "The request's number, equal in each retry.", _Sequence),
+        Parameter(
+            "X-Sequence",
+            "header",
+            "The number of the request, which each retry repeats.",
+            _Sequence,
+        ),
         Parameter("Content-Encoding", "header", "Compression of the body.", _Encoding),
     ],
     body={

@@ -1,8 +1,8 @@
-"""Events over gRPC: the Ingest service, and its server.
+"""Receive events over gRPC: the Ingest service and its server.
 
-No other file of the stage knows gRPC; ``intake`` handles the requests. The service unpacks the
-requests of one gRPC stream one after the other, so that they are stored in the order in which they
-arrived. They wait for their commits together.
+No other module of the receive stage uses gRPC, since ``intake`` handles the requests. The service
+decodes the requests of one gRPC stream one after the other, so that they are stored in the order of
+arrival. Several decoded requests of one stream may wait for their commits at the same time.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 KEEPALIVE_SECONDS = 20
-"""Interval of pings on an idle connection. They find a dead producer, and a firewall sees traffic.
-"""
+"""Interval of pings on an idle connection. The pings detect a dead producer, and show traffic to a
+firewall."""
 PINGS_EVERY_SECONDS_MIN = 1
-"""Producers may ping as often as this. By default gRPC ends connections that ping more often than
-every five minutes."""
+"""The shortest permitted interval between pings of a producer. By default gRPC ends connections
+that ping more often than every five minutes."""
 GRACE_SECONDS = 0.2
 
 _REASONS: dict[type[Rejected], pb.EventsRefused.Reason.ValueType] = {
@@ -62,11 +62,12 @@ _REASONS: dict[type[Rejected], pb.EventsRefused.Reason.ValueType] = {
 }
 
 AddressOf = Callable[[str], str]
-"""Returns the gRPC address for producers of the node with this URL; empty when unknown."""
+"""Takes the URL of a node, and returns the node's gRPC address for producers; empty when unknown.
+"""
 
 
 class IngestService(rpc.IngestServicer):
-    """The service, on the node's event loop."""
+    """The gRPC service ``Ingest``, on the node's event loop."""
 
     def __init__(self, intake: Intake, in_flight_max: int, address_of: AddressOf) -> None:
         self._intake, self._in_flight_max = intake, in_flight_max
@@ -124,7 +125,8 @@ class IngestService(rpc.IngestServicer):
 
 
 class _Talk:
-    """One gRPC stream. It reads at most ``in_flight_max`` requests beyond the answered ones."""
+    """One gRPC stream of a producer. At most ``in_flight_max`` requests of the stream are read and
+    unanswered."""
 
     def __init__(self, requests: Requests, context: Context, in_flight_max: int) -> None:
         self._requests, self._context = requests, context
@@ -144,7 +146,7 @@ class _Talk:
 
 
 class _Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Ends the call of a client that may not send events, before any of its requests is read."""
+    """Refuses the call of a client that may not send events, before any of its requests is read."""
 
     def __init__(self, access: Access) -> None:
         self.access = access
@@ -157,7 +159,7 @@ class _Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
 
 def _refusing(handler: Any, denied: Denied) -> Any:
-    """Make a handler of the same kind that refuses every call."""
+    """Make a handler of the same kind as ``handler`` that refuses every call."""
     codes = grpc.StatusCode
     code = codes.PERMISSION_DENIED if denied.known else codes.UNAUTHENTICATED
 
@@ -170,7 +172,7 @@ def _refusing(handler: Any, denied: Denied) -> Any:
 
 
 class IngestServer:
-    """The gRPC server for producers; one per node process."""
+    """The gRPC server for producers, one per node process."""
 
     def __init__(
         self, intake: Intake, config: IngestConfig, access: Access, address_of: AddressOf
@@ -188,10 +190,10 @@ class IngestServer:
         self.port = 0
 
     async def start(self) -> None:
-        """Listen. Raises AddressInUse if the configured address is taken.
+        """Listen for producers. Raises AddressInUse if the configured address is in use.
 
-        If only the default address is taken, log a warning: a second node on one host must start
-        even if its config does not set ``ingest.listen``.
+        If only the default address is in use, log a warning and do not listen. A second node on one
+        host must start even if its config does not set ``ingest.listen``.
         """
         listen = self._config.listen or DEFAULT_LISTEN
         try:
@@ -211,23 +213,24 @@ class IngestServer:
         self.address = self._config.advertise or listen
 
     def _add_port(self, listen: str) -> int:
-        """Bind the address. Raises RuntimeError when it is taken, ConfigError."""
+        """Bind the address ``listen``. Raises ConfigError, or RuntimeError when the address is in
+        use."""
         credentials = _credentials(self._config.tls)
         if credentials is None:
             return self._server.add_insecure_port(listen)
         return self._server.add_secure_port(listen, credentials)
 
     def look_at_certificate(self) -> None:
-        """Raise ConfigError if new connections could not use the certificate that is now in the
-        file."""
+        """Raise ConfigError if the certificate that is now in the file is unusable for new
+        connections."""
         readable_pair(self._config.tls, "ingest.tls")
 
     def let_in(self, access: Access) -> None:
-        """Use ``access`` from now on. Open streams continue."""
+        """Check new calls by the rights in ``access`` from now on, while open streams continue."""
         self._guard.access = access
 
     async def stop(self) -> None:
-        """Stop, after GRACE_SECONDS for requests in flight."""
+        """Stop the server, after at most GRACE_SECONDS for requests in flight."""
         await self._server.stop(GRACE_SECONDS)
 
 
@@ -243,15 +246,15 @@ def _credentials(tls: ServerTls) -> grpc.ServerCredentials | None:
 
 def _options(body_max: int) -> list[tuple[str, int]]:
     return [
-        # gRPC ends the stream of a larger message. A body that is only above our own limit must
-        # fit, so that we can refuse it alone (413).
+        # gRPC ends the whole stream after a message above gRPC's limit. A body just above our own
+        # limit must stay below that of gRPC, so that we refuse that body alone (TOO_LARGE).
         ("grpc.max_receive_message_length", 2 * body_max + (64 << 10)),
         ("grpc.keepalive_time_ms", KEEPALIVE_SECONDS * 1000),
         ("grpc.keepalive_timeout_ms", KEEPALIVE_SECONDS * 1000),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", PINGS_EVERY_SECONDS_MIN * 1000),
-        # A second process on the same port would get every other connection.
+        # With SO_REUSEPORT, a second process on the same port would get every other connection.
         ("grpc.so_reuseport", 0),
     ]
 

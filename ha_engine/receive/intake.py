@@ -1,7 +1,7 @@
-"""Turn the bytes of a request into the gate's input, for HTTP and gRPC alike.
+"""Turn the bytes of a request, over HTTP or gRPC, into the gate's input.
 
 This module and its callees check the producer's identity, limit the waiting bytes, decode the body
-and count refusals. ``http`` and ``ingest`` handle only their protocols.
+and count refusals. The modules ``http`` and ``ingest`` handle only their protocols.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class DecodedRequest(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column of a stream; ``type`` is Arrow's name."""
+    """A column of a stream, where ``type`` is Arrow's name of the column's type."""
 
     name: str
     type: str
@@ -49,8 +49,8 @@ class Column(NamedTuple):
 
 
 class Intake:
-    """One per node, on its event loop. For one request ``body_max`` limits the bytes of the body,
-    and ``rows_max`` the events."""
+    """Decodes requests for the gate, with one intake per node, on the node's event loop. A request
+    has at most ``body_max`` bytes in its body, and at most ``rows_max`` events."""
 
     def __init__(self, gate: Gate, body_max: int) -> None:
         self._gate, self.body_max, self.rows_max = gate, body_max, gate.rows_max
@@ -60,37 +60,40 @@ class Intake:
         }
 
     def require_stream(self, stream: str) -> None:
-        """Raise UnknownStream unless the application has the stream."""
+        """Raise UnknownStream unless the application has a stream of this name."""
         self._gate.decoder(stream)
 
     def require_open(self) -> None:
-        """Check before a body is read that the gate is open. Raises NotActive, Backpressure."""
+        """Check that the gate accepts events, before a body is read. Raises NotActive,
+        Backpressure."""
         self._gate.require_open()
 
     def body(self) -> Body:
-        """Reserve bytes for the body of one request."""
+        """Make the object that reads the body of one request."""
         return Body(self._gate.budget, self.body_max)
 
     async def unpack(
         self, stream: str, raw: bytes, form: Format, identity: SubmissionIdentity | None
     ) -> DecodedRequest:
-        """Decode a body. Raises InvalidEvents, PayloadTooLarge."""
+        """Decode the body of one request. Raises InvalidEvents, PayloadTooLarge."""
         batch = await self._decoders[stream].decode(raw, form)
         return DecodedRequest(stream, batch, _submission(identity, stream, raw, batch.num_rows))
 
     def validate(self, stream: str, batch: SourceBatch) -> Validated:
-        """Separate events from bad rows of a source; call it from any thread.
+        """Separate the events in a source's batch from its bad rows. Any thread may call this
+        method.
 
         Raises InvalidEvents, PayloadTooLarge.
         """
         return validate(self._gate.decoder(stream), batch)
 
     def pulled(self, stream: str, source: str) -> SourceOffset:
-        """How far the journal has a source."""
+        """The journal's offset of a source, and the totals of that source."""
         return self._gate.offsets.find(stream, source)
 
     async def store(self, request: DecodedRequest) -> Receipt:
-        """Store the request and return when it is committed. Raises what ``Gate.submit`` raises."""
+        """Store the request and return when it is committed. This method raises the same exceptions
+        as ``Gate.submit``."""
         return await self._gate.submit(*request)
 
     def columns(self, stream: str) -> list[Column]:
@@ -99,7 +102,8 @@ class Intake:
         return [Column(field.name, str(field.type), field.nullable) for field in schema]
 
     def count(self, stream: str, refusal: Rejected) -> None:
-        """Count a refusal. A stream name that a client invents must not become a metric's label."""
+        """Count a refusal. A stream's name that a client invents must not become the label of a
+        metric."""
         known = stream if stream in self._decoders else ""
         self._gate.counters.rejected(known, type(refusal).__name__)
 
@@ -107,9 +111,10 @@ class Intake:
 def identity_of(
     producer: str | None, sequence: int | None, names: tuple[str, str]
 ) -> SubmissionIdentity | None:
-    """Check a request's identity; None when both parts are missing.
+    """Check the producer id and the sequence of a request, or return None when both are missing.
 
-    ``names`` are the names of the two parts in the client's protocol. Raises InvalidEvents.
+    ``names`` has the names of producer id and sequence in the client's protocol. Raises
+    InvalidEvents.
     """
     if producer is None and sequence is None:
         return None

@@ -1,7 +1,8 @@
-"""Parse small JSON bodies that arrive in one turn of the event loop in one call.
+"""Parse all small JSON bodies of one turn of the event loop in one call of the parser.
 
-A busy gate needs this, because a call of the parser costs 0.1 ms before it reads a byte. A thread
-parses each bigger body; the parser releases the interpreter lock.
+A busy gate needs joint parsing, because each call of the parser costs 0.1 ms before it reads a
+byte. A thread parses each body above ``SMALL_BYTES``, because the parser releases the interpreter
+lock.
 """
 
 from __future__ import annotations
@@ -15,15 +16,17 @@ import pyarrow as pa
 from ha_engine.receive.decode import Decoder, Format, Lines
 
 SMALL_BYTES = 32 << 10
-"""For a body of at most this size, a switch to a thread and back costs more than the parse."""
+"""Up to this size of a body, a switch to a thread and back costs more time than the parsing."""
 TOGETHER_BYTES = 256 << 10
-"""The event loop parses at most this much at once (about 1.5 ms)."""
+"""Waiting bodies are parsed as soon as they have this many bytes, because that takes about 1.5 ms.
+"""
 
 _Waiting = tuple[Lines, "asyncio.Future[pa.RecordBatch]"]
 
 
 class BatchingDecoder:
-    """One per stream, on the event loop. ``threads`` parse bodies that are too big for the loop."""
+    """Decodes the bodies of one stream, on the event loop. The executor ``threads`` decodes the
+    larger bodies."""
 
     def __init__(self, decoder: Decoder, threads: Executor) -> None:
         self._decoder, self._threads = decoder, threads
@@ -31,7 +34,7 @@ class BatchingDecoder:
         self._bytes = 0
 
     async def decode(self, body: bytes, form: Format) -> pa.RecordBatch:
-        """Decode like ``Decoder.decode``, with the same errors."""
+        """Decode ``body`` like ``Decoder.decode``, with the same errors."""
         loop = asyncio.get_running_loop()
         if len(body) > SMALL_BYTES:
             return await loop.run_in_executor(self._threads, self._decoder.decode, body, form)
@@ -59,7 +62,8 @@ class BatchingDecoder:
                     future.set_result(outcome)
 
     def _outcomes(self, waiting: list[_Waiting]) -> Sequence[pa.RecordBatch | Exception]:
-        """Parse together; after an error parse each request alone, so that only a bad one fails."""
+        """Parse the waiting bodies together. If one body is bad, parse each body alone, so that
+        only the bad one fails."""
         batches = None
         if len(waiting) > 1:
             batches = self._decoder.parse_together([lines for lines, _ in waiting])

@@ -1,7 +1,7 @@
-"""How far the journal has each source: the next active continues there.
+"""Remember the journal's offset of each source, so that the next active continues at that offset.
 
-Like the producer table, this is a pure function of the journal's prefix. One record has both the
-rows and the offset after them, so neither can exist without the other.
+Like the producer table, the offset table is a pure function of the journal's prefix. One record has
+both the rows and the offset after them, so neither is ever stored without the other.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ Offsets = Sequence[tuple[str, str, str, int, int, int]]
 """Rows of an ``OffsetTable``: stream, source, offset, rows, rejected, batches."""
 
 SourceKey = tuple[str, str]
-"""Stream, and source of that stream."""
+"""The name of a stream, and the name of a source of that stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOffset:
-    """How far the journal has one source.
+    """The journal's offset of one source, and the totals of that source.
 
-    ``offset`` is the source's own text; None before its first batch. The other fields are totals
-    over everything that the journal ever had of the source.
+    ``offset`` is text in the source's own format, or None before the source's first batch.
+    ``rows``, ``rejected`` and ``batches`` are totals over all batches of the source that the
+    journal ever had.
     """
 
     offset: str | None = None
@@ -35,7 +36,7 @@ class SourceOffset:
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """A batch of ``source`` that was read after offset ``after``; ``offset`` is its end."""
+    """A batch of ``source`` with the rows after offset ``after`` and up to ``offset``."""
 
     source: str
     after: str | None
@@ -44,7 +45,8 @@ class Pull:
 
     @property
     def size(self) -> int:
-        """The most bytes that its offset takes in a record's meta: six for each character."""
+        """The most bytes that the batch's offset takes in a record's meta: six for each
+        character."""
         return 6 * len(self.offset)
 
 
@@ -58,7 +60,7 @@ class OffsetTable:
         return self._offsets.get((stream, source), SourceOffset())
 
     def apply(self, events: Events) -> None:
-        """Apply the next events record of the journal, committed or not yet."""
+        """Apply ``events``, the next record of events in the journal, whether committed or not."""
         for one in events.pulled:
             before = self.find(events.stream, one.source)
             self._offsets[events.stream, one.source] = SourceOffset(
@@ -69,7 +71,8 @@ class OffsetTable:
             )
 
     def require_next(self, stream: str, pull: Pull) -> None:
-        """Raise OffsetMoved unless ``pull`` was read after the last batch in the journal."""
+        """Raise OffsetMoved unless ``pull`` begins where the journal's last batch of its source
+        ends."""
         known = self.find(stream, pull.source).offset
         if known != pull.after:
             raise OffsetMoved(
@@ -84,7 +87,8 @@ class OffsetTable:
         ]
 
     def load_base(self, rows: Offsets) -> None:
-        """Load what ``to_rows`` returned, in place of all earlier records."""
+        """Replace the offset table with ``rows``, which ``to_rows`` made from all earlier
+        records."""
         self._offsets = {
             (stream, source): SourceOffset(offset, *totals)
             for stream, source, offset, *totals in rows

@@ -1,9 +1,9 @@
 """Remember the stored requests of each producer, so that a retry is harmless (RULES.md#i11,
 RULES.md#r27).
 
-The table is a pure function of the journal's prefix: the same records in the same order give the
-same table on every node, evictions included. So it uses no clock, and only the records decide the
-order of its dicts.
+The producer table is a pure function of the journal's prefix. The same records in the same order
+give each node the same table, with the same evictions. The producer table uses no clock, and only
+the records decide the order of its dicts.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ def digest_of(stream: str, body: bytes) -> str:
 
 
 def _person(stream: str) -> bytes:
-    """Sixteen bytes that identify the stream: the same body for another stream is no retry."""
+    """Sixteen bytes that identify ``stream`` in a digest: the same body for another stream is no
+    retry."""
     return hashlib.blake2b(stream.encode(), digest_size=hashlib.blake2b.PERSON_SIZE).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One request in the journal: ``rows`` rows of the record at ``position``."""
+    """A request in the journal, which has ``rows`` rows of the record at ``position``."""
 
     position: Position
     digest: str
@@ -63,11 +64,12 @@ class _Producer:
 
 
 class ProducerTable:
-    """The last ``dedup_window`` sequences of the ``max_producers`` most recent producers.
+    """Remembers the last ``dedup_window`` sequences of the ``max_producers`` most recent producers.
 
-    For each producer the table keeps the highest sequences. It keeps the producers whose last
-    request is the most recent in the journal. An evicted producer is unknown, so its old retries
-    are stored again: ``max_producers`` must exceed the number of live producers.
+    For each producer the table keeps the highest sequences. The table keeps the producers whose
+    last requests are the newest in the journal. A retry from an evicted producer is stored again,
+    because the table no longer knows the producer. ``max_producers`` must therefore exceed the
+    number of producers that send.
     """
 
     def __init__(self, max_producers: int, dedup_window: int) -> None:
@@ -79,16 +81,18 @@ class ProducerTable:
         return len(self._producers)
 
     def apply(self, position: Position, events: Events) -> None:
-        """Apply the next events record of the journal, committed or not yet."""
+        """Apply ``events``, the next record of events in the journal, whether committed or not."""
         for submission in events.submissions:
             stored = Stored(position, submission.digest, submission.rows)
             self._remember(submission.producer, submission.sequence, stored)
 
     def find(self, submission: Submission) -> Stored | None:
-        """The earlier request that ``submission`` repeats; None when it was certainly not stored.
+        """The stored request that ``submission`` repeats, or None when there certainly was no such
+        request.
 
-        Raises SequenceConflict when its sequence was used for another payload. Raises
-        SequenceForgotten when the sequence is too old to know, or too old to be remembered.
+        Raises SequenceConflict when the submission's sequence was used for another payload. Raises
+        SequenceForgotten when the submission's sequence is as old as forgotten ones, or would be
+        forgotten at once.
         """
         producer = self._producers.get(submission.producer)
         if producer is None:
@@ -106,7 +110,8 @@ class ProducerTable:
         return None
 
     def to_table(self) -> pa.Table:
-        """One row of ``PRODUCERS_SCHEMA`` for each kept request; the oldest producer first."""
+        """One row of ``PRODUCERS_SCHEMA`` for each remembered request, with the oldest producer
+        first."""
         rows = [
             (name, producer.forgotten_through, sequence, *_columns(stored))
             for name, producer in self._producers.items()
@@ -116,7 +121,8 @@ class ProducerTable:
         return pa.table(list(map(list, columns)), schema=PRODUCERS_SCHEMA)
 
     def load_base(self, table: pa.Table) -> None:
-        """Load what ``to_table`` returned, in place of all earlier records."""
+        """Replace the producer table with ``table``, which ``to_table`` made from all earlier
+        records."""
         self._producers.clear()
         for row in table.to_pylist():
             producer = self._producers.setdefault(row["producer"], _Producer())
@@ -136,7 +142,8 @@ class ProducerTable:
             self._producers.popitem(last=False)
 
     def _floor(self, producer: _Producer) -> int:
-        """The sequence at or below which a request is forgotten, or would be at once."""
+        """The highest sequence of the producer that is forgotten, or that would be forgotten at
+        once if stored."""
         full = len(producer.remembered) >= self._dedup_window
         return max(producer.forgotten_through, min(producer.remembered) if full else -1)
 
@@ -147,9 +154,10 @@ def _columns(stored: Stored) -> tuple[int, int, str, int]:
 
 
 def require_same(submission: Submission, digest: str) -> None:
-    """Raise SequenceConflict unless the payload equals the one stored under the sequence."""
+    """Raise SequenceConflict unless ``submission`` has the digest that was stored under its
+    sequence."""
     if submission.digest != digest:
         raise SequenceConflict(
             f"sequence {submission.sequence} of producer {submission.producer} was used for "
-            "another payload; give every request a new sequence, and repeat it unchanged"
+            "another payload; give every request a new sequence, and repeat a request unchanged"
         )

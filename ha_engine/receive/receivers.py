@@ -1,7 +1,8 @@
-"""Open and close the gate and the sources together, as the core decides.
+"""Open and close the gate and the sources together, when the core says so.
 
-A source runs only while the gate is open. When the gate closes, the source is stopped without a
-wait. The gate refuses its late batches, and a row that was not journalled is read again.
+A source runs only while the gate is open. When the gate closes, the node stops each source without
+waiting for its end. The closed gate refuses a source's late batches. Rows that were not journalled
+are read again by the next active.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ha_engine.types import Record
 class Receivers:
     """The gate and the sources, on the node's event loop.
 
-    ``failed`` gets the exception of a task that died from an error that no plug-in can cause.
+    ``failed`` gets the exception of a source's task that ended by an error in the engine itself.
     """
 
     def __init__(self, gate: Gate, pullers: Sequence[Puller]) -> None:
@@ -39,14 +40,16 @@ class Receivers:
         self._gate.replay(record)
 
     def close(self, reason: str, active: str | None = None) -> None:
-        """Close the gate first: it answers or drops the batches of sources that are in flight."""
+        """Close the gate before the sources, because the gate answers or refuses their batches in
+        flight."""
         self._gate.close(reason, active)
         self._is_open = False
         for task in self._running:
             task.cancel()
 
     async def stop(self) -> None:
-        """Stop at the end of the node; give each plug-in a short time to close."""
+        """Stop the gate and the sources when the node ends; each plug-in gets a short time to
+        close."""
         self.close("this node is stopping")
         while self._running:
             await asyncio.wait(self._running)
@@ -72,7 +75,7 @@ class Receivers:
 
 
 async def _after(before: asyncio.Task[None] | None, puller: Puller) -> None:
-    """Run ``puller`` after its earlier task, which was cancelled and soon ends."""
+    """Run ``puller`` after the end of its earlier task, which was cancelled."""
     if before is not None:
         await asyncio.wait({before})
     await puller.run()

@@ -1,8 +1,8 @@
 """Convert the cores' messages to the frames of sync.proto, and back.
 
-Records travel as the journal's own frames. From files the sender copies bytes. From memory it
-encodes the record again, to the same bytes. The receiver verifies the checksums. A frame that this
-engine does not understand ends one link and never the node.
+Records are sent as the journal's own frames. The sender copies the bytes of records in files, and
+encodes records in memory again, to the same bytes. The receiver verifies the checksums of every
+record. A frame that this engine does not understand ends one link and never the node.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def to_sync_frame(message: Message) -> pb.SyncFrame:
 
 
 def records_frame(epoch: int, previous: Position, frames: bytes, committed: int) -> pb.SyncFrame:
-    """Build a Records message from records that are encoded already, one after the other."""
+    """Build a Records message from ``frames``, which are encoded records one after the other."""
     records = pb.Records(
         epoch=epoch, previous=_from_position(previous), committed=committed, frames=frames
     )
@@ -94,7 +94,7 @@ def records_frame(epoch: int, previous: Position, frames: bytes, committed: int)
 
 
 def to_message(frame: pb.SyncFrame) -> Message:
-    """Decode a message. Raises MalformedFrame, also for the frames that only open a link."""
+    """Decode a message of a core. Raises MalformedFrame, also for frames that only open a link."""
     match frame.WhichOneof("frame"):
         case "probe":
             return Probe(frame.probe.epoch)
@@ -264,7 +264,7 @@ def _decoded(frames: bytes) -> Iterator[Record]:
 
 
 def _check_same(record: Record, head: bytes) -> None:
-    """Refuse a record whose bytes this node would write differently (RULES.md#i8).
+    """Refuse a record that this node would encode to different bytes (RULES.md#i8).
 
     Raises MalformedFrame.
     """

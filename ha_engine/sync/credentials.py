@@ -1,6 +1,7 @@
-"""TLS certificates of nodes. Both ends of a link present one, signed by the group's authority.
+"""TLS certificates of nodes. Both ends of a link present a certificate that the group's authority
+has signed.
 
-Each new connection reads the files again, so that new certificates need no restart.
+Each new connection reads the certificate files again, so that new certificates need no restart.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ha_engine.web.tls import renewing, server_context
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """The contents (PEM) of the files that the config names."""
+    """The contents, in PEM, of the certificate files that the config names."""
 
     certificate: bytes
     key: bytes
@@ -27,7 +28,8 @@ class Certificates:
 
 
 def read(tls: TlsConfig) -> Certificates | None:
-    """Read the files; None when the config names none. Raises ConfigError if one is unreadable."""
+    """Read the certificate files, or return None when the config names none. Raises ConfigError if
+    a file is unreadable."""
     if tls.certificate is None or tls.key is None or tls.ca is None:
         return None
     return Certificates(
@@ -36,9 +38,9 @@ def read(tls: TlsConfig) -> Certificates | None:
 
 
 def require_usable(tls: TlsConfig) -> None:
-    """Raise ConfigError if the files cannot be used.
+    """Raise ConfigError if the certificate files cannot be used.
 
-    gRPC reads them only when it listens, and its error names no cause.
+    gRPC reads the certificate files only when it listens, and its error names no cause.
     """
     if read(tls) is None:
         return
@@ -48,12 +50,12 @@ def require_usable(tls: TlsConfig) -> None:
     except ssl.SSLError as error:
         raise ConfigError(
             f"event_sync.tls.ca: {tls.ca} holds no certificate; name the certificate of the "
-            "authority that signed those of all peers"
+            "authority that signed the certificates of all peers"
         ) from error
 
 
 def for_server(tls: TlsConfig) -> grpc.ServerCredentials | None:
-    """Credentials of the listening end; None for plain text. Raises ConfigError."""
+    """Credentials of the listening end, or None for plain text. Raises ConfigError."""
     first = read(tls)
     if first is None:
         return None
@@ -61,7 +63,7 @@ def for_server(tls: TlsConfig) -> grpc.ServerCredentials | None:
 
 
 def for_channel(tls: TlsConfig) -> grpc.ChannelCredentials | None:
-    """Credentials of the dialling end; None for plain text. Raises ConfigError."""
+    """Credentials of the dialling end, or None for plain text. Raises ConfigError."""
     shown = read(tls)
     if shown is None:
         return None

@@ -1,4 +1,5 @@
-"""Open links: the greeting on both sides, and the endless attempts of the side that dials."""
+"""Open links between nodes: the exchange of Hellos, and the endless attempts of the node that
+dials."""
 
 from __future__ import annotations
 
@@ -25,12 +26,13 @@ if TYPE_CHECKING:
 GREETING_SECONDS = 5.0
 WAIT_SECONDS_MAX = 0.5
 CONNECT_SECONDS = (1.0, 1.0, 4.0)
-"""Timeouts of successive attempts, used in turn.
+"""Timeouts of successive attempts to connect, used in turn.
 
-A short one finds a peer soon after the network heals. A long one finds a slow peer.
+A short timeout finds a peer soon after the network heals. A long timeout finds a slow peer.
 """
 BRIEF_SECONDS = 1.0
-"""A link that ended sooner counts as a failed attempt, so that two nodes do not redial nonstop."""
+"""A link that ended within this time counts as a failed attempt, so that two nodes do not redial
+nonstop."""
 _REASON_LENGTH_MAX = 500
 _DISTRUST = {
     "Hostname Verification": "the node at {address} shows no certificate for {peer}; correct "
@@ -40,14 +42,14 @@ _DISTRUST = {
     "WRONG_VERSION_NUMBER": "the node at {address} uses plain text, but this node uses TLS; set "
     "event_sync.tls on both",
 }
-"""Parts of gRPC's errors about a peer that it does not trust, and what each one means."""
+"""Parts of gRPC's errors about a peer's certificate, each with its meaning."""
 
 
 class Refused(Exception):
-    """One of the two nodes refuses the other.
+    """One of the two nodes of a link refuses the other.
 
-    ``node`` is the name that the other node gave itself. If TLS failed before that, it is the
-    name that the config gives the peer.
+    ``node`` is the name in the other node's Hello. If TLS failed before the Hello, ``node`` is the
+    peer's name in the config.
     """
 
     def __init__(self, node: str, reason: str) -> None:
@@ -56,11 +58,11 @@ class Refused(Exception):
 
 
 class NoLink(Exception):
-    """This attempt failed; another follows."""
+    """An attempt to open a link failed; the dialler makes another attempt."""
 
 
 async def greet(wire: Wire, ours: Hello, welcome: Collection[str]) -> Hello:
-    """Exchange Hellos and verdicts, and return the other node's Hello.
+    """Exchange Hellos, then a Welcome or a Refusal each, and return the other node's Hello.
 
     Raises Refused, WireBroken, MalformedFrame, and TimeoutError after GREETING_SECONDS.
     """
@@ -93,7 +95,7 @@ async def _expect(wire: Wire, *kinds: str) -> pb.SyncFrame:
 
 
 class Holding(Protocol):
-    """Greet over a new wire and serve the link until it is over.
+    """Exchange Hellos over a new wire, and serve the link until it is over.
 
     Raises Refused, WireBroken, MalformedFrame or TimeoutError when no link opened.
     """
@@ -117,7 +119,7 @@ class Dialler:
         self._connect_seconds = cycle(CONNECT_SECONDS)
 
     async def run(self) -> None:
-        """Dial for ever. After a lost link dial at once, then with growing waits."""
+        """Dial the peer for ever: at once after a lost link, then with growing waits."""
         waits = wait_random_exponential(multiplier=0.05, max=WAIT_SECONDS_MAX)
         while True:
             async for attempt in AsyncRetrying(
@@ -170,6 +172,7 @@ class Dialler:
         trusted = credentials.for_channel(self._config.tls)
         if trusted is None:
             return grpc.aio.insecure_channel(self._address, settings)
-        # gRPC looks for this name, and not that of the address, in the peer's certificate.
+        # ``ssl_target_name_override`` makes gRPC look for the peer's id in the certificate, instead
+        # of the address's host name.
         settings += [("grpc.ssl_target_name_override", self._peer)]
         return grpc.aio.secure_channel(self._address, trusted, settings)

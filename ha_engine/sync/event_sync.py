@@ -1,7 +1,8 @@
-"""The public class of the stage: links to all peers, messages of the cores, streams of records.
+"""The public class of the sync stage: links to all peers, messages of the cores, streams of
+records.
 
-The stage moves bytes. The core decides which node is active, which records a peer gets, and which
-members are in sync.
+The sync stage only moves bytes. The core decides which node is active, which records a peer gets,
+and which members are in sync.
 """
 
 from __future__ import annotations
@@ -41,33 +42,35 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 STRANGERS_MAX = 16
-"""Streams beyond those of the peers, for callers whose greeting is not over."""
+"""gRPC streams beyond those of the peers, for nodes that have not yet exchanged Hellos."""
 
 
 class Owner(Protocol):
-    """The node as the stage uses it. The stage makes every call on the event loop."""
+    """The part of the node that the sync stage uses. The sync stage makes every call of its owner
+    on the event loop."""
 
     def hello(self) -> Hello:
         """Return this node's present identity."""
 
     def report(self) -> Report:
-        """Return this node's present status, for people."""
+        """Return this node's present status, for people to read."""
 
     def committed(self) -> int:
         """Return the highest committed sequence."""
 
     def handle(self, event: on.Input) -> None:
-        """Handle PeerConnected, PeerSaid and PeerLost, which arrive in order for each peer."""
+        """Handle PeerConnected, PeerSaid or PeerLost. The inputs about one peer arrive in order."""
 
     async def wait_for_space(self) -> None:
         """Return when the journal's writer can take more records."""
 
     def fail(self, error: BaseException) -> None:
-        """Learn that the stage has failed and cannot continue."""
+        """Handle ``error``, after which the sync stage cannot continue."""
 
 
 class EventSync(rpc.EventSyncServicer):
-    """One per node process. Without peers it opens nothing, and its calls have no effect."""
+    """The sync stage of a node process. Without peers an EventSync opens no links, and its calls
+    have no effect."""
 
     def __init__(self, config: EventSyncConfig, journal: WrittenRecords, owner: Owner) -> None:
         self._config, self._journal, self._owner = config, journal, owner
@@ -77,7 +80,7 @@ class EventSync(rpc.EventSyncServicer):
         self._traffic = {peer: Traffic() for peer in config.peers}
         self._refusals = Refusals(asyncio.get_running_loop().time)
         self._unreachable: dict[str, str] = {}
-        # By peer with a link: the time of its last report, and the report.
+        # For each peer with a link, the time of its last report, and the report.
         self._reports: dict[str, tuple[float, Report]] = {}
         self._urls: dict[str, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -88,7 +91,8 @@ class EventSync(rpc.EventSyncServicer):
     # -- start and stop ----------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Listen, and dial each peer with a greater id. Raises ConfigError, AddressInUse."""
+        """Listen for peers, and dial each peer with a greater id. Raises ConfigError,
+        AddressInUse."""
         if not self._config.peers:
             return
         credentials.require_usable(self._config.tls)
@@ -103,7 +107,7 @@ class EventSync(rpc.EventSyncServicer):
                 self._spawn(dialler.run(), f"dial {peer}")
 
     async def stop(self) -> None:
-        """End all links. The core gets no input about that."""
+        """End all links. The core gets no PeerLost for links that this method ends."""
         self._stopping = True
         for task in self._tasks:
             task.cancel()
@@ -136,12 +140,12 @@ class EventSync(rpc.EventSyncServicer):
     # -- requests of the core ----------------------------------------------------------------------
 
     def send(self, peer: str, message: Message) -> None:
-        """Send ``message``; drop it when there is no link."""
+        """Send ``message`` to ``peer``; drop the message when there is no link."""
         if link := self._links.get(peer):
             link.send(to_sync_frame(message))
 
     def stream(self, peer: str, epoch: int, after: Position) -> None:
-        """Send every record after ``after``, then each one as it is appended."""
+        """Send ``peer`` every record after ``after``, then each record as it is appended."""
         self._stop_stream(peer)
         if link := self._links.get(peer):
             stream = RecordStream(
@@ -161,30 +165,31 @@ class EventSync(rpc.EventSyncServicer):
             self._stop_stream(peer)
 
     def appended(self, records: Sequence[Record]) -> None:
-        """Send ``records``, which the journal's writer has just got.
+        """Send ``records``, which the journal's writer has just queued, on all streams.
 
-        Call it in the same turn of the event loop.
+        The caller must pass records to the writer and to this method in the same turn of the event
+        loop.
         """
         self._tail.append(records, read_along=bool(self._streams))
         for stream in self._streams.values():
             stream.appended()
 
     def introduce(self) -> None:
-        """Send Hello again on every link, because the group now has an id."""
+        """Send a Hello again on every link, because the group now has an id."""
         for link in self._links.values():
             link.send(hello_frame(self._owner.hello()))
 
     # -- status ------------------------------------------------------------------------------------
 
     def names(self) -> list[str]:
-        """The peers of the config."""
+        """The names of the peers in the config."""
         return list(self._config.peers)
 
     def refusals(self) -> dict[str, str]:
-        """The reason for each refused node, for a while after its last attempt.
+        """The reason for each refused node, until some seconds after its last attempt.
 
-        The key of a peer that this node dialled is its configured name. The key of another node is
-        the name that it gives itself.
+        The key of a peer that this node dialled is the peer's name in the config. The key of any
+        other node is the name in that node's Hello.
         """
         return self._refusals.current()
 
@@ -193,12 +198,12 @@ class EventSync(rpc.EventSyncServicer):
         return dict(self._unreachable)
 
     def reports(self) -> dict[str, tuple[float, Report]]:
-        """By connected peer: the age of its last report in seconds, and the report."""
+        """For each connected peer, the age of its last report in seconds, and the report."""
         now = asyncio.get_running_loop().time()
         return {peer: (now - came, report) for peer, (came, report) in self._reports.items()}
 
     def urls(self) -> Iterable[str]:
-        """The HTTP interfaces that peers have reported, also peers that are gone since."""
+        """The URLs that peers have reported, including peers that are no longer connected."""
         return self._urls.values()
 
     def traffic(self) -> Mapping[str, Traffic]:
@@ -206,7 +211,7 @@ class EventSync(rpc.EventSyncServicer):
         return self._traffic
 
     def in_flight(self) -> dict[str, int]:
-        """Bytes sent and not confirmed, by peer with a stream."""
+        """For each peer with a stream, the bytes that are sent and not confirmed."""
         return {peer: stream.in_flight for peer, stream in self._streams.items()}
 
     # -- links -------------------------------------------------------------------------------------
@@ -214,7 +219,7 @@ class EventSync(rpc.EventSyncServicer):
     async def Sync(  # type: ignore[override]  # noqa: N802
         self, request_iterator: object, context: Context
     ) -> None:
-        """Serve a caller: a peer with a smaller id, or a stranger."""
+        """Serve a node that dialled this one: a peer with a smaller id, or an unknown node."""
         try:
             await self._hold(ServerWire(context, tls=self._config.tls.given), dialled=None)
         except Refused as error:
@@ -241,7 +246,7 @@ class EventSync(rpc.EventSyncServicer):
     def _opened(self, link: Link, theirs: Hello) -> None:
         peer = link.peer
         if former := self._links.get(peer):
-            self._lost(former, "a newer link replaced it")
+            self._lost(former, "a newer link to the peer replaced this one")
         if self._stopping:
             link.end("this node stops")
             return
@@ -305,8 +310,8 @@ class EventSync(rpc.EventSyncServicer):
             case Trimmed() as error:
                 link.end(str(error))
             case JournalDamaged() | DiskFailed() as error:
-                # This node works without the old record that cannot be read. A snapshot may soon
-                # cover that record.
+                # This node works without the old record that it cannot read, and a snapshot may
+                # soon cover that record.
                 log.error("records for the peer cannot be read", peer=link.peer, error=str(error))
                 link.end(str(error))
             case BaseException() as error:

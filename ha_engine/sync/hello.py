@@ -1,6 +1,6 @@
-"""A node's identity as it presents it, and the check whether two nodes can work together.
+"""The identity that a node presents to others, and the check whether two nodes can work together.
 
-Both ends of a link call ``objection``, so both refuse for the same reason. Each one words the
+Both ends of a link call ``objection``, so both refuse for the same reason. Each end words the
 reason from its own side.
 """
 
@@ -23,8 +23,9 @@ _TEXT_MAX = 300
 class Hello:
     """The identity that a node sends first on a link.
 
-    ``group_id`` is empty before the first lease row. ``runtime`` maps components to versions.
-    ``application`` and ``config`` are hex digests; ``address`` is for people.
+    ``group_id`` is empty before the group has a lease row. ``runtime`` maps names of software
+    components to versions. ``application`` and ``config`` are hex digests, and ``address`` is only
+    for messages to people.
     """
 
     engine: str
@@ -94,10 +95,10 @@ def objection(
     welcome: Collection[str],
     certified: Collection[str] | None,
 ) -> str | None:
-    """Say why the two nodes must not work together, and what to do; None when they may.
+    """Say why the two nodes must not work together, and what to do, or return None when they may.
 
-    ``welcome`` are the nodes that may be at the other end. ``certified`` are the names in the other
-    node's certificate (None: plain text).
+    ``welcome`` are the names of the nodes that may be at the other end. ``certified`` are the names
+    in the other node's certificate, or None for plain text.
     """
     return (
         _of_identity(ours, theirs, welcome, certified)
@@ -112,8 +113,8 @@ def _of_identity(
     if certified is not None and theirs.node not in certified:
         names = ", ".join(sorted(certified)) or "no node"
         return (
-            f"a node that calls itself {theirs.node} shows a certificate for {names}; give it one "
-            "whose subject alternative names contain its node.id"
+            f"a node that calls itself {theirs.node} shows a certificate for {names}; "
+            "give it a certificate whose subject alternative names contain its node.id"
         )
     if max(ours.protocol_min, theirs.protocol_min) > min(ours.protocol_max, theirs.protocol_max):
         return (

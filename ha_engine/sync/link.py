@@ -1,7 +1,8 @@
-"""One open stream to one peer. It sends messages in order and hands received ones on in order.
+"""One open gRPC stream to one peer. Messages are sent in order, and received messages are passed on
+in order.
 
-Messages of the core go before records. At most one message of records waits, so a stopped stream
-sends nothing more than the message that is being written.
+Messages of the core are sent before records. At most one message of records waits to be written. A
+stopped stream of records sends nothing after the message that is being written.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from ha_engine.sync.wire import Wire, WireBroken
 from ha_engine.v1 import sync_pb2 as pb
 
 TOLD_BYTES_MAX = 16 << 20
-"""The link ends when more than this waits for a peer that does not read."""
+"""The link ends when more bytes than this wait for a peer that does not read."""
 
 
 @dataclass(slots=True)
 class Traffic:
-    """Counters of one peer since the process started; bytes without the framing of messages."""
+    """Counters of the traffic with one peer since the process started; bytes do not include the
+    framing of messages."""
 
     connected: bool = False
     links: int = 0
@@ -33,7 +35,8 @@ class Traffic:
 
 
 def size_of(frame: pb.SyncFrame) -> int:
-    """Estimate the bytes: ByteSize encodes the whole message, which takes 0.5 ms for 1 MiB."""
+    """Estimate the size of ``frame``. For records ByteSize is too slow, since it encodes the whole
+    message, which takes 0.5 ms for 1 MiB."""
     if frame.HasField("records"):
         return len(frame.records.frames)
     size: int = frame.ByteSize()
@@ -41,7 +44,7 @@ def size_of(frame: pb.SyncFrame) -> int:
 
 
 class Link:
-    """A link of one event loop. It is over when ``run`` returns the reason."""
+    """A link to a peer, for one event loop. The link is over when ``run`` returns the reason."""
 
     def __init__(self, peer: str, wire: Wire, traffic: Traffic) -> None:
         self.peer, self._wire, self._traffic = peer, wire, traffic
@@ -52,7 +55,7 @@ class Link:
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def send(self, frame: pb.SyncFrame) -> None:
-        """Queue ``frame`` and return at once."""
+        """Queue ``frame`` for sending, and return at once."""
         size = size_of(frame)
         if self._told_bytes + size > TOLD_BYTES_MAX:
             self.end("the peer does not read its messages")
@@ -62,7 +65,8 @@ class Link:
         self._wake.set()
 
     async def offer(self, frame: pb.SyncFrame) -> None:
-        """Return once ``frame`` is written. One at a time."""
+        """Send ``frame`` after all queued frames, and return once it is written. Only one frame may
+        be offered at a time."""
         assert self._offered is None, "a stream offers one message at a time"
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._offered = frame, written
@@ -70,22 +74,22 @@ class Link:
         await written
 
     def withdraw(self) -> None:
-        """Forget the offered message. A message that is being written is sent whole."""
+        """Drop the offered frame. A frame that is being written is still sent whole."""
         self._offered = None
 
     def end(self, reason: str) -> None:
-        """Send and hand on nothing more, and let ``run`` return ``reason``."""
+        """Stop sending and receiving, and let ``run`` return ``reason``."""
         if not self._ended.done():
             self._ended.set_result(reason)
 
     async def run(
         self, receive: Callable[[pb.SyncFrame], None], wait_for_space: Callable[[], Awaitable[None]]
     ) -> str:
-        """Serve until the link is over, and return why it is.
+        """Send and receive until the link is over, and return the reason of its end.
 
         ``receive`` may raise MalformedFrame, which ends the link. Any other error of ``receive`` is
-        raised here. After a message of records
-        nothing more is read until ``wait_for_space()`` returns.
+        raised by this method. After a message of records, the link reads nothing more until
+        ``wait_for_space()`` returns.
         """
         reading = asyncio.create_task(
             self._read(receive, wait_for_space), name=f"read from {self.peer}"

@@ -1,4 +1,4 @@
-"""Refusals between this node and others, in both directions: logged once, and kept for status."""
+"""Log each refusal between this node and another node once, and keep the refusal for status."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ import structlog
 log = structlog.get_logger(__name__)
 
 CURRENT_SECONDS = 10.0
-"""Status forgets a refusal after this time: a refused node that still runs retries much sooner."""
+"""Status drops a refusal after this time, because a refused node that still runs retries much
+sooner."""
 KEPT_MAX = 64
 
 
 class Refusals:
-    """The refusals of one node, for one event loop. ``clock`` is in seconds."""
+    """The refusals of one node, for one event loop. ``clock`` returns the time in seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        # By (node, reason), the latest last: the time of the refusal.
+        # For each node and reason, the time of the refusal; the latest refusal is the last entry.
         self._noted: dict[tuple[str, str], float] = {}
 
     def note(self, node: str, reason: str) -> None:

@@ -1,4 +1,5 @@
-"""The status that a node sends its peers, for people to see. No decision depends on it."""
+"""The status that a node sends its peers, for people to read. No decision of a node depends on the
+status that a peer sends."""
 
 from __future__ import annotations
 
@@ -14,10 +15,11 @@ QUERIES_MAX = 1_000
 
 @dataclass(frozen=True, slots=True)
 class QueryReport:
-    """One query of the node. The numbers are of batches.
+    """The status of one query of the node. ``mark``, ``batch``, ``published`` and ``differs`` are
+    numbers of batches.
 
     ``published`` is the last batch that every sink has. ``differs`` is the first batch whose output
-    differs from the holder's; 0 means none.
+    differs from the holder's; 0 means that none differs.
     """
 
     query: str
@@ -30,12 +32,13 @@ class QueryReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A node's status in short. ``last``, ``durable`` and ``committed`` are sequences.
+    """A summary of a node's status. ``last``, ``durable`` and ``committed`` are sequences.
 
-    ``url`` is the address of its HTTP interface. ``follows``: it takes the holder's records.
-    ``attended``: its Spark runs. ``headroom``: its disk has space for events. ``to_restore`` is the
-    number of bytes of a snapshot that it has not yet downloaded. ``ingest`` is its gRPC address
-    for producers, or empty.
+    ``url`` is the address of the node's HTTP interface. ``follows`` is true while the node receives
+    the holder's records. ``attended`` is true while the node's Spark runs. ``headroom`` is true
+    while the node's disk has space for events. ``to_restore`` is the number of bytes of a snapshot
+    that the node has not yet downloaded. ``ingest`` is the node's gRPC address for producers, or
+    empty.
     """
 
     role: str
@@ -79,7 +82,7 @@ def to_sync_frame(report: Report) -> pb.SyncFrame:
 
 
 def from_sync_frame(said: pb.Report) -> Report:
-    """Decode a report. Raises MalformedFrame when it is longer than any real one."""
+    """Decode a report. Raises MalformedFrame when the report is longer than any valid report."""
     texts = [said.role, said.reason, said.url, said.journal_id, said.ingest]
     texts += [text for query in said.queries for text in (query.query, query.state)]
     if any(len(text) > TEXT_MAX for text in texts) or len(said.queries) > QUERIES_MAX:

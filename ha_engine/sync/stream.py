@@ -1,6 +1,7 @@
-"""Send one peer the records after a position, then each one as it is appended.
+"""Send one peer the records after a position, then each new record as it is appended.
 
-A record may be sent before it is durable here, so that both disks write at the same time.
+A record may be sent before it is durable on this node, so that the disks of both nodes write at the
+same time.
 """
 
 from __future__ import annotations
@@ -18,14 +19,16 @@ from ha_engine.types import Position
 CHUNK_BYTES_MAX = 1 << 20
 CHUNK_BYTES_MIN = 64 << 10
 GATHER_SECONDS = 0.002
-"""How long a record waits for others to share its message while the peer has one to confirm.
+"""How long a record waits for others to share its message, while the peer has a message to confirm.
 
-Each message costs both nodes CPU. Records that share a write of the peer are durable no later.
+Each message costs both nodes CPU time. Records that the peer writes together become durable no
+later than in separate messages.
 """
 
 
 class RecordStream:
-    """Sends from construction until ``stop``. It calls ``committed()`` for each message."""
+    """Sends records from construction until ``stop``. Each message has the highest committed
+    sequence, which ``committed`` returns."""
 
     def __init__(
         self,
@@ -40,10 +43,11 @@ class RecordStream:
         self.epoch = epoch
         self._link, self._at, self._tail, self._committed = link, after, tail, committed
         self._files = Files(journal)
-        # At least four messages fit, so that the peer's disk and the line work at the same time.
+        # At least four messages fit into ``in_flight_max``, so that the peer's disk and the network
+        # work at the same time.
         self._chunk_max = max(CHUNK_BYTES_MIN, min(CHUNK_BYTES_MAX, in_flight_max // 4))
         self._in_flight_max = in_flight_max
-        # Last sequence and size of each message that the peer has not confirmed.
+        # The last sequence and the size of each message that the peer has not confirmed.
         self._unconfirmed: deque[tuple[int, int]] = deque()
         self.in_flight = 0
         self._moved = asyncio.Event()
@@ -52,7 +56,7 @@ class RecordStream:
         )
 
     def stop(self) -> None:
-        """Send nothing more, except a message that is being written."""
+        """Stop sending, except for a message that is being written."""
         self.task.cancel()
         self._link.withdraw()
 
@@ -60,7 +64,7 @@ class RecordStream:
         self._moved.set()
 
     def confirmed(self, durable: int) -> None:
-        """Note that the peer's disk holds every record up to ``durable``."""
+        """Note that every record up to ``durable`` is durable on the peer's disk."""
         while self._unconfirmed and self._unconfirmed[0][0] <= durable:
             self.in_flight -= self._unconfirmed.popleft()[1]
         self._moved.set()

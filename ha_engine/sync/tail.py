@@ -1,8 +1,9 @@
-"""Supply the records to send: the newest from memory, older ones from the journal's files.
+"""Supply the records to send: the newest from memory, and older records from the journal's files.
 
-The journal writes in a thread of its own, so an appended record is not yet in a file. The tail
-keeps every record until the journal has written it. While a stream reads, it keeps some more. So
-the place of each record is known at every moment: no record is skipped or sent twice.
+The journal writes in a thread of its own, so a record may be appended and not yet in a file. The
+tail keeps every record in memory until the journal has written it. While a stream reads, the tail
+also keeps some written records. Each record is known to be in memory or in a file at every moment,
+so no record is skipped or sent twice.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from ha_engine.journal.record import encode
 from ha_engine.types import Extent, Position, Record
 
 KEPT_BYTES_MAX = 16 << 20
-"""A stream that is further behind reads files."""
+"""The most bytes of written records that stay in memory. A stream that needs older records reads
+files."""
 _OVERHEAD_BYTES = 500
 
 
@@ -26,20 +28,20 @@ class Trimmed(Exception):
 
 
 class WrittenRecords(Protocol):
-    """The journal as this stage sees it; safe from any thread."""
+    """The part of the journal that the sync stage uses; any thread may call it."""
 
     @property
     def first(self) -> int:
-        """The oldest record that is not trimmed."""
+        """The sequence of the oldest record that is not trimmed."""
 
     @property
     def last(self) -> Position:
-        """The newest record that is in a file, durable or not."""
+        """The position of the newest record that is in a file, durable or not."""
 
     def locate(self, first: int, last: int) -> list[Extent]:
-        """Find the records' places in the files.
+        """Find the bytes of the records ``first`` to ``last`` in the journal's files.
 
-        Raises ValueError when ``first`` is trimmed, and DiskFailed.
+        Raises DiskFailed, or ValueError when ``first`` is trimmed.
         """
 
 
@@ -52,13 +54,13 @@ class Chunk:
 
 
 class Tail:
-    """The newest records, from ``first`` on. For one event loop."""
+    """The newest records in memory, from the sequence ``first`` on; for one event loop."""
 
     def __init__(self, journal: WrittenRecords, kept_bytes_max: int = KEPT_BYTES_MAX) -> None:
         self._journal, self._kept_bytes_max = journal, kept_bytes_max
         self._records: dict[int, Record] = {}
         self._bytes = 0
-        # Everything before it is in the files.
+        # Every record before ``first`` is in the journal's files.
         self.first = journal.last.sequence + 1
 
     @property
@@ -67,19 +69,24 @@ class Tail:
         return self.first + len(self._records)
 
     def append(self, records: Sequence[Record], *, read_along: bool) -> None:
-        """Keep ``records``, which the journal's writer has just got; they continue the tail.
+        """Keep ``records``, which the journal's writer has just queued, and which continue the
+        tail.
 
-        ``read_along``: a stream reads, so written records stay in memory up to the limit.
+        With ``read_along``, which means that a stream reads, written records stay in memory up to
+        the limit.
         """
         for record in records:
             sequence = record.position.sequence
-            assert sequence == self.next, f"record {record.position} is not the {self.next}th"
+            assert sequence == self.next, (
+                f"record {record.position} does not have the next sequence {self.next}"
+            )
             self._records[sequence] = record
             self._bytes += _size(record)
         self._forget(self._kept_bytes_max if read_along else 0)
 
     def chunk(self, first: int, bytes_max: int) -> Chunk | None:
-        """The records from ``first`` on, at least one; None when the tail does not have it."""
+        """The records from ``first`` on, at least one, or None when the tail does not have
+        ``first``."""
         frames: list[bytes] = []
         size, last = 0, None
         while (record := self._records.get(first)) is not None:
@@ -98,7 +105,7 @@ class Tail:
 
 
 class Files:
-    """Reads the journal's files from one place on, for one stream. Its calls block."""
+    """Reads records in order from the journal's files, for one stream. Its calls block."""
 
     def __init__(self, journal: WrittenRecords) -> None:
         self._journal = journal
@@ -106,7 +113,8 @@ class Files:
         self._next = 0
 
     def chunk(self, first: int, last: int, bytes_max: int) -> Chunk:
-        """Records from ``first`` to ``last`` at most; all of them must be written.
+        """The records from ``first`` to ``last`` at most; all records up to ``last`` must be
+        written.
 
         Raises Trimmed, JournalDamaged, DiskFailed.
         """

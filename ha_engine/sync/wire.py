@@ -1,4 +1,4 @@
-"""One gRPC stream seen from either end, with the limits and the errors that both ends share."""
+"""One gRPC stream between two nodes, with the limits and the errors that both ends share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
 
 MESSAGE_BYTES_MAX = 40 << 20
-"""One record must fit: the largest request of the gate (32 MiB of Arrow) with its meta."""
+"""A message must have space for the largest record: one request of 32 MiB of Arrow with its
+meta."""
 TLS_HANDSHAKE_SECONDS = 5.0
 _SAYS_NOTHING = ("", "Internal error from Core")
 
@@ -27,22 +28,23 @@ class WireBroken(Exception):
 
 
 class Wire(Protocol):
-    """Frames in order, both ways. One reader and one writer at a time; both raise WireBroken."""
+    """Carries frames in order, in both directions. Only one reader and one writer may use a wire at
+    a time; both raise WireBroken."""
 
     @property
     def certified(self) -> frozenset[str] | None:
-        """Names in the peer's certificate; None without TLS."""
+        """The names in the peer's certificate, or None without TLS."""
 
     async def read(self) -> pb.SyncFrame: ...
 
     async def write(self, frame: pb.SyncFrame) -> None: ...
 
     async def finish(self) -> None:
-        """Let the other end read everything written before this end closes."""
+        """Let the other end read all written frames before this end closes."""
 
 
 class ClientWire:
-    """The end that dialled. gRPC has found ``peer`` in the server's certificate."""
+    """The wire of the node that dialled. gRPC has found ``peer`` in the server's certificate."""
 
     def __init__(self, call: Call, peer: str | None) -> None:
         self._call = call
@@ -68,7 +70,7 @@ class ClientWire:
 
 
 class ServerWire:
-    """The end that was called."""
+    """The wire of the node that was dialled."""
 
     def __init__(self, context: Context, *, tls: bool) -> None:
         self._context = context
@@ -84,18 +86,21 @@ class ServerWire:
             await self._context.write(frame)
 
     async def finish(self) -> None:
-        """Do nothing: gRPC sends everything written before the status that ends the stream."""
+        """Do nothing, because gRPC sends all written frames before the status that ends the
+        stream."""
 
 
 def options(silence: float) -> Sequence[tuple[str, int]]:
-    """gRPC options of both ends. A connection without an answer for ``silence`` seconds ends."""
+    """gRPC options of both ends. A connection ends if the peer answers nothing for ``silence``
+    seconds."""
     milliseconds = int(silence * 1000)
     return (
         ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
         ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
         ("grpc.keepalive_time_ms", milliseconds // 2),
-        # keepalive_timeout finds a dead line. ping_timeout finds a stopped process whose host still
-        # answers: measured, such a process was not found within 25 s without it.
+        # keepalive_timeout detects a dead network connection. ping_timeout detects a stopped
+        # process whose host still answers. Without ping_timeout such a process was not detected
+        # within 25 s in a measurement.
         ("grpc.keepalive_timeout_ms", milliseconds),
         ("grpc.http2.ping_timeout_ms", milliseconds),
         ("grpc.keepalive_permit_without_calls", 1),
@@ -103,9 +108,10 @@ def options(silence: float) -> Sequence[tuple[str, int]]:
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", milliseconds // 4),
         ("grpc.server_handshake_timeout_ms", int(TLS_HANDSHAKE_SECONDS * 1000)),
-        # A second process on the same port would get every other connection.
+        # With SO_REUSEPORT, a second process on the same port would get every other connection.
         ("grpc.so_reuseport", 0),
-        # Otherwise channels share connections and their back-off; each dial needs a new connection.
+        # By default channels share connections and their back-off, but each dial needs a new
+        # connection.
         ("grpc.use_local_subchannel_pool", 1),
     )
 

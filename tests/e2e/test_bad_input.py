@@ -189,7 +189,7 @@ def test_a_used_sequence_with_another_payload_is_a_conflict(
     assert refused.status_code == 409
     assert refused.json()["error"] == (
         "sequence 7 of producer press-1 was used for another payload; give every request a "
-        "new sequence, and repeat it unchanged"
+        "new sequence, and repeat a request unchanged"
     )
     assert refused.json()["conflict"] == "payload"
 

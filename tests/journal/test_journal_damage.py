@@ -84,8 +84,8 @@ def test_bytes_behind_a_record_with_an_unwritten_sector_are_damage(tmp_path: Pat
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        (events(4), "it has record 4 instead of 3"),
-        (events(2), "it has record 2 instead of 3"),
+        (events(4), "the segment has record 4 instead of 3"),
+        (events(2), "the segment has record 2 instead of 3"),
         (events(3, epoch=1), "epoch 1 follows epoch 2"),
     ],
 )
@@ -152,7 +152,7 @@ def test_truncated_segment_before_the_last_is_damage(tmp_path: Path) -> None:
 def test_a_missing_segment_is_damage(tmp_path: Path) -> None:
     paths = written_journal(tmp_path / "journal", some_records(20), segment_size=700)
     paths[1].unlink()
-    with pytest.raises(JournalDamaged, match="it begins with record"):
+    with pytest.raises(JournalDamaged, match="the segment begins with record"):
         opened(tmp_path / "journal")
 
 
@@ -162,7 +162,7 @@ def test_swapped_segments_are_damage(tmp_path: Path) -> None:
     one.rename(spare)
     two.rename(one)
     spare.rename(two)
-    with pytest.raises(JournalDamaged, match="but its name says"):
+    with pytest.raises(JournalDamaged, match="but the file name says"):
         opened(tmp_path / "journal")
 
 

@@ -268,7 +268,7 @@ def test_file_that_arrives_too_late_for_its_name_becomes_a_dead_letter(tmp_path:
     assert [row["id"] for row in rows] == [3]
     assert (letter.place, letter.reason) == (
         "a",
-        "the file appeared after b was read; give it a name that sorts after that",
+        "the file appeared after b was read; give the file a name that sorts after b",
     )
     assert reader.rest() == ([], [])
 

@@ -106,7 +106,7 @@ async def test_link_of_a_new_process_replaces_the_old_one(
     await async_wait_until(lambda: len(b.links()) >= 3)
     assert b.links()[:3] == [
         on.PeerConnected("node-a"),
-        on.PeerLost("node-a", "a newer link replaced it"),
+        on.PeerLost("node-a", "a newer link to the peer replaced this one"),
         on.PeerConnected("node-a"),
     ]
     await a.sync.stop()

@@ -1,8 +1,8 @@
-"""Call a plug-in from the event loop: each call in a thread of its own, one at a time. The caller
-may stop its wait at any time.
+"""Call a plug-in from the event loop: each call in a thread of its own, one call at a time. The
+caller may stop waiting for a call at any time.
 
-Nothing can end a thread from outside. A thread that hangs is left alone, and the next call waits
-until it returns.
+Python cannot end a thread from outside. If a thread hangs, the next call of the plug-in waits until
+that thread has ended.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from ha_engine.plugins.calls import begin, told
 T = TypeVar("T")
 
 LATE_SECONDS = 10.0
-"""A call that takes longer than this is reported as late; the wait for it continues."""
+"""A call that takes longer than this is reported as late, and the node continues to wait for it."""
 
 
 class Calls:
-    """The calls of one source. ``late(text)`` gets repeated reports of a call that is late."""
+    """Calls the plug-in of one source. While a call of the plug-in is late, ``late`` is called
+    repeatedly with a text that says so."""
 
     def __init__(
         self, whose: str, late: Callable[[str], None], late_after: float = LATE_SECONDS
@@ -36,9 +37,11 @@ class Calls:
         return self._begun is not None and not self._begun[1].done()
 
     async def call(self, step: str, work: Callable[[], T]) -> T:
-        """Run ``work``. Raises SourceUnavailable or SourceRefused, whatever ``work`` raises.
+        """Run ``work`` in a thread. Any error of ``work`` becomes SourceUnavailable or
+        SourceRefused.
 
-        A cancelled caller returns at once, and the outcome of the call is dropped.
+        If the caller is cancelled, the method returns at once, and the outcome of ``work`` is
+        dropped.
         """
         await self._free()
         outcome = self._begin(step, work)
@@ -51,9 +54,9 @@ class Calls:
             raise SourceRefused(f"{self._whose} failed in {step}: {told(error)}") from error
 
     async def call_last(self, work: Callable[[], None], within: float) -> None:
-        """Run ``work`` after the call that runs now; wait for it ``within`` seconds at most.
+        """Run ``work`` after the call that runs now; wait ``within`` seconds at most for its end.
 
-        The outcome is ignored. No other call begins before ``work`` has ended.
+        The outcome of ``work`` is ignored. No other call begins before ``work`` has ended.
         """
         if self._last is None or self._last.done():
             step, before = self._begun if self.busy and self._begun else ("close", None)
@@ -88,7 +91,8 @@ def _following(before: Future[Any] | None, work: Callable[[], None]) -> None:
 
 
 def _watched(outcome: Future[Any]) -> asyncio.Future[None]:
-    """A future that is done when ``outcome`` is. Its cancellation does not cancel ``outcome``."""
+    """A future of asyncio that is done when ``outcome`` is done, and whose cancellation does not
+    cancel ``outcome``."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
 

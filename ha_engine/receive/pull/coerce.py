@@ -1,4 +1,5 @@
-"""Check what a plug-in has read before the engine relies on it: it may be anything."""
+"""Check the object that a plug-in has returned before the engine uses it: a plug-in may return
+anything."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from ha_engine.plugins import OFFSET_BYTES_MAX, DeadLetter, SourceBatch
 
 
 def coerced(read: Any, rows_max: int) -> SourceBatch | None:
-    """Copy ``read`` into values of the declared types. Raises TypeError, ValueError, and any other
-    error of the plug-in's objects."""
+    """Copy ``read``, which a plug-in returned, into values of the declared types. Raises TypeError,
+    ValueError, or any error that the plug-in's objects raise."""
     if read is None:
         return None
     if not isinstance(read, SourceBatch) or not isinstance(read.offset, str):

@@ -1,11 +1,13 @@
-"""Write rows of a source that are no events of its stream to files, for a person to read.
+"""Write dead letters, the rows of a source that are no events of its stream, to files for
+operators.
 
     <data_dir>/rejected/<stream>/<source>/<batch>-<digest>.jsonl
 
-Each line has the place of the row, the reason, and the beginning of its content. The file is
-durable before the batch is journalled. A crash between the two leaves the file of a batch that the
-next active reads again. So a row may be written twice, but is never lost. The files are on the node
-that was then active, and are part of no snapshot.
+Each line of a file has the row's place, the reason of the rejection, and the beginning of the row's
+content. The file with the dead letters of a batch is durable before the batch is journalled. If the
+active crashes after the file and before the record, the next active reads the batch again. A bad
+row may therefore be written to two files, but is never lost. A file of dead letters is only on the
+node that wrote it as the active, and is part of no snapshot.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ class SourceDeadLetters:
         self._stream, self._source = stream, source
 
     def put_aside(self, batch: int, letters: Sequence[DeadLetter]) -> None:
-        """Write ``letters`` durably; equal calls write the same file. Raises SourceUnavailable."""
+        """Write ``letters`` durably to a file; a call with the same arguments writes no second
+        file. Raises SourceUnavailable."""
         content = "".join(map(_line, letters)).encode()
         name = hashlib.blake2b(content, digest_size=8).hexdigest()
         path = self.directory / f"{batch:012}-{name}.jsonl"

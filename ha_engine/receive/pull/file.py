@@ -1,8 +1,9 @@
-"""The kind ``file``: a directory of files, each read once and whole, in the order of their names.
+"""The source kind ``file`` reads the files of a directory in the order of their names, each once
+and whole.
 
-A file must be complete when it gets its name, so create it by a rename, and never change it
-afterwards. The offset has the file's size and a digest of its beginning. From these the next active
-can check that it reads the same file.
+A file must be complete when its name appears, so programs create it under another name and rename
+it. A file must not change after its name has appeared. The offset has the file's size and a digest
+of its beginning. By size and digest the next active can check that it reads the same file.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class FileOptions(BaseModel):
-    """The options of the kind. ``skip`` names files to skip, also one that is partly read."""
+    """The options of the source kind ``file``. ``skip`` has the names of files to skip, even of a
+    file that is partly read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -43,7 +45,8 @@ class FileOptions(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """The offset: ``bytes`` and ``lines`` of ``file`` are read; ``done``: all of it is read."""
+    """The offset of the source: ``bytes`` bytes and ``lines`` lines of ``file`` are read. ``done``
+    is true when the whole file is read."""
 
     file: str
     size: int
@@ -112,7 +115,8 @@ class FileSource:
         return Listing(options.directory, options.pattern, options.skip)
 
     def _begin(self, last: Reached | None) -> Reached | None:
-        """Open the next file and return its start; None when there is none. Skips empty files."""
+        """Open the next non-empty file and return the offset of its start, or None when no file is
+        left."""
         name = self._listing.next_after("" if last is None else last.file)
         if name is None:
             return None
@@ -122,7 +126,8 @@ class FileSource:
         return self._past_header(file, Reached(name, size, head))
 
     def _resume(self, reached: Reached) -> BinaryIO:
-        """Open the file in the journal's offset. Raises SourceRefused when the file has changed."""
+        """Open the file that the offset ``reached`` names. Raises SourceRefused when the file has
+        changed."""
         file = self._opened(reached.file)
         size, head = _identity(file)
         if (size, head) != (reached.size, reached.head):
@@ -137,13 +142,15 @@ class FileSource:
             return path.open("rb")
         except FileNotFoundError as error:
             raise SourceUnavailable(
-                f"{path} is missing and was not read to its end; bring it back, or name it in skip"
+                f"{path} is missing and was not read to its end; bring it back, or name the file "
+                "in skip"
             ) from error
         except OSError as error:
             raise SourceUnavailable(f"{path} cannot be read: {error.strerror}") from error
 
     def _past_header(self, file: BinaryIO, reached: Reached) -> Reached:
-        """Keep ``file``, which is at its beginning, and read its header, if the format has one."""
+        """Keep ``file`` open, whose read position is 0, and read its header, if the format has
+        one."""
         self._file, self._csv = file, None
         if self._options.format != "csv":
             return reached
@@ -152,7 +159,7 @@ class FileSource:
             self._csv = CsvRows(file.readline(LINE_BYTES_MAX), columns, self._options.delimiter)
         except BadRow as bad:
             self.close()
-            raise SourceRefused(f"the header of {file.name}: {bad}; name it in skip") from bad
+            raise SourceRefused(f"the header of {file.name}: {bad}; name the file in skip") from bad
         return reached if reached.bytes else replace(reached, bytes=file.tell(), lines=1)
 
     # -- rows --------------------------------------------------------------------------------------
@@ -196,7 +203,8 @@ class FileSource:
 
 @dataclass
 class _Chunk:
-    """Some rows of one file, from ``began`` to byte ``at``, after ``line`` lines of the file.
+    """Some rows of one file, from the offset ``began`` to byte ``at``, before which the file has
+    ``line`` lines.
 
     ``numbers`` are the line numbers of the rows.
     """
@@ -213,7 +221,7 @@ class _Chunk:
 
     @property
     def taken(self) -> int:
-        """The number of rows, including rejected ones."""
+        """The number of rows in the chunk, including rejected ones."""
         return len(self.rows) + len(self.letters)
 
     def add(self, row: bytes) -> None:
@@ -239,7 +247,8 @@ class _Chunk:
 
 
 def _identity(file: BinaryIO) -> tuple[int, str]:
-    """The size in bytes and a digest of the beginning; leaves ``file`` at its beginning."""
+    """The size of ``file`` in bytes and a digest of its beginning. The read position of ``file`` is
+    0 afterwards."""
     head = file.read(HEAD_BYTES)
     file.seek(0)
     return os.fstat(file.fileno()).st_size, hashlib.blake2b(head, digest_size=16).hexdigest()
@@ -248,12 +257,13 @@ def _identity(file: BinaryIO) -> tuple[int, str]:
 def _changed(file: BinaryIO, reached: Reached, size: int) -> SourceRefused:
     return SourceRefused(
         f"{file.name} has changed since the node read it up to byte {reached.bytes} (it had "
-        f"{reached.size} bytes, and has {size}); restore its content, or name it in skip"
+        f"{reached.size} bytes, and has {size}); restore its content, or name the file in skip"
     )
 
 
 def _too_late(name: str, reached: Reached) -> DeadLetter:
+    last = reached.file
     reason = (
-        f"the file appeared after {reached.file} was read; give it a name that sorts after that"
+        f"the file appeared after {last} was read; give the file a name that sorts after {last}"
     )
     return DeadLetter(name, reason)

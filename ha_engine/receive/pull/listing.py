@@ -1,8 +1,10 @@
-"""List the files of a directory in the order of their names, as far as that order is certain.
+"""List the files of a directory in the order of their names, as far as the list is certainly
+complete.
 
-A listing that runs while files arrive may miss one file and contain a later one. It contains every
-file that existed before it began. So a file is read only after a second listing that began when
-the file was already listed: that listing also contains every file that arrived before it.
+A listing that runs while files arrive may miss one file and contain a later one. A listing contains
+every file that existed before the listing began. A file is read only after a second listing, which
+begins after a first listing has found the file. The second listing also contains every file that
+arrived before that file.
 """
 
 from __future__ import annotations
@@ -16,11 +18,12 @@ from ha_engine.errors import SourceUnavailable
 
 LOOK_EVERY_SECONDS = 0.2
 LOOKING_PART_MAX = 0.1
-"""Listing takes at most this part of the time: a slow directory is listed less often."""
+"""Listing takes at most this fraction of the time, so a slow directory is listed less often."""
 
 
 class Listing:
-    """Ignores drafts (``.name`` and ``name.part``), empty files and the names in ``skip``."""
+    """Lists a directory without drafts (``.name`` and ``name.part``), empty files and the names in
+    ``skip``."""
 
     def __init__(self, directory: Path, pattern: str, skip: tuple[str, ...]) -> None:
         self._directory, self._pattern, self._skip = directory, pattern, frozenset(skip)
@@ -30,7 +33,8 @@ class Listing:
         self._late: list[str] = []
 
     def look(self, read_through: str, *, now: bool = False) -> None:
-        """List again, if it is time to do so or ``now``. Raises SourceUnavailable."""
+        """List the directory again, if the time of the next listing has come or ``now`` is true.
+        Raises SourceUnavailable."""
         began = time.monotonic()
         if began < self._next_look and not now:
             return
@@ -42,12 +46,13 @@ class Listing:
             self._late += [n for n in self._sizes if n not in before and n < read_through]
 
     def take_late(self) -> list[str]:
-        """Names before ``read_through`` that appeared after it was read; each is returned once."""
+        """The names of files that appeared after a later name was read; each name is returned
+        once."""
         late, self._late = sorted(self._late), []
         return late
 
     def next_after(self, name: str) -> str | None:
-        """The first file after ``name``."""
+        """The first file after ``name``, in the order of names."""
         found = self._first_after(name)
         if found is not None and found > self._certain_through:
             self.look(name, now=True)

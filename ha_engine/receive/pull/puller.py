@@ -1,7 +1,8 @@
-"""Read one source while this node takes events: open it at the journal's offset, then read batches.
+"""Read one source while this node accepts events: open the source at the journal's offset, then
+read its batches.
 
-``receivers`` decides whether it runs, and starts and stops it with the gate. The gate refuses a
-batch that does not follow the journal.
+The module ``receivers`` starts a puller when the gate opens, and stops the puller when the gate
+closes. The gate refuses a batch that does not begin at the journal's offset of its source.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ reading."""
 CLOSE_SECONDS = 0.2
 ERROR_CHARACTERS_MAX = 1_000
 IDLE_SECONDS = 0.05
-"""A read without rows takes at least this time, so that a plug-in that never waits does not use a
+"""A read without rows takes at least this time. Otherwise a plug-in that never waits would use a
 whole CPU core."""
 
 
@@ -64,9 +65,10 @@ _FAILED = frozenset({SourceState.UNAVAILABLE, SourceState.REFUSED})
 class SourceStatus:
     """The status of one source.
 
-    ``known`` is how far the journal has the source; it is the same on every node. ``backlog`` is
-    the number of unread bytes that the source knows, or None. ``since`` is a Unix time.
-    ``failures`` counts since the process began. ``dead_letters`` is this node's directory of them.
+    ``known`` is the journal's offset of the source, the same on every node. ``backlog`` is the
+    number of unread bytes that the source reports, or None. ``since`` is the Unix time of the last
+    change of ``state`` or ``error``. ``failures`` is the number of failures since the process
+    began. ``dead_letters`` is the directory of the source's dead letters on this node.
     """
 
     stream: str
@@ -83,7 +85,8 @@ class SourceStatus:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """In seconds: the longest pauses between two attempts, and when a call counts as late."""
+    """The longest pauses between two attempts, and the duration after which a call is late, in
+    seconds."""
 
     backoff_max: float = 5.0
     refused_max: float = 60.0
@@ -91,7 +94,7 @@ class Timing:
 
 
 class Puller:
-    """Reads one source. ``make`` creates the plug-in's instance, and may raise anything."""
+    """Reads one source. ``make`` creates the plug-in's instance, and may raise any exception."""
 
     def __init__(
         self,
@@ -113,7 +116,8 @@ class Puller:
         self._most = min(ROWS_MAX, intake.rows_max)
         self._is_open, self._rows_max = False, self._most
         self._state, self._error, self._since = SourceState.STOPPED, "", time.time()
-        # The offset that the source has read to. The journal may have another one meanwhile.
+        # The offset up to which the source has read, from which the journal's offset may differ
+        # meanwhile.
         self._after: str | None = None
         self._backlog: int | None = None
         self._failures = 0
@@ -134,7 +138,8 @@ class Puller:
         )
 
     async def run(self) -> None:
-        """Pull until cancelled. Then wait at most CLOSE_SECONDS for the plug-in to close."""
+        """Read batches until the task is cancelled, then wait at most CLOSE_SECONDS for the plug-in
+        to close."""
         self._is_open = False
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(
@@ -173,7 +178,8 @@ class Puller:
         self._is_open = True
 
     def _says_nothing(self, batch: SourceBatch) -> bool:
-        """Whether the batch has nothing new; its record would only use space on every disk."""
+        """Whether ``batch`` has nothing new, so that its record would only use space on every
+        disk."""
         return not batch.rows and not batch.dead_letters and batch.offset == self._after
 
     async def _open(self) -> None:
@@ -191,7 +197,7 @@ class Puller:
         )
 
     async def _room(self) -> None:
-        """Wait until the gate takes events, before any read. Raises NotActive."""
+        """Wait until the gate accepts events, before any read. Raises NotActive."""
         while True:
             try:
                 self._intake.require_open()
@@ -210,7 +216,8 @@ class Puller:
     # -- a batch -----------------------------------------------------------------------------------
 
     async def _store(self, batch: SourceBatch) -> None:
-        """Store the dead letters first, so that every row before the offset is stored somewhere."""
+        """Store the dead letters before the events, so that a journalled offset never skips an
+        unstored row."""
         validated = await self._calls.call(
             "validation", lambda: self._intake.validate(self.stream, batch)
         )
@@ -225,7 +232,8 @@ class Puller:
             await self._store_less(batch, error)
 
     async def _store_less(self, batch: SourceBatch, too_large: PayloadTooLarge) -> None:
-        """Read fewer rows next time; a single row that is too large becomes a dead letter."""
+        """Make the next read smaller after a too large batch, or make a dead letter of a single too
+        large row."""
         if len(batch.rows) == 1:
             await self._store(await self._without_row(batch, str(too_large)))
             return
@@ -267,7 +275,8 @@ class Puller:
                 self._become(SourceState.UNAVAILABLE, str(error))
 
     def _become(self, state: SourceState, error: str = "") -> None:
-        # A plug-in's error may contain anything, and a file name may be no valid text.
+        # The text of an error may contain characters that UTF-8 cannot encode, such as those of a
+        # file name.
         error = error[:ERROR_CHARACTERS_MAX].encode(errors="backslashreplace").decode()
         if state is self._state and error == self._error:
             return
@@ -281,7 +290,8 @@ class Puller:
 
 
 class _Pause(wait_base):
-    """Exponential waits with jitter. After a refusal they are longer: only an operator ends it."""
+    """Exponential waits with jitter. The waits after SourceRefused are longer, because only an
+    operator can correct its cause."""
 
     def __init__(self, timing: Timing) -> None:
         self._unavailable = wait_random_exponential(multiplier=0.1, max=timing.backoff_max)

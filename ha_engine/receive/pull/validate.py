@@ -1,6 +1,7 @@
-"""Separate the rows of a source that are events of its stream from those that are not.
+"""Separate the rows of a source that are events of its stream from its dead letters.
 
-A bad row does not refuse its batch. The decoder decides, as for a request.
+A bad row does not make the engine refuse the row's batch. The decoder decides which rows are bad,
+as it does for a request.
 """
 
 from __future__ import annotations
@@ -17,18 +18,20 @@ from ha_engine.receive.decode import Decoder, Format
 _BLANK = b" \t\r"
 
 Parse = Callable[[int, int], pa.RecordBatch]
-"""Parses the rows from the first number to before the second. Raises InvalidEvents."""
+"""Parses the rows from the first index to before the second. Raises InvalidEvents."""
 
 
 class Validated(NamedTuple):
-    """The rows that are events, and the others as dead letters; each in order."""
+    """The rows of a batch that are events, and its other rows as dead letters, each in the batch's
+    order."""
 
     events: pa.RecordBatch
     dead_letters: tuple[DeadLetter, ...]
 
 
 def validate(decoder: Decoder, batch: SourceBatch) -> Validated:
-    """Validate one batch. Raises InvalidEvents when a record batch has no columns of the stream."""
+    """Validate one batch. Raises InvalidEvents when the columns of a record batch do not fit the
+    stream."""
     if isinstance(batch.rows, pa.RecordBatch):
         return _validate_arrow(decoder, batch.rows, batch)
     return _validate_lines(decoder, batch.rows, batch)
@@ -74,10 +77,10 @@ def _validate_arrow(decoder: Decoder, rows: pa.RecordBatch, batch: SourceBatch) 
 
 
 def _parted(count: int, parse: Parse) -> tuple[list[pa.RecordBatch], dict[int, str]]:
-    """Return the good rows in pieces, and the bad ones with the reason.
+    """Return the good rows in pieces, and each bad row with the reason.
 
-    The rows after a bad row are tried in halves, so that many bad rows cost no more than the
-    logarithm of their number.
+    The rows after a bad row are parsed in halves. Even if many rows are bad, each row is parsed
+    only about log(``count``) times.
     """
     parts, bad = list[pa.RecordBatch](), dict[int, str]()
     waiting = [(0, count)] if count else []

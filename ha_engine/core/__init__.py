@@ -3,8 +3,8 @@
     step(now, input) -> list of actions
 
 ``inputs`` lists what can happen, and ``actions`` what the node may have to do. ``core`` decides
-which actions follow from an input. Each part imports only parts below it, and ``invariants`` checks
-all of them after each step:
+which actions follow from an input. ``invariants`` checks the state of all modules after each step.
+Each module imports only modules in lower rows of this table:
 
     core                    one input at a time; questions that change nothing
     role_machine            the role of this node from start to stop
@@ -14,8 +14,8 @@ all of them after each step:
     snapshots               when the active has a snapshot taken, and at which sequence
     replication, progress   how far the other members are, and which ones a commit waits for
     query_control, barrier  the queries of this node
-    retention               which records the journal may drop
-    journal_state, base     how far this journal is, and the state that dropped records left
+    retention               which records the journal may trim
+    journal_state, base     how far this journal is, and the state that trimmed records left
     deployment, versions    which queries run, from which definition and which records on
     marks, pace, pending_events
                             where each batch of a query ends, when, from which events
@@ -28,8 +28,8 @@ all of them after each step:
     high_water, identity    what the disk and the config say about this node
     role, deadlines         legal transitions; moments at which time alone decides
 
-Nothing here reads a clock, opens a socket or a file, or draws a random number: time and outcomes
-arrive as inputs, so every history can be replayed.
+No module of the core reads a clock, opens a socket or a file, or draws a random number. Time and
+the outcomes of actions arrive as inputs, so every history can be replayed.
 """
 
 from ha_engine.core.core import Core

@@ -1,4 +1,8 @@
-"""The actions that the core returns. The driver performs them in order; outcomes are inputs."""
+"""The actions that the core returns.
+
+The driver performs the actions in their order. The outcome of an action returns to the core as an
+input.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +15,16 @@ from ha_engine.types import History, LeaseRow, Mark, Position, Record, Role, Sna
 
 @dataclass(frozen=True, slots=True)
 class ReadLease:
-    """Read the group's row. Answered by LeaseRead or DatabaseUnreachable."""
+    """Read the group's lease row. The driver answers with LeaseRead or DatabaseUnreachable."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreateLease:
-    """Write the row of a group that has none (RULES.md#r6).
+    """Write the lease row of a group that has none (RULES.md#r6).
 
-    Answered like WriteLease. ``reason`` is for people; it is empty where the row itself says why.
+    The driver answers with LeaseWritten, LeaseDenied or DatabaseUnreachable. ``reason`` goes to the
+    history of the lease, for people. An empty ``reason`` means that the row itself shows the
+    reason.
     """
 
     row: LeaseRow
@@ -27,10 +33,10 @@ class CreateLease:
 
 @dataclass(frozen=True, slots=True)
 class WriteLease:
-    """Compare-and-set on (holder, epoch, version) of ``expected`` (RULES.md#r1).
+    """Compare-and-set on (holder, epoch, version) of the row ``expected`` (RULES.md#r1).
 
-    Answered by LeaseWritten, LeaseDenied or DatabaseUnreachable. ``reason`` goes to the history
-    when the holder changes.
+    The driver answers with LeaseWritten, LeaseDenied or DatabaseUnreachable. ``reason`` goes to the
+    history of the lease when the holder changes.
     """
 
     expected: LeaseRow
@@ -40,8 +46,8 @@ class WriteLease:
 
 @dataclass(frozen=True, slots=True)
 class KeepHighWater:
-    """Write to disk the highest (epoch, version) read, and what HighWater has with it (RULES.md#r5,
-    RULES.md#r26)."""
+    """Write this node's HighWater to disk: the highest (epoch, version) that it has read, and what
+    it tried to acquire (RULES.md#r5, RULES.md#r26)."""
 
     high_water: HighWater
 
@@ -55,14 +61,14 @@ class BindGroup:
 
 @dataclass(frozen=True, slots=True)
 class AppendRecords:
-    """Append to the journal. Answered by RecordsDurable."""
+    """Append records to the journal. The driver answers with RecordsDurable."""
 
     records: tuple[Record, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send ``message`` to ``peer``. Without a link, drop it."""
+    """Send ``message`` to ``peer``, or drop the message if no link to that peer is open."""
 
     peer: str
     message: Message
@@ -70,9 +76,10 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class StreamRecords:
-    """Send ``peer`` every record after ``after``, then each new one as it is appended.
+    """Send ``peer`` every record after the position ``after``, and each new record once it is
+    appended.
 
-    They go out as Records of ``epoch``. An earlier stream to the same peer ends.
+    Each Records message of the stream carries ``epoch``. An earlier stream to the same peer ends.
     """
 
     peer: str
@@ -82,16 +89,17 @@ class StreamRecords:
 
 @dataclass(frozen=True, slots=True)
 class StopStreams:
-    """Send no more records to anybody."""
+    """Stop the stream of records to every peer."""
 
 
 @dataclass(frozen=True, slots=True)
 class TruncateJournal:
     """Remove every record after ``after``, durably, then restart the node process (RULES.md#i8).
 
-    So a node builds its state from a journal in one way only: at its start. ``set_aside``: a forced
-    failover gave up committed records among these (RULES.md#r26). The node then copies them to a
-    file beside the journal, takes a new journal id and empties the outbox.
+    Because of the restart, a node builds its state in one way only: by a replay of its journal.
+    ``set_aside`` is True if a forced failover gave up committed records among those to remove
+    (RULES.md#r26). With ``set_aside``, the node copies the removed records to a file beside the
+    journal, takes a new journal id and empties the outbox.
     """
 
     after: Position
@@ -101,7 +109,8 @@ class TruncateJournal:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Send the acks of records up to ``sequence``, which are committed."""
+    """Send producers the acks of their events in the records up to ``sequence``, which are
+    committed."""
 
     sequence: int
 
@@ -117,12 +126,15 @@ class ChangeRole:
 
 @dataclass(frozen=True, slots=True)
 class OpenReceivers:
-    """Take events from producers, and start the sources."""
+    """Accept events from producers, and start to pull rows from the sources."""
 
 
 @dataclass(frozen=True, slots=True)
 class CloseReceivers:
-    """Refuse events; ``active`` is the URL of the node that takes them, when known."""
+    """Refuse events from producers, and stop the sources.
+
+    ``active`` is the URL of the node that accepts events, or None if this node does not know it.
+    """
 
     reason: str
     active: str | None
@@ -130,14 +142,16 @@ class CloseReceivers:
 
 @dataclass(frozen=True, slots=True)
 class StartPublishing:
-    """Claim the ledgers under ``epoch`` and publish from the batch in each (RULES.md#r24)."""
+    """Claim the ledger of each sink under ``epoch``, then publish the batches after the one in the
+    ledger (RULES.md#r24)."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class NoteOutage:
-    """Write into the history for how long no node acted before the holder of ``epoch``."""
+    """Write into the lease history for how many seconds no node was active before ``epoch``
+    began."""
 
     epoch: int
     seconds: float
@@ -157,8 +171,8 @@ class AnswerMark:
 
 @dataclass(frozen=True, slots=True)
 class ReportDifference:
-    """Report that batch ``number`` of ``query`` has different digests here and on the holder
-    (RULES.md#i6)."""
+    """Report that the digests of batch ``number`` of ``query`` differ between this node and the
+    holder (RULES.md#i6)."""
 
     query: str
     number: int
@@ -166,8 +180,10 @@ class ReportDifference:
 
 @dataclass(frozen=True, slots=True)
 class TrimOutbox:
-    """Remove batches of ``query`` up to ``through``: committed records say that the sinks have them
-    (RULES.md#r25)."""
+    """Remove the batches of ``query`` up to ``through`` from the outbox (RULES.md#r25).
+
+    Either committed records say that the sinks have these batches, or this node never runs them.
+    """
 
     query: str
     through: int
@@ -175,9 +191,9 @@ class TrimOutbox:
 
 @dataclass(frozen=True, slots=True)
 class TakeSnapshot:
-    """Store a snapshot as of ``place``, as a complete draft that is not visible yet.
+    """Store a snapshot of this node at ``place``, as a complete draft that is not visible yet.
 
-    Answered by SnapshotTaken or SnapshotFailed.
+    The driver answers with SnapshotTaken or SnapshotFailed.
     """
 
     place: SnapshotPlace
@@ -185,10 +201,10 @@ class TakeSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ShowSnapshot:
-    """Make a draft visible under ``epoch``, and forget the oldest revisions (RULES.md#i9,
-    RULES.md#r28).
+    """Make the snapshot ``draft`` visible under ``epoch``, and remove the oldest revisions
+    (RULES.md#i9, RULES.md#r28).
 
-    Answered by RevisionsKept or SnapshotNotShown.
+    The driver answers with RevisionsKept or SnapshotNotShown.
     """
 
     draft: int
@@ -197,17 +213,20 @@ class ShowSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class FindRevisions:
-    """List the database's revisions. Answered by RevisionsKept if the database is reachable."""
+    """List the visible revisions in the database.
+
+    The driver answers with RevisionsKept if it reaches the database.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Restore:
     """Restore the newest snapshot whose position is in ``history``.
 
-    The snapshot replaces the journal, the outbox and the checkpoints. Then the node process
-    restarts. Answered by RestoreFailed when no snapshot can be used. ``given_up``: a forced
-    failover gave up the records after this position. The node keeps them beside the new journal
-    (RULES.md#r26).
+    The snapshot replaces the journal, the outbox and the checkpoints. The node process restarts
+    after the restore. The driver answers with RestoreFailed if no snapshot can be restored.
+    ``given_up`` is the position after which a forced failover gave up the records of this journal.
+    The node keeps a copy of these records beside the new journal (RULES.md#r26).
     """
 
     history: History
@@ -217,9 +236,9 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class TrimJournal:
-    """Replace the records up to ``position`` by a base, durably, and remove those that can go.
+    """Write a base that replaces the records up to ``position``, then remove the oldest segments.
 
-    Answered by JournalTrimmed.
+    The driver answers with JournalTrimmed.
     """
 
     position: Position
@@ -227,15 +246,15 @@ class TrimJournal:
 
 @dataclass(frozen=True, slots=True)
 class StartQueryProcess:
-    """Start Spark as this incarnation, once no process of the one before is left
-    (RULES.md#r20)."""
+    """Start Spark in a query process named ``incarnation``, once no process of the previous
+    incarnation is left (RULES.md#r20)."""
 
     incarnation: str
 
 
 @dataclass(frozen=True, slots=True)
 class StopQueryProcess:
-    """End every process in the session of this incarnation."""
+    """End every process in the operating-system session of the query process ``incarnation``."""
 
     incarnation: str
     reason: str
@@ -247,10 +266,10 @@ class RunQuery:
 
     ``lineage`` names the state that the checkpoint must have; the query process sets any other
     checkpoint aside. ``initial`` is the mark before the query's first batch, the same for all its
-    sources (RULES.md#r18). ``must_resume``: no replay can rebuild the state, because other code
-    made a part of it or its records are trimmed. ``digest`` is that of the one definition that may
-    run under this version (RULES.md#r23). ``earlier`` lists lineages whose checkpoint counts as one
-    of ``lineage`` from now on.
+    sources (RULES.md#r18). ``must_resume`` is True if no replay can rebuild the query's state:
+    other code made a part of it, or its records are trimmed. ``digest`` identifies the only
+    definition of the query that may run (RULES.md#r23). ``earlier`` lists further lineages whose
+    checkpoint the query may continue as one of ``lineage``.
     """
 
     query: str
@@ -263,7 +282,7 @@ class RunQuery:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """End the node process; its work is done."""
+    """End the node process."""
 
     reason: str
 

@@ -1,4 +1,7 @@
-"""The barrier, a sequence at which every query ends a batch: is one possible, are they past it?"""
+"""Find out whether a barrier is possible, and whether all queries have passed it.
+
+A barrier is a committed sequence at which every query ends a batch.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ Batches = tuple[tuple[str, int], ...]
 
 
 def why_none(deployment: Deployment) -> str | None:
-    """Why some query cannot end a batch at a barrier now; None when each can."""
+    """The reason why a query cannot end a batch at a barrier now, or None if every query can."""
     for name, life in deployment.lives.items():
         if life.state is not QueryState.RUNNING:
             return f"query {name} is {life.state.value}"
@@ -18,7 +21,8 @@ def why_none(deployment: Deployment) -> str | None:
 
 
 def batches_at(deployment: Deployment, sequence: int) -> Batches | None:
-    """The batch of each query that ends at ``sequence``; None until every query has one."""
+    """The batch of each query that ends at ``sequence``, or None until every query has such a
+    batch."""
     numbers = {name: marks.ending_at(sequence) for name, marks in deployment.marks.items()}
     ended = tuple((name, number) for name, number in numbers.items() if number is not None)
     return ended if len(ended) == len(numbers) else None

@@ -1,8 +1,10 @@
-"""The base: the state that the trimmed records of a journal left, onto which the rest is replayed.
+"""The base of a journal: the state that its trimmed records left. A node loads the base, then
+replays the records after it.
 
-It follows from the journal up to ``position`` alone, so it is the same on every node. A node takes
-it only at a position before which no query needs a record (RULES.md#r28). Then no query asks for a
-mark up to there again, and every event up to there is in a batch.
+A base depends only on the records up to its position, so every node makes the same base. A node
+makes a base only at a position before which no query needs a record (RULES.md#r28). No query asks
+again for a mark up to the position of the base. Every event up to the position of the base is in a
+batch.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from ha_engine.types import Base, Mark, QueryBase, QueryVersion
 
 
 def base_of(deployment: Deployment, journal: Base) -> Base:
-    """``journal`` with the state of the queries that all records so far have left."""
+    """Add to the base ``journal`` the state of the queries after the newest record."""
     versions = deployment.versions
     queries = tuple(_base_of(deployment, version) for version in versions.of.values())
     done = {name: one.last.number for name, one in deployment.marks.items()}
@@ -23,8 +25,10 @@ def base_of(deployment: Deployment, journal: Base) -> Base:
 
 
 def unwritten(deployment: Deployment) -> list[Mark]:
-    """The marks that a restored node must write again, if a forced failover gave up their records
-    (RULES.md#r26)."""
+    """The marks of a restored snapshot whose records the journal lacks.
+
+    A new holder appends these marks, since a forced failover gave up their records (RULES.md#r26).
+    """
     return [mark for marks in deployment.marks.values() for mark in marks.unwritten]
 
 
@@ -35,7 +39,8 @@ def _base_of(deployment: Deployment, version: QueryVersion) -> QueryBase:
     if marks is None:
         first = version.first
         last = deployment.marks_of_others.get(name, first)
-        # If the events that the query lacked were trimmed, it restarted after them (RULES.md#r28).
+        # If the journal trimmed events that a query lacked, the query's version restarted after
+        # these events (RULES.md#r28).
         last = max(last, first, key=lambda mark: mark.through)
         return QueryBase(version, lineage, carried_on, first, last)
     published, unanswered = tuple(sorted(marks.recorded.items())), tuple(sorted(marks.unanswered))

@@ -1,9 +1,9 @@
-"""Turn one input into the actions that follow from it: ``Core.step``.
+"""``Core.step`` turns one input into the actions that follow from it.
 
-``Core`` passes each input to the part that decides on it, and acts on what the lease client reads.
-``role_machine`` makes the transitions between roles. ``term`` decides for the holder, ``follower``
-for every other node, and ``query_control`` for the queries. ``Core`` checks the invariants after
-every step.
+``Core`` passes each input to the module that decides on it. ``Core`` itself decides what follows
+from an answer about the lease row. ``role_machine`` makes the transitions between roles. ``term``
+decides for the holder of the lease, ``follower`` for every other node, and ``query_control`` for
+the queries. ``Core`` checks the invariants after every step.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ALONE = PeerTiming(heartbeat_interval=0.2, sync_timeout=2.0)
 
 
 class Core:
-    """The decisions of one node. Not thread-safe; one driver feeds it."""
+    """The decisions of one node. A ``Core`` is not thread-safe; only the driver calls it."""
 
     def __init__(
         self,
@@ -74,19 +74,22 @@ class Core:
         self.now = -math.inf
 
     def load_base(self, base: Base) -> None:
-        """Load the base, which replaces the trimmed records. Call it before ``replay``."""
+        """Load the base, which replaces the trimmed records. Call this method before ``replay``."""
         self.journal.load_base(base)
         self.lease.note_epoch(base.position.epoch)
 
     def replay(self, record: Record) -> None:
-        """Replay one record that the journal has at start. Call it in the order of the records."""
+        """Replay one record that the journal has when the node starts.
+
+        Call this method in the order of the records.
+        """
         self.journal.replay(record)
         self.lease.note_epoch(record.position.epoch)
 
     # -- the step ----------------------------------------------------------------------------------
 
     def step(self, now: float, event: on.Input) -> list[do.Action]:
-        """Decide on one input. Raises InvariantBreakdownn when the node must not continue."""
+        """Decide on one input. Raises InvariantBroken when the node must not continue."""
         now = self.now = max(now, self.now)
         self.role_machine.begin_step(now)
         high_water = self.lease.high_water
@@ -100,8 +103,8 @@ class Core:
     def wake_at(self) -> float:
         """The earliest moment at which a Tick has an effect, if no other input arrives.
 
-        It is infinite while no Tick has an effect, and in the past while a Tick has work at once.
-        A Tick before that moment does nothing.
+        The moment is infinite while no Tick has an effect, and in the past while a Tick has work at
+        once. A Tick before that moment does nothing.
         """
         if self.role is Role.STARTING:
             return -math.inf
@@ -179,7 +182,10 @@ class Core:
             self.term.snapshots.ensure_one(self.now)
 
     def _on_stop(self) -> None:
-        """Stop after a last snapshot if one is due; a second request skips that snapshot."""
+        """Stop the node, after a last snapshot if the term begins one.
+
+        A second request to stop does not wait for the last snapshot.
+        """
         if self.term is None or self.role_machine.asked_to_stop:
             self.role_machine.stop()
         else:
@@ -195,7 +201,7 @@ class Core:
             raise ValueError("events were offered to a node that is not active")
 
     def _advance(self) -> None:
-        """Do what the input of this step may have made possible, whatever it was."""
+        """Take every action that the input of this step may have made possible."""
         if self.role_machine.asked_to_stop and (self.term is None or self.term.may_stop(self.now)):
             self.role_machine.stop()
         holding = None if self.stopping else self.term
@@ -245,7 +251,7 @@ class Core:
 
     @property
     def _may_trim(self) -> bool:
-        """Whether this node's list of revisions is valid (RULES.md#r29).
+        """Whether this node may trust its list of snapshot revisions when it trims (RULES.md#r29).
 
         Once a holder's authority is over, another holder may have changed the revisions.
         """
@@ -257,8 +263,9 @@ class Core:
 
     def _ask_lease(self) -> None:
         row, term = self.lease.row, self.term
-        # Without a term the list stays: the row may name this process because the answer to its
-        # acquisition was lost. Then the next write confirms the acquisition (RULES.md#r1).
+        # Without a term, the request keeps the in-sync list of the row. The row may name this
+        # process as the holder if the answer to an acquisition was lost. A write of the same list
+        # confirms such an acquisition (RULES.md#r1).
         listed = row.in_sync if row is not None else None
         wanted = listed if term is None else term.wanted_in_sync(self.now)
         self.role_machine.perform(
@@ -266,7 +273,8 @@ class Core:
         )
 
     def _keep_high_water(self, before: HighWater) -> None:
-        """Put KeepHighWater before the lease write that the high water records (RULES.md#r16)."""
+        """Put KeepHighWater before the other actions, so that the disk has the high water before
+        the lease write is sent (RULES.md#r16)."""
         high_water = self.lease.high_water
         if high_water != before:
             self.role_machine.out.insert(0, do.KeepHighWater(high_water))
@@ -310,7 +318,8 @@ class Core:
             assert self.term is not None
             self.role_machine.perform_all(self.term.released())
             return
-        # RULES.md#r15: a renewal that was in flight when this epoch ended does not resume it.
+        # RULES.md#r15: an epoch that ended while its renewal was in flight does not resume when the
+        # renewal succeeds.
         new = self.lease.mine and not self.lease.regressed and row.epoch > self.epoch
         if not new or self.stopping or self.follower.replacing_journal:
             return
@@ -322,10 +331,10 @@ class Core:
         self.role_machine.become_promoting(row.epoch, row.group_id, forced=forced)
 
     def _on_epoch(self, epoch: int, where: str) -> None:
-        """Note an epoch, and demote if it is higher than this node's own (RULES.md#r14).
+        """Note an epoch, and demote this node if it holds a lower epoch (RULES.md#r14).
 
-        The disk keeps the epoch, so this node never acquires from a lower row or renews one
-        (RULES.md#r5).
+        The disk keeps the noted epoch, so this node never acquires or renews from a lease row with
+        a lower one (RULES.md#r5).
         """
         self.lease.note_epoch(epoch)
         if epoch > self.epoch and self.holds_epoch:
@@ -354,9 +363,10 @@ class Core:
                 self._on_said(peer, message)
 
     def _on_digested(self, event: on.BatchDigested) -> None:
-        """Compare the digest of a batch with the holder's (RULES.md#i6).
+        """Compare this node's digest of a batch with the holder's digest (RULES.md#i6).
 
-        A difference makes the queries not warm; the journal stays in sync (RULES.md#r10).
+        After a difference the queries of this node do not count as warm, but its journal stays in
+        sync (RULES.md#r10).
         """
         query, number, digest = event.query, event.number, event.digest
         equal = self.query_control.digests.note_mine(query, number, digest)
@@ -374,9 +384,10 @@ class Core:
             self.role_machine.perform_all(self.follower.handle(self.now, peer, message))
 
     def _may_follow(self, epoch: int) -> bool:
-        """Whether this node obeys a holder of ``epoch`` (RULES.md#i14).
+        """Whether this node handles messages from a holder of ``epoch`` (RULES.md#i14).
 
-        It ignores an older epoch, and it ignores every holder while it holds an epoch itself.
+        A node ignores an older epoch, and it ignores every other holder while it holds an epoch
+        itself.
         """
         if epoch < self.lease.high_water.epoch or self.holds_epoch or self.stopping:
             return False
@@ -395,7 +406,7 @@ class Core:
 
     @property
     def epoch(self) -> int:
-        """The newest epoch that this process has held, 0 before any."""
+        """The newest epoch that this process has held, or 0 if it has held none."""
         return self.role_machine.epoch
 
     @property
@@ -418,26 +429,28 @@ class Core:
     def suspended(self, now: float | None = None) -> bool:
         """Whether the authority of this active is over until a renewal (RULES.md#r15).
 
-        Pass ``now`` where the process may have been paused since the last step.
+        Pass ``now`` if the operating system may have paused the process since the last step.
         """
         seconds = self.authority_seconds(self.now if now is None else now)
         return self.role is Role.ACTIVE and seconds == 0
 
     def authority_seconds(self, now: float) -> float:
-        """How long the publisher's next call may take; 0 if it must not start (RULES.md#r17)."""
+        """For how many seconds the publisher's next call of a sink may last; 0 if the call must not
+        start (RULES.md#r17)."""
         return 0.0 if self.term is None else self.term.authority_seconds(now)
 
     def why_no_switchover(self, to: str | None) -> str | None:
-        """Why ``to``, or any member, cannot take over now; None when one can."""
+        """The reason why no switchover to ``to`` is possible now, or None if one is possible.
+
+        If ``to`` is None, any member may take over.
+        """
         if self.term is None:
             return "this node is not the active"
         return self.term.why_no_switchover(self.now, to)
 
     def why_no_forced_failover(self, confirmed_fenced: Iterable[str]) -> str | None:
-        """Why an operator must not force a failover to this node now (RULES.md#r26).
-
-        None when the operator may.
-        """
+        """The reason why an operator must not force a failover to this node now, or None
+        (RULES.md#r26)."""
         if self.holds_epoch:
             return "this node is the active"
         if self.is_leaving:
@@ -460,6 +473,7 @@ class Core:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether this process may no longer take over: it stops, or replaces its journal."""
+        """Whether this process may not take over any more, because it stops or replaces its
+        journal."""
         gone = self.stopping or self.role is Role.STOPPED
         return gone or self.follower.replacing_journal

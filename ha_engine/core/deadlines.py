@@ -1,8 +1,8 @@
-"""Moments at which time alone changes a decision.
+"""The moments at which time alone changes a decision of the core.
 
-Each part that compares ``now`` with a moment of its own has a ``wake_at`` too: the earliest moment
-at which a Tick has an effect. It is infinite while no Tick has one, and in the past while a Tick
-has work at once.
+Each class that compares ``now`` with a moment also has a ``wake_at``: the earliest moment at which
+a Tick has an effect. ``wake_at`` is infinite while no Tick has an effect, and in the past while a
+Tick has work at once.
 """
 
 from __future__ import annotations
@@ -11,5 +11,8 @@ import math
 
 
 def ahead(now: float, *moments: float) -> float:
-    """The first of ``moments`` after ``now``; an earlier step has acted on the others."""
+    """The first of ``moments`` after ``now``, or infinity.
+
+    An earlier step has acted on the moments up to ``now``.
+    """
     return min((moment for moment in moments if moment > now), default=math.inf)

@@ -1,7 +1,8 @@
 """The deployed application as the journal records it: versions, marks, batches, failures, skips.
 
-``Deployment`` applies every record about queries, at start and at run time alike. It returns bodies
-of new records, or actions. ``core`` decides when they may go out.
+``Deployment`` applies every record about queries, at start and at run time alike. The methods of
+``Deployment`` return the bodies of new records, or actions. ``core`` decides when to append these
+records and perform these actions.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ from ha_engine.types import (
 
 
 class Deployment:
-    """The queries of one node. ``marks`` and ``lives`` have one entry for each planned query."""
+    """The queries of one node.
+
+    ``marks`` and ``lives`` have one entry for each query of the application.
+    """
 
     def __init__(
         self,
@@ -47,13 +51,13 @@ class Deployment:
         self.lives = {plan.name: QueryLife(plan.name, restarts) for plan in plans}
         self.versions = Versions()
         self.skips = Skips()
-        # The newest mark of each query that is not in the application.
+        # The newest mark of each query that the deployed application does not have.
         self.marks_of_others: dict[str, Mark] = {}
-        # The newest record that is input: neither a mark nor a published record.
+        # The sequence of the newest record that is neither a mark nor a published record.
         self.newest_input = 0
-        # The newest application record, which says which definitions are in force.
+        # The sequence of the newest application record, which names the definitions in force.
         self.changed_at = 0
-        # The records up to this sequence are trimmed.
+        # The sequence up to which the journal is trimmed.
         self._trimmed_through = 0
         self._reported: dict[tuple[str, str], int] = {}
         self._trimmed: dict[str, int] = {}
@@ -61,7 +65,10 @@ class Deployment:
     # -- what records and the outbox say -----------------------------------------------------------
 
     def apply(self, record: Record, *, mine: bool) -> None:
-        """Apply one record. ``mine``: this node wrote it, as the holder."""
+        """Apply one record.
+
+        ``mine`` is True if this node wrote the record as the holder of the lease.
+        """
         sequence = record.position.sequence
         if not isinstance(record.body, Mark | Published):
             self.newest_input = sequence
@@ -101,7 +108,7 @@ class Deployment:
     # -- records that are no longer there ----------------------------------------------------------
 
     def load_base(self, base: Base) -> None:
-        """Load the base, which replaces the records before the first one that follows."""
+        """Load the base, which replaces the trimmed records of the journal."""
         self.versions.application, self.skips = base.application, Skips(base.skips)
         self._trimmed_through = base.position.sequence
         for one in base.queries:
@@ -117,7 +124,8 @@ class Deployment:
         return min((marks.need for marks in self.marks.values()), default=self._trimmed_through)
 
     def forget_through(self, sequence: int) -> None:
-        """Drop what belongs to the records up to ``sequence``, which are trimmed."""
+        """Forget the marks and skips in the records up to ``sequence``, which the journal has
+        trimmed."""
         self._trimmed_through = max(self._trimmed_through, sequence)
         for name, marks in self.marks.items():
             marks.forget_through(sequence)
@@ -130,8 +138,8 @@ class Deployment:
     # -- the application record --------------------------------------------------------------------
 
     def change(self, committed: int) -> Application | None:
-        """The record that switches to this application; None if it is in force already
-        (RULES.md#r23)."""
+        """The application record that puts this application in force, or None if it is in force
+        already (RULES.md#r23)."""
         versions = tuple(self._next_version(plan, committed) for plan in self.plans.values())
         in_force = all(self.versions.of.get(v.query) == v for v in versions)
         application = self.versions.application
@@ -151,8 +159,8 @@ class Deployment:
         if now.digest == plan.digest:
             return now
         if not marks.may_have_run(since=self.versions.lineages[plan.name]):
-            # It never ran a batch, for example because Spark refused it. So it has no state that
-            # on_change could be about.
+            # The query never ran a batch, for example because Spark refused it, so ``on_change``
+            # has no state to keep or to reset.
             return QueryVersion(plan.name, plan.digest, now.first, reset=True)
         if plan.on_change == "keep":
             return QueryVersion(plan.name, plan.digest, now.first)
@@ -171,11 +179,11 @@ class Deployment:
         starting: Callable[[str], bool],
         barrier: int | None = None,
     ) -> Iterator[Mark]:
-        """Plan the next mark of each query that can have one.
+        """Plan the next mark of each running query for which a mark is due.
 
-        ``slowest(query, batch)``: the batch of a member that is far behind ``batch``.
-        ``starting(query)``: whether a member has not reported a batch yet. ``barrier``: see
-        QueryMarks.plan.
+        ``slowest(query, batch)`` returns the lowest batch of a member that is far behind ``batch``,
+        or None. ``starting(query)`` says whether a member has not reported a batch of the query
+        yet. ``barrier`` is a sequence at which every query must end one batch.
         """
         for name, marks in self._running():
             behind = slowest(name, marks.admitted)
@@ -190,7 +198,10 @@ class Deployment:
         starting: Callable[[str], bool],
         barrier: int | None = None,
     ) -> float:
-        """When ``next_marks`` has a mark, if no input arrives before; arguments as there."""
+        """The moment at which ``next_marks`` has a mark, if no input arrives before.
+
+        The arguments are those of ``next_marks``.
+        """
         return min(
             (
                 marks.wake_at(
@@ -210,14 +221,14 @@ class Deployment:
                 yield name, marks
 
     def running_at(self) -> dict[str, int]:
-        """The newest batch in the outbox of each query that runs."""
+        """For each running query, the newest batch that its outbox has admitted."""
         return {name: marks.admitted for name, marks in self._running()}
 
     def skipped_published(self) -> Iterator[Published]:
-        """The published records for batches whose numbers a sink has from a given up history
-        (RULES.md#r26).
+        """The published records for batch numbers that a sink already has from a history that was
+        given up (RULES.md#r26).
 
-        These batches leave the outbox unpublished.
+        The outbox drops its own batches with these numbers without publishing them.
         """
         for marks in self.marks.values():
             yield from marks.skipped_published()
@@ -233,13 +244,14 @@ class Deployment:
         self.lives[event.query].advanced()
 
     def published(self, event: on.SinkPublished) -> Published | None:
-        """The record to write; None if the journal has one at least as high already."""
+        """The published record to append for a sink, or None if the journal already records its
+        batch or a higher one."""
         if event.query not in self.marks:
             return None
         self.marks[event.query].ledger_answered(event.sink, event.batch)
         if event.batch > self.marks[event.query].last.number:
-            # RULES.md#i7: another history wrote this ledger, so it proves nothing about
-            # what this history published.
+            # RULES.md#i7: another history wrote the batch in this ledger, so the ledger does not
+            # prove what this history has published.
             return None
         key = (event.query, event.sink)
         known = max(self._reported.get(key, 0), self.marks[event.query].published[event.sink])
@@ -249,9 +261,11 @@ class Deployment:
         return Published(event.query, event.sink, event.batch)
 
     def trims(self, committed: int) -> Iterator[do.TrimOutbox]:
-        """Remove batches from the outbox that committed records call published (RULES.md#r25)."""
+        """Remove from the outbox the batches that all sinks have by committed records
+        (RULES.md#r25)."""
         for name, marks in self.marks.items():
-            # A follower may run a batch after the active has published it.
+            # A follower may run a batch after the active has published it. The outbox trims only
+            # batches that are admitted on this node.
             through = min(marks.published_committed(committed), marks.admitted)
             if through > self._trimmed.get(name, 0):
                 self._trimmed[name] = through
@@ -270,15 +284,17 @@ class Deployment:
         return all(self.marks[name].admitted >= number for name, number in batches.items())
 
     def progress(self) -> tuple[tuple[str, int], ...]:
-        """The newest finished batch of each query that runs, as its process reported it."""
+        """For each running query, the newest batch that its process has reported as admitted or
+        finished."""
         told = ((name, marks.passed) for name, marks in self.marks.items())
         return tuple((name, passed) for name, passed in told if passed is not None)
 
     def caught_up(self, committed: int) -> bool:
-        """Whether every query runs and is one batch behind the newest published one at most
+        """Whether every query runs and is at most one batch behind the newest published batch
         (RULES.md#r10).
 
-        Both nodes run a batch at the same time, and the holder may finish it first.
+        One batch is allowed: both nodes run a batch at the same time, and the holder may finish it
+        first.
         """
         return all(
             self.lives[name].state is QueryState.RUNNING
@@ -288,7 +304,8 @@ class Deployment:
         )
 
     def backlog_events(self) -> int:
-        """Events that are in no batch yet of the slowest query that is not FAILED."""
+        """The number of events that are in no batch yet, for the slowest query that is not
+        FAILED."""
         return max(
             (
                 marks.events_pending
@@ -301,10 +318,11 @@ class Deployment:
     # -- life of the queries -----------------------------------------------------------------------
 
     def runs(self, now: float, committed: int, journal_id: str) -> Iterator[do.RunQuery]:
-        """The queries to start now: those whose recorded version is the one in the application.
+        """Start each waiting query whose version in the journal is that of the deployed
+        application.
 
-        No query starts while a failover could discard that record, since a checkpoint would have
-        its lineage.
+        No query starts before its application record is committed. A failover could discard an
+        uncommitted record, but the checkpoint would keep the lineage of that record.
         """
         for name, life in self._ready(committed):
             if life.runnable(now):
@@ -315,7 +333,7 @@ class Deployment:
                 yield do.RunQuery(name, lineage, initial, lost, digest, tuple(earlier))
 
     def wake_at(self, committed: int) -> float:
-        """When ``runs`` has a query to start, if no input arrives before."""
+        """The moment at which ``runs`` has a query to start, if no input arrives before."""
         return min((life.wake_at for _, life in self._ready(committed)), default=math.inf)
 
     def _ready(self, committed: int) -> Iterator[tuple[str, QueryLife]]:
@@ -324,8 +342,11 @@ class Deployment:
                 yield name, life
 
     def _can_rebuild(self, name: str) -> bool:
-        """Whether a replay can rebuild the state: the journal has all its records, and one version
-        of the code made it."""
+        """Whether a replay can rebuild the query's state.
+
+        The journal must have all records of the state, and a single version of the code must have
+        made it.
+        """
         began = self.marks[name].initial.through
         return name not in self.versions.carried_on and began >= self._trimmed_through
 
@@ -339,11 +360,12 @@ class Deployment:
         return version is not None and version.digest == digest and not self._lacks_events(name)
 
     def _lacks_events(self, name: str) -> bool:
-        """Whether events were trimmed that the query lacks, since it was not in the application."""
+        """Whether the journal trimmed events that the query lacks, because the application did not
+        have the query then."""
         return self.marks[name].last.through < self._trimmed_through
 
     def attended(self) -> None:
-        """Let every running query be named again, since the query process asks what to run."""
+        """Set every running query to WAITING, since a query process asks which queries to start."""
         for life in self.lives.values():
             if life.state is QueryState.RUNNING:
                 life.state = QueryState.WAITING
@@ -363,11 +385,11 @@ class Deployment:
             life.failed(now, event.number, event.reason)
 
     def skip(self, event: on.SkipAsked) -> Skip | None:
-        """The record that gives up the batch at which a query FAILED (RULES.md#i15).
+        """The skip record that gives up the batch at which a query became FAILED (RULES.md#i15).
 
-        The query is revived once that record is committed (RULES.md#i5). It is revived now if there
-        is no batch to give up: it failed before any batch, at one that is skipped already, or at
-        one that the outbox has.
+        The query runs again once the skip record is committed (RULES.md#i5). The query runs again
+        at once if it failed before any batch, or at a batch that is skipped or in the outbox
+        already.
         """
         life, failure = self.lives[event.query], self.lives[event.query].failure
         if failure is None or not self._may_revive(event.query):
@@ -379,7 +401,10 @@ class Deployment:
         return Skip(event.query, failure.number, event.by, failure.reason)
 
     def retry(self, query: str) -> None:
-        """Run a FAILED query again, its batch included. No record says so: nothing changes."""
+        """Let a FAILED query run again, with the same batch.
+
+        A retry needs no record, since it changes no batch.
+        """
         if self._may_revive(query):
             self.lives[query].revive()
 
@@ -388,9 +413,9 @@ class Deployment:
         return failed and self._is_current(query) and not self.skips.pending(query)
 
     def revive_skipped(self, committed: int) -> None:
-        """Revive the FAILED queries whose skip is committed.
+        """Let each FAILED query run again whose skip record is committed.
 
-        What Spark reads must not depend on a skip that a failover could discard (RULES.md#i5).
+        Spark's input must not depend on a skip record that a failover could discard (RULES.md#i5).
         """
         for query in self.skips.committed(committed):
             life = self.lives.get(query)

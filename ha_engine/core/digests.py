@@ -1,4 +1,4 @@
-"""The digests of batches, here and on the holder (RULES.md#i6)."""
+"""The digests of micro-batches on this node and on the holder of the lease (RULES.md#i6)."""
 
 from __future__ import annotations
 
@@ -11,34 +11,41 @@ DIGESTS_KEPT = 1024
 
 
 class Digests:
-    """The digests of the newest DIGESTS_KEPT batches; either side's digest may come first."""
+    """The digests of the newest DIGESTS_KEPT batches.
+
+    The digest of this node or that of the holder may arrive first.
+    """
 
     def __init__(self) -> None:
         self._mine: OrderedDict[tuple[str, int], str] = OrderedDict()
         self._theirs: OrderedDict[tuple[str, int], str] = OrderedDict()
-        # RULES.md#r10: a difference stays until the node rebuilds its state.
+        # RULES.md#r10: for each query, the first batch whose digests differed. This node keeps the
+        # entry until it rebuilds its state.
         self.differing: dict[str, int] = {}
 
     def note_mine(self, query: str, number: int, digest: str) -> bool:
-        """Note a digest of this node; False if the holder's differs."""
+        """Note a digest of this node.
+
+        Return False if the holder's digest of the same batch differs.
+        """
         return self._note(self._mine, self._theirs, (query, number), digest)
 
     def note_theirs(self, query: str, number: int, digest: str) -> bool:
         return self._note(self._theirs, self._mine, (query, number), digest)
 
     def mine(self, query: str, number: int) -> str | None:
-        """The digest of that batch on this node; None if it is not known, or no longer."""
+        """This node's digest of the batch, or None if it is not known yet or forgotten."""
         return self._mine.get((query, number))
 
     def history_was_given_up(self) -> None:
-        """Forget the holder's digests, since an operator gave up those batches (RULES.md#r26).
+        """Forget the holder's digests, since an operator gave up their batches (RULES.md#r26).
 
-        Other batches get their numbers.
+        The new holder plans other batches with the same numbers.
         """
         self._theirs.clear()
 
     def as_messages(self, epoch: int) -> Iterator[say.BatchDigest]:
-        """All digests of this node, as messages of the holder of ``epoch``."""
+        """All digests of this node as BatchDigest messages, for the holder of ``epoch`` to send."""
         for (query, number), digest in self._mine.items():
             yield say.BatchDigest(epoch, query, number, digest)
 

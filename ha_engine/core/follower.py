@@ -1,8 +1,9 @@
-"""The follower's side of replication: how a member that is not the holder handles its messages.
+"""The follower's side of replication: how a member handles the messages of the holder of the lease.
 
-A follower keeps its journal a prefix of the holder's. It reports where its journal ends, appends
-the holder's records, and acks what is durable. It truncates records that the holder does not have.
-If the two journals have different histories, the node stops.
+A follower keeps its journal a prefix of the holder's journal. A follower reports where its own
+journal ends, appends the holder's records, and acks the durable ones. A follower truncates records
+that the holder does not have. If the holder lacks committed records of a follower, the follower
+stops, unless an operator gave them up.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from ha_engine.core.verdicts import Outcome, Stop, Wait
 from ha_engine.types import ORIGIN, EpochStart, History, Position, Record
 
 RESTORE_AGAIN_SECONDS = 5.0
-"""The pause after a failed restore; the holder needs about as long for a snapshot."""
+"""The pause between a failed restore and the next attempt. The holder needs about as long to take a
+snapshot."""
 
 
 class Follower:
-    """A follower of the holder of ``epoch``; ``epoch`` is 0 while it follows nobody."""
+    """A follower of the holder of ``epoch``. While this node follows no holder, ``epoch`` is 0."""
 
     def __init__(
         self,
@@ -38,20 +40,22 @@ class Follower:
         self._journal, self._query_control, self.retention = journal, query_control, retention
         self.epoch = 0
         self.holder: str | None = None
-        # The epoch of the newest message from a holder, and when it arrived.
+        # The epoch of the newest message from a holder, and the moment at which that message
+        # arrived.
         self._last_message: tuple[int, float] | None = None
-        # The journal is being truncated or restored. The node ignores holders and acquires nothing
-        # until its process ends or the restore fails.
+        # Whether the journal is being truncated or restored. Meanwhile the node ignores holders and
+        # acquires nothing, until its process ends or the restore fails.
         self.replacing_journal = False
-        # RULES.md#r26: committed records are to be given up, or a snapshot replaces the journal. No
-        # query may run on state that was made from these records.
+        # RULES.md#r26: whether this node gives up committed records or replaces its journal by a
+        # snapshot. No query may run on a state that includes records to give up.
         self.giving_up = False
-        # RULES.md#r30: False while the disk is nearly full; the input HeadroomChanged sets it.
+        # RULES.md#r30: whether the disk has space for events. The input HeadroomChanged sets this
+        # field.
         self.headroom = True
         self._restore_again_at = -math.inf
         self._not_restored: str | None = None
-        # The highest sequence that this holder called committed (RULES.md#r12), and the highest
-        # that any holder did.
+        # The highest commit position that the present holder has reported (RULES.md#r12), and the
+        # highest that any holder has reported.
         self._announced = self.highest_announced = 0
 
     def end(self) -> None:
@@ -60,9 +64,10 @@ class Follower:
         self._query_control.drop_snapshot_request()
 
     def silent_since(self, epoch: int) -> float | None:
-        """When the last message of the holder of ``epoch`` arrived.
+        """The moment at which the last message from the holder of ``epoch`` arrived.
 
-        None if none did, or if a message of another epoch came later.
+        The result is None if that holder sent no message, or if a message of another epoch came
+        later.
         """
         if self._last_message is None or self._last_message[0] != epoch:
             return None
@@ -80,8 +85,10 @@ class Follower:
     # -- messages ----------------------------------------------------------------------------------
 
     def handle(self, now: float, peer: str, message: say.Message) -> Iterator[Outcome]:
-        """Handle a holder's message. Its epoch is not below any that this node knows
-        (RULES.md#i14)."""
+        """Handle a message from a holder.
+
+        The caller has checked that no higher epoch is known (RULES.md#i14).
+        """
         self.holder, self._last_message = peer, (message.epoch, now)
         match message:
             case say.Probe():
@@ -112,42 +119,46 @@ class Follower:
             return
         if self.epoch != message.epoch or message.by_snapshot:
             if message.shared_end != self._journal.last or message.by_snapshot:
-                # An answer to an older ProbeReply says nothing about later records (RULES.md#i14).
+                # A Follow that answers an older ProbeReply says nothing about later records
+                # (RULES.md#i14).
                 answers_the_newest = message.replied_end == self._journal.last
                 if answers_the_newest:
                     yield from self._make_prefix(now, message, peer)
                 return
-            # RULES.md#i8: our journal is a prefix of this holder's from now on, and of no other's.
-            # Start from our own commit position. What an earlier holder called committed, an
-            # operator may have given up since (RULES.md#r26).
+            # RULES.md#i8: from now on, this node's journal is a prefix of this holder's journal
+            # only. The follower restarts from its own commit position. An operator may have given
+            # up records that an earlier holder reported as committed (RULES.md#r26).
             self.epoch, self._announced = message.epoch, self._journal.committed
             self._query_control.drop_snapshot_request()
             if self._lease.row is not None:
                 yield from self._lease_client.bind(self._lease.row.group_id)
             self._lease.ask_at_once(now)
-        # 1. A holder requires that this node give up records, and the query process must end first.
-        # 2. Before that, the next holder continues this journal as it is. Nothing is given up, and
-        # the queries run again.
+        # An earlier holder may have required that this node give up records. The node may still be
+        # waiting for its query process to end. The present holder continues this journal as it is,
+        # so the node gives up no records, and its queries may run again.
         self.giving_up, self._not_restored = False, None
         yield self._ack(peer)
 
     def explain_wait(self) -> Iterator[Outcome]:
-        """Report a failed restore, so that status shows it in place of the reason from the row."""
+        """Report a failed restore, so that the status shows this reason and not the reason from the
+        lease row."""
         if self._not_restored is not None:
             yield Wait(self._not_restored)
 
     def bind(self) -> Iterator[do.Action]:
-        """Bind the journal to the row's group, if the row's holder is the one that it follows
-        (RULES.md#r6)."""
+        """Bind this journal to the group of the lease row, if this node follows the holder in the
+        row (RULES.md#r6)."""
         row = self._lease.row
         if row is not None and self.epoch == row.epoch > 0:
             yield from self._lease_client.bind(row.group_id)
 
     def _make_prefix(self, now: float, message: say.Follow, holder: str) -> Iterator[Outcome]:
-        """Cut the journal to the holder's, or restore a snapshot (RULES.md#i8, RULES.md#r8).
+        """Make this journal a prefix of the holder's journal: truncate it, or restore a snapshot
+        (RULES.md#i8, RULES.md#r8).
 
-        Do so only after a read of the row that does not list this node. Never remove committed
-        records unless an operator gave them up (RULES.md#r26).
+        Before a truncation or a restore, the node must have read a lease row that does not list
+        this node as in sync. A node never removes committed records unless an operator gave them up
+        (RULES.md#r26).
         """
         lease, row, shared_end = self._lease, self._lease.row, message.shared_end
         out = row is not None and row.epoch == lease.high_water.epoch
@@ -160,8 +171,8 @@ class Follower:
                 "on the other node"
             )
         elif message.by_snapshot or (message.forced and self._journal.base > ORIGIN):
-            # The base covers trimmed records, so no replay of a truncated journal rebuilds older
-            # state.
+            # The journal has trimmed its oldest records, so no replay could rebuild the state of
+            # the queries after a forced truncation.
             if now >= self._restore_again_at:
                 reason = f"the active has trimmed the records after {shared_end}"
                 given_up = shared_end if message.forced else None
@@ -170,8 +181,8 @@ class Follower:
                 yield from self._replace_journal(restore, reason)
         elif shared_end < self._journal.last:
             reason = f"{holder} became active with a journal that ends at {shared_end}"
-            # A restarted process does not know its commit position for certain. So a forced
-            # truncation always counts as one of committed records.
+            # A restarted process does not know for certain which records are committed, so it
+            # treats every forced truncation as one of committed records.
             self.giving_up = message.forced
             yield from self._replace_journal(
                 do.TruncateJournal(shared_end, reason, set_aside=self.giving_up), reason
@@ -180,7 +191,11 @@ class Follower:
     def _replace_journal(
         self, change: do.TruncateJournal | do.Restore, reason: str
     ) -> Iterator[do.Action]:
-        """Make ``change``. First end the query process, if its state is made from what goes."""
+        """Truncate or restore the journal, as ``change`` says.
+
+        If the node gives up records, it first ends the query process, whose state may include these
+        records.
+        """
         incarnation = self._query_control.process.incarnation
         if self.giving_up and incarnation is not None:
             yield do.StopQueryProcess(incarnation, reason)
@@ -189,10 +204,11 @@ class Follower:
         yield change
 
     def restore_failed(self, now: float, reason: str) -> Iterator[Outcome]:
-        """Note a failed restore, which left everything as it was.
+        """Note a failed restore, which left the journal, the outbox and the checkpoints as they
+        were.
 
-        Ask the holder for a snapshot that this node can use. Until then Spark does not start on the
-        records that are to be given up, since the next try would end it.
+        Ask the holder for a snapshot that this node can use. Spark does not start before the next
+        restore, since that restore would end the query process again.
         """
         self.replacing_journal = False
         self._not_restored = f"no snapshot was restored: {reason}"
@@ -210,13 +226,16 @@ class Follower:
             if isinstance(record.body, EpochStart) and record.body.forced:
                 self._query_control.digests.history_was_given_up()
         if records:
-            # These records continue our journal, so a Follow that asked to truncate is out of date.
+            # The holder's records continue this journal, so an earlier request to truncate it is
+            # out of date.
             self.giving_up, self._not_restored = False, None
             yield do.AppendRecords(records)
 
     def _new_records(self, message: say.Records, last: Position) -> tuple[Record, ...]:
-        """The records that continue our journal; none after a gap (RULES.md#i8) or from another
-        holder."""
+        """The records of ``message`` that continue this journal.
+
+        The result is empty after a gap (RULES.md#i8), or if the message is from another holder.
+        """
         if message.epoch != self.epoch or message.previous.sequence > last.sequence:
             return ()
         return tuple(r for r in message.records if r.position.sequence > last.sequence)
@@ -233,7 +252,10 @@ class Follower:
     def answer_snapshot_request(
         self, event: on.SnapshotTaken | on.SnapshotFailed
     ) -> Iterator[do.Action]:
-        """Answer a holder's request for a snapshot; a request of an earlier holder is void."""
+        """Send the holder the outcome of the snapshot that it requested.
+
+        A holder ignores the outcome of a snapshot that an earlier holder requested.
+        """
         answer = self._query_control.answer_of(event)
         if self.epoch and self.holder is not None and answer is not None:
             yield do.Send(self.holder, answer)
@@ -241,12 +263,12 @@ class Follower:
     # -- how far we are ----------------------------------------------------------------------------
 
     def ack_durable(self) -> Iterator[do.Action]:
-        """Ack to the holder, since more of the journal is durable."""
+        """Send the holder an ack, since more records of this journal are durable."""
         if self.epoch and self.holder is not None:
             yield self._ack(self.holder)
 
     def commit(self) -> None:
-        """Take over the holder's commit position, as far as our own journal is durable
+        """Adopt the holder's commit position, as far as this node's own journal is durable
         (RULES.md#r12)."""
         if self.epoch:
             self._journal.commit(min(self._announced, self._journal.durable))

@@ -1,9 +1,9 @@
 """A failover that an operator forces, when no in-sync member is left to take over (RULES.md#r26,
 RULES.md#i4).
 
-It gives up the records that the lease row's members have and this journal lacks. So the core
-refuses it while there is a sign that one of them lives. Only a person can say that a silent node is
-off.
+A forced failover gives up the records that in-sync members have and this node's journal lacks. The
+core refuses a forced failover while there is a sign that an in-sync member is alive. Only an
+operator can confirm that a silent node is off.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ha_engine.types import Position
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Records that a forced failover to this node would give up, as far as this node knows.
+    """The records that a forced failover to this node would give up, as far as this node knows.
 
-    ``last`` is the end of this journal. ``committed`` is the highest sequence that this node knows
-    to be committed on any node. ``in_sync`` names the other nodes that the row of ``epoch`` lists:
-    they have every committed record.
+    ``last`` is the end of this node's journal. ``committed`` is the highest sequence that this node
+    knows to be committed on any node. ``in_sync`` names the other nodes that the lease row of
+    ``epoch`` lists as in sync. Each in-sync node has every committed record.
     """
 
     last: Position
@@ -38,12 +38,11 @@ class Loss:
         return max(0, self.committed - self.last.sequence)
 
     def __str__(self) -> str:
-        known = f"at least {self.records_min} committed records after that"
-        lost = known if self.records_min else "all committed records after that"
+        known = f"a failover would give up at least {self.records_min} later committed records"
+        lost = known if self.records_min else "a failover would give up all later committed records"
         return (
-            f"the journal of this node ends at {self.last}, and {self._who_has_all}; {lost} would "
-            "be given up, acked events among them; the sinks keep the batches that these "
-            "events yielded"
+            f"the journal of this node ends at {self.last}, and {self._who_has_all}; {lost}, "
+            "acked events among them; the sinks keep the batches that these events yielded"
         )
 
     @property
@@ -54,7 +53,7 @@ class Loss:
 
 
 class ForcedFailover:
-    """Decides on forced failovers to this node. ``peers`` are the other nodes in the config."""
+    """Decides on forced failovers to this node. ``peers`` names the other nodes in the config."""
 
     def __init__(
         self,
@@ -76,7 +75,7 @@ class ForcedFailover:
         return Loss(self._journal.last, committed, row.epoch if row else 0, others)
 
     def why_not(self, now: float, connected: Set[str], confirmed_fenced: Set[str]) -> str | None:
-        """Why an operator must not force a failover to this node now; None when one may."""
+        """The reason why an operator must not force a failover to this node now, or None."""
         return (
             self._why_not_by_row()
             or self._who_lives(now, connected)
@@ -99,8 +98,8 @@ class ForcedFailover:
     def _who_lives(self, now: float, connected: Set[str]) -> str | None:
         lease, ttl = self._lease, self._lease.timing.ttl
         still = ttl - (now - lease.unchanged_since)
-        # This covers promises too: a heartbeat asks for each, and a promise binds for one ttl from
-        # then on (RULES.md#r16).
+        # Promises need no check of their own: a promise answers a heartbeat and binds for one ttl
+        # from then on (RULES.md#r16).
         if self._follower.had_message_within(now, ttl):
             return f"an active sent a message in the last {ttl:g} s"
         if lease.row is not None and lease.row.holder is not None and still > 0:
@@ -124,7 +123,7 @@ class ForcedFailover:
     def _who_may_live(self, connected: Set[str], confirmed_fenced: Set[str]) -> str | None:
         wrong = sorted(confirmed_fenced & connected)
         if wrong:
-            return f"{wrong[0]} answers, but --confirm-fenced names it"
+            return f"{wrong[0]} answers, but --confirm-fenced says that it is off"
         silent = sorted((self._listed | set(self._peers)) - connected - confirmed_fenced)
         if silent:
             names = " and ".join(silent)
@@ -142,10 +141,10 @@ class ForcedFailover:
     # -- doing it ----------------------------------------------------------------------------------
 
     def ask(self, now: float, event: on.FailoverForced) -> None:
-        """Note the request, and read the row at once.
+        """Note the operator's request, and read the lease row at once.
 
-        The next answer decides, if it is a read: on the current row, and while the operator's
-        confirmation is fresh. Any other answer drops the request.
+        After the read the core decides on the request, since the row is current and the operator's
+        confirmation is recent. If the read fails, the core drops the request.
         """
         self._asked = event
         self._lease.ask_at_once(now)
@@ -154,7 +153,10 @@ class ForcedFailover:
         self._asked = None
 
     def after_read(self, now: float, connected: Set[str]) -> do.Action | None:
-        """The acquisition of the row that was just read. It is tried once."""
+        """The write that acquires the lease by force over the row that was just read, or None.
+
+        Each request of an operator leads to one attempt at most.
+        """
         asked, self._asked = self._asked, None
         if asked is None or self.why_not(now, connected, frozenset(asked.confirmed_fenced)):
             self._begin_anew()
@@ -164,11 +166,12 @@ class ForcedFailover:
         return action
 
     def _begin_anew(self) -> None:
-        """Count the next acquisition as forced, if an earlier forced one left no epoch record.
+        """Treat the next acquisition as forced, if an earlier forced acquisition left no epoch
+        record.
 
-        1. A process acquires an epoch by force. 2. It ends before its journal has the epoch record.
-        3. The next process acquires again. Its epoch record must carry ``forced``, since the
-        operator has given up records.
+        1. A process acquires an epoch by force. 2. The process ends before its journal has the
+        epoch record. 3. The next process acquires another epoch. The epoch record of the next
+        process must carry ``forced``, since the operator has given up records.
         """
         row, tried = self._lease.row, self._lease.high_water.forced
         if row is None or row.epoch != tried or self._journal.is_forced(tried):

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class NodeIdentity:
     """The identity of this node.
 
-    ``new_group_id`` is for a group that has no row yet (RULES.md#r6). ``peers`` are the other nodes
-    of the group in the config.
+    ``new_group_id`` becomes the UUID of the group if the group has no lease row yet (RULES.md#r6).
+    ``peers`` names the other nodes of the group in the config.
     """
 
     node: str

@@ -1,4 +1,7 @@
-"""The inputs of the core. Each one is a fact that the driver observed, in the past tense."""
+"""The inputs of the core.
+
+Each input is a fact that the driver has observed, so its name is in the past tense.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,15 @@ from ha_engine.types import DatabaseIdentity, Events, LeaseRow, Position, Snapsh
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed; arrives at the moment that ``Core.wake_at`` named, or later."""
+    """Time has passed.
+
+    The driver sends a Tick at the moment that ``Core.wake_at`` names, or later.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseRead:
-    """The database answered a ReadLease. ``row`` is None when the group has no row yet."""
+    """The database answered a ReadLease. ``row`` is None when the group has no lease row yet."""
 
     row: LeaseRow | None
     identity: DatabaseIdentity
@@ -23,9 +29,10 @@ class LeaseRead:
 
 @dataclass(frozen=True, slots=True)
 class LeaseWritten:
-    """A compare-and-set or the creation of the row succeeded; ``row`` is the row as written.
+    """The database has written the lease row, by a compare-and-set or by its creation.
 
-    ``identity`` shows whether the database failed over around the write (RULES.md#r5).
+    ``row`` is the row as written. ``identity`` shows whether the database failed over around the
+    write (RULES.md#r5).
     """
 
     row: LeaseRow
@@ -34,24 +41,31 @@ class LeaseWritten:
 
 @dataclass(frozen=True, slots=True)
 class LeaseDenied:
-    """A compare-and-set found another row than expected, or another node created the row first."""
+    """A compare-and-set found another lease row than expected, or another node created the row
+    first."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseUnreachable:
-    """A lease request failed or was late. The outcome of a write is then unknown (RULES.md#r1)."""
+    """A request for the lease row failed or was late.
+
+    If the request was a write, its outcome is unknown (RULES.md#r1).
+    """
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseChanged:
-    """A notification says that the row has changed. It is only a hint to read the row."""
+    """The database notified this node that the lease row has changed.
+
+    The notification is only a hint to read the row.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class EventsOffered:
-    """The gate has validated events. It offers them only while receivers are open."""
+    """The gate has validated events. The gate offers events only while the receivers are open."""
 
     events: Events
     payload: bytes
@@ -66,7 +80,7 @@ class RecordsDurable:
 
 @dataclass(frozen=True, slots=True)
 class HigherEpochSeen:
-    """The node read an epoch above ours at ``where``, for example in a sink's ledger
+    """The node read a higher epoch than its own at ``where``, for example in a sink's ledger
     (RULES.md#r14)."""
 
     epoch: int
@@ -75,14 +89,17 @@ class HigherEpochSeen:
 
 @dataclass(frozen=True, slots=True)
 class PeerConnected:
-    """A link to ``peer`` is open. The sync stage has checked its name, group and application."""
+    """A link to ``peer`` is open.
+
+    The sync stage has checked the peer's name, group and application.
+    """
 
     peer: str
 
 
 @dataclass(frozen=True, slots=True)
 class PeerLost:
-    """The link to ``peer`` is gone. Messages in flight may have arrived or not."""
+    """The link to ``peer`` is closed. Messages that were in flight may or may not have arrived."""
 
     peer: str
     reason: str
@@ -98,10 +115,10 @@ class PeerSaid:
 
 @dataclass(frozen=True, slots=True)
 class QueryProcessGone:
-    """No process of the incarnation's session is left (RULES.md#r20).
+    """No process is left in the operating-system session of the query process (RULES.md#r20).
 
-    ``by_host``: the host ended it, for instance because memory ran out, and no batch did
-    (RULES.md#i15).
+    ``by_host`` is True if the host ended the process, for instance because memory ran out, and no
+    batch did (RULES.md#i15).
     """
 
     incarnation: str
@@ -143,7 +160,7 @@ class BatchAdmitted:
 
 @dataclass(frozen=True, slots=True)
 class BatchDigested:
-    """The digest of an admitted batch is known (RULES.md#i6)."""
+    """This node knows its own digest of an admitted batch (RULES.md#i6)."""
 
     query: str
     number: int
@@ -152,7 +169,8 @@ class BatchDigested:
 
 @dataclass(frozen=True, slots=True)
 class HeadroomChanged:
-    """The disk has become nearly full (``headroom`` is False), or has room again (RULES.md#r30)."""
+    """The disk has become nearly full (``headroom`` is False), or has enough free space again
+    (RULES.md#r30)."""
 
     headroom: bool
 
@@ -173,14 +191,17 @@ class SnapshotAsked:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotEvery:
-    """The config was read again: the snapshot interval in seconds; 0: only on request."""
+    """The node has read its config again.
+
+    ``interval`` is the time between snapshots in seconds; 0 means only on request.
+    """
 
     interval: float
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTaken:
-    """The snapshot of ``place`` is complete as ``draft``."""
+    """This node has stored the snapshot of ``place`` as the complete revision ``draft``."""
 
     place: SnapshotPlace
     draft: int
@@ -188,7 +209,7 @@ class SnapshotTaken:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFailed:
-    """The snapshot of ``place`` could not be taken here."""
+    """This node could not take the snapshot of ``place``."""
 
     place: SnapshotPlace
     reason: str
@@ -196,16 +217,20 @@ class SnapshotFailed:
 
 @dataclass(frozen=True, slots=True)
 class RestoreFailed:
-    """No snapshot could be restored. Journal, outbox and checkpoints are unchanged."""
+    """The node could restore no snapshot.
+
+    The journal, the outbox and the checkpoints are unchanged.
+    """
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class RevisionsKept:
-    """The database keeps these visible revisions.
+    """The database has listed the visible revisions that it keeps.
 
-    Each is a pair: its position, and the position of the newest mark that ends its batches.
+    Each of ``places`` is a pair: the position of a revision, and that of the newest mark that ends
+    its batches.
     """
 
     places: tuple[tuple[Position, Position], ...]
@@ -213,7 +238,7 @@ class RevisionsKept:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotNotShown:
-    """A complete draft did not become visible."""
+    """The complete draft of a snapshot did not become visible."""
 
     reason: str
 
@@ -227,10 +252,10 @@ class JournalTrimmed:
 
 @dataclass(frozen=True, slots=True)
 class QueryFailed:
-    """A query ended with an error while it ran batch ``number`` (0: before any).
+    """A query ended with an error in batch ``number``, or before any batch if ``number`` is 0.
 
-    ``by_host``: the host caused the failure, for instance by slowness, and the batch did not
-    (RULES.md#i15).
+    ``by_host`` is True if the host caused the failure, for instance by slowness, and the batch did
+    not (RULES.md#i15).
     """
 
     query: str
@@ -241,7 +266,7 @@ class QueryFailed:
 
 @dataclass(frozen=True, slots=True)
 class QueryRefused:
-    """A query must not start, and a retry would not change that."""
+    """The query process refused to start a query, and a retry would not help."""
 
     query: str
     reason: str
@@ -257,14 +282,16 @@ class SkipAsked:
 
 @dataclass(frozen=True, slots=True)
 class RetryAsked:
-    """An operator asked to run the same batch of a failed query again, with its cause repaired."""
+    """An operator asked that a failed query run the same batch again, after a repair of the
+    cause."""
 
     query: str
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchoverAsked:
-    """An operator asked that ``to`` become the active; None: any member that can."""
+    """An operator asked for a switchover to ``to``, or to any member that can take over if ``to``
+    is None."""
 
     to: str | None
     by: str
@@ -272,8 +299,8 @@ class SwitchoverAsked:
 
 @dataclass(frozen=True, slots=True)
 class FailoverForced:
-    """An operator gives up what this journal lacks, and confirms which nodes are off
-    (RULES.md#r26)."""
+    """An operator forces a failover to this node, and confirms that the nodes ``confirmed_fenced``
+    are off (RULES.md#r26)."""
 
     by: str
     confirmed_fenced: tuple[str, ...]
@@ -281,7 +308,7 @@ class FailoverForced:
 
 @dataclass(frozen=True, slots=True)
 class StopAsked:
-    """The node must end. It releases its lease first."""
+    """The node must end. A node that holds the lease releases it first."""
 
 
 Input = (

@@ -9,35 +9,39 @@ from ha_engine.types import ORIGIN, Base, Body, EpochStart, History, Position, R
 
 
 class JournalState:
-    """RULES.md#i5, RULES.md#i8: committed <= durable <= last, and none of them ever falls within a
-    process."""
+    """The positions of the journal, for which committed <= durable <= last (RULES.md#i5,
+    RULES.md#i8).
+
+    No position of the journal ever falls while the process runs.
+    """
 
     def __init__(self, deployment: Deployment, node: str = "") -> None:
-        """``node``: the node that owns the journal."""
+        """``node`` is the name of the node that owns the journal."""
         self._deployment, self._node = deployment, node
         # The node that wrote the records of the last epoch.
         self._writer: str | None = None
-        # The first position of each epoch in the journal. The common prefix with another journal
-        # follows from these (RULES.md#i8).
+        # The first position of each epoch in the journal, from which the common prefix with another
+        # journal follows (RULES.md#i8).
         self.epochs: tuple[Position, ...] = ()
-        # The epoch records of forced failovers: what others had committed at or after one is given
-        # up (RULES.md#r26).
+        # The positions of the epoch records of forced failovers. Each forced failover gave up the
+        # records that other nodes had committed from that position on (RULES.md#r26).
         self._forced: tuple[Position, ...] = ()
-        # The position of the base: the records up to it are trimmed.
+        # The position of the base, up to which the records are trimmed.
         self.base: Position = ORIGIN
         self.last: Position = ORIGIN
         self.durable = 0
         self.committed = 0
 
     def load_base(self, base: Base) -> None:
-        """Load the base, which replaces the trimmed records; all of these were committed."""
+        """Load the base, which replaces the trimmed records. All trimmed records were committed."""
         self.base = self.last = base.position
         self.epochs, self._forced = base.epochs, base.forced
         self.durable = self.committed = base.position.sequence
         self._deployment.load_base(base)
 
     def as_base(self) -> Base:
-        """A base for all records so far. They must be committed, and no query may need them."""
+        """A base that can replace all records so far, which must be committed and needed by no
+        query."""
         return base_of(self._deployment, Base(self.last, self.epochs, self._forced))
 
     def trimmed(self, position: Position) -> None:
@@ -46,7 +50,10 @@ class JournalState:
         self._deployment.forget_through(position.sequence)
 
     def replay(self, record: Record) -> None:
-        """Replay one record that the journal has at start, in order."""
+        """Replay one record that the journal has when the node starts.
+
+        The caller replays the records in their order.
+        """
         self.apply(record)
         self.durable = record.position.sequence
         self.committed = max(self.committed, record.committed)
@@ -68,7 +75,7 @@ class JournalState:
         return Position(epoch, sequence)
 
     def has(self, position: Position) -> bool:
-        """Whether this journal has the record at ``position``, or had it before it was trimmed."""
+        """Whether the record at ``position`` belongs to this journal, even if it is trimmed."""
         return position <= self.last and self.position_at(position.sequence) == position
 
     @property
@@ -96,7 +103,10 @@ class JournalState:
         self.committed = max(self.committed, sequence)
 
     def note_durable(self, sequence: int) -> bool:
-        """Note that records up to ``sequence`` are durable. True if that is more than before."""
+        """Note that the records up to ``sequence`` are durable.
+
+        Return True if more records are durable than before.
+        """
         more = sequence > self.durable
         self.durable = max(self.durable, sequence)
         return more

@@ -1,6 +1,7 @@
 """The arithmetic of the lease: when to read, acquire and renew, and how long this node may act.
 
-It is pure and covers this node alone. ``core`` decides which role follows from it.
+The arithmetic has no side effects and covers this node alone. ``core`` decides which role the node
+takes.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from ha_engine.core.high_water import HighWater
 from ha_engine.types import DatabaseIdentity, Holder, LeaseRow, Member
 
 EPOCHS_SKIPPED = 1000
-"""More epochs than a database can have lost. If a forced failover took an epoch that existed in the
-lost writes, two holders of one epoch would write two histories."""
+"""A number of epochs that no database can have lost. If a forced failover took an epoch that exists
+in the lost writes, that epoch would have two holders and two histories."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +27,9 @@ class LeaseTiming:
 
 
 class Lease:
-    """This node's knowledge of the lease row. All times are on its own clock.
+    """This node's knowledge of the lease row. All times are on this node's own clock.
 
-    The methods that change each field; tests/core/test_lease.py keeps the table true:
+    The table lists the methods that change each field; tests/core/test_lease.py checks the table:
 
     ==================  ===================================================================
     row                 row_read, row_written
@@ -57,10 +58,10 @@ class Lease:
     ) -> None:
         self.me, self.member, self.timing = me, member, timing
         # -- the row
-        # As last read or written; None: the group has none, or this node has not read yet.
+        # The lease row as this node last read or wrote it, or None if the node knows no row.
         self.row: LeaseRow | None = None
-        # RULES.md#r5, RULES.md#r6: the newest row that this node has seen, if it names this process
-        # as the holder.
+        # RULES.md#r5, RULES.md#r6: the newest row that this node has seen, if that row names this
+        # process as the holder.
         self.held: LeaseRow | None = None
         # The database that answered last.
         self.identity: DatabaseIdentity | None = None
@@ -68,55 +69,62 @@ class Lease:
         self.unchanged_since = math.inf
         # The highest epoch and version that this node knows; the disk keeps them.
         self.high_water = high_water
-        # RULES.md#r15: the last epoch of this process that is over. A row that lost writes may
-        # still name it.
+        # RULES.md#r15: the newest epoch of this process that is over. A row that lost writes may
+        # still name that epoch.
         self.ended = 0
         # -- requests and authority
         # Whether the row is the answer to the last request, and when the last read was sent.
         self.row_is_current, self.read_at = False, -math.inf
-        # RULES.md#i2, RULES.md#r4: this node's clock before it sent the request, never after the
-        # reply. None: no request is in flight.
+        # RULES.md#i2, RULES.md#r4: the moment just before this node sent the request that is in
+        # flight, or None if no request is.
         self.sent_at: float | None = None
-        # When the next request is due.
+        # The moment at which the next request is due.
         self.next_at = -math.inf
         # RULES.md#i2: until when the last confirmed write lets this holder act.
         self.safe_until = -math.inf
-        # The last call had no answer, or the holder's last write had none: it needs promises
-        # (RULES.md#i12).
+        # Whether the last request had no answer, and whether the last write had none. A holder asks
+        # for promises while either is true (RULES.md#i12).
         self.failing = self._write_failed = False
-        # RULES.md#r1: the row that the write in flight would leave, and those of writes with an
+        # RULES.md#r1: the row that the write in flight would leave, and the rows of writes with an
         # unknown outcome.
         self._in_flight: LeaseRow | None = None
         self._unresolved: tuple[LeaseRow, ...] = ()
         # RULES.md#r16: the high water's ``tried`` before the request in flight.
         self._tried_before = high_water.tried
-        # RULES.md#r16: until when this node has promised not to acquire, except on a release of
-        # that epoch.
+        # RULES.md#r16: until when this node has promised not to acquire, and the epoch whose
+        # release ends that promise.
         self._promised_until, self._promised_epoch = -math.inf, 0
-        # A cache of ``possible``, since every step asks for it: its inputs and its result.
+        # The inputs and the result of ``possible``, which are cached since every step asks for it.
         self._known: tuple[LeaseRow | None, ...] = ()
         self._possible: frozenset[Member] = frozenset()
 
     # -- requests ----------------------------------------------------------------------------------
 
     def due(self, now: float) -> bool:
-        """Whether to send a request: one at a time, one each ``renew_interval``."""
+        """Whether a request is due.
+
+        This node has one request in flight at a time, and sends one each ``renew_interval``.
+        """
         return now >= self.wake_at
 
     @property
     def wake_at(self) -> float:
-        """When the next request is due; infinite while one is in flight."""
+        """The moment at which the next request is due, or infinity while a request is in flight."""
         return self.next_at if self.sent_at is None else math.inf
 
     @property
     def idle(self) -> bool:
-        """Whether a write may go out: no request is in flight, and the row has been read."""
+        """Whether this node may send a write: no request is in flight, and the row has been
+        read."""
         return self.sent_at is None and self.row_is_current
 
     def request_sent(
         self, now: float, wanted: LeaseRow | None = None, over: LeaseRow | None = None
     ) -> None:
-        """Note a request that goes out; a write replaces the row ``over`` by ``wanted``."""
+        """Note that this node sends a request.
+
+        A write replaces the row ``over`` by the row ``wanted``.
+        """
         self.sent_at, self.next_at = now, now + self.timing.renew_interval
         self._in_flight, self._tried_before = wanted, self.high_water.tried
         if wanted is not None and self._is_ours(wanted) and wanted.epoch > self.high_water.epoch:
@@ -128,16 +136,17 @@ class Lease:
     # -- outcomes ----------------------------------------------------------------------------------
 
     def row_read(self, now: float, row: LeaseRow | None, identity: DatabaseIdentity) -> None:
-        """Note the row that a read returned; it never extends safe_until (RULES.md#r1)."""
+        """Note the row that a read returned. A read never extends ``safe_until`` (RULES.md#r1)."""
         self.row_is_current, self.read_at, self.identity = True, self.sent_at or now, identity
         self._remember(now, row)
         if row is not None and not self.moved:
-            # A write that expected an earlier version than the row's can no longer take effect
-            # (RULES.md#r1). After a failover of the database this proves nothing: the row may be
-            # the result of that write, and the later writes are lost.
+            # A write can no longer take effect if the row has the version of that write or a higher
+            # one (RULES.md#r1). After a failover of the database, the row's version proves nothing:
+            # the row may be the result of that write, without later writes.
             self._unresolved = tuple(w for w in self._unresolved if _stamp(w) > _stamp(row))
             self.high_water = self.high_water.resolved_by(row)
-        # Read again exactly when a silent holder's ttl is over, not at the next poll.
+        # Read the row again exactly when a silent holder's ttl is over, before the next regular
+        # read.
         takeover = self.takeover_at
         if takeover is not None and takeover > now:
             self.next_at = min(self.next_at, takeover)
@@ -145,7 +154,10 @@ class Lease:
         self.failing = self.mine and self._write_failed
 
     def row_written(self, now: float, row: LeaseRow, identity: DatabaseIdentity) -> None:
-        """Note that a write of ours succeeded; nothing else extends safe_until (RULES.md#i2)."""
+        """Note that a write of this node succeeded.
+
+        Only a successful write extends ``safe_until`` (RULES.md#i2).
+        """
         assert self.sent_at is not None
         self.identity = identity
         self._remember(now, row)
@@ -157,10 +169,10 @@ class Lease:
         self.failing = self._write_failed = False
 
     def write_refused(self) -> None:
-        """Note that the database refused a write, since its row is another than expected.
+        """Note that the database refused a write, since its row is not the expected one.
 
-        The next request reads that row (RULES.md#r1). The refused write never takes effect, so this
-        node may promise again (RULES.md#r16).
+        The next request reads the row again (RULES.md#r1). The refused write never takes effect, so
+        this node may promise again (RULES.md#r16).
         """
         self.row_is_current = False
         self.high_water = replace(self.high_water, tried=self._tried_before)
@@ -168,7 +180,10 @@ class Lease:
         self.failing = self._write_failed = False
 
     def outcome_unknown(self) -> None:
-        """Note a missing answer: a write may take effect now, later or never (RULES.md#r1)."""
+        """Note that a request has no answer.
+
+        An unanswered write may take effect now, later or never (RULES.md#r1).
+        """
         if self._in_flight is not None:
             self._write_failed = True
             if self._in_flight not in self._unresolved:
@@ -181,8 +196,10 @@ class Lease:
         self.sent_at, self._in_flight = None, None
 
     def note_epoch(self, epoch: int) -> None:
-        """Note the epoch of a record, ledger or message; a row below it is regressed
-        (RULES.md#r14)."""
+        """Note the epoch of a record, ledger or message.
+
+        A lease row with a lower epoch then counts as regressed (RULES.md#r14).
+        """
         if epoch > self.high_water.epoch:
             self.high_water = replace(self.high_water, epoch=epoch, version=0)
 
@@ -201,9 +218,9 @@ class Lease:
             self.high_water = replace(
                 self.high_water, epoch=row.epoch, version=row.version, identity=self.identity
             )
-            # RULES.md#r5: a failover of the database may lose our last write to the row. Then an
-            # operator, for example, may change that older row. The row that this process wrote is
-            # newer: keep it.
+            # RULES.md#r5: a failover of the database may lose this process's last write of the row.
+            # Another write, for example an operator's pause, may then change the older row.
+            # ``held`` keeps the row that this process wrote, since that row is newer.
             same = self.held is not None and self.held.epoch == row.epoch
             if not (same and self.mine and self.moved):
                 self.held = row if self.mine else None
@@ -214,7 +231,8 @@ class Lease:
     def mine(self) -> bool:
         """Whether the row names this process as the holder of an epoch that is not over.
 
-        If the reply to the acquisition was lost, it acts only after a write succeeds (RULES.md#r1).
+        If the reply to its acquisition was lost, a process acts only after another write succeeds
+        (RULES.md#r1).
         """
         row = self.row
         return row is not None and row.holder == self.me and row.epoch > self.ended
@@ -223,8 +241,8 @@ class Lease:
     def regressed(self) -> bool:
         """Whether the database may have lost writes of the row (RULES.md#r5).
 
-        Either the row is older than one that this node has read, or the database has failed over
-        since the holder wrote it.
+        A row is regressed if this node has read a newer one, or if the database has failed over
+        since the holder wrote the row.
         """
         row = self.row
         if row is None:
@@ -235,8 +253,9 @@ class Lease:
     def _is_as_written(self) -> bool:
         """Whether the row lists the same members as this holder's own last write.
 
-        The version does not prove that. 1. The holder removes P. 2. The database fails over and
-        loses that write. 3. An operator's pause gives the row the version of the lost write.
+        An equal version does not prove equal members. 1. The holder removes the member P. 2. The
+        database fails over and loses that write. 3. An operator's pause gives the row the version
+        of the lost write.
         """
         row, held = self.row, self.held
         if row is None or held is None or not self.mine:
@@ -250,18 +269,19 @@ class Lease:
         return row is not None and row.identity not in (None, self.identity)
 
     def is_doubtful(self, now: float, authority_ends: float) -> bool:
-        """Whether another node may have acquired in writes that the database lost.
+        """Whether another node may have acquired the lease in writes that the database lost.
 
-        That is possible after a failover of the database, once this holder's authority is over. The
-        holder must not write the row then as if it were the newest (RULES.md#r5).
+        A lost acquisition is possible after a failover of the database, once this holder's
+        authority is over. A holder in this doubt must not write the row as if it were the newest
+        (RULES.md#r5).
         """
         sole = self.possible == {self.member}  # then no other node can have acquired
         return self.mine and self.moved and now >= authority_ends and not sole
 
     def must_read(self, now: float, authority_ends: float) -> bool:
-        """Whether the next request is a read.
+        """Whether the next request must be a read.
 
-        Past its authority a holder's write might succeed on a row from which the database lost
+        A write by a holder without authority could succeed on a row from which the database lost
         another node's write (RULES.md#r5).
         """
         if not self.mine or not self.row_is_current or self.regressed:
@@ -286,25 +306,26 @@ class Lease:
     def alone(self) -> bool:
         """Whether this process is the only in-sync member, by its own confirmed write.
 
-        Then no other node can acquire (RULES.md#r3, RULES.md#r15).
+        No other node can acquire the lease while the row lists this process alone (RULES.md#r3,
+        RULES.md#r15).
         """
         confirmed = self.mine and self.safe_until > -math.inf
         return confirmed and self.held is not None and self.possible == {self.member}
 
     @property
     def carries_until(self) -> float:
-        """How long a holder may act by its own writes alone, without promises (RULES.md#r15)."""
+        """Until when a holder may act by its own writes alone, without promises (RULES.md#r15)."""
         return math.inf if self.alone else self.safe_until
 
     def may_rewrite(self, authority_ends: float, now: float) -> bool:
         """Whether this holder may write a lost or regressed row again (RULES.md#r5, RULES.md#r6).
 
-        It may if no other node can hold a higher epoch than this process does.
+        The holder may do so if no other node can hold a higher epoch.
         """
         held, lost = self.held, self.row is None or self.regressed
         if held is None or not lost or self.safe_until == -math.inf:
             return False
-        # A write without an answer may have listed another member, which acquired before the
+        # An unanswered write may have listed another member, which acquired the lease before the
         # database lost both writes (RULES.md#r1).
         newest = [held, *(row for row in self._unresolved if self._is_ours(row))]
         alone = all(row.in_sync == (self.member,) for row in newest)
@@ -313,14 +334,15 @@ class Lease:
     def may_acquire(self, now: float) -> bool:
         """Whether this node may acquire the lease now (RULES.md#r3, RULES.md#r4, RULES.md#r7).
 
-        It is in sync, failover is not paused, and the row was released to it or has been unchanged
-        for a whole ttl.
+        The node must be in sync, and failover must not be paused. The row must be released to this
+        node, or unchanged for a whole ttl.
         """
         return self.takeover_at is not None and now >= self.takeover_at
 
     @property
     def takeover_at(self) -> float | None:
-        """When this node may acquire from the row if the row does not change; None: never."""
+        """The moment at which this node may acquire the lease if the row does not change, or None
+        for never."""
         row = self.row
         if row is None or self.regressed or row.paused or self.member not in row.in_sync:
             return None
@@ -330,7 +352,7 @@ class Lease:
 
     @property
     def active_url(self) -> str | None:
-        """The URL at which another node takes events, by the row; None if there is none."""
+        """The URL at which another node accepts events according to the lease row, or None."""
         row = self.row
         if row is None or row.holder is None or row.holder.node == self.me.node:
             return None
@@ -338,7 +360,7 @@ class Lease:
 
     @property
     def protected(self) -> bool:
-        """Whether a second member is in sync, by the row as last read or written."""
+        """Whether a second member is in sync, according to the row as last read or written."""
         row = self.row
         return row is not None and len(row.in_sync) > 1 and row.holder is not None
 
@@ -347,10 +369,11 @@ class Lease:
     def promise(self, now: float, epoch: int) -> bool:
         """Promise to acquire nothing for a ttl, except on a release of ``epoch`` (RULES.md#r16).
 
-        False if this node must not promise, since it may have acquired a higher epoch:
+        Return False if this node must not promise, since it may have acquired a higher epoch:
 
-        1. A process tries to acquire and gets no answer. 2. It ends, and the database goes down.
-        3. The next process promises to the old holder, which then acts under an epoch that is over.
+        1. A process tries to acquire the lease and gets no answer. 2. The process ends, and the
+        database goes down. 3. The next process promises the old holder not to acquire. The old
+        holder then acts under an epoch that is over.
         """
         if self.high_water.epoch != epoch or self.high_water.tried[0] > epoch:
             return False
@@ -363,8 +386,11 @@ class Lease:
         return LeaseRow(group_id, self.me, 1, 1, (self.member,), advertise, identity=self.identity)
 
     def acquired(self, advertise: str | None) -> LeaseRow:
-        """The row of an acquisition. It lists the new holder alone, until the new holder has
-        committed its whole journal (RULES.md#r3)."""
+        """The row of an acquisition.
+
+        An acquired row lists the new holder alone, until the new holder has committed its whole
+        journal (RULES.md#r3).
+        """
         assert self.row is not None
         return replace(
             self.row,
@@ -378,9 +404,9 @@ class Lease:
         )
 
     def forced_anew(self, group_id: str, advertise: str | None) -> LeaseRow:
-        """The row of a forced failover where the row is lost (RULES.md#r26).
+        """The row of a forced failover if the database has lost the lease row (RULES.md#r26).
 
-        The epoch of the new row is far above any that the lost row may have had.
+        The epoch of the new row is far above any epoch that the lost row may have had.
         """
         known = self.high_water
         return replace(
@@ -392,15 +418,19 @@ class Lease:
     def forced(self, advertise: str | None) -> LeaseRow:
         """The row of a forced failover over an existing row (RULES.md#r26).
 
-        Over a row that lost writes, its epoch is far above any that those writes may have had.
+        If the database lost writes of the row, the new epoch is far above any epoch in these
+        writes.
         """
         row = self.acquired(advertise)
         skipped = EPOCHS_SKIPPED if self.regressed else 0
         return replace(row, epoch=row.epoch + skipped)
 
     def rewritten(self) -> LeaseRow:
-        """This holder's own row again, with an epoch above every one read, so that no older row
-        counts (RULES.md#r5, RULES.md#r6)."""
+        """This holder's own row, to be written again under a new epoch.
+
+        The new epoch is above every epoch that this node has read, so that no older row counts
+        (RULES.md#r5, RULES.md#r6).
+        """
         assert self.held is not None
         return replace(
             self.held,
@@ -421,8 +451,11 @@ class Lease:
         )
 
     def released(self, successor: str | None) -> LeaseRow:
-        """The row of a release. It keeps the in-sync list, since each of these members has all that
-        is committed (RULES.md#r3)."""
+        """The row of a release.
+
+        A released row keeps the in-sync list, since each listed member has every committed record
+        (RULES.md#r3).
+        """
         assert self.row is not None
         return replace(
             self.row,

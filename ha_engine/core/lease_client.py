@@ -1,7 +1,7 @@
 """Choose the next request to the group's lease row, and interpret the answers.
 
-``Lease`` does the arithmetic. A request leads to one action. An answer leads to an action, a
-verdict or nothing, and ``core`` performs it.
+``Lease`` does the arithmetic. Each request is one action. An answer leads to an action or a
+verdict, which ``core`` performs, or to nothing.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from ha_engine.core.verdicts import Outcome, StepDown, Stop, Wait
 from ha_engine.types import LeaseRow, Member
 
 HOW_TO_CHOOSE = (
-    "force a failover to the node whose journal ends last, which is EPOCH.SEQUENCE in ha-engine "
-    "status: first by epoch, then by sequence"
+    "force a failover to the node whose journal ends last; compare the ends (EPOCH.SEQUENCE) in "
+    "ha-engine status, first by epoch, then by sequence"
 )
 
 
@@ -30,28 +30,32 @@ class AnswerEffect(Enum):
 
 
 class LeaseClient:
-    """The requests of one node. ``group_id`` is None until a new journal is bound to a group
-    (RULES.md#r6)."""
+    """The requests of one node to the lease row.
+
+    ``group_id`` is None until the node's new journal belongs to a group (RULES.md#r6).
+    """
 
     def __init__(
         self, lease: Lease, group_id: str | None, new_group_id: str, advertise: str | None
     ) -> None:
         self.lease, self.group_id = lease, group_id
         self._new_group_id, self._advertise = new_group_id, advertise
-        # The epoch that the newest release would end; None after a write that keeps the lease.
+        # The epoch that the newest release would end, or None after a write that keeps the lease.
         self._release_of: int | None = None
 
     @property
     def releasing(self) -> bool:
         """Whether this node may have released its epoch.
 
-        From the moment it sends the release, it does not count as the holder (RULES.md#i2). A write
-        that takes effect later and keeps the lease makes the release void (RULES.md#r3).
+        A node does not count as the holder from the moment at which it sends the release
+        (RULES.md#i2). A release is void if a write that keeps the lease takes effect after it
+        (RULES.md#r3).
         """
         return self._release_of is not None and self._release_of > self.lease.ended
 
     def bind(self, group_id: str) -> Iterator[do.Action]:
-        """Bind a new journal to the group of the first holder that it matches (RULES.md#r6)."""
+        """Bind this node's journal to the group ``group_id``, unless it belongs to a group already
+        (RULES.md#r6)."""
         if self.group_id is None:
             self.group_id = group_id
             yield do.BindGroup(group_id)
@@ -59,9 +63,10 @@ class LeaseClient:
     def request(
         self, now: float, in_sync: tuple[Member, ...] | None, authority_ends: float
     ) -> do.Action:
-        """The next call: the holder renews and lists ``in_sync``; others read, by ``must_read``.
+        """The next request: a read if ``Lease.must_read`` says so, otherwise a renewal that lists
+        ``in_sync``.
 
-        ``in_sync`` is None while there is no row.
+        ``in_sync`` is None while this node knows no lease row.
         """
         lease = self.lease
         if in_sync is None or lease.must_read(now, authority_ends):
@@ -99,8 +104,8 @@ class LeaseClient:
         return self._write(now, self.lease.row, self.lease.released(successor), reason)
 
     def force(self, now: float, by: str) -> tuple[do.Action, int]:
-        """Acquire over the row that was read last, and return the epoch that would begin
-        (RULES.md#r26)."""
+        """Acquire the lease over the row that was read last, and return that write with its new
+        epoch (RULES.md#r26)."""
         row, reason = self.lease.row, f"failover forced by {by}"
         if row is None:
             group_id = self.group_id or self._new_group_id
@@ -112,10 +117,10 @@ class LeaseClient:
     def read_as_holder(
         self, now: float, epoch: int, authority_ends: float, *, stopping: bool
     ) -> Outcome | None:
-        """Decide after a read by the holder.
+        """Decide what follows after the holder of an epoch has read the row.
 
-        Proof of another holder or a higher epoch demotes. A lost or older row does not
-        (RULES.md#r5, RULES.md#r15).
+        Proof of another holder or of a higher epoch demotes this node. A lost or older row does not
+        demote this node (RULES.md#r5, RULES.md#r15).
         """
         row, lease = self.lease.row, self.lease
         if self.is_foreign(row):
@@ -126,8 +131,8 @@ class LeaseClient:
             return self._rewrite(now)
         if row is None or lease.regressed or lease.is_doubtful(now, authority_ends):
             return Wait(
-                "the database lost writes to the lease row, and another node may have read it: "
-                f"{HOW_TO_CHOOSE}"
+                "the database lost writes to the lease row, and another node may have acquired the "
+                f"lease in them: {HOW_TO_CHOOSE}"
             )
         if not lease.mine:
             return _lost(row)
@@ -135,15 +140,18 @@ class LeaseClient:
         return None
 
     def read_as_other(self, now: float, *, new: bool) -> Outcome | None:
-        """Decide after a read by a node that holds no epoch. ``new``: its journal is empty
-        (RULES.md#r6)."""
+        """Decide what follows after a node that holds no epoch has read the row.
+
+        ``new`` is True if the node's journal is empty (RULES.md#r6).
+        """
         row, lease = self.lease.row, self.lease
         if self.is_foreign(row):
             return Stop(self._foreign())
         if row is None:
             return self._create(now, new and self.group_id is None)
         if lease.mine and not lease.regressed:
-            # We acquired and the reply was lost (RULES.md#r1). Only a write gives authority.
+            # This process has acquired the lease, but the reply was lost (RULES.md#r1). Only the
+            # success of another write gives authority.
             lease.ask_at_once(now)
             return None
         if lease.may_acquire(now):
@@ -160,7 +168,10 @@ class LeaseClient:
         return do.CreateLease(row, reason)
 
     def _create(self, now: float, new: bool) -> Outcome:
-        """Create the group's first row; only a node that has seen no epoch does (RULES.md#r6)."""
+        """Create the group's first lease row.
+
+        Only a new node that knows no epoch may create the row (RULES.md#r6).
+        """
         if not new or self.lease.high_water.epoch > 0:
             return Wait(
                 "the database has no lease row but this node's journal belongs to a group; either "
@@ -170,9 +181,9 @@ class LeaseClient:
         return self._make(now, self.lease.first_row(self._new_group_id, self._advertise))
 
     def _rewrite(self, now: float) -> do.Action:
-        """Write the row that the database lost again, one epoch higher (RULES.md#r5, RULES.md#r6).
+        """Write the lost lease row again, under a higher epoch (RULES.md#r5, RULES.md#r6).
 
-        This node then promotes under that epoch.
+        After the write, this node promotes under the new epoch.
         """
         before, wanted = self.lease.row, self.lease.rewritten()
         if before is not None:
@@ -202,7 +213,7 @@ def _changed(before: tuple[Member, ...], after: tuple[Member, ...]) -> str:
 
 
 def _why_not(lease: Lease, now: float) -> str:
-    """One sentence for status and log: why this node cannot become the holder now."""
+    """One sentence for status and log: the reason why this node cannot become the holder now."""
     row = lease.row
     if row is None:
         return "the database has not answered yet"

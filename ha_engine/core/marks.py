@@ -1,8 +1,9 @@
 """Decide where each micro-batch of a query ends, and track how far each batch is.
 
 ``QueryMarks`` plans a mark when the query asks for one and there is committed input that no mark
-covers yet. When input pauses it plans an empty batch, which lets Spark act on the watermark
-of the batch before. Under load the batch grows up to the limit, but it never waits to fill.
+covers yet. When input pauses, ``QueryMarks`` plans an empty batch, so that Spark acts on the
+watermark of the previous batch. Under load a batch grows up to the limit, but no batch waits until
+it is full.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ha_engine.types import Events, Mark, Published, QueryBase
 
 @dataclass(frozen=True, slots=True)
 class MarkLimits:
-    """Sizes in events, batches and bytes; times in seconds."""
+    """Sizes are in events, batches and bytes; times are in seconds."""
 
     max_events_per_batch: int
     min_batch_interval: float
@@ -32,15 +33,17 @@ class MarkLimits:
 
 
 class QueryMarks:
-    """The marks of one query. Batch n is mark n (RULES.md#i6); marks are contiguous from
-    ``initial``."""
+    """The marks of one query.
+
+    Mark n ends batch n (RULES.md#i6); the numbers continue from ``initial`` without a gap.
+    """
 
     def __init__(
         self, query: str, streams: frozenset[str], sinks: tuple[str, ...], limits: MarkLimits
     ) -> None:
         self.query, self.streams, self.sinks, self.limits = query, streams, sinks, limits
         self.initial = Mark(query, 0, 0)
-        # This object has forgotten the marks up to this one, and keeps the later ones.
+        # The newest mark that this object has forgotten; it keeps every later mark.
         self.kept_after = self.initial
         # The newest mark in the journal, committed or not.
         self.last = self.initial
@@ -52,18 +55,18 @@ class QueryMarks:
         self.outbox = OutboxUsage()
         self.admitted = 0
         self.published: dict[str, int] = dict.fromkeys(sinks, 0)
-        # The published batch of every sink that a record names, also of removed sinks.
+        # The newest published batch of each sink that a record names, removed sinks included.
         self.recorded: dict[str, int] = {}
         self._published_uncommitted: deque[tuple[int, Published]] = deque()
         self._published_committed: dict[str, int] = dict.fromkeys(sinks, 0)
         self.wanted: int | None = None
-        # The highest batch that the current query process has admitted or finished.
+        # The highest batch of the current query process that is admitted or finished.
         self.passed: int | None = None
         # The highest batch that Spark has committed, as the current query process reported it.
         self.finished: int | None = None
         self._pace = Pace(limits.min_batch_interval, limits.idle_batch_interval)
-        # RULES.md#r26: the sinks whose ledger has not answered since a history was given up, and
-        # the batch in each ledger that has. Empty batches lead up to the highest.
+        # RULES.md#r26: after a forced failover, the sinks whose ledgers have not answered, and the
+        # batch in each ledger that has. Empty batches lead up to the highest batch in a ledger.
         self.unanswered: set[str] = set()
         self._given_up: dict[str, int] = {}
 
@@ -72,10 +75,11 @@ class QueryMarks:
     def restart_at(self, initial: Mark) -> None:
         """Restart the query's state after ``initial``, as an application record says.
 
-        Later marks remain: the new version runs the same batches.
+        Later marks remain valid, since the new version runs the same batches.
         """
         if initial.number < self.kept_after.number:
-            # Marks that the new version would run are trimmed here, so nothing can make its state.
+            # This node has trimmed marks of batches that the new version would run, so it cannot
+            # build the state of that version.
             self.initial = initial
             return
         kept = initial.number - self.kept_after.number
@@ -88,14 +92,14 @@ class QueryMarks:
     def may_have_run(self, since: int) -> bool:
         """Whether a batch may have run on the state that the record ``since`` began.
 
-        A batch that was planned later may have run on another node.
+        A batch whose mark is after that record may have run on another node.
         """
         if self.admitted > self.initial.number:
             return True
         return self.last != self.initial and self.record_of(self.last.number) > since
 
     def mark_at(self, number: int) -> Mark:
-        """The mark ``number``: ``before``, or one of those that are kept one by one."""
+        """The mark with this number, which must be ``kept_after`` or a later mark."""
         if number == self.kept_after.number:
             return self.kept_after
         return Mark(self.query, number, self._throughs[number - 1 - self.kept_after.number])
@@ -110,9 +114,10 @@ class QueryMarks:
         return self._pending.events
 
     def apply_mark(self, sequence: int, mark: Mark) -> None:
-        """Apply the mark whose record is ``sequence``.
+        """Apply the mark in the record ``sequence``. Raises InvariantBroken on a gap in the
+        numbers.
 
-        A restored snapshot may have brought it already. Raises InvariantBroken on a gap.
+        If a restored snapshot already includes the mark, only note that its record exists.
         """
         if mark.number <= self.kept_after.number and mark.through <= self.kept_after.through:
             self.unwritten = [one for one in self.unwritten if one != mark]
@@ -137,8 +142,9 @@ class QueryMarks:
     def published_committed(self, committed: int) -> int:
         """The newest batch that every sink has, by committed records (RULES.md#r25).
 
-        A query without sinks has no such records. It asks for its next mark after it has run the
-        batch before, so that batch counts.
+        A query without sinks has no published records. Without sinks, the batch before the newest
+        committed mark counts, since the query asks for a mark only after it has run the batch
+        before.
         """
         if not self.sinks:
             marks_committed = bisect_right(self._sequences, committed)
@@ -150,25 +156,30 @@ class QueryMarks:
 
     @property
     def published_through(self) -> int:
-        """The newest batch that every sink has; without sinks, the one before the last mark's."""
+        """The newest batch that every sink has, or without sinks the batch before the newest
+        mark."""
         before_last = max(self.initial.number, self.last.number - 1)
         return min(self.published.values(), default=before_last)
 
     def history_was_given_up(self) -> None:
-        """Wait for every ledger: a sink may have batches with numbers above those of this journal
-        (RULES.md#r26)."""
+        """Plan no mark until every ledger has answered.
+
+        A sink may have batches with higher numbers than those of this journal (RULES.md#r26).
+        """
         self.unanswered = set(self.sinks)
 
     def ledger_answered(self, sink: str, batch: int) -> None:
-        """Note the batch in the ledger of ``sink``, whether this journal has its mark or not."""
+        """Note the batch in the ledger of ``sink``, even if this journal does not have the mark of
+        that batch."""
         if sink in self.unanswered:
             self.unanswered.discard(sink)
             self._given_up[sink] = batch
 
     def skipped_published(self) -> list[Published]:
-        """Published records for the given up numbers, once all batches up to them are admitted.
+        """Published records for the batch numbers that a sink has from a given-up history.
 
-        They are returned once.
+        The method returns these records once, after the node has admitted all batches up to these
+        numbers.
         """
         if self.unanswered or self.admitted < self._given_up_through:
             return []
@@ -182,8 +193,8 @@ class QueryMarks:
 
     @property
     def ledger_end_max(self) -> float:
-        """The highest batch that a ledger can have; infinite while a ledger has not answered
-        (RULES.md#r26)."""
+        """The highest batch that a sink's ledger can have, or infinity while a ledger has not
+        answered (RULES.md#r26)."""
         return math.inf if self.unanswered else max(self.last.number, self._given_up_through)
 
     # -- records that are no longer there ---------------------------------------------------------
@@ -199,11 +210,12 @@ class QueryMarks:
             self.published[sink] = self._published_committed[sink] = self.recorded.get(sink, 0)
 
     def record_of(self, number: int) -> int:
-        """The sequence of the record of mark ``number``, one of those that are kept."""
+        """The sequence of the record of the mark with this number, which must be a kept mark."""
         return self._sequences[number - 1 - self.kept_after.number]
 
     def ending_at(self, through: int) -> int | None:
-        """The batch that ends at ``through``; None without one."""
+        """The number of the batch that ends at the sequence ``through``, or None if no batch
+        does."""
         index = bisect_left(self._throughs, through)
         if index == len(self._throughs) or self._throughs[index] != through:
             return None
@@ -211,9 +223,9 @@ class QueryMarks:
 
     @property
     def need(self) -> int:
-        """The sequence after which Spark may still read.
+        """The sequence after which Spark may still read records.
 
-        Spark's own position is known once it asks for a mark.
+        This node learns Spark's own position only when Spark asks for a mark.
         """
         finished = self.finished
         if finished is None or finished > self.last.number:
@@ -221,7 +233,10 @@ class QueryMarks:
         return self.mark_at(max(finished, self.kept_after.number)).through
 
     def forget_through(self, sequence: int) -> None:
-        """Drop the marks up to ``sequence``: every query is past them, so no query asks again."""
+        """Forget the marks in records up to ``sequence``.
+
+        The query never asks again for the mark of a batch that it has run.
+        """
         count = bisect_right(self._sequences, sequence)
         if count:
             self.kept_after = self.mark_at(self.kept_after.number + count)
@@ -230,11 +245,12 @@ class QueryMarks:
     # -- batches -----------------------------------------------------------------------------------
 
     def set_outbox_floor(self, first_kept: int | None, trimmed_through: int) -> int:
-        """Set and return the floor at start: the outbox has only batches after it.
+        """Set the floor when the node starts, and return it. The outbox has only batches after the
+        floor.
 
         ``first_kept`` is the lowest batch that the outbox has, and ``trimmed_through`` the highest
-        that it has removed. Published records do not count here, since this node may not have run
-        those batches yet. A sink that no record names begins at the floor.
+        that it has removed. Published records do not raise the floor, since this node may not have
+        run their batches yet. A sink that no published record names begins at the floor.
         """
         floor = max(trimmed_through, self.initial.number) if first_kept is None else first_kept - 1
         self.admitted = max(self.admitted, floor)
@@ -248,21 +264,23 @@ class QueryMarks:
 
     @property
     def _lacks_numbers(self) -> bool:
-        """Whether its state begins after batches that this node will never run."""
+        """Whether the query's state begins after batches that this node will never run."""
         return self.outbox.last < self.initial.number
 
     @property
     def waits_for_outbox(self) -> bool:
-        """Whether the query waits until the outbox passes those batches (RULES.md#r19).
+        """Whether the query waits until the outbox has passed the batches that this node never runs
+        (RULES.md#r19).
 
-        False while empty batches lead up to the numbers of a given up history (RULES.md#r26).
+        The query does not wait while empty batches lead up to the numbers of a given-up history
+        (RULES.md#r26).
         """
         return self._lacks_numbers and not self.unanswered and not self._given_up
 
     def skip_numbers(self) -> int | None:
-        """The batch after which the outbox continues, once all that it has is published.
+        """The batch after which the outbox continues, once all batches in the outbox are published.
 
-        It is returned once, None otherwise.
+        The method returns this number once, and None otherwise.
         """
         if not self._lacks_numbers or self.outbox.backlog[0]:
             return None
@@ -272,7 +290,7 @@ class QueryMarks:
     def start_after(self, sink: str) -> int:
         """The batch after which ``sink`` begins if its ledger has no row.
 
-        It is no later than the batch that records say the sink has.
+        If a record names a published batch of the sink, the result is not above that batch.
         """
         begins = self.initial.number if self._lacks_numbers else self.outbox.floor
         return min(begins, self.recorded.get(sink, begins))
@@ -285,7 +303,10 @@ class QueryMarks:
         self.finished = max(self.finished or 0, after)
 
     def ended(self) -> None:
-        """Forget the process that ended; the next one reports its own position."""
+        """Forget the position of the query process that ended.
+
+        The next process reports its own position.
+        """
         self.wanted = self.passed = self.finished = None
 
     def note_admitted(self, number: int, rows: int, size: int) -> None:
@@ -294,25 +315,29 @@ class QueryMarks:
             return
         if number != self.admitted + 1 or number > self.last.number:
             raise InvariantBroken(
-                f"{self.query} admitted batch {number} after {self.admitted} (RULES.md#i6)"
+                f"query {self.query} admitted batch {number} after batch {self.admitted} "
+                "(RULES.md#i6)"
             )
         self._enter_outbox(number, rows, size)
 
     def restore_admitted(self, number: int, rows: int, size: int) -> None:
-        """Note a batch that the outbox has at start; it may be older than ``initial`` after a
-        reset."""
+        """Note a batch that the outbox has when the node starts.
+
+        After a reset of the query, such a batch may be older than ``initial``.
+        """
         self._enter_outbox(number, rows, size)
 
     def _enter_outbox(self, number: int, rows: int, size: int) -> None:
-        # Data without output rows still moves the watermark. Only an empty batch without output
-        # rows is the end.
+        # Events move the watermark even if their batch yields no rows. Only an empty batch without
+        # output rows shows that no more output comes without new input.
         self._pace.quiet = rows == 0 and self._is_empty(number)
         self.admitted = max(self.admitted, number)
         self.outbox.add(number, size)
 
     @property
     def settled(self) -> bool:
-        """Whether every sink has all output of the events so far: only new events bring more."""
+        """Whether every sink has all output of the events so far, so that only new events bring
+        more."""
         number = self.last.number
         return (
             not self.events_pending
@@ -329,7 +354,8 @@ class QueryMarks:
     # -- planning ----------------------------------------------------------------------------------
 
     def answer(self, committed: int) -> Mark | None:
-        """The mark for the query that waits, once its record is committed (RULES.md#i5)."""
+        """The mark for the query that waits, once the record of that mark is committed
+        (RULES.md#i5)."""
         if self.wanted is None:
             return None
         index = self.wanted - self.kept_after.number
@@ -347,10 +373,12 @@ class QueryMarks:
         starting: bool = False,
         barrier: int | None = None,
     ) -> Mark | None:
-        """The next mark; None while there is no input, no query that waits, or no outbox space.
+        """The next mark, or None. A mark needs a query that waits, space in the outbox, and new
+        input or a due empty batch.
 
-        ``slowest``: the newest batch of a member that is catching up. ``starting``: a member has
-        not reported a batch yet. ``barrier``: a sequence at which one batch must end.
+        ``slowest`` is the newest batch of the slowest member that is catching up, or None.
+        ``starting`` says whether a member has not reported a batch yet. ``barrier`` is a sequence
+        at which one batch must end.
         """
         if now < self.wake_at(committed, slowest, starting=starting, barrier=barrier):
             return None
@@ -372,7 +400,10 @@ class QueryMarks:
         starting: bool = False,
         barrier: int | None = None,
     ) -> float:
-        """When ``plan`` has a mark, if no input arrives before; arguments as there."""
+        """The moment at which ``plan`` has a mark, if no input arrives before.
+
+        The arguments are those of ``plan``.
+        """
         if self.wanted != self.last.number or self.unanswered:
             return math.inf
         if self._lacks_given_up:
@@ -387,7 +418,7 @@ class QueryMarks:
         return math.inf
 
     def _barrier_ahead(self, barrier: int | None) -> int | None:
-        """The barrier, until a batch has ended at it; then None."""
+        """The barrier until a batch has ended at it, and None afterwards."""
         return barrier if barrier is not None and self.last.through < barrier else None
 
     @property

@@ -1,9 +1,11 @@
-"""The messages between the cores of two nodes. The sync stage delivers them in order or not at all.
+"""The messages between the cores of two nodes. The sync stage delivers these messages in order or
+not at all.
 
 Every message names the epoch of the holder that sent it or receives it. A node ignores a message of
-an older epoch (RULES.md#i14), and one of a higher epoch demotes it (RULES.md#r14). The holder asks
-each member where its journal ends (Probe, answered by ProbeReply). It names the position to follow
-from (Follow) and sends records. The member acks those that are durable (Ack).
+an older epoch (RULES.md#i14). A message of a higher epoch demotes the node that receives it
+(RULES.md#r14). The holder asks each member where its journal ends (Probe, answered by ProbeReply).
+The holder then names the position after which the member follows (Follow), and sends records. The
+member acks the records that are durable (Ack).
 """
 
 from __future__ import annotations
@@ -15,14 +17,14 @@ from ha_engine.types import ORIGIN, Position, Record, SnapshotPlace
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """From the holder: asks where the member's journal ends. Answered by ProbeReply."""
+    """The holder asks where a member's journal ends. The member answers with ProbeReply."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeReply:
-    """From a member: where its journal ends. Answers a Probe.
+    """A member answers a Probe with the end of its journal.
 
     ``epochs`` are the first positions of the epochs in the journal.
     """
@@ -36,11 +38,13 @@ class ProbeReply:
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """From the holder: ``shared_end`` is the last position that both journals share.
+    """The holder names the position after which the member's journal continues with the holder's
+    records.
 
-    The member must remove the records that it has after ``shared_end``. ``replied_end`` is the end
-    of its journal in the ProbeReply that this answers. ``forced``: an operator gave up what others
-    had committed after ``shared_end`` (RULES.md#r26). If ``shared_end`` is before ``begins``, the
+    ``shared_end`` is the last position that both journals share. The member must remove its records
+    after ``shared_end``. ``replied_end`` is the end of the member's journal in the ProbeReply that
+    the holder answers. ``forced`` is True if an operator gave up records that other nodes had
+    committed after ``shared_end`` (RULES.md#r26). If ``shared_end`` is before ``begins``, the
     holder no longer has all records that the member lacks. The member then restores a snapshot at
     ``begins`` or later, in the history of ``epochs`` (RULES.md#r28).
     """
@@ -60,8 +64,10 @@ class Follow:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """From the holder: the records after ``previous``. ``committed`` is the highest committed
-    sequence (RULES.md#r12)."""
+    """The holder sends the records after ``previous``.
+
+    ``committed`` is the highest committed sequence (RULES.md#r12).
+    """
 
     epoch: int
     previous: Position
@@ -71,7 +77,10 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """From the holder, as soon as more is committed: the new commit position. Not answered."""
+    """The holder sends its new commit position as soon as more records are committed.
+
+    Members do not answer this message.
+    """
 
     epoch: int
     committed: int
@@ -79,10 +88,10 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """From the holder, several within ``sync_timeout``.
+    """The holder sends several heartbeats within each ``sync_timeout``.
 
-    ``request`` is not 0 when the holder asks for a promise, since it cannot reach the database
-    (RULES.md#r16). ``oldest_revision`` is the sequence of the oldest kept revision, 0 without one
+    ``request`` is not 0 if the holder cannot reach the database and asks for a promise
+    (RULES.md#r16). ``oldest_revision`` is the sequence of the oldest kept snapshot revision, or 0
     (RULES.md#r29).
     """
 
@@ -94,10 +103,12 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """From a follower: after a Follow, after each fdatasync, and as the answer to each Heartbeat.
+    """A follower sends an Ack after a Follow, after each fdatasync, and as the answer to each
+    Heartbeat.
 
-    ``headroom`` is False while its disk is nearly full (RULES.md#r30). ``warm`` says whether its
-    queries are (RULES.md#r10). ``batches`` has (query, newest batch) for each query that runs.
+    ``headroom`` is False while the follower's disk is nearly full (RULES.md#r30). ``warm`` says
+    whether the follower's queries are warm (RULES.md#r10). ``batches`` has (query, newest batch)
+    for each query that runs.
     """
 
     epoch: int
@@ -110,11 +121,11 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """From a follower: it acquires nothing for a ttl, except on a release of ``epoch``
+    """A follower promises to acquire nothing for a ttl, except on a release of ``epoch``
     (RULES.md#r16).
 
-    The promise binds the node with that journal. A node of the same name with another journal does
-    not know of the promise.
+    The promise binds the node with the journal ``journal_id``. A node of the same name with another
+    journal does not know of the promise.
     """
 
     epoch: int
@@ -124,14 +135,17 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """From the holder: it released the lease of ``epoch``. A hint to read the row."""
+    """The former holder has released the lease of ``epoch``.
+
+    The message is a hint to read the lease row.
+    """
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class BatchDigest:
-    """From the holder: the digest of its batch ``number`` of ``query`` (RULES.md#i6)."""
+    """The holder sends the digest of its batch ``number`` of ``query`` (RULES.md#i6)."""
 
     epoch: int
     query: str
@@ -141,7 +155,7 @@ class BatchDigest:
 
 @dataclass(frozen=True, slots=True)
 class TakeSnapshot:
-    """From the holder, to one warm in-sync member: store a snapshot as of ``place``."""
+    """The holder asks one warm in-sync member to store a snapshot at ``place``."""
 
     epoch: int
     place: SnapshotPlace
@@ -149,9 +163,9 @@ class TakeSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTaken:
-    """From the member: the snapshot is complete as ``draft``. Answers TakeSnapshot.
+    """A member answers a TakeSnapshot: its snapshot is complete as the revision ``draft``.
 
-    ``batches`` are the last ones that it contains, as (query, number, digest).
+    ``batches`` has (query, number, digest) for the last batch of each query in the snapshot.
     """
 
     epoch: int
@@ -162,7 +176,7 @@ class SnapshotTaken:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFailed:
-    """From the member: it could not take the snapshot. Answers TakeSnapshot."""
+    """A member answers a TakeSnapshot: it could not take the snapshot."""
 
     epoch: int
     request: int
@@ -170,12 +184,12 @@ class SnapshotFailed:
 
 
 Word = Probe | Follow | Records | Committed | Heartbeat | Released | BatchDigest | TakeSnapshot
-"""The messages from a holder."""
+"""The messages that a holder sends."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotLacking:
-    """From a member that has to restore a snapshot and found none that it can use."""
+    """A member must restore a snapshot, and has found none that it can use."""
 
     epoch: int
     reason: str
@@ -184,6 +198,6 @@ class SnapshotLacking:
 SnapshotAnswer = SnapshotTaken | SnapshotFailed
 
 Answer = ProbeReply | Ack | Promise | SnapshotAnswer | SnapshotLacking
-"""The messages from the other members."""
+"""The messages that the other members send."""
 
 Message = Word | Answer

@@ -1,4 +1,5 @@
-"""The use of a node's outbox by one query, as far as the core needs it to plan, wait and trim."""
+"""The part of a node's outbox that one query uses, as the core needs it to plan marks and to
+trim."""
 
 from __future__ import annotations
 
@@ -6,10 +7,11 @@ from collections import deque
 
 
 class OutboxUsage:
-    """The outbox of one query has no batch up to ``floor``, and admits the one after ``last`` next
-    (RULES.md#r19).
+    """The outbox of one query. The outbox has no batch up to ``floor``, and next admits the batch
+    after ``last`` (RULES.md#r19).
 
-    ``floor`` is set at the node's start, and where the outbox passes batches that never run here.
+    ``floor`` is set when the node starts, and when the outbox passes batches that this node never
+    runs.
     """
 
     def __init__(self) -> None:
@@ -18,7 +20,7 @@ class OutboxUsage:
         self._bytes = 0
 
     def begin_behind(self, floor: int) -> None:
-        """Set the floor: the outbox has no batch up to there, and will have none."""
+        """Set the floor. The outbox has no batch up to the floor, and will get none."""
         self.floor, self.last = floor, max(floor, self.last)
 
     def add(self, number: int, size: int) -> None:
@@ -33,5 +35,5 @@ class OutboxUsage:
 
     @property
     def backlog(self) -> tuple[int, int]:
-        """Batches and bytes that are admitted and not yet published."""
+        """The number of batches that are admitted and not yet published, and their total bytes."""
         return len(self._sizes), self._bytes

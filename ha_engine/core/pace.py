@@ -1,9 +1,9 @@
-"""Decide when the next mark of a query comes: after a pause for other members, or as an empty
+"""Decide when the next mark of a query is due: after a pause for other members, or as an empty
 batch.
 
-A member runs each batch as it was planned. A member that is behind, or whose queries start, catches
-up because the active plans fewer and larger batches. That holds for nodes that share their cores
-too.
+Every member runs the batches that the active planned. A member that is behind, or whose queries
+start, catches up because the active plans fewer and larger batches. Fewer batches help even a
+member that shares its CPU cores with the active.
 """
 
 from __future__ import annotations
@@ -11,20 +11,24 @@ from __future__ import annotations
 import math
 
 CATCH_UP_BATCHES = 4
-"""The next mark comes once a member that is behind has run so many batches since the last mark."""
+"""While a member catches up, the pause between two marks is the shortest if the member has run this
+many batches since the last mark."""
 CATCH_UP_BATCHES_MIN = 2
-"""A member of any speed catches up if every two batches that it runs bring at most one new one."""
+"""A member of any speed catches up if the active plans at most one new batch for every two that the
+member runs."""
 CATCH_UP_SECONDS = (1.0, 5.0)
-"""From one mark to the next while a member catches up: the least, and the most if the member has
-run CATCH_UP_BATCHES_MIN since."""
+"""The shortest and the longest pause between two marks while a member catches up. The longest pause
+applies once the member has run CATCH_UP_BATCHES_MIN batches since the last mark."""
 CATCH_UP_SECONDS_MAX = 20.0
-"""The most in any case, since a member may have stopped."""
+"""The longest pause between two marks in any case, since the member that is behind may have
+stopped."""
 EMPTY_BATCHES_MAX = 3
-"""Empty batches without input in between. Chained stateful operators settle within these. A query
-in complete mode yields rows at every empty batch, so it needs this limit."""
+"""The highest number of empty batches without input in between. Chained stateful operators yield
+all their rows within this many batches. A query in complete mode yields rows at every empty batch,
+so only this limit ends the series."""
 BATCHES_OF_REST = 5
-"""While a member's queries start, the next mark comes after so many durations of the last batch.
-Where both nodes share their cores, Spark then starts several times as fast."""
+"""While a member's queries start, the pause after a mark is this many durations of the last batch.
+If both nodes share their CPU cores, Spark starts several times as fast with this pause."""
 
 
 class Pace:
@@ -35,9 +39,11 @@ class Pace:
         self.planned_at = -math.inf
         # The duration of the newest batch that was timed, and its number.
         self._took, self._timed = 0.0, 0
-        # The batch of the slowest member at that moment; None if no member was behind.
+        # The batch of the slowest member when the newest mark was planned, or None if no member was
+        # behind.
         self._slowest_then: int | None = None
-        # The newest batch was empty and yielded no rows: only new input can bring more.
+        # Whether the newest batch was empty and yielded no rows, so that only new input brings more
+        # output.
         self.quiet = False
         self._empty_in_a_row = 0
 
@@ -57,16 +63,18 @@ class Pace:
 
     @property
     def empty_batch_at(self) -> float:
-        """When a batch without new input is due; infinite if it would yield nothing."""
+        """The moment at which an empty batch is due, or infinity if another empty batch would yield
+        nothing."""
         if self.quiet or self._empty_in_a_row >= EMPTY_BATCHES_MAX:
             return math.inf
         return self.planned_at + self._idle_batch_interval
 
     def rests_until(self, slowest: int | None, *, starting: bool, full: bool) -> float:
-        """When the rest after the last mark ends.
+        """The moment at which the pause after the last mark ends.
 
-        ``slowest``: the newest batch of a member that is catching up. ``starting``: a member has
-        not reported a batch yet. ``full``: the next batch cannot grow.
+        ``slowest`` is the newest batch of the slowest member that is catching up, or None.
+        ``starting`` says whether a member has not reported a batch yet. ``full`` is True if the
+        next batch has reached its limit.
         """
         rest = 0.0 if full else self._rest(slowest, starting)
         return self.planned_at + max(self._min_interval, rest)

@@ -1,9 +1,9 @@
-"""The events of one query that no mark covers yet, in bounded memory however many there are.
+"""The events of one query that no mark covers yet, counted in bounded memory.
 
-A query that is FAILED or undecided plans no batches, while events keep arriving. So when the list
-gets long, neighbouring records merge into one *run*. A batch takes a run whole or not at all. The
-merge depends on the records alone, not on time. So a node that reads the journal again has the same
-runs, and the marks in the journal end where runs end.
+A query that is FAILED or undecided plans no batches, while events keep arriving. When the list of
+records gets long, neighbouring records merge into one *run*. A batch includes a run as a whole or
+not at all. The merge depends on the records alone, not on time. A node that replays the journal
+therefore makes the same runs, and the marks in the journal end where runs end.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from __future__ import annotations
 from collections import deque
 
 RUNS_MAX = 4096
-"""Runs before the first merge; they take 400 kB. A merge leaves the newer half as it is."""
+"""The number of runs before the first merge; these runs take 400 kB. A merge leaves the newer half
+of the runs as it is."""
 RUNS_IN_A_BATCH = 8
-"""A run has at most this part of a batch's limit. So a batch under load is filled to 7/8 of the
-limit at least, unless single records are larger than a run."""
+"""A merged run has at most one eighth of the events that a batch may have. So a batch under load
+has at least 7/8 of its limit, unless single records are larger than a run."""
 
 
 class PendingEvents:
-    """Runs of (last sequence, events), oldest first. ``events`` is their sum."""
+    """Runs of (last sequence, events), oldest first. ``events`` is the sum over all runs."""
 
     def __init__(self, batch_events_max: int, runs_max: int = RUNS_MAX) -> None:
         self.events = 0
@@ -36,9 +37,9 @@ class PendingEvents:
             self._merge()
 
     def drop_through(self, sequence: int) -> None:
-        """Remove the runs that a mark covers.
+        """Remove the runs that a mark at ``sequence`` covers.
 
-        Under other limits a mark may end within a run. That run goes with a later mark.
+        If the limits have changed, a mark may end within a run. A later mark removes such a run.
         """
         while self._runs and self._runs[0][0] <= sequence:
             self.events -= self._runs.popleft()[1]
@@ -48,9 +49,11 @@ class PendingEvents:
         return bool(self._runs) and self._runs[0][0] <= sequence
 
     def next_batch_end(self, committed: int, barrier: int | None = None) -> int | None:
-        """End the next batch when it is full, at ``committed``, or at the ``barrier``.
+        """The sequence at which the next batch ends: where it is full, at ``committed``, or at
+        ``barrier``.
 
-        The barrier is committed. A batch ends exactly there, even if no event of the query does.
+        The barrier is a committed sequence. A batch ends exactly at the barrier, even if no event
+        of the query has that sequence.
         """
         through, total, limit = None, 0, committed if barrier is None else barrier
         for sequence, events in self._runs:
@@ -70,5 +73,6 @@ class PendingEvents:
                 events += runs.pop()[1]
             runs.append((sequence, events))
         self._runs = runs
-        # If records are too large to merge, an attempt at each of them would take quadratic time.
+        # If records are too large to merge, an attempt to merge at each new record would take
+        # quadratic time.
         self._merge_above = max(self._runs_max, 2 * len(runs))

@@ -1,4 +1,4 @@
-"""The query process of a node: its current incarnation, and when the next one may start."""
+"""The query process of a node: its current incarnation, and when the next incarnation may start."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from ha_engine.core.queries import RestartPolicy
 
 
 class QueryProcessState:
-    """At most one incarnation at a time. A new one starts once the old is certainly gone
-    (RULES.md#r20)."""
+    """The state of the query process.
+
+    A new incarnation starts only once the old one is certainly gone (RULES.md#r20).
+    """
 
     def __init__(self, owner: str, restarts: RestartPolicy) -> None:
         self._owner, self._restarts = owner, restarts
@@ -21,7 +23,8 @@ class QueryProcessState:
         self.last_death: str | None = None
 
     def start(self, now: float) -> str | None:
-        """The incarnation to start now; None if there is one already or the backoff lasts."""
+        """The incarnation to start now, or None while an incarnation exists or the backoff
+        lasts."""
         if now < self.wake_at:
             return None
         self.starts += 1
@@ -30,15 +33,18 @@ class QueryProcessState:
 
     @property
     def wake_at(self) -> float:
-        """When the next incarnation may start; infinite while there is one."""
+        """The moment at which the next incarnation may start, or infinity while an incarnation
+        exists."""
         return self._start_at if self.incarnation is None else math.inf
 
     def adopt(self, incarnation: str) -> None:
         self.incarnation = incarnation
 
     def attend(self, incarnation: str) -> bool:
-        """Note that a process asks what to run; False if it is not the current incarnation
-        (RULES.md#r19)."""
+        """Note that a query process asks which queries to run.
+
+        Return False if the process is not the current incarnation (RULES.md#r19).
+        """
         self.attended = self.attended or incarnation == self.incarnation
         return incarnation == self.incarnation
 
@@ -51,5 +57,5 @@ class QueryProcessState:
         return True
 
     def proved_itself(self) -> None:
-        """Note that a batch was admitted: the next death has no backoff."""
+        """Note that a batch was admitted, so that a restart after the next death has no backoff."""
         self._deaths = 0

@@ -11,51 +11,61 @@ from ha_engine.core.messages import Ack
 from ha_engine.types import ORIGIN, Member, Position
 
 BATCHES_BEHIND_MAX = 4
-"""A follower further behind than that has to catch up. Ordinarily it is less far behind: it starts
-a batch when it learns that the mark is committed, and needs as long for it as the holder."""
+"""A follower that is more than this many batches behind has to catch up. A follower usually is less
+far behind, since it starts a batch as soon as it learns that the mark is committed."""
 
 STUCK_AFTER_SECONDS = 60.0
-"""A query without a new batch for so long makes no progress there. Spark's first batch is slow."""
+"""A query makes no progress on a member if it ends no batch there for this many seconds. The limit
+is long because Spark's first batch is slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerTiming:
-    """Times in seconds. The holder removes a member that is silent or behind for
-    ``sync_timeout``."""
+    """Times are in seconds.
+
+    The holder removes a member from the in-sync list if it is silent or behind for
+    ``sync_timeout``.
+    """
 
     heartbeat_interval: float
     sync_timeout: float
 
 
 class Stage(Enum):
-    """PROBE: the holder keeps asking where its journal ends. REPLICATE: records flow to it."""
+    """In PROBE, the holder keeps asking where a member's journal ends.
+
+    In REPLICATE, the holder sends records to the member.
+    """
 
     PROBE = "probe"
     REPLICATE = "replicate"
 
 
 class Peer:
-    """One member under one epoch; a node that lost its disk returns with another journal."""
+    """One member during one epoch. A node that lost its disk returns with another journal."""
 
     def __init__(self, name: str, now: float, *, connected: bool) -> None:
         self.name, self.connected = name, connected
         self.last_message_at = self.advanced_at = now
         self.stage = Stage.PROBE
         self.journal_id: str | None = None
-        # The sequence that each journal has acked. A journal that is gone may still be listed as in
-        # sync (RULES.md#i3).
+        # The sequence that each journal of the node has acked. The lease row may still list a lost
+        # journal as in sync (RULES.md#i3).
         self._acked_through: dict[str, int] = {}
         self.headroom, self.warm = True, False
         self.batches: dict[str, int] = {}
-        # When each query last made progress. A query without an entry counts from the link.
+        # When each query last made progress on the member. For a query without an entry, the time
+        # of the connection counts.
         self._batch_at: dict[str, float] = {}
         self._linked_at = now
-        # True from when the member falls far behind, or connects, until it is warm.
+        # Whether the member is catching up. A member begins to catch up when it connects or falls
+        # far behind, and ends when it is warm.
         self.catches_up = False
-        # RULES.md#r16: for each journal, when the holder sent the newest request that it answered.
+        # RULES.md#r16: for each journal, when the holder sent the newest request that got a
+        # promise.
         self._promised_at: dict[str, float] = {}
-        # RULES.md#r29: the last ProbeReply, the sequence of the snapshot to restore, and the time
-        # of the last progress.
+        # RULES.md#r29: the journal's end in the last ProbeReply, the sequence of the snapshot to
+        # restore, and the time of the last progress.
         self._replied_end: tuple[str, Position] | None = None
         self._begins_from: int | None = None
         self._progress_at = -math.inf
@@ -66,9 +76,9 @@ class Peer:
 
     @property
     def acked_through(self) -> int:
-        """The sequence up to which the member has acked, 0 before its first ack under this epoch.
+        """The sequence up to which the member has acked in this epoch, or 0 before its first ack.
 
-        It never falls for one journal.
+        The acked sequence of one journal never falls.
         """
         return self.acked_through_of(self.journal_id)
 
@@ -84,24 +94,31 @@ class Peer:
         self.connected, self.stage, self.warm = False, Stage.PROBE, False
 
     def needs(self, now: float, patience: float) -> float:
-        """The sequence after which it still needs records; infinite without progress for
-        ``patience`` seconds."""
+        """The sequence after which the member still needs records.
+
+        The result is infinite if the member has made no progress for ``patience`` seconds.
+        """
         if now >= self._progress_at + patience:
             return math.inf
         return self.acked_through if self._begins_from is None else self._begins_from
 
     def replied(self, now: float, journal_id: str, last: Position) -> None:
-        """Note where its journal ends. A member that reconnects at the same position makes no
-        progress."""
+        """Note where the member's journal ends.
+
+        A member that reconnects at the same position makes no progress.
+        """
         if (journal_id, last) != self._replied_end:
             self._replied_end, self._progress_at = (journal_id, last), now
 
     def begins(self, sequence: int) -> None:
-        """Note that it must restore a snapshot, the oldest of which is at ``sequence``."""
+        """Note that the member must restore a snapshot, the oldest of which is at ``sequence``."""
         self._begins_from = sequence
 
     def follows(self, now: float, journal_id: str) -> None:
-        """Note that its journal is a prefix of ours from now on; its acks of this epoch count."""
+        """Note that the member's journal is a prefix of the holder's journal from now on.
+
+        The member's acks count for the rest of this epoch.
+        """
         self.journal_id, self._begins_from = journal_id, None
         self.stage, self.last_message_at, self.advanced_at = Stage.REPLICATE, now, now
 
@@ -126,21 +143,24 @@ class Peer:
         return self._promised_at.get(journal_id, -math.inf)
 
     def makes_progress(self, now: float, query: str) -> bool:
-        """Whether ``query`` ended a batch there lately, or may still be starting there."""
+        """Whether ``query`` has ended a batch on the member lately, or may still be starting on the
+        member."""
         return now < self._batch_at.get(query, self._linked_at) + STUCK_AFTER_SECONDS
 
     def note_behind(self, query: str, batch: int) -> None:
-        """Note whether it is far behind ``batch``, which the holder has of ``query``."""
+        """Note whether the member is far behind ``batch``, the holder's newest batch of
+        ``query``."""
         far = self.batches.get(query, batch) < batch - BATCHES_BEHIND_MAX
         self.catches_up = self.catches_up or far
 
     def catching_up_at(self, query: str, batch: int) -> int | None:
-        """Its newest batch of ``query`` while it catches up with ``batch``; None otherwise."""
+        """The member's newest batch of ``query`` while it catches up with ``batch``, or None
+        otherwise."""
         newest = self.batches.get(query, batch)
         return newest if self.catches_up and newest < batch - 1 else None
 
     def wake_at(self, now: float, patience: float) -> float:
-        """When ``makes_progress`` or ``needs`` changes next by time alone."""
+        """The next moment at which time alone changes ``makes_progress`` or ``needs``."""
         stuck = (at + STUCK_AFTER_SECONDS for at in (self._linked_at, *self._batch_at.values()))
         return ahead(now, self._progress_at + patience, *stuck)
 
@@ -153,8 +173,9 @@ def common_end(
 ) -> Position:
     """Compute the last position that both journals have, from the first positions of their epochs.
 
-    One process writes an epoch, so two journals that share a position share all before it (the log
-    matching property of Raft, Ongaro and Ousterhout 2014, section 5.3).
+    Only one process writes the records of an epoch. Two journals that share a position therefore
+    share all records before it (the log matching property of Raft, Ongaro and Ousterhout 2014,
+    section 5.3).
     """
     shared = [start for start in mine if start in set(theirs)]
     if not shared:

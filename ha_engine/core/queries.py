@@ -8,16 +8,18 @@ from dataclasses import dataclass
 from enum import Enum
 
 DOUBLINGS_MAX = 30
-"""Doublings of a backoff. A float overflows after about a thousand; a node may fail for days."""
+"""The highest number of doublings of a backoff. A node may fail for days, and a float overflows
+after about a thousand doublings."""
 
 UNDECIDED = (
-    "its definition changed since it last ran; set on_change to keep (it keeps its state) or reset "
-    "(it starts without state at the present position)"
+    "the definition of this query changed since it last ran; set on_change to keep (it keeps its "
+    "state) or reset (it starts without state at the present position)"
 )
 
 
 class QueryState(Enum):
-    """WAITING for the process or for a retry, RUNNING, or FAILED until an operator acts."""
+    """A query is WAITING for the query process or for its restart, RUNNING, or FAILED until an
+    operator acts."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -37,11 +39,11 @@ class QueryPlan:
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """How often a batch may fail, and how long to wait before each restart.
+    """How often a batch may fail, and how long a query waits before each restart.
 
     A batch is poisoned after ``attempts_per_batch`` failures of its query, or ``deaths_per_batch``
-    deaths of the whole process. A death may have another cause than the batch, so it takes more of
-    them. Times are in seconds.
+    deaths of the query process. A death may have another cause than the batch, so the limit for
+    deaths is higher. Times are in seconds.
     """
 
     attempts_per_batch: int = 2
@@ -49,21 +51,23 @@ class RestartPolicy:
     backoff_max: float = 30.0
 
     def backoff(self, failures: int) -> float:
-        """The wait before a restart: none for the first, then doubling from one second."""
+        """The seconds to wait before a restart: none after the first failure, then one second,
+        doubled after each further failure."""
         doublings = min(failures - 2, DOUBLINGS_MAX)
         return 0.0 if failures <= 1 else min(self.backoff_max, 2.0**doublings)
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a query is not running: the batch (0: before any) and one line of reason."""
+    """The failure of a query: the number of its batch (0 before any batch), and one line of
+    reason."""
 
     number: int
     reason: str
 
 
 class QueryLife:
-    """The life of one query on this node."""
+    """The state and the failures of one query on this node."""
 
     def __init__(self, query: str, policy: RestartPolicy) -> None:
         self.query, self.policy = query, policy
@@ -71,7 +75,8 @@ class QueryLife:
         self.failure: Failure | None = None
         self.restart_at = -math.inf
         self.restarts = 0
-        # Batches at which the query became FAILED (RULES.md#i15), for people.
+        # The number of times that the query became FAILED at a batch (RULES.md#i15), for status and
+        # metrics.
         self.poisoned = 0
         self._failed_batch: int | None = None
         self._failures = 0
@@ -83,7 +88,7 @@ class QueryLife:
 
     @property
     def wake_at(self) -> float:
-        """When the query may run again; infinite while it runs or is FAILED."""
+        """The moment at which the query may run again, or infinity while it runs or is FAILED."""
         return self.restart_at if self.state is QueryState.WAITING else math.inf
 
     def started(self) -> None:
@@ -95,7 +100,10 @@ class QueryLife:
         self._failures = self._deaths = self._hindrances = 0
 
     def failed(self, now: float, number: int, reason: str) -> None:
-        """Note that the query itself ended with an error; it may become FAILED."""
+        """Note that the query itself ended with an error.
+
+        Enough errors in one batch make the query FAILED.
+        """
         if self.state is QueryState.FAILED:
             return
         if number != self._failed_batch:
@@ -104,7 +112,10 @@ class QueryLife:
         self._wait_or_give_up(now, number, reason, self._failures >= self.policy.attempts_per_batch)
 
     def hindered(self, now: float, number: int, reason: str) -> None:
-        """Note that the host ended the query; this never makes it FAILED (RULES.md#i15)."""
+        """Note that the host ended the query.
+
+        A failure by the host never makes the query FAILED (RULES.md#i15).
+        """
         if self.state is QueryState.FAILED:
             return
         self._hindrances += 1
@@ -113,10 +124,10 @@ class QueryLife:
     def process_died(
         self, now: float, number: int | None, reason: str, *, by_host: bool = False
     ) -> None:
-        """Note a death of the query process; deaths during one and the same batch count.
+        """Note a death of the query process. Enough deaths in the same batch make the query FAILED.
 
-        A process that dies before it runs the query proves nothing against the batch. Nor does one
-        that the host killed.
+        A death does not count against the batch if the process had not started the query, or if the
+        host caused the death.
         """
         if self.state is QueryState.FAILED:
             return

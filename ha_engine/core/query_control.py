@@ -1,6 +1,7 @@
 """Control the queries of a node: the query process, the queries in it, and their batches.
 
-It works the same on every node, active or passive. ``term`` decides which marks there are.
+Active and passive nodes control their queries in the same way. Only ``term``, on the active, plans
+marks.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from ha_engine.types import SnapshotPlace
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """A query or its process died while it ran ``in_flight``: batch numbers by query.
+    """The death of a query or of the query process. ``in_flight`` has the batch number that each
+    query was running.
 
-    The digest of such a batch may never arrive, so this node gives up the snapshot of ``place``
-    that was requested. A member that has all batches ``in_flight`` may take over.
+    The digest of a batch in flight may never arrive, so this node gives up the requested snapshot
+    of ``place``. A member that has all batches ``in_flight`` may take over.
     """
 
     reason: str
@@ -45,12 +47,15 @@ class _SnapshotRequest:
 
 
 class QueryControl:
-    """The queries of this node. ``owner`` names this node process in its incarnations."""
+    """The queries of this node.
+
+    ``owner`` identifies this node process in the names of its incarnations.
+    """
 
     def __init__(self, owner: str, deployment: Deployment) -> None:
         self.deployment, self.digests = deployment, Digests()
         self.process = QueryProcessState(owner, deployment.restarts)
-        # The snapshot that is requested and not begun, and the one that was begun last.
+        # The snapshot request that is not begun yet, and the request that was begun last.
         self._wanted: _SnapshotRequest | None = None
         self._taking: _SnapshotRequest | None = None
 
@@ -116,7 +121,8 @@ class QueryControl:
         return request.place
 
     def run(self, now: float, committed: int, journal_id: str) -> Iterator[do.Action]:
-        """Start the query process if there is none, and the queries once the process asks."""
+        """Start the query process if none runs, and start the queries once that process asks for
+        them."""
         incarnation = self.process.start(now)
         if incarnation is not None:
             yield do.StartQueryProcess(incarnation)
@@ -124,16 +130,19 @@ class QueryControl:
             yield from self.deployment.runs(now, committed, journal_id)
 
     def wake_at(self, committed: int) -> float:
-        """When ``run`` has something to start, if no input arrives before."""
+        """The moment at which ``run`` has something to start, if no input arrives before."""
         queries = self.deployment.wake_at(committed) if self.process.attended else math.inf
         return min(self.process.wake_at, queries)
 
     def request_snapshot(self, epoch: int, place: SnapshotPlace) -> None:
-        """Note the request for a snapshot at ``place``; begin it once the queries are past that."""
+        """Note a request for a snapshot at ``place``.
+
+        The snapshot begins once the queries have finished the batches of that place.
+        """
         self._wanted = _SnapshotRequest(epoch, place)
 
     def drop_snapshot_request(self) -> None:
-        """Drop the pending snapshot request: its holder is gone or on another history."""
+        """Drop the pending snapshot request, whose holder is gone or was replaced by another."""
         self._wanted = None
 
     def begin_snapshot(self) -> Iterator[do.Action]:
@@ -148,7 +157,8 @@ class QueryControl:
             yield do.TakeSnapshot(request.place)
 
     def answer_of(self, event: on.SnapshotTaken | on.SnapshotFailed) -> say.SnapshotAnswer | None:
-        """The answer for the holder that requested it; None if another was begun meanwhile."""
+        """The answer to the holder that requested the snapshot, or None if a newer request was
+        begun."""
         request = self._taking
         if request is None or request.place != event.place:
             return None
@@ -158,8 +168,8 @@ class QueryControl:
         return say.SnapshotTaken(epoch, number, event.draft, request.digests)
 
     def warm(self, committed: int) -> bool:
-        """Whether all queries run and keep up with what is published, and no batch differed
-        (RULES.md#r10)."""
+        """Whether all queries run and keep up with the published batches, and no digest of a batch
+        differed (RULES.md#r10)."""
         caught_up = self.deployment.caught_up(committed)
         return self.process.attended and not self.digests.differing and caught_up
 

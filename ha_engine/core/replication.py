@@ -1,7 +1,8 @@
-"""The holder's view of the other members: how far each is, and which a commit waits for.
+"""The holder's view of the other members: how far each journal is, and which members a commit waits
+for.
 
-Each epoch creates a new ``Replication``. It answers three questions: which messages to send, up to
-where the journal may count as committed, and which members the lease row should list as in sync.
+Each epoch has its own ``Replication``. ``Replication`` decides which messages to send, which
+records count as committed, and which members the lease row should list.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from ha_engine.types import ORIGIN, Member, Position
 
 REQUESTS_KEPT = 16
 RETAIN_SECONDS = 300.0
-"""The journal keeps records for a joining member until it has made no progress for so long."""
+"""The journal keeps records for a joining member until that member has made no progress for this
+many seconds."""
 
 
 class Replication:
-    """The members other than ``me`` under ``epoch``."""
+    """The members other than ``me`` during ``epoch``."""
 
     def __init__(
         self,
@@ -36,14 +38,16 @@ class Replication:
     ) -> None:
         self.me, self.epoch, self.timing = me, epoch, timing
         self.peers = {name: Peer(name, now, connected=True) for name in sorted(connected)}
-        # Members that a commit waits for before the row lists them as in sync (RULES.md#r9).
+        # Members that a commit waits for already, before the lease row lists them as in sync
+        # (RULES.md#r9).
         self.near: frozenset[Member] = frozenset()
-        # RULES.md#r13: infinite while no member is connected and each has been silent for a
-        # sync_timeout.
+        # RULES.md#r13: when the next heartbeat is due. The moment is infinite while no member is
+        # connected and each has been silent for a sync_timeout.
         self._heartbeat_at = now
-        # A member is near if it has what was the end of the journal a heartbeat ago.
+        # A member becomes near when it has all records that the journal had one heartbeat ago.
         self._goal = self._next_goal = last
-        # (time, last sequence): what every member must have durably a sync_timeout later.
+        # Pairs of a time and the journal's last sequence at that time. Every member must have that
+        # sequence durably one sync_timeout later.
         self._appended: deque[tuple[float, int]] = deque()
         self._requests: dict[int, float] = {}
         self._request = 0
@@ -72,9 +76,10 @@ class Replication:
     ) -> Iterator[do.Action]:
         """Answer a member's ProbeReply with the position to follow from.
 
-        If the member has nothing to truncate (RULES.md#i8), send it records, and the digests of the
-        newest batches, since it may still have to run some of these (RULES.md#i6). A member with an
-        empty journal restores a snapshot that is at ``begins`` or later, unless ``begins`` is 0.
+        If the member has nothing to truncate (RULES.md#i8), the holder then sends it records. The
+        holder also sends the digests of its newest batches, since the member may still have to run
+        some of them (RULES.md#i6). A member with an empty journal restores a snapshot that is at
+        ``begins`` or later, unless ``begins`` is the start of the journal.
         """
         peer = self.peers.get(name)
         if peer is None or peer.stage is Stage.REPLICATE:
@@ -111,7 +116,8 @@ class Replication:
     def retain_after(self, now: float, in_sync: Iterable[Member]) -> float:
         """The sequence after which joining members still need records (RULES.md#r29).
 
-        A member without progress counts for RETAIN_SECONDS. Infinite if there is none.
+        A member that makes no progress for RETAIN_SECONDS no longer counts. The result is infinite
+        if no joining member counts.
         """
         listed = {member.node for member in in_sync}
         needs = (p.needs(now, RETAIN_SECONDS) for p in self.peers.values() if p.name not in listed)
@@ -122,8 +128,11 @@ class Replication:
     def tick(
         self, now: float, last: int, committed: int, oldest_revision: int, asks: bool
     ) -> Iterator[do.Action]:
-        """Send heartbeats. ``asks``: also ask for promises, since the database does not answer
-        (RULES.md#r16)."""
+        """Send heartbeats if they are due.
+
+        ``asks`` says whether heartbeats also ask for promises, since the database does not answer
+        (RULES.md#r16).
+        """
         if now < self._heartbeat_at:
             self._probe_again(now)
             return
@@ -154,28 +163,30 @@ class Replication:
 
     @property
     def _gap_seconds(self) -> float:
-        """How late a heartbeat must be to prove that this node was paused.
+        """How many seconds late a heartbeat must be to prove that this node was paused.
 
-        A node that sleeps because nothing is due has no heartbeat to send. At that lateness half a
-        sync_timeout lies between two heartbeats.
+        A node without listeners plans no heartbeat, so its sleep does not look like a pause. If a
+        heartbeat is this late, half a sync_timeout lies between two heartbeats.
         """
         return self.timing.sync_timeout / 2 - self.timing.heartbeat_interval
 
     def _has_listener(self, now: float) -> bool:
-        """Whether a member is connected, or its silence has not lasted a sync_timeout yet."""
+        """Whether a member is connected, or has been silent for less than a sync_timeout."""
         timeout = self.timing.sync_timeout
         return any(p.connected or now < p.last_message_at + timeout for p in self.peers.values())
 
     def restart_timers(self, now: float) -> None:
-        """Forget the silence of all members, after a gap in our own heartbeats (RULES.md#r13)."""
+        """Forget the silence of all members, after a gap in this node's own heartbeats
+        (RULES.md#r13)."""
         self._appended.clear()
         for peer in self.peers.values():
             peer.last_message_at = peer.advanced_at = now
 
     def _note(self, now: float, last: int) -> None:
-        """Note the end of the journal, once a heartbeat so that the notes are few.
+        """Note the end of the journal. The holder does so once a heartbeat, so that the notes are
+        few.
 
-        Only the newest note that is overdue stays: it covers the older ones.
+        Of the overdue notes only the newest is kept, since it covers the older ones.
         """
         appended, timeout = self._appended, self.timing.sync_timeout
         if not appended or appended[-1][1] < last:
@@ -184,14 +195,15 @@ class Replication:
             appended.popleft()
 
     def _overdue_at(self, acked: int) -> float:
-        """When a member that has no more than ``acked`` is behind for a sync_timeout."""
+        """The moment at which a member with records up to ``acked`` only has been behind for a
+        sync_timeout."""
         noted = (at for at, last in self._appended if acked < last)
         return next(noted, math.inf) + self.timing.sync_timeout
 
     def _probe_again(self, now: float) -> None:
-        """Probe a member again that makes no progress, since records may be lost on the way.
+        """Probe each member that makes no progress, since records to it may be lost.
 
-        The holder then sends again from where that member's journal ends.
+        After the ProbeReply, the holder sends records again from the end of that member's journal.
         """
         for peer in self.peers.values():
             if now >= self._stuck_at(peer):
@@ -205,7 +217,8 @@ class Replication:
         )
 
     def wake_at(self, now: float) -> float:
-        """When ``tick``, ``choose_near`` or a question here has a new result by time alone."""
+        """The next moment at which time alone changes what ``tick``, ``choose_near`` or a property
+        returns."""
         if self.near != self._near(now):
             return now
         peers = self.peers.values()
@@ -225,8 +238,11 @@ class Replication:
     # -- commit and in-sync ------------------------------------------------------------------------
 
     def commit_limit(self, durable: int, in_sync: frozenset[Member]) -> int:
-        """The sequence that is durable on every member of ``in_sync`` and every near member
-        (RULES.md#i3). A member that is far behind delays no commit."""
+        """The highest sequence that is durable on every member of ``in_sync`` and every near member
+        (RULES.md#i3).
+
+        A member that is far behind delays no commit.
+        """
         others = (in_sync | self.near) - {self.me}
         return min([durable, *(self.acked_through(member) for member in others)])
 
@@ -238,10 +254,11 @@ class Replication:
         return 0 if peer is None else peer.acked_through_of(member.journal_id)
 
     def choose_near(self, now: float) -> None:
-        """Choose the joining members that a commit waits for.
+        """Choose the near members: joining members that a commit waits for.
 
-        A member joins when it has nearly caught up, and leaves when it falls behind again. A member
-        without room does not join: in sync, it would stop the producers at once (RULES.md#r30).
+        A member becomes near when it has almost all records, and stops being near when it falls
+        behind. A member with a nearly full disk does not become near, since it would block the
+        producers as soon as it is in sync (RULES.md#r30).
         """
         self.near = self._near(now)
 
@@ -255,9 +272,10 @@ class Replication:
         return frozenset(member for member in near if member is not None)
 
     def wanted(self, now: float, listed: tuple[Member, ...], committed: int) -> tuple[Member, ...]:
-        """The members that the row should list.
+        """The members that the lease row should list as in sync.
 
-        Late members leave, and a joining member enters once it has all that is committed.
+        A late member leaves the list. A near member enters the list once it has every committed
+        record.
         """
         kept = tuple(m for m in listed if m == self.me or not self._is_lost(m, now))
         new = (m for m in sorted(self.near, key=lambda m: m.node) if m not in kept)
@@ -276,23 +294,28 @@ class Replication:
         return -math.inf if peer is None else peer.promised_at(member.journal_id)
 
     def full(self, in_sync: tuple[Member, ...]) -> str | None:
-        """An in-sync member whose disk takes no more events; it stays in sync (RULES.md#r30)."""
+        """The name of an in-sync member whose disk is too full for events, or None.
+
+        A full member stays in sync (RULES.md#r30).
+        """
         others = (self.peers.get(member.node) for member in in_sync if member != self.me)
         return next((peer.name for peer in others if peer is not None and not peer.headroom), None)
 
     def slowest(
         self, now: float, in_sync: tuple[Member, ...], query: str, batch: int
     ) -> int | None:
-        """The lowest batch of an in-sync member that is catching up with ``batch``; None without.
+        """The lowest batch of an in-sync member that is catching up with ``batch``, or None.
 
-        Only members count where ``query`` makes progress: the output waits for no other.
+        Only members on which ``query`` makes progress count, since the output waits for no other
+        member.
         """
         getting_on = self._with_progress(now, in_sync, query)
         newest = (peer.catching_up_at(query, batch) for peer in getting_on)
         return min((at for at in newest if at is not None), default=None)
 
     def note_behind(self, now: float, in_sync: tuple[Member, ...], batches: dict[str, int]) -> None:
-        """Note the members that are far behind ``batches``, the holder's batch of each query."""
+        """Note the members that are far behind ``batches``, the holder's newest batch of each
+        query."""
         for query, batch in batches.items():
             for peer in self._with_progress(now, in_sync, query):
                 peer.note_behind(query, batch)
@@ -311,7 +334,7 @@ class Replication:
                 yield peer
 
     def successor(self, in_sync: tuple[Member, ...], batches: dict[str, int]) -> str | None:
-        """A warm in-sync member whose outbox has ``batches``, query by query (RULES.md#r22)."""
+        """A warm in-sync member whose outbox has all of ``batches``, or None (RULES.md#r22)."""
         for member in in_sync:
             if self.why_no_successor(member, in_sync) is None:
                 has = self.peers[member.node].batches
@@ -320,10 +343,11 @@ class Replication:
         return None
 
     def why_no_successor(self, member: Member, in_sync: tuple[Member, ...]) -> str | None:
-        """Why ``member`` cannot take over without a gap; None when it can."""
+        """The reason why ``member`` cannot take over without a pause of the output, or None if it
+        can."""
         peer = self.peers.get(member.node)
         if member == self.me:
-            return "it is the active already"
+            return f"{member.node} is the active already"
         if peer is None or not peer.connected:
             return f"{member.node} is not connected"
         if member not in in_sync:
@@ -335,7 +359,7 @@ class Replication:
         return peer is None or peer.member != member or now >= self._late_at(peer)
 
     def _late_at(self, peer: Peer) -> float:
-        """When ``peer`` has been silent or behind for a sync_timeout."""
+        """The moment at which ``peer`` has been silent or behind for a sync_timeout."""
         return min(
             peer.last_message_at + self.timing.sync_timeout, self._overdue_at(peer.acked_through)
         )

@@ -1,7 +1,7 @@
 """Decide which records the journal may trim (RULES.md#r29).
 
-It may trim records that neither a query here needs, nor a member that restores the oldest kept
-revision.
+The journal may trim the records that no query of this node needs, and no member that restores the
+oldest kept revision.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ TRIM_EVERY_SECONDS = 10.0
 
 
 class Retention:
-    """``oldest_revision`` is the sequence of the oldest kept revision, 0 while there is none."""
+    """``oldest_revision`` is the sequence of the oldest kept snapshot revision, or 0 while none
+    exists."""
 
     def __init__(self, journal: JournalState, deployment: Deployment) -> None:
         self._journal, self._deployment = journal, deployment
@@ -32,8 +33,10 @@ class Retention:
         self.oldest_revision = self._newest = 0
 
     def revisions_are(self, places: tuple[tuple[Position, Position], ...]) -> None:
-        """Note the revisions in the database; one of another history does not count
-        (RULES.md#r28)."""
+        """Note the snapshot revisions in the database.
+
+        A revision of another history does not count (RULES.md#r28).
+        """
         has = self._journal.has
         ours = [
             position.sequence for position, last_mark in places if has(position) and has(last_mark)
@@ -42,12 +45,14 @@ class Retention:
 
     @property
     def lacks_revision(self) -> bool:
-        """Whether no revision reaches the journal, so that no member could restore and follow."""
+        """Whether the journal is trimmed past every revision, so that no member could restore one
+        and follow."""
         return self._newest < self._journal.base.sequence
 
     @property
     def begins(self) -> Position:
-        """The start of an empty member: the oldest revision, or the base if that is later."""
+        """The position at which a member with an empty journal starts: the oldest revision, or the
+        base if that is later."""
         return self._journal.position_at(max(self.oldest_revision, self._journal.base.sequence))
 
     def trim(self, now: float, retain_after: float) -> Iterator[do.Action]:
@@ -57,7 +62,7 @@ class Retention:
             yield do.TrimJournal(self._journal.position_at(self._through(retain_after)))
 
     def wake_at(self, retain_after: float) -> float:
-        """When ``trim`` has something to trim, if no input arrives before."""
+        """The moment at which ``trim`` has something to trim, if no input arrives before."""
         base = self._journal.base.sequence
         if self._trims or self.oldest_revision <= base or self._through(retain_after) <= base:
             return math.inf

@@ -17,6 +17,6 @@ LEGAL: dict[Role, frozenset[Role]] = {
 
 
 def check_transition(before: Role, after: Role) -> None:
-    """Raises InvariantBroken when ``after`` may not follow ``before``."""
+    """Raises InvariantBroken when the role ``after`` may not follow the role ``before``."""
     if after not in LEGAL[before]:
         raise InvariantBroken(f"role {after.value} must not follow {before.value}")

@@ -1,7 +1,7 @@
 """Make the transitions between the roles of a node, from its start to its stop.
 
-Each transition is one method, named for it, which sets everything. ``core`` decides when one is
-due.
+Each transition has one method, which changes everything that depends on the role. ``core`` decides
+when a transition is due.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from ha_engine.types import EpochStart, Role
 class RoleMachine:
     """The role of one node. ``term`` is set while the node holds an epoch.
 
-    It carries out the outcomes of every part, since some of them change the role. ``out`` collects
-    the actions of the current step.
+    ``RoleMachine`` performs the outcomes of every module of the core, since some outcomes change
+    the role. ``out`` collects the actions of the current step.
     """
 
     def __init__(
@@ -65,7 +65,8 @@ class RoleMachine:
     @property
     def authority_ends(self) -> float:
         """Until when this node may act as the holder."""
-        # RULES.md#r3: the release may have taken effect, and its successor waits for no ttl.
+        # RULES.md#r3: a release may have taken effect, and the successor may then acquire the lease
+        # without a wait.
         if self.lease_client.releasing:
             return -math.inf
         return self.lease.carries_until if self.term is None else self.term.authority_ends()
@@ -99,9 +100,10 @@ class RoleMachine:
             self._become(Role.JOINING, "the journal is read")
 
     def become_promoting(self, epoch: int, group_id: str, *, forced: bool = False) -> None:
-        """Begin ``epoch``, whose lease is ours, with its epoch record.
+        """Begin ``epoch``, which this node has acquired, by appending its epoch record.
 
-        That record commits the whole journal before anything else (RULES.md#r3).
+        The commit of that record commits the whole journal, before this node accepts any event
+        (RULES.md#r3).
         """
         self.epoch = epoch
         self.follower.end()
@@ -126,7 +128,8 @@ class RoleMachine:
         self.perform(self.term.append(start))
 
     def take_snapshots_every(self, interval: float) -> None:
-        """Set the interval in seconds, for this epoch and later ones; 0: only on request."""
+        """Set the seconds between snapshots, for this epoch and later ones; 0 means only on
+        request."""
         self._snapshot_interval = interval
         if self.term is not None:
             self.term.snapshots.set_interval(self.now, interval)
@@ -164,14 +167,15 @@ class RoleMachine:
         self.perform(do.StopPublishing())
 
     def take_role_from_row(self) -> None:
-        """Take from the row whether this node is in sync, and the URL of the active.
+        """Derive this node's role, and the URL of the active, from the lease row.
 
-        For a node that does not hold the lease.
+        Only a node that does not hold the lease takes its role from the row.
         """
         row, active = self.lease.row, self.lease.active_url
         if active != self._named_active:
             self._named_active = active
-            # The receivers are closed already; their refusal is to name the new active.
+            # The receivers are closed already, but from now on their refusals must name the new
+            # active.
             self.perform(do.CloseReceivers("this node is not the active", active))
         if row is None or row.holder is None or self.lease.regressed:
             return
@@ -190,9 +194,11 @@ class RoleMachine:
             self.perform(do.StopQueryProcess(incarnation, "the node is stopping"))
 
     def leave(self) -> None:
-        """Release the lease once the accepted records are on disk, so that no node waits a ttl.
+        """Let a stopping node release its lease once its records are on disk, so that no other node
+        waits for a ttl.
 
-        It tries once: if the database does not answer, the others wait for the ttl.
+        The node tries the release once. If the database does not answer, the other nodes wait for
+        the ttl.
         """
         lease, lease_client = self.lease, self.lease_client
         waits = lease.sent_at is not None or self.journal.durable < self.journal.last.sequence

@@ -20,12 +20,13 @@ class Skips:
     def forget(self, query: str, through: int) -> None:
         """Forget the skips of batches up to ``through``, which no query runs again.
 
-        A replay may still read the record of a skip after these batches.
+        A replay may still read the skip record of such a batch, even after the marks of later
+        batches.
         """
         self.known = {skip for skip in self.known if skip[0] != query or skip[1] > through}
 
     def pending(self, query: str) -> bool:
-        """Whether a skip of ``query`` is not committed, so that a failover could discard it."""
+        """Whether a skip of ``query`` is not committed yet, so that a failover could discard it."""
         return any(skipped == query for _, skipped in self._uncommitted)
 
     def committed(self, committed: int) -> Iterator[str]:

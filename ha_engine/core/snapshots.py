@@ -1,8 +1,8 @@
 """Decide when the holder has a snapshot taken, at which position, and by which node.
 
 A snapshot has the position of a *barrier*: a committed sequence at which every query ends a batch.
-Each query ends one batch there on its way; none stops, and none waits for another. So the state of
-each query is as of exactly that sequence, and no query needs an earlier record (RULES.md#r28).
+A query does not stop at the barrier, and does not wait for another query. The snapshot has the
+state of each query at exactly the barrier, so no query needs an earlier record (RULES.md#r28).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from ha_engine.core.replication import Replication
 from ha_engine.types import Member, SnapshotPlace
 
 ALIGN_SECONDS_MAX = 60.0
-"""A query that ends no batch at the barrier within that is too far behind. The holder tries again
-later, with another barrier."""
+"""A query that does not end a batch at the barrier within this many seconds is too far behind. The
+holder then tries again later, with another barrier."""
 TAKE_SECONDS_MAX = 900.0
-"""The holder gives up a snapshot that a node has not finished within that."""
+"""The holder gives up a snapshot that a node has not finished within this many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Requested:
-    """A snapshot that was requested of the member ``by``, or of this node itself (None).
+    """A snapshot that the holder requested of the member ``by``, or takes itself if ``by`` is None.
 
-    ``taken`` is the answer.
+    ``taken`` is the member's answer.
     """
 
     place: SnapshotPlace
@@ -40,7 +40,10 @@ class _Requested:
 
 
 class Snapshots:
-    """The snapshots of one epoch. ``interval`` is in seconds; 0: only on request."""
+    """The snapshots of one epoch.
+
+    ``interval`` is the time between snapshots in seconds; 0 means only on request.
+    """
 
     def __init__(
         self,
@@ -54,21 +57,23 @@ class Snapshots:
         self._deployment, self._interval = query_control.deployment, interval
         self._due_at = now + interval if interval else math.inf
         self._requests = 0
-        # The sequence at which every query must end a batch, and when that was decided.
+        # The sequence at which every query must end a batch, and the time at which the holder chose
+        # it.
         self.barrier: int | None = None
         self._since = now
         self._requested: _Requested | None = None
-        # The digests here of the batches at the barrier. ``Digests`` soon forgets them.
+        # This node's digests of the batches at the barrier, since ``Digests`` soon forgets them.
         self._digests: dict[tuple[str, int], str] = {}
-        # A draft is complete, and this node does not know yet whether it became visible.
+        # Whether a draft is complete, but this node does not know yet whether the draft became
+        # visible.
         self._showing = False
-        # The sequence up to which a snapshot of this epoch has the input.
+        # The sequence up to which the newest snapshot of this epoch includes the input.
         self._newest_input = 0
         self.why_not: str | None = None
 
     @property
     def state(self) -> str:
-        """The state in one word, for people."""
+        """The progress of the current snapshot in one word, for people."""
         if self._requested is not None or self._showing:
             return "taking"
         return "waiting" if self.barrier is None else "aligning"
@@ -78,27 +83,27 @@ class Snapshots:
         return self.state == "waiting" and now < self._due_at
 
     def take_now(self, now: float) -> None:
-        """Begin one now: an operator asked, or a member needs a newer one than there is."""
+        """Begin a snapshot now, since an operator asked or a member needs a newer revision."""
         self._due_at, self._newest_input, self.why_not = now, 0, None
 
     def set_interval(self, now: float, interval: float) -> None:
-        """Change the interval. A snapshot that is due is still taken.
+        """Change the interval between snapshots. The holder still takes a snapshot that is due.
 
-        A later one keeps its time, unless the new interval ends before that or is 0.
+        A later snapshot keeps its time, unless the new interval ends earlier or is 0.
         """
         changed, self._interval = interval != self._interval, interval
         if changed and self._due_at > now:
             self._due_at = min(self._due_at, now + interval) if interval else math.inf
 
     def begin_if_input(self, now: float) -> bool:
-        """Make the next one due now; False if there is no new input or no interval."""
+        """Make the next snapshot due now. Return False if there is no new input or no interval."""
         wanted = self._interval > 0 and self._deployment.newest_input > self._newest_input
         if wanted:
             self._due_at = now
         return wanted
 
     def ensure_one(self, now: float) -> None:
-        """Begin one, since no revision is usable, unless one is under way."""
+        """Begin a snapshot if none is under way, since no revision is usable."""
         if self.state == "waiting":
             self.take_now(now)
 
@@ -119,7 +124,7 @@ class Snapshots:
             self._begin(now, oldest_revision)
 
     def wake_at(self, now: float) -> float:
-        """When ``tick`` has work next, if no input arrives before."""
+        """The moment at which ``tick`` has work next, if no input arrives before."""
         if self._requested is not None:
             return (
                 now if self._is_over(self._requested) else self._requested.since + TAKE_SECONDS_MAX
@@ -129,8 +134,8 @@ class Snapshots:
         if self.barrier is not None:
             aligned = barriers.batches_at(self._deployment, self.barrier) is not None
             return now if aligned else self._since + ALIGN_SECONDS_MAX
-        # A barrier before an uncommitted change of the application would be described by the
-        # definitions that the change brings.
+        # Begin no snapshot while a change of the application is uncommitted. The snapshot of an
+        # earlier barrier would name the definitions after the change.
         changing = self._deployment.changed_at > self._journal.committed
         return math.inf if changing else self._due_at
 
@@ -145,8 +150,9 @@ class Snapshots:
     def _begin(self, now: float, oldest_revision: int) -> None:
         self._due_at = now + self._interval if self._interval else math.inf
         self.why_not = barriers.why_none(self._deployment)
-        # The journal keeps the records after the oldest revision, since a member may restore that
-        # one. So take snapshots until the oldest revision has the newest input too.
+        # The journal keeps all records after the oldest revision, since a member may restore that
+        # revision. The holder takes snapshots until the oldest revision includes the newest input
+        # too.
         stored = min(self._newest_input, oldest_revision)
         if self.why_not is None and self._deployment.newest_input > stored:
             self.barrier, self._since = self._journal.committed, now
@@ -159,7 +165,8 @@ class Snapshots:
                 self._journal.position_at, (barrier, barriers.last_mark(self._deployment, batches))
             )
             place = SnapshotPlace(self._requests, position, batches, last_mark)
-            # A warm in-sync member saves this node the work. None: this node takes it itself.
+            # A warm in-sync member takes the snapshot, which saves the holder the work. Without a
+            # warm in-sync member, the holder takes the snapshot itself.
             by = self._replication.successor(in_sync, {})
             self.barrier, self._requested, self._digests = None, _Requested(place, by, now), {}
             if by is None:
@@ -181,9 +188,9 @@ class Snapshots:
             self._end(f"{asked.by} is no longer connected")
 
     def _is_ours(self, taken: say.SnapshotTaken) -> bool:
-        """Whether the digests of its batches equal those here (RULES.md#r28).
+        """Whether the digests of the snapshot's batches equal this node's digests (RULES.md#r28).
 
-        False also while a digest here is not known yet.
+        The result is also False while this node does not know one of its digests yet.
         """
         digests = self._digests
         return all(digests.get((query, n)) == digest for query, n, digest in taken.batches)
@@ -196,7 +203,7 @@ class Snapshots:
 
     def taken(self, by: str | None, message: say.SnapshotTaken) -> None:
         asked, batches = self._answered(by, message), tuple(one[:2] for one in message.batches)
-        # The answer to another holder's request has other batches.
+        # An answer to another holder's request names other batches.
         if asked is not None and batches == asked.place.batches:
             self._requested = replace(asked, taken=message)
 
@@ -211,13 +218,14 @@ class Snapshots:
         return asked
 
     def linked(self, name: str) -> None:
-        """Give up what was requested of ``name``: the old link may have lost request or answer."""
+        """Give up the snapshot that was requested of ``name``, since the old link may have lost the
+        request or the answer."""
         if self._requested is not None and self._requested.by == name:
             self._end(f"{name} was no longer connected")
 
     def lost_digests(self, reason: str) -> None:
-        """Give up a snapshot that waits for a digest here, which may never arrive
-        (RULES.md#r28)."""
+        """Give up a snapshot that waits for a digest of this node, since that digest may never
+        arrive (RULES.md#r28)."""
         if self._requested is not None and len(self._digests) < len(self._requested.place.batches):
             self._end(reason)
 

@@ -34,15 +34,17 @@ TermInput = (
     | on.SnapshotTaken
     | on.SnapshotFailed
 )
-"""The inputs that go to the term while there is one. A follower handles two about snapshots."""
+"""The inputs that ``Term`` handles while the node holds an epoch. Otherwise the follower handles
+SnapshotTaken and SnapshotFailed."""
 
 PlannedOn = tuple[int, Callable[[str, int], int | None], Callable[[str], bool], int | None]
 """The arguments of ``Deployment.next_marks``: committed, slowest, starting and barrier."""
 
 LAST_SNAPSHOT_SECONDS_MAX = 10.0
-"""A node that is asked to stop waits so long for a last snapshot, then stops without it."""
+"""A node that is asked to stop waits at most this many seconds for a last snapshot, then stops
+without it."""
 HANDOVER_SECONDS_MAX = 2.0
-"""The holder gives up a switchover that is not ready to release the lease after so long."""
+"""The holder gives up a switchover if it cannot release the lease within this many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +57,10 @@ class Handover:
 
 
 class Term:
-    """One epoch. ``active`` is False until the epoch's first record is committed (RULES.md#r3).
+    """One epoch of this node as the holder of the lease.
 
-    That record commits the whole journal.
+    ``active`` is False until the first record of the epoch is committed (RULES.md#r3). The commit
+    of that record commits the whole journal.
     """
 
     def __init__(
@@ -77,21 +80,24 @@ class Term:
         self.active = self.receiving = False
         self.handover: Handover | None = None
         self._breakdown: Breakdown | None = None
-        # Since when this node, which is to stop, waits for a last snapshot.
+        # Since when this stopping node waits for a last snapshot.
         self._last_snapshot_since: float | None = None
 
     # -- authority ---------------------------------------------------------------------------------
 
     def authority_ends(self) -> float:
-        """Until when this holder may act, by its writes or by promises (RULES.md#r15,
-        RULES.md#r16). Infinite when no other node can acquire."""
+        """Until when this holder may act, by its own writes or by promises (RULES.md#r15,
+        RULES.md#r16).
+
+        The result is infinite if no other node can acquire the lease.
+        """
         lease, timing = self._lease, self._lease.timing
         promised = self.replication.promised_until(lease.possible, timing.ttl, timing.margin)
         return max(lease.carries_until, promised)
 
     @property
     def keeps_the_lease(self) -> bool:
-        """Whether it is active and is not handing the lease over."""
+        """Whether this node is active and is not handing the lease over."""
         return self.active and not self._lease_client.releasing and self.handover is None
 
     def authority_seconds(self, now: float) -> float:
@@ -106,7 +112,7 @@ class Term:
         return self._journal.committed >= self._first
 
     def begin(self) -> Iterator[do.Action]:
-        """Take events and publish, once the journal is committed."""
+        """Start to accept events and to publish, once the whole journal is committed."""
         for mark in unwritten(self._deployment):
             yield self.append(mark)
         change = self._deployment.change(self._journal.committed)
@@ -120,8 +126,8 @@ class Term:
         """Close the receivers once the authority is over, and open them again when it is back
         (RULES.md#r15).
 
-        A suspended holder refuses events, since it may not ack them. The same process resumes under
-        the same epoch.
+        A suspended holder refuses events, since it may not ack them. A suspended holder resumes in
+        the same process and under the same epoch.
         """
         if not self.active or self.handover is not None or self._last_snapshot_since is not None:
             return
@@ -170,15 +176,16 @@ class Term:
             yield self.append(body)
 
     def commit(self, now: float) -> Iterator[do.Action]:
-        """Commit what is durable on every possible in-sync member (RULES.md#i3).
+        """Commit the records that are durable on every possible in-sync member (RULES.md#i3).
 
-        A member is a possible one if any outcome of a lease write lists it. Records of earlier
-        epochs commit with this epoch's own first record (RULES.md#r3).
+        A member is possibly in sync if any outcome of a lease write lists it. Records of earlier
+        epochs are committed together with the first record of this epoch (RULES.md#r3).
         """
         journal = self._journal
         limit = self.replication.commit_limit(journal.durable, self._lease.possible)
         commits_epoch = not self.active and limit >= self._first
-        # Not ``may_act``: during a handover the last records commit, but nothing is published.
+        # Do not ask ``may_act`` here. During a handover the last records are committed, but nothing
+        # is published.
         may_ack = self.active and now < self.authority_ends()
         may_commit = (commits_epoch or may_ack) and not self._lease_client.releasing
         if limit > journal.committed and may_commit:
@@ -205,7 +212,8 @@ class Term:
         return () if row is None else row.in_sync
 
     def full_member(self) -> str | None:
-        """An in-sync member whose disk has no room for events; None if all have (RULES.md#r30)."""
+        """The name of an in-sync member whose disk is too full for events, or None
+        (RULES.md#r30)."""
         row = self._lease.row
         return None if row is None else self.replication.full(row.in_sync)
 
@@ -246,7 +254,8 @@ class Term:
         return self.replication.retain_after(now, self._in_sync)
 
     def wanted_in_sync(self, now: float) -> tuple[Member, ...] | None:
-        """The members that the row should list; None while there is no row."""
+        """The members that the lease row should list as in sync, or None while this node knows no
+        row."""
         row = self._lease.row
         if row is None:
             return None
@@ -255,8 +264,9 @@ class Term:
         wanted = self.replication.wanted(now, row.in_sync, self._journal.committed)
         if now < self._lease.safe_until:
             return wanted
-        # A holder that is alone may act past safe_until. It loses that right as soon as the row may
-        # list a second member (RULES.md#r15). So it renews before it adds one.
+        # A holder that is alone in sync may act past ``safe_until``. The holder loses that right as
+        # soon as the row may list a second member (RULES.md#r15). For this reason the holder renews
+        # the row before it adds a member.
         return tuple(member for member in wanted if member in row.in_sync)
 
     def wants_another_row(self, now: float) -> bool:
@@ -274,7 +284,7 @@ class Term:
     # -- the end of the node -----------------------------------------------------------------------
 
     def begin_last_snapshot(self, now: float) -> Iterator[do.Action]:
-        """Begin a last snapshot, if this node is the only one in sync and has new input."""
+        """Begin a last snapshot, if this node is the only in-sync member and has new input."""
         if self._lease.alone and self.receiving and self.snapshots.begin_if_input(now):
             self._last_snapshot_since, self.receiving = now, False
             yield do.CloseReceivers("the node is stopping", None)
@@ -287,12 +297,13 @@ class Term:
     # -- time --------------------------------------------------------------------------------------
 
     def wake_at(self, now: float) -> float:
-        """When ``tick`` has work next, if no input arrives before."""
+        """The moment at which ``tick`` has work next, if no input arrives before."""
         acts = self.may_act(now) and self._lease.row is not None
         return min(self.replication.wake_at(now), self.snapshots.wake_at(now) if acts else math.inf)
 
     def holder_wake_at(self, now: float) -> float:
-        """When a holder that is not stopping has work beyond ``tick``, if no input arrives."""
+        """The moment at which a holder that is not stopping has work besides ``tick``, if no input
+        arrives."""
         if self.wants_another_row(now):
             return now
         moments = [ahead(now, self.authority_ends())]
@@ -307,7 +318,10 @@ class Term:
     # -- giving the lease to another ---------------------------------------------------------------
 
     def why_no_switchover(self, now: float, to: str | None) -> str | None:
-        """Why ``to``, or any member, cannot take over now; None when one can."""
+        """The reason why no switchover to ``to`` is possible now, or None if one is possible.
+
+        If ``to`` is None, any member may take over.
+        """
         row = self._lease.row
         if not self.active or row is None:
             return "this node is not the active"
@@ -333,16 +347,16 @@ class Term:
             yield from self._begin_handover(now, successor, f"switchover by {by}")
 
     def note_breakdown(self, breakdown: Breakdown) -> None:
-        """Note that a query, or all of them, stopped while the batches ``in_flight`` ran."""
+        """Note that a query or the query process died while the batches ``in_flight`` ran."""
         self._breakdown = breakdown
         self.snapshots.lost_digests(breakdown.reason)
 
     def hand_over_after_breakdown(self, now: float) -> Iterator[do.Action]:
-        """Hand over after a breakdown, to a member that is past the batches in flight
-        (RULES.md#r22).
+        """Hand the lease over after the death of a query, to a member that is past the batches in
+        flight (RULES.md#r22).
 
-        If this node's own queries pass those batches first, it keeps the lease. No member passes a
-        batch that fails there too, so such a batch moves the lease nowhere.
+        If this node's own queries pass those batches first, the node keeps the lease. A batch that
+        fails on every member does not move the lease, since no member passes such a batch.
         """
         breakdown, row = self._breakdown, self._lease.row
         if breakdown is None or not self.may_act(now) or row is None or row.paused:
@@ -360,9 +374,10 @@ class Term:
         yield do.StopPublishing()
 
     def hand_over(self, now: float) -> Iterator[Outcome]:
-        """Release the lease once both journals have the same durable end (RULES.md#r3).
+        """Release the lease once this journal and the successor's have the same durable end
+        (RULES.md#r3).
 
-        Give the handover up if that is not possible any more, or takes too long.
+        Give up the handover if it is no longer possible, or if it takes too long.
         """
         handover = self.handover
         if handover is None or self._lease_client.releasing:

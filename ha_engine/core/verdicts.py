@@ -1,6 +1,6 @@
-"""The verdicts: what an answer or a message means for the whole node.
+"""The verdicts: what an answer of the database or a message means for the role of the node.
 
-``role_machine`` performs them.
+``role_machine`` acts on the verdicts.
 """
 
 from __future__ import annotations
@@ -12,21 +12,26 @@ from ha_engine.core import actions as do
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The database or a holder's journal is of another history than this node's journal."""
+    """The node must stop: the database or a holder's journal has another history than its own
+    journal."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class StepDown:
-    """This epoch is over: another node holds the lease, may acquire it, or received it."""
+    """The epoch of this node is over: another node holds the lease, may acquire it, or received
+    it."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing to do now; ``reason`` is for status."""
+    """The node has nothing to do now.
+
+    ``reason`` says what the node waits for, and the status shows it.
+    """
 
     reason: str
 

@@ -1,5 +1,5 @@
-"""The definition of each query that is in force by the journal, and where its state began
-(RULES.md#r23)."""
+"""For each query, the definition that the journal has put in force, and the record that began its
+state (RULES.md#r23)."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from ha_engine.types import Application, QueryVersion
 
 
 class Versions:
-    """The versions of every query that an application record named, also of those that the
-    application no longer has."""
+    """The versions of every query that an application record named, even if the application no
+    longer has the query."""
 
     def __init__(self) -> None:
         self.application: str | None = None
         self.of: dict[str, QueryVersion] = {}
         # The sequence of the record that began a query's state, or that continued the state under
-        # changed code. It names the checkpoint that fits.
+        # changed code. The sequence names the checkpoint that fits.
         self.lineages: dict[str, int] = {}
-        # Earlier lineages whose checkpoint may continue on this node. This node wrote the change,
-        # so its own checkpoint has all batches before it. Another node's may lack some, and only
-        # the old code can make these.
+        # Earlier lineages whose checkpoint may continue on this node, since this node wrote the
+        # change. The checkpoint of the writer has all batches before the change. The checkpoint of
+        # another node may lack some of these batches, which only the old code can make.
         self.earlier: dict[str, tuple[int, ...]] = {}
         # Queries whose state continues under changed code, each with its last mark before the
-        # change. Only a checkpoint has that state, since the old code made those batches.
+        # change. Only a checkpoint has such a state, since the old code made the batches before the
+        # change.
         self.carried_on: dict[str, int] = {}
 
     def apply(
@@ -35,9 +36,10 @@ class Versions:
         *,
         mine: bool,
     ) -> Iterator[QueryVersion]:
-        """Apply the record ``sequence``; yield the versions that start with an empty state.
+        """Apply the application record with this sequence, and yield the versions that start with
+        an empty state.
 
-        ``mine``: this node wrote the record.
+        ``mine`` is True if this node wrote the record.
         """
         self.application = application.digest
         for version in application.queries:
@@ -55,7 +57,8 @@ class Versions:
             self.of[name] = replace(version, reset=False)
 
     def states_of(self, query: str) -> tuple[int, ...]:
-        """The lineage of the query's state, then earlier ones whose checkpoint continues here."""
+        """The lineage of the query's state, then the earlier lineages whose checkpoint may continue
+        on this node."""
         return (self.lineages[query], *self.earlier.get(query, ()))
 
     def load_base(self, version: QueryVersion, lineage: int, carried_on: int | None) -> None:

@@ -155,7 +155,7 @@ def test_change_without_on_change_is_refused_with_advice(story: Story) -> None:
     assert "DIVIDE_BY_ZERO" in story.wait_for("totals", "failed")["reason"]
     story.restart_with(application(FIXED))
     reason = story.wait_for("totals", "failed")["reason"]
-    assert "its definition changed since it last ran" in reason
+    assert "the definition of this query changed since it last ran" in reason
     assert "set on_change to keep" in reason
     assert "or reset" in reason
     refused = story.node.command("query", "skip", "totals")

@@ -14,8 +14,8 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class AccessConfig(Section):
-    """The callers and their rights: names that you choose, each with the SHA-256 of its token
-    (ha-engine config token)."""
+    """The callers and their rights. You choose a name for each caller, and add the SHA-256 of its
+    token, which ha-engine config token prints."""
 
     admin: dict[Name, Digest] = Field(
         default_factory=dict,

@@ -40,7 +40,7 @@ class TlsConfig(Section):
 
 
 class EventSyncConfig(Section):
-    """The stream between the nodes of a group, which keeps their journals equal."""
+    """The connections between the nodes of a group, over which their journals are kept equal."""
 
     listen: Address = Field(
         default="127.0.0.1:9893",

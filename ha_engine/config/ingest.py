@@ -12,7 +12,7 @@ DEFAULT_LISTEN = "127.0.0.1:9894"
 
 
 class IngestConfig(Section):
-    """The gRPC interface for producers; http.max_body limits its requests too."""
+    """The gRPC interface for producers; http.max_body limits the size of its requests too."""
 
     listen: Address | None = Field(
         default=None,

@@ -74,7 +74,7 @@ class DatabaseConfig(Section):
 
 
 class LeaseConfig(Section):
-    """How long a silent active keeps its role."""
+    """The times after which another node may take over from a silent active."""
 
     ttl: Duration = Field(
         default=5.0,
@@ -108,7 +108,7 @@ class LeaseConfig(Section):
 
 
 class ReceiveConfig(Section):
-    """How much the node accepts before it refuses events (back-pressure)."""
+    """The limits above which the node refuses further events (back-pressure)."""
 
     max_pending: Size = Field(
         default=64 << 20,

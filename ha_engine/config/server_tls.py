@@ -11,7 +11,8 @@ from ha_engine.config.sections import Section
 
 
 class ServerTls(Section):
-    """Files (PEM) with which this node proves its identity; callers trust their authority."""
+    """Files (PEM) with which this node proves its identity to callers, which trust the authority
+    that signed its certificate."""
 
     certificate: Path | None = Field(
         default=None, description="Certificate of this host, with all intermediate certificates."

@@ -19,24 +19,26 @@ PAGE = Path(__file__).parents[2] / "docs" / "CONFIGURATION.md"
 _HEAD = """\
 # Configuration reference
 
-This page lists every key of the config file. `make reference` writes it from the schema.
-[ha-engine.sample.yaml](../conf/ha-engine.sample.yaml) has the same keys as a file to copy from, and
-`ha-engine config schema` prints them as a JSON schema for an editor. `ha-engine config show` prints
-the values of a node and the origin of each.
+This page lists every key of the config file. The command `make reference` writes this page from the
+schema of the config. To write a config file, copy keys from
+[ha-engine.sample.yaml](../conf/ha-engine.sample.yaml), which has all of them. The command
+`ha-engine config schema` prints the keys as a JSON schema for an editor. The command
+`ha-engine config show` prints the value of each key on a node and the origin of each value.
 
 - A **duration** is a number with a unit: `ms`, `s`, `m`, `h` or `d`.
 - A **size** is a number with a unit: `B`, `KiB`, `MiB`, `GiB` or `TiB`.
 - An **address** is `host:port`, with an IPv6 host in brackets.
 - A relative **path** starts at the directory of the config file.
-- A **secret** may be written as `env:NAME` or `file:/path`. `ha-engine config show` prints that
-  reference, never the secret.
+- A **secret** may be written as a reference, which is `env:NAME` or `file:/path`. The command
+  `ha-engine config show` prints the reference to a secret, never the secret.
 - Each key has an environment variable, which overrides the file: `HA_ENGINE_LEASE_TTL` sets
-  `lease.ttl`. Write a mapping there as YAML.
-- The node refuses a key that is unknown or written twice, and a value that its section or another
-  key does not allow. `ha-engine config check` reports every problem at once.
+  `lease.ttl`. The environment variable of a mapping contains YAML.
+- The node refuses a key that is unknown or written twice. The node also refuses a value that its
+  section or another key does not allow. The command `ha-engine config check` reports every problem
+  of the config at once.
 - **Group-wide** keys must be equal on every node of a group, or the nodes refuse each other.
-- A change takes effect at the next start of the node. A change of a **reloadable** key takes effect
-  at the next reload.
+- A change of a key takes effect at the next start of the node. A change of a **reloadable** key
+  takes effect at the next reload of the config.
 """
 
 

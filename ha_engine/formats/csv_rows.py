@@ -1,8 +1,9 @@
-"""Turn lines of CSV into JSON objects of a stream's columns, so that one parser checks both.
+"""Turn lines of CSV into JSON objects, so that one parser checks the rows of CSV and of JSON.
 
-The first line names the columns. An empty cell is null, and the empty text in a string column that
-the stream declares not null. NA is null in every column but strings. Numbers are written as in
-JSON, booleans as true and false, arrays and structs as JSON. A quoted cell may contain line breaks.
+The first line of a CSV file names the columns. An empty cell means null, but in a string column
+that is declared not null it means the empty text. The cell ``NA`` means null, except in string
+columns. Cells contain numbers, arrays and structs in JSON's form, and booleans as true and false. A
+quoted cell may contain line breaks.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ ToJson = Callable[[str], str]
 
 
 class BadRow(Exception):
-    """The lines are no row of the file; the text says why."""
+    """Some lines of a CSV file are no valid row; the error's text says why."""
 
 
 class CsvColumn(NamedTuple):
-    """A column of the stream. ``type`` is Arrow's name of it."""
+    """A column of the stream. ``type`` is the name of the column's Arrow type."""
 
     name: str
     type: str
@@ -42,14 +43,14 @@ class CsvColumn(NamedTuple):
 
 
 class CsvRows:
-    """The rows of one file."""
+    """Converts the rows of one CSV file to JSON."""
 
     def __init__(self, header: bytes, columns: Iterable[CsvColumn], delimiter: str = ",") -> None:
-        """Read the header. Raises BadRow."""
+        """Read the file's header line. Raises BadRow."""
         self._delimiter = delimiter
         names = self._cells(header.removeprefix(_BOM))
         if len(set(names)) < len(names):
-            raise BadRow(f"it names a column twice: {', '.join(names)}")
+            raise BadRow(f"the header names a column twice: {', '.join(names)}")
         known = {column.name: column for column in columns}
         self._keys = [f"{_quoted(name)}:" for name in names]
         self._converters = [_converter(known.get(name)) for name in names]
@@ -86,11 +87,11 @@ class CsvRows:
 
 
 def whole_rows(lines: Iterable[Line], is_row: Callable[[bytes], bool]) -> Iterator[list[Line]]:
-    """Yield the lines of each row: one, or more if a quoted cell contains line breaks.
+    """Yield the lines of each CSV row; a quoted cell with line breaks makes a row of several lines.
 
-    A whole row has an even number of quotes. Several lines may have an even number and still be no
-    row, or the number may stay odd for too long. Then the first line becomes a row of its own, and
-    the next lines are read again. So a stray quote spoils only its own line.
+    A complete CSV row has an even number of quotes. If several gathered lines are no valid row, the
+    first line becomes a row of its own. The other gathered lines are then examined again, so that a
+    stray quote spoils only its own line.
     """
     again, source = deque[Line](), iter(lines)
     while first := again.popleft() if again else next(source, None):
@@ -102,7 +103,10 @@ def whole_rows(lines: Iterable[Line], is_row: Callable[[bytes], bool]) -> Iterat
 
 
 def _gathered(first: Line, again: deque[Line], source: Iterator[Line]) -> list[Line]:
-    """``first`` and the next lines until quotes are even, the row is too long, or the file ends."""
+    """Gather ``first`` and the next lines until the number of quotes is even.
+
+    Gathering also ends when the row is too long or the file ends.
+    """
     row, size = [first], first.size
     is_open = _opens(first)
     while is_open and len(row) <= LINES_OF_A_ROW_MAX and size <= ROW_BYTES_MAX:
@@ -122,7 +126,8 @@ def _are_closed(row: list[Line]) -> bool:
 def _opens(line: Line) -> bool:
     """Whether the line opens or closes a quoted cell.
 
-    A line that is too long is a row of its own, because not all of its quotes are known.
+    A line over the size limit counts as neither opening nor closing a cell, because only the
+    beginning of the line is kept.
     """
     return line.is_whole and line.raw.count(b'"') % 2 == 1
 

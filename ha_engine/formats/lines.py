@@ -10,7 +10,10 @@ _PIECE_BYTES = 64 << 10
 
 
 class Line(NamedTuple):
-    """A line of ``size`` bytes; ``raw`` is its content, or its beginning if it is too long."""
+    """A line of ``size`` bytes.
+
+    ``raw`` is the line's content, or only its beginning if the line exceeds LINE_BYTES_MAX.
+    """
 
     raw: bytes
     size: int
@@ -21,7 +24,10 @@ class Line(NamedTuple):
 
 
 def lines_of(file: BinaryIO) -> Iterator[Line]:
-    """Yield the lines from the position of ``file``. Only the last one may lack its line break."""
+    """Yield the lines of ``file`` from its current position.
+
+    Only the last line of a file may lack a line break.
+    """
     while raw := file.readline(LINE_BYTES_MAX):
         size = len(raw)
         if size == LINE_BYTES_MAX and not raw.endswith(b"\n"):

@@ -1,9 +1,9 @@
-"""Durable output of each batch, kept until every sink has it.
+"""The outbox keeps the output of each batch durably until every sink has published the batch.
 
-outbox      which batches are admitted, and the verdict on a second attempt (RULES.md#r19)
-query_outbox  the admitted batches of one query, in memory and on disk
-batch_file  the file of one batch and its digest (RULES.md#i6)
-canonical   one way to write each value, for the digest
+``outbox``        admits batches, and decides on a second attempt to admit one (RULES.md#r19).
+``query_outbox``  has the admitted batches of one query, in memory and on disk.
+``batch_file``    writes the file of one batch and computes its digest (RULES.md#i6).
+``canonical``     writes each value in one canonical form, for the digest.
 """
 
 from ha_engine.outbox.outbox import Admission, Outbox, OutboxBatch

@@ -1,8 +1,8 @@
 """The file of one output batch, and the digest by which nodes compare batches (RULES.md#i6).
 
-The file is an Arrow IPC file. The digest does not depend on the order of rows or on their chunks,
-since Spark promises neither; it depends on column names, types and values. The outbox decides where
-files are and when they are deleted.
+A batch file is an Arrow IPC file. The digest depends on column names, types and values. The order
+of rows and their chunks do not affect the digest, since Spark promises neither. ``outbox`` decides
+where batch files are and when they are deleted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _QUERY, _NUMBER = b"ha_engine.query", b"ha_engine.number"
 
 @dataclass(frozen=True, slots=True)
 class WrittenBatch:
-    """A batch on disk, fsynced. ``bytes`` is the size of the file."""
+    """A batch whose file is written and fsynced. ``bytes`` is the size of the file."""
 
     path: Path
     rows: int
@@ -32,7 +32,7 @@ class WrittenBatch:
 
 
 def write_batch_file(path: Path, table: pa.Table, *, query: str, number: int) -> WrittenBatch:
-    """Write and fsync; the code that renames the file fsyncs the directory. Raises DiskFailed."""
+    """Write a batch file and fsync it; the later rename fsyncs the directory. Raises DiskFailed."""
     marked = table.replace_schema_metadata({_QUERY: query.encode(), _NUMBER: str(number).encode()})
     try:
         with path.open("wb") as file:
@@ -49,7 +49,7 @@ def write_batch_file(path: Path, table: pa.Table, *, query: str, number: int) ->
 
 
 def read_batch_file(path: Path) -> pa.Table:
-    """The rows of a batch, memory-mapped. Raises OutboxDamaged."""
+    """The rows of a batch file, memory-mapped. Raises OutboxDamaged."""
     try:
         with pa.memory_map(str(path)) as file, pa.ipc.open_file(file) as reader:
             return reader.read_all().replace_schema_metadata(None)
@@ -61,7 +61,7 @@ def read_batch_file(path: Path) -> pa.Table:
 
 
 def digest_of_file(path: Path) -> str:
-    """The digest of an admitted batch whose writer died before it reported one."""
+    """The digest of an admitted batch whose writer died before it reported the digest."""
     return digest_of_table(read_batch_file(path))
 
 
@@ -77,7 +77,7 @@ def digest_of_table(table: pa.Table) -> str:
 
 
 def in_canonical_order(table: pa.Table) -> pa.Table:
-    """The same rows in the same order on every node, whatever order Spark gave them here."""
+    """Sort the rows in an order that is the same on every node, whatever order Spark produced."""
     columns = canonical_columns(table)
     if not columns.num_columns:
         return table
@@ -95,13 +95,13 @@ def _all_of(columns: pa.Table) -> list[tuple[str, str]]:
 
 
 def _heading(table: pa.Table) -> bytes:
-    """Names, types and the number of rows, which the rows alone do not show."""
+    """Column names, types and the number of rows, which the hashed rows do not contain."""
     fields = "".join(f"{field.name!r}: {field.type}\n" for field in table.schema)
     return f"{table.num_rows}\n{fields}".encode()
 
 
 class _Hashing:
-    """A file that Arrow writes to, and that keeps only the hash."""
+    """A file object that hashes what Arrow writes, and stores nothing."""
 
     closed = False
 

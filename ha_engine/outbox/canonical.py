@@ -1,10 +1,10 @@
-"""One way to write each value, so that equal rows have equal bytes and can be sorted.
+"""Write each value in one canonical form, so that equal rows have equal bytes and can be sorted.
 
-null      a column of validity, and the type's zero in its place
-double    -0.0 becomes 0.0, every NaN the same NaN
-struct    its validity, then each field as a column of its own
-list, map one binary column: the encoding of ``encoded`` (map entries sorted by key)
-other     as it is, or as the integer that stores it
+A column with nulls gets a column of validity before it, and each null becomes the zero of its type.
+In columns of floating-point numbers, -0.0 becomes 0.0, and every NaN becomes the same NaN. A struct
+becomes its validity and one column for each field. Lists and maps become bytes by ``encoded``,
+which sorts the entries of a map by key. Values of other types do not change, or become the integer
+that stores them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _INT64 = pa.int64()
 
 
 def canonical_columns(table: pa.Table) -> pa.Table:
-    """The table's values in columns without nulls, of types that Arrow sorts, named by numbers."""
+    """Convert a table to columns without nulls, of types that Arrow can sort, named by numbers."""
     columns = [
         part for column in table.combine_chunks().columns for part in _parts(_single(column))
     ]
@@ -49,7 +49,7 @@ def _parts(column: pa.Array) -> Iterator[pa.Array]:
 
 
 def _plain(column: pa.Array) -> pa.Array:
-    """The column without nulls, as a type that Arrow sorts."""
+    """Convert a column to a type that Arrow can sort, and replace its nulls."""
     kind = column.type
     if pa.types.is_floating(kind):
         return _one_zero_one_nan(column)
@@ -83,7 +83,7 @@ def _as_integer(column: pa.Array) -> pa.Array:
 
 
 def _values(column: pa.Array) -> Iterator[Any]:
-    """Python values; maps as ``_Entries``, which distinguishes them from lists of pairs."""
+    """Yield Python values. A map becomes ``_Entries``, to distinguish it from a list."""
     for scalar in column:
         yield _value(scalar)
 
@@ -106,7 +106,10 @@ def _value(scalar: pa.Scalar) -> Any:
 
 
 def encoded(value: Any) -> bytes:
-    """A tag and a self-delimiting body for each value: equal bytes exactly for equal values."""
+    """Encode a value as a tag and a self-delimiting body.
+
+    Two encodings are equal exactly if the values are equal.
+    """
     match value:
         case None:
             return b"n"

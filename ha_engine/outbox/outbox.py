@@ -1,12 +1,13 @@
-"""Admitted batches of each query: contiguous, never replaced (RULES.md#r19).
+"""Keep the admitted batches of each query, which are contiguous and never replaced (RULES.md#r19).
 
-    <directory>/<query>/pending/<n>.<incarnation>.arrow   written by the query process, not admitted
-    <directory>/<query>/<n>.arrow                         admitted: renamed, directory fsynced
-    <directory>/<query>/<n>.digest                        digest of an admitted batch
+The query process writes ``<directory>/<query>/pending/<n>.<incarnation>.arrow``.
+Admission renames that file to ``<directory>/<query>/<n>.arrow`` and fsyncs the directory.
+``<directory>/<query>/<n>.digest`` has the digest of an admitted batch.
 
-``batch_file`` writes and reads rows. The sinks' ledgers decide what is published, and the node
-trims here what all of them have (RULES.md#r25). Changes block on small file operations, so call
-them in a thread; questions are answered from memory.
+``batch_file`` writes and reads the rows. The sinks' ledgers decide which batches are published, and
+the node trims a batch once every sink has it (RULES.md#r25). Methods that change the outbox block
+on small file operations, so call them in a thread. Methods that only read the outbox use its state
+in memory.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ __all__ = ["Admission", "Outbox", "OutboxBatch"]
 
 
 class Admission(Enum):
-    """The answer to an attempt of the query process to get a batch admitted."""
+    """The answer when the query process asks the node to admit a batch."""
 
     ADMITTED = "admitted"
     DONE = "done"
@@ -42,7 +43,7 @@ class _Attempt:
 
 
 class Outbox:
-    """All queries' batches below one directory; safe to call from several threads."""
+    """The batches of all queries, below one directory; thread-safe."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -51,7 +52,9 @@ class Outbox:
 
     @classmethod
     def open(cls, directory: Path, *, living: str | None = None) -> Outbox:
-        """Read what is admitted and remove what is not, except files of incarnation ``living``.
+        """Read the admitted batches.
+
+        Delete pending files, except those that incarnation ``living`` wrote.
 
         Raises OutboxDamaged and DiskFailed.
         """
@@ -67,10 +70,12 @@ class Outbox:
     def admit(
         self, query: str, number: int, file: str, rows: int, bytes: int, digest: str | None = None
     ) -> Admission:
-        """Admit the pending ``file``, a path below the outbox directory; ``bytes`` is its size.
+        """Admit a batch from its pending file.
 
-        Raises OutboxDamaged when the batch does not follow the last one or its file is missing, and
-        DiskFailed.
+        ``file`` is a path below the outbox directory, and ``bytes`` is the file's size.
+
+        Raises OutboxDamaged if the batch does not follow the last admitted batch, or if its file is
+        missing. Raises DiskFailed.
         """
         attempt = _Attempt(number, self._pending(query, file), rows, bytes, digest or None)
         with self._lock:
@@ -86,51 +91,51 @@ class Outbox:
             return Admission.ADMITTED
 
     def report_digest(self, query: str, number: int, digest: str) -> None:
-        """Keep the digest of an admitted batch; a second report changes nothing."""
+        """Store the digest of an admitted batch, unless one is stored already."""
         with self._lock:
             self._of_query(query).keep_digest(number, digest)
 
     # -- the node asks -------------------------------------------------------------------------
 
     def last_admitted(self, query: str) -> int:
-        """The highest batch that is admitted, or published before; 0 for none."""
+        """The highest batch that is admitted, even if it is trimmed already; 0 for none."""
         return self._of_query(query).last
 
     def floor(self, query: str) -> int:
-        """The batch before the first that the outbox must have."""
+        """The highest number of a batch that the outbox need not contain."""
         return self._of_query(query).floor
 
     def first(self, query: str) -> int | None:
-        """The lowest batch that is kept; None while there is none."""
+        """The oldest batch of a query in the outbox, or None if the outbox is empty."""
         return min(self._of_query(query).batches, default=None)
 
     def trimmed_through(self, query: str) -> int:
-        """The highest batch that was ever trimmed, as far as this disk has noted; 0 for none."""
+        """The highest trimmed batch that this disk has recorded; 0 for none."""
         return self._of_query(query).trimmed_through
 
     def batch(self, query: str, number: int) -> OutboxBatch | None:
-        """An admitted batch; None when it is not admitted yet or is trimmed."""
+        """An admitted batch, or None if the batch is not admitted yet or is trimmed."""
         return self._of_query(query).batches.get(number)
 
     def digest(self, query: str, number: int) -> str | None:
-        """The reported digest of a batch, also for a while after the batch was trimmed."""
+        """The reported digest of a batch, which remains for a while after the batch is trimmed."""
         return self._of_query(query).digests.get(number)
 
     def digests(self, query: str) -> list[tuple[int, str]]:
-        """All known digests with their numbers, in the order of the batches."""
+        """All known digests of a query with the numbers of their batches, in order."""
         return sorted(self._of_query(query).digests.items())
 
     def backlog(self, query: str) -> tuple[int, int]:
-        """The number of kept batches, and their bytes."""
+        """The number of a query's batches in the outbox, and their bytes."""
         query_outbox = self._of_query(query)
         return len(query_outbox.batches), query_outbox.bytes
 
     # -- the node trims ------------------------------------------------------------------------
 
     def set_outbox_floor(self, query: str, floor: int) -> None:
-        """Set the floor at start. All batches after it must be here without a gap.
+        """Set the floor at the start of the node. The outbox must have all batches after the floor.
 
-        Raises OutboxDamaged when one between is missing.
+        Raises OutboxDamaged if a batch after the floor is missing.
         """
         with self._lock:
             self._of_query(query).begin_behind(floor)
@@ -141,13 +146,13 @@ class Outbox:
             self._of_query(query).trim(through)
 
     def drop(self, query: str) -> None:
-        """Forget everything about a query, also its numbers: its state begins from nothing."""
+        """Delete all data of a query, even its batch numbers, because its state begins empty."""
         with self._lock:
             self._of_query(query).remove()
             self._by_query.pop(query, None)
 
     def drop_all(self) -> None:
-        """Forget every query: the records that their batches came from are given up."""
+        """Delete the batches of all queries, because the records for them were given up."""
         for query in list(self._by_query):
             self.drop(query)
 
@@ -172,7 +177,10 @@ class Outbox:
 
 
 def _again(query_outbox: QueryOutbox, attempt: _Attempt) -> Admission:
-    """Judge a second attempt at an admitted batch. The first one stays in any case."""
+    """Decide on a second attempt to admit a batch.
+
+    The batch that was admitted first remains in any case.
+    """
     admitted = query_outbox.batches.get(attempt.number)
     known = query_outbox.digests.get(attempt.number)
     if known is None and admitted is None:

@@ -1,4 +1,7 @@
-"""The admitted batches of one query, in memory and on disk. The outbox locks around each call."""
+"""The admitted batches of one query, in memory and on disk.
+
+The caller, ``Outbox``, holds its lock during each call.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _DIGEST_TEXT = re.compile(r"[0-9a-f]{32,}|uncompared")
 
 @dataclass(frozen=True, slots=True)
 class OutboxBatch:
-    """An Arrow IPC file; ``bytes`` is its size."""
+    """The Arrow IPC file of one batch; ``bytes`` is its size."""
 
     path: Path
     rows: int
@@ -32,8 +35,10 @@ class OutboxBatch:
 
 
 class QueryOutbox:
-    """The batches of one query. Invariant: ``batches`` are exactly the numbers from ``floor`` + 1
-    to ``last`` (RULES.md#r19)."""
+    """The admitted batches of one query.
+
+    Invariant: ``batches`` has exactly the numbers from ``floor`` + 1 to ``last`` (RULES.md#r19).
+    """
 
     def __init__(self, place: Path) -> None:
         self._place = place
@@ -41,13 +46,16 @@ class QueryOutbox:
         self.digests: dict[int, str] = {}
         self.floor = 0
         self.last = 0
-        # The highest batch that was ever trimmed, from the name of an empty file.
+        # The highest trimmed batch, which the name of an empty file records.
         self.trimmed_through = 0
         self.bytes = 0
 
     @classmethod
     def open(cls, place: Path, living: str | None) -> QueryOutbox:
-        """Read a directory; pending files stay only if incarnation ``living`` wrote them."""
+        """Read the directory of a query.
+
+        Delete pending files, except those that incarnation ``living`` wrote.
+        """
         query_outbox = cls(place)
         with disk(place):
             query_outbox._sweep(living)
@@ -63,7 +71,7 @@ class QueryOutbox:
         return query_outbox
 
     def require_no_gap(self) -> None:
-        """Raise OutboxDamaged unless the invariant holds."""
+        """Raise OutboxDamaged if a batch between ``floor`` and ``last`` is missing."""
         for number in range(self.floor + 1, self.last + 1):
             if number not in self.batches:
                 raise OutboxDamaged(
@@ -72,7 +80,7 @@ class QueryOutbox:
                 )
 
     def add(self, pending: OutboxBatch, digest: str | None) -> None:
-        """Rename the pending file to the next number, durably."""
+        """Admit the next batch: rename its pending file to the batch's number, durably."""
         number = self.last + 1
         path = self._place / f"{number}.arrow"
         with disk(self._place):
@@ -88,19 +96,20 @@ class QueryOutbox:
             self.keep_digest(number, digest)
 
     def keep_digest(self, number: int, digest: str) -> None:
-        """Write the sidecar of an admitted batch, unless there is one."""
+        """Write the digest file of an admitted batch, unless the batch has one."""
         if number in self.digests or not 0 < number <= self.last:
             return
         path = self._place / f"{number}.digest"
         with disk(self._place):
-            # Not fsynced: a lost digest is computed again from the batch's own file.
+            # The digest file is not fsynced, because a lost digest is computed again from the batch
+            # file.
             unfinished = path.with_suffix(".digest-unfinished")
             unfinished.write_text(digest)
             unfinished.rename(path)
         self.digests[number] = digest
 
     def trim(self, through: int) -> None:
-        """Remove the batches up to ``through``; a lower number than before changes nothing."""
+        """Delete all remaining batches up to ``through``."""
         if through <= self.floor:
             return
         with disk(self._place):
@@ -113,7 +122,10 @@ class QueryOutbox:
         self.floor, self.last = through, max(self.last, through)
 
     def begin_behind(self, floor: int) -> None:
-        """Set the floor that the core computed at start. Raises OutboxDamaged on a gap after it."""
+        """Set the floor to the number that the core computes at the start of the node.
+
+        Raises OutboxDamaged if a batch after the floor is missing.
+        """
         self.trim(floor)
         self.floor = floor
         self.require_no_gap()
@@ -131,9 +143,10 @@ class QueryOutbox:
         self.last = max(self.last, number)
 
     def _note_left(self, through: int) -> None:
-        """Note the highest trimmed batch in the name of an empty file.
+        """Record the highest trimmed batch in the name of an empty file.
 
-        Not fsynced: after a loss of power the journal has the number in most cases.
+        The file is not fsynced, because after a power loss the journal has the number in most
+        cases.
         """
         if through > self.trimmed_through and self._place.is_dir():
             trimmed_file(self._place, through).touch()
@@ -153,7 +166,7 @@ class QueryOutbox:
 
 
 def trimmed_file(place: Path, through: int) -> Path:
-    """The file that says that the query's batches up to ``through`` are trimmed."""
+    """The file whose name records that the query's batches up to ``through`` are trimmed."""
     return place / f"{through}.left"
 
 
@@ -163,9 +176,9 @@ def _numbered(place: Path, pattern: re.Pattern[str]) -> list[tuple[int, Path]]:
 
 
 def _whole_digests(place: Path) -> Iterator[tuple[int, str]]:
-    """The digests that are whole. Delete a sidecar that a loss of power left empty.
+    """Yield the complete digests. Delete a digest file that a power loss left empty.
 
-    Its digest is computed again when it is needed.
+    A deleted digest is computed again when it is needed.
     """
     for number, path in _numbered(place, _DIGEST):
         text = path.read_bytes().decode("ascii", "replace").strip()
@@ -176,7 +189,10 @@ def _whole_digests(place: Path) -> Iterator[tuple[int, str]]:
 
 
 def _rows(path: Path) -> int:
-    """The number of rows, from the file's metadata. Reading it proves that the file is whole."""
+    """The number of rows, from the metadata of a batch file.
+
+    Reading the metadata proves that the file is complete.
+    """
     try:
         with pa.memory_map(str(path)) as file, pa.ipc.open_file(file) as reader:
             return sum(reader.get_batch(n).num_rows for n in range(reader.num_record_batches))

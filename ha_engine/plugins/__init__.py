@@ -1,8 +1,8 @@
-"""Kinds of sinks and sources: the engine's own, and those of other packages.
+"""Plug-ins: the kinds of sinks and sources that the engine or another package provides.
 
-interface  what a plug-in implements, and how the engine finds it; all of it is public here
-options    the options of a kind from an application file, with the secrets that they refer to
-calls      runs a call of a plug-in in a thread of its own
+``interface``  defines what a plug-in implements, and finds installed plug-ins.
+``options``    reads a plug-in's options from an application file, with the secrets that they name.
+``calls``      runs a call of a plug-in in a thread of its own.
 """
 
 from ha_engine.plugins.interface import (

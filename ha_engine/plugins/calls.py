@@ -1,7 +1,7 @@
-"""Runs code that may raise anything or never return, in a thread of its own.
+"""Run code of a plug-in, which may raise anything or never return, in a thread of its own.
 
-A thread cannot be ended from outside, so the caller decides how long it waits (``receive.pull`` and
-``publish`` do, each in its way).
+A thread cannot be ended from outside, so the caller (``receive.pull`` or ``publish``) decides how
+long it waits for the outcome.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ T = TypeVar("T")
 def begin(step: str, work: Callable[[], T]) -> Future[T]:
     """Start ``work`` in a thread named ``step``; return the future of its outcome."""
     outcome: Future[T] = Future()
-    # A daemon thread: the end of the process does not wait for a call that hangs.
+    # The thread is a daemon, so that a hanging call does not delay the end of the process.
     threading.Thread(target=_run, args=(work, outcome), name=step, daemon=True).start()
     return outcome
 
 
 def told(error: BaseException) -> str:
-    """The error's class, and its text unless that raises an error itself."""
+    """Describe an error by its class and text, or by its class alone if reading the text fails."""
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:

@@ -1,9 +1,10 @@
-"""The interface of a plug-in, and the search for installed ones.
+"""The interface of a plug-in, and the search for installed plug-ins.
 
 A package offers a kind of sink in the entry point group ``ha_engine.sinks``, and a kind of source
-in ``ha_engine.sources``. The entry's name is the ``type`` in an application file; its object is a
-class that fits ``SinkPlugin`` or ``SourcePlugin``. The engine finds its own kinds, except
-``postgres``, in the same way. ``ha_engine.testing`` has the tests that a plug-in must pass.
+in ``ha_engine.sources``. The name of the entry point is the ``type`` in an application file. The
+entry point refers to a class that implements ``SinkPlugin`` or ``SourcePlugin``. The engine finds
+its own kinds by entry points too, except ``postgres``. ``ha_engine.testing`` has the tests that a
+plug-in must pass.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ OFFSET_BYTES_MAX = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class OutputBatch:
-    """One batch of a query, complete and durable, the same on every node.
+    """The output of one batch of a query: complete, durable, and equal on every node.
 
-    ``key`` is the same in each delivery of this batch, by any node. A place that remembers keys can
-    ignore the second delivery. ``read()`` gives the rows, in the same order on every node.
-    ``remaining_seconds()`` is how long the call may still take; it can grow meanwhile.
+    ``key`` is the same in each delivery of a batch, whichever node delivers it. A destination that
+    remembers keys can ignore a repeated delivery. ``read()`` returns the rows, in the same order on
+    every node. ``remaining_seconds()`` returns how long the delivery may still take; a renewal of
+    the lease can raise the value.
     """
 
     number: int
@@ -44,10 +46,10 @@ class OutputBatch:
 
 @dataclass(frozen=True, slots=True)
 class SinkPlace:
-    """The sink that an instance serves.
+    """The sink that an instance of a plug-in serves.
 
-    ``put_aside(batch, reason, rows)`` durably stores rows that the sink will never take, where
-    people find and count them. The sink then continues with the next batches.
+    ``put_aside(batch, reason, rows)`` durably stores dead letters: rows that the sink will never
+    take. After ``put_aside`` the sink continues with the next rows.
     """
 
     group: str
@@ -59,17 +61,20 @@ class SinkPlace:
 class SinkPlugin(Protocol):
     """A kind of sink; each instance serves one sink of one query.
 
-    The engine calls ``deliver`` for one batch after the other, on the active only. Its ledger names
-    the last delivered batch. If a call raised, or its outcome is unknown, this node or the next
-    active repeats it. ``deliver`` must make the second call harmless (by name, by key), or
-    ``guarantee`` must say that it cannot. A batch without rows is not delivered.
+    Only the active calls ``deliver``, for one batch after the other. The engine's ledger names the
+    last delivered batch. If ``deliver`` raises, or its outcome is unknown, this node or the next
+    active repeats the call. ``deliver`` must be idempotent, for example by a file name or a key, or
+    ``guarantee`` must say that it is not. The engine does not call ``deliver`` for a batch without
+    rows.
 
-    Raise SinkUnavailable for a failure that may pass, and SinkRefused for one that only a person
-    can repair; the engine tries the batch again, sooner or later. Any other exception counts as a
-    fault of the plug-in and is treated as SinkRefused.
+    Raise SinkUnavailable for a temporary failure, and SinkRefused for a failure that only a person
+    can repair. The engine retries the batch after both errors, but later after SinkRefused. The
+    engine treats any other exception of a plug-in as SinkRefused.
 
-    The engine makes one call at a time, each in some thread. It does not wait for a call that takes
-    longer than ``batch.remaining_seconds()``, and makes no other call until that one has ended.
+    The engine makes one call of an instance at a time, and each call may be in another thread. The
+    engine does not wait for a call of ``deliver`` that takes longer than
+    ``batch.remaining_seconds()``. The engine makes no other call of the instance until the late
+    call of ``deliver`` has ended.
     """
 
     Options: ClassVar[type[BaseModel]]
@@ -78,11 +83,17 @@ class SinkPlugin(Protocol):
     """For people: exactly once, or at least once, and by what means."""
 
     def __init__(self, options: Any, place: SinkPlace) -> None:
-        """``options`` is of ``Options``. Opens nothing: a passive node does this too."""
+        """Keep ``options``, an instance of ``Options``.
+
+        Open nothing here, because a passive node creates instances too.
+        """
         ...
 
     def prepare(self, schema: pa.Schema) -> None:
-        """Refuse a schema that cannot be delivered; called on every node before the query runs."""
+        """Refuse a schema that the sink cannot deliver.
+
+        Every node calls ``prepare`` before it runs the query.
+        """
         ...
 
     def deliver(self, batch: OutputBatch) -> None:
@@ -90,7 +101,7 @@ class SinkPlugin(Protocol):
         ...
 
     def close(self) -> None:
-        """Close all that is open; ``deliver`` may follow nevertheless."""
+        """Close all connections and files. A call of ``deliver`` may still follow."""
         ...
 
 
@@ -99,9 +110,10 @@ class SinkPlugin(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A row that is no event of the stream.
+    """A row of a source that is no valid event of the stream.
 
-    ``place`` tells people where it came from. ``raw`` is the text there; its beginning is kept.
+    ``place`` tells people where the row came from, such as a file and a line. ``raw`` is the row's
+    original text, of which the engine keeps the beginning.
     """
 
     place: str
@@ -111,13 +123,14 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class SourceBatch:
-    """The result of one read, and ``offset``, after which the next read continues.
+    """The result of one read of a source. The next read continues after ``offset``.
 
-    ``rows`` are JSON objects, one each and without line breaks, or a record batch whose columns are
-    matched by name. The rules are those of a request over HTTP. A row that the stream refuses
-    becomes a dead letter of ``place(n)``; ``dead_letters`` are what did not even become a row.
-    ``offset`` is the source's own text, at most ``OFFSET_BYTES_MAX``. ``backlog`` counts the bytes
-    that are known to wait after it.
+    ``rows`` are JSON objects without line breaks, or an Arrow record batch whose columns are
+    matched by name. The engine checks rows of a source like rows of an HTTP request. If the stream
+    refuses row n, the row becomes a dead letter with the place ``place(n)``. ``dead_letters`` are
+    inputs that the source could not turn into rows. ``offset`` is a text in the source's own
+    format, of at most ``OFFSET_BYTES_MAX`` bytes. ``backlog`` is the number of bytes that are known
+    to wait after ``offset``.
     """
 
     offset: str
@@ -129,7 +142,7 @@ class SourceBatch:
 
 @dataclass(frozen=True, slots=True)
 class SourcePlace:
-    """The source that an instance serves. ``schema`` has the columns of the stream."""
+    """The source that an instance of a plug-in serves. ``schema`` has the columns of the stream."""
 
     group: str
     stream: str
@@ -140,19 +153,19 @@ class SourcePlace:
 class SourcePlugin(Protocol):
     """A kind of source; each instance serves one source of one stream.
 
-    The engine calls ``open`` with the offset of the last batch in its journal, then ``read``
-    repeatedly, on the active only. It journals a batch together with its offset. After any failure,
-    and on the next active, the engine calls ``open`` again. Rows that were read but not journalled
-    must then be read again, the same rows in the same order, or ``guarantee`` must say that it
-    cannot. A ``read`` after a batch, without an ``open`` in between, means that the batch is
-    committed.
+    Only the active calls ``open``, with the offset of the last batch in its journal, and then
+    ``read`` repeatedly. The engine journals each batch together with its offset. After any failure,
+    and on the next active, the engine calls ``open`` again. The source must then repeat the rows
+    that were not journalled, in the same order. If a source cannot repeat rows, its ``guarantee``
+    must say so. A ``read`` that follows a batch without an ``open`` in between means that the batch
+    is committed.
 
-    Raise SourceUnavailable for a failure that may pass, and SourceRefused for one that only a
-    person can repair; the engine opens the source again, sooner or later. Any other exception
-    counts as a fault of the plug-in and is treated as SourceRefused.
+    Raise SourceUnavailable for a temporary failure, and SourceRefused for a failure that only a
+    person can repair. The engine opens the source again after both errors, but later after
+    SourceRefused. The engine treats any other exception of a source as SourceRefused.
 
-    The calls may block. The engine makes one at a time, each in some thread, so that a call does
-    not stop the node's event loop and with it the lease.
+    The calls may block, because the engine makes them in threads and not in the node's event loop.
+    The engine makes one call of an instance at a time.
     """
 
     Options: ClassVar[type[BaseModel]]
@@ -161,22 +174,25 @@ class SourcePlugin(Protocol):
     """For people: exactly once if a batch can be read again after any offset, or what else."""
 
     def __init__(self, options: Any, place: SourcePlace) -> None:
-        """``options`` is of ``Options``. Opens nothing: a passive node does this too."""
+        """Keep ``options``, an instance of ``Options``.
+
+        Open nothing here, because a passive node creates instances too.
+        """
         ...
 
     def open(self, offset: str | None) -> None:
-        """Continue after ``offset``; None: from the beginning.
+        """Continue after ``offset``, or from the beginning if ``offset`` is None.
 
-        The engine may call it again without a ``close`` in between.
+        The engine may call ``open`` again without a ``close`` in between.
         """
         ...
 
     def read(self, rows_max: int, seconds: float) -> SourceBatch | None:
-        """The next rows, at most ``rows_max``; None when none came within ``seconds``."""
+        """Return at most ``rows_max`` next rows, or None if no row comes within ``seconds``."""
         ...
 
     def close(self) -> None:
-        """Close all that is open; ``open`` may follow nevertheless."""
+        """Close all connections and files. A call of ``open`` may still follow."""
         ...
 
 
@@ -184,12 +200,15 @@ class SourcePlugin(Protocol):
 
 
 def sink_kind(name: str) -> type[SinkPlugin]:
-    """The class behind ``type: name``. Raises ApplicationError that names the package at fault."""
+    """The class of the sink type ``name``.
+
+    Raises ApplicationError, which names the package at fault.
+    """
     return cast(type[SinkPlugin], _kind("sink", SINKS, name, ("postgres",)))
 
 
 def source_kind(name: str) -> type[SourcePlugin]:
-    """The same for a source."""
+    """The class of the source type ``name``. Raises ApplicationError like ``sink_kind``."""
     return cast(type[SourcePlugin], _kind("source", SOURCES, name))
 
 
@@ -214,7 +233,7 @@ def _kind(what: str, group: str, name: str, built_in: tuple[str, ...] = ()) -> A
 
 
 def require_fit(found: Any, group: str = SINKS) -> None:
-    """Raise TypeError when ``found`` is no plug-in of ``group``."""
+    """Raise TypeError if the class ``found`` lacks a part of the plug-in interface of ``group``."""
     missing = [call for call in _CALLS[group] if not callable(getattr(found, call, None))]
     if missing:
         raise TypeError(f"{found!r} has no {', '.join(missing)}")

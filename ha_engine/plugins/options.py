@@ -1,4 +1,4 @@
-"""The options of a plug-in from an application file, with the secrets that they refer to."""
+"""Read the options of a plug-in from an application file, with the secrets that they refer to."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ha_engine.errors import ConfigError
 def options_of(
     where: str, model: type[BaseModel], written: Mapping[str, Any], base: Path
 ) -> BaseModel:
-    """The options as the plug-in's ``model``; ``where`` names the plug-in in an error.
+    """Convert the options to the plug-in's ``model``; ``where`` names the plug-in in an error.
 
-    Raises ConfigError, whose text contains no value.
+    Raises ConfigError, whose text contains no value of an option.
     """
     options = _resolved(dict(written), base, where)
     try:
         return model.model_validate(options)
     except ValidationError as error:
-        # Leave out the values: one may be a secret.
+        # The error leaves out the values of options, because a value may be a secret.
         found = error.errors(include_url=False, include_context=False, include_input=False)[0]
         key = ".".join(map(str, found["loc"]))
         raise ConfigError(f"{where}: {key}: {found['msg']}") from None

@@ -1,9 +1,9 @@
 """Publish admitted batches to sinks, in order and under an epoch.
 
-publisher   runs one watched task per (query, sink), from the ledger's batch on (RULES.md#r24)
-delivery    the work of one such task
-sink        the interface of a sink, and the time that a call of it may take
-sinks       one module per kind of sink
+``publisher``  runs one watched task for each sink of each query (RULES.md#r24).
+``delivery``   does the work of one such task.
+``sink``       defines the interface of a sink, and the time that a call of a sink may take.
+``sinks``      has one module per kind of sink.
 """
 
 from ha_engine.publish.delivery import SinkState, SinkStatus

@@ -1,8 +1,8 @@
 """Deliver one query's batches to one sink: claim its ledger, then send batch after batch.
 
 This module does not decide what may be published. The sink's ledger names the last published batch,
-the outbox has the admitted ones, and the authority says how long this node may act (RULES.md#r17,
-RULES.md#r24).
+and the outbox has the admitted batches. The authority says how long this node may publish
+(RULES.md#r17, RULES.md#r24).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 LEAST_SECONDS = 0.05
-"""A call with less time than this does not begin, but waits for the next renewal."""
+"""A call with less remaining time than this waits for the next renewal of the lease."""
 REFUSED_SECONDS_MAX = 60.0
 """The longest pause after a refusal: an operator may have corrected the sink meanwhile."""
 
@@ -52,8 +52,9 @@ _FAILED = frozenset({SinkState.UNAVAILABLE, SinkState.REFUSED})
 class SinkStatus:
     """The status of one sink.
 
-    ``backlog`` counts admitted batches that the sink lacks. ``since`` is a Unix time.
-    ``dead_letters`` counts the rows that were put aside since the process began.
+    ``backlog`` counts admitted batches that the sink lacks. ``since`` is the Unix time of the last
+    change of ``state`` or ``error``. ``dead_letters`` counts the rows that this process has put
+    aside.
     """
 
     query: str
@@ -67,7 +68,7 @@ class SinkStatus:
 
 
 class AdmittedBatches(Protocol):
-    """The outbox as a delivery uses it."""
+    """The methods of the outbox that a delivery uses."""
 
     def last_admitted(self, query: str) -> int: ...
     def floor(self, query: str) -> int: ...
@@ -76,7 +77,7 @@ class AdmittedBatches(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """In seconds: the limit of one call, and the longest pause between two attempts."""
+    """The limit of one call of a sink, and the longest pause between two attempts, in seconds."""
 
     call_timeout: float = 10.0
     backoff_max: float = 5.0
@@ -85,7 +86,8 @@ class Timing:
 class Delivery:
     """Delivers one query's batches to one sink.
 
-    Invariant (RULES.md#i7): it sends batch n + 1 only after the ledger was at n under this epoch.
+    Invariant (RULES.md#i7): a delivery sends batch n + 1 only after the ledger was at batch n under
+    the delivery's epoch.
     """
 
     def __init__(
@@ -109,7 +111,7 @@ class Delivery:
         self._state, self._error, self._since = SinkState.STOPPED, "", time.time()
 
     def wake(self) -> None:
-        """Continue if waiting: a batch was admitted."""
+        """Wake the delivery if it waits, because a batch was admitted."""
         self._news.set()
 
     def status(self) -> SinkStatus:
@@ -128,12 +130,12 @@ class Delivery:
         )
 
     async def run(self, epoch: int, published: Callable[[int], None]) -> None:
-        """Publish until cancelled; call ``published`` for each batch that the ledger has.
+        """Publish until cancelled. Call ``published`` with each batch that the ledger has reached.
 
         Raises Fenced, and OutboxDamaged when an admitted batch cannot be read.
         """
-        # Report the ledger's batch again, even if it was reported before: a node that acts under a
-        # forced epoch waits for the report (RULES.md#r26).
+        # Each run reports the ledger's batch again, because a node that acts under a forced epoch
+        # waits for the report (RULES.md#r26).
         self._ledger_known, self._through = False, None
         try:
             while True:
@@ -147,7 +149,7 @@ class Delivery:
                 self._become(SinkState.STOPPED)
 
     def end(self) -> None:
-        """End the thread; the delivery cannot run again."""
+        """End the delivery's thread. The delivery cannot run again."""
         self._thread.shutdown(wait=False)
 
     # -- one step ------------------------------------------------------------------------------
@@ -178,10 +180,10 @@ class Delivery:
             self._reached(through, published)
 
     def _require_ours(self, through: int) -> None:
-        """Refuse a ledger of another history: this journal must have planned each published batch
-        (RULES.md#i7).
+        """Refuse a ledger whose last batch this node's journal never planned (RULES.md#i7).
 
-        The previous active may have published a batch whose output is not here yet.
+        A planned batch is accepted even if this node lacks its output, because the previous active
+        may have published the batch.
         """
         last = max(
             self._outbox.last_admitted(self.query), self._authority.highest_planned(self.query)
@@ -225,7 +227,8 @@ class Delivery:
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
-            # The call must end before the canceller continues, because it may demote the node.
+            # Wait until the call has ended, because the code that cancelled it may demote the node
+            # next.
             deadline.cancel()
             await _over(running)
             raise
@@ -274,9 +277,9 @@ class Delivery:
 
 
 async def _over(running: asyncio.Future[Any]) -> None:
-    """Wait for the end of a bounded call, even if cancelled meanwhile, and ignore its result.
+    """Wait until a call of a sink has ended, even if cancelled meanwhile, and ignore its result.
 
-    The next claim reads the outcome from the ledger.
+    The next claim of the ledger shows whether the call succeeded.
     """
     while not running.done():
         try:
@@ -287,7 +290,10 @@ async def _over(running: asyncio.Future[Any]) -> None:
 
 
 class _Pause(wait_base):
-    """Exponential waits with jitter. After a refusal they are longer: only an operator ends it."""
+    """Exponential pauses with jitter between attempts.
+
+    Pauses after a refusal are longer, because only an operator can correct the cause.
+    """
 
     def __init__(self, longest: float) -> None:
         self._unavailable = wait_random_exponential(multiplier=0.1, max=longest)

@@ -1,6 +1,7 @@
-"""Publish while this node is the active: one watched task per (query, sink).
+"""Publish while this node is active, with one watched task for each sink of each query.
 
-The core decides when it starts and stops. ``delivery`` is the work of a task.
+The core decides when the publisher starts and stops. The module ``delivery`` does the work of a
+task.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ QuerySink = tuple[str, str]
 
 
 class Publisher:
-    """Publishes on the node's event loop; callbacks run there too.
+    """Publishes on the node's event loop, which also runs the callbacks.
 
-    ``on_published(query, sink, batch)``: the ledger has every batch up to this one.
-    ``on_fenced(epoch)``: a ledger has that higher epoch, and its task has ended.
-    ``on_state``: the state or error of a sink changed; not called for every batch.
-    ``start_after``: the batch after which a sink without a ledger row begins; called at each claim.
-    ``group_id``: the group's UUID, known once a node is promoted; called at each claim.
-    ``failed`` gets the exception of a task that died of any other error.
+    ``on_published(query, sink, batch)`` is called when the ledger has every batch up to ``batch``.
+    ``on_fenced(epoch)`` is called after a task ended because its ledger has the higher ``epoch``.
+    ``on_state`` is called when the state or the error of a sink changes, not for every batch.
+    ``start_after`` returns the batch after which a sink without a ledger row begins.
+    ``group_id`` returns the group's UUID, which is known once a node is promoted.
+    Each claim of a ledger calls ``start_after`` and ``group_id``.
+    ``failed`` gets the exception of a task that ended with any other error than Fenced.
     """
 
     def __init__(
@@ -65,7 +67,7 @@ class Publisher:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def start(self, epoch: int) -> None:
-        """Claim every ledger under ``epoch`` and publish from its last batch on (RULES.md#r24)."""
+        """Claim every ledger under ``epoch``, and publish what each ledger lacks (RULES.md#r24)."""
         for key, delivery in self._deliveries.items():
             before = self._latest.get(key)
             if before is not None:
@@ -78,13 +80,13 @@ class Publisher:
             self._running.add(task)
 
     def stop(self) -> Coroutine[Any, Any, None]:
-        """End every call in flight now; the returned coroutine waits until the calls are over."""
+        """Cancel every task now; the returned coroutine waits until the tasks have ended."""
         for task in self._running:
             task.cancel()
         return _all_over(set(self._running))
 
     def admitted(self, query: str, number: int) -> None:
-        """Note that the outbox has batch ``number`` of ``query``."""
+        """Wake the query's deliveries, because the outbox has admitted batch ``number``."""
         for (of, _), delivery in self._deliveries.items():
             if of == query:
                 delivery.wake()
@@ -94,7 +96,7 @@ class Publisher:
         return [delivery.status() for delivery in self._deliveries.values()]
 
     async def close(self) -> None:
-        """Stop finally and end the threads."""
+        """Stop publishing for good, and end the threads of the deliveries."""
         await self.stop()
         for delivery in self._deliveries.values():
             delivery.end()

@@ -1,4 +1,4 @@
-"""The interface of a sink, the authority to publish to it, and the deadline of a call
+"""The interface of a sink, the authority to publish to it, and the deadline of each call
 (RULES.md#r17)."""
 
 from __future__ import annotations
@@ -16,45 +16,58 @@ Remaining = Callable[[], float]
 
 
 class Authority(Protocol):
-    """The authority of this node to publish; ``node.Node`` implements it."""
+    """The authority of this node to publish; ``node.Node`` implements the protocol."""
 
     def remaining_seconds(self) -> float:
-        """The seconds of authority left; zero or less when suspended. A renewal adds to them."""
+        """The seconds of authority that are left; zero or less while the node is suspended.
+
+        A renewal of the lease raises the remaining seconds.
+        """
         ...
 
     def highest_planned(self, query: str) -> float:
-        """The highest batch that a ledger of this journal's history can have.
+        """The highest batch that a ledger can name if it belongs to this journal's history.
 
-        This is the newest planned batch, even if its output is not here yet. It is higher while the
-        end of a history that an operator gave up is unknown (RULES.md#r26).
+        ``highest_planned`` counts a planned batch even if its output is not on this node yet.
+        ``highest_planned`` also counts batches that an operator gave up, and is infinite while a
+        ledger has not answered (RULES.md#r26).
         """
         ...
 
 
 class Deadline:
-    """The end of one call: after ``timeout`` seconds, without authority, or when cancelled."""
+    """The deadline of one call of a sink.
+
+    A deadline passes after ``timeout`` seconds, at the end of the authority, or by ``cancel``.
+    """
 
     def __init__(self, authority: Authority, timeout: float) -> None:
         self._authority, self._until = authority, time.monotonic() + timeout
         self._cancelled = False
 
     def remaining_seconds(self) -> float:
-        """The seconds left. Call it repeatedly: a renewal during the call adds time
-        (RULES.md#r17)."""
+        """The seconds that are left for the call.
+
+        Read the remaining seconds repeatedly, because a renewal of the lease adds time
+        (RULES.md#r17).
+        """
         if self._cancelled:
             return 0.0
         return min(self._until - time.monotonic(), self._authority.remaining_seconds())
 
     def cancel(self) -> None:
-        """Let the call end now."""
+        """Make the deadline pass now."""
         self._cancelled = True
 
 
 class Sink(Protocol):
-    """A destination that takes each batch once. Methods block; all but ``prepare`` use one thread.
+    """A destination that takes each batch once.
 
-    They raise SinkUnavailable (retry, or the outcome is unknown), SinkRefused (an operator must
-    act) and Fenced (a higher epoch owns the ledger). They end at the deadline (RULES.md#r17).
+    All methods of a sink block, and all but ``prepare`` run in one thread.
+
+    A method raises SinkUnavailable for a temporary failure or an unknown outcome. SinkRefused means
+    that an operator must act, and Fenced that the ledger has a higher epoch. Each call ends at its
+    deadline (RULES.md#r17).
     """
 
     name: str
@@ -71,10 +84,10 @@ class Sink(Protocol):
     def claim(self, epoch: int, start_after: int, group_id: str, deadline: Deadline) -> int:
         """Raise the ledger's epoch durably, then return the last published batch.
 
-        A ledger of another group with the same name is refused.
+        The sink refuses a ledger of the same name that belongs to another group.
 
-        A sink without a ledger row starts one at ``start_after``. So a sink that is added to a
-        query later gets only the batches after that.
+        A sink without a ledger row creates the row at batch ``start_after``. A sink that is added
+        to a query later gets only the batches after ``start_after``.
         """
         ...
 
@@ -83,5 +96,5 @@ class Sink(Protocol):
         ...
 
     def close(self) -> None:
-        """Close all connections; a later call opens another."""
+        """Close all connections. A later call opens a new connection."""
         ...

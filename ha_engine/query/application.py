@@ -1,7 +1,8 @@
-"""A stream application as frozen values: its streams, queries and sinks.
+"""A stream application as immutable values: its streams, queries and sinks.
 
-``application_file`` reads and checks the file. The node imports this module, so it imports no
-Spark. Digests show whether two nodes run the same application (RULES.md#r23).
+The module ``application_file`` reads and checks the application file. The node process imports this
+module, so this module does not import Spark. Digests show whether two nodes run the same
+application (RULES.md#r23).
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ SYSTEM_COLUMNS = MappingProxyType(
         "_event_id": Column("_event_id", "string", nullable=False),
     }
 )
-"""Columns that the engine can add to a stream: equal on every node, unlike a clock or uuid()."""
+"""Columns that the engine can add to a stream. Their values are equal on every node, unlike those
+of a clock or uuid()."""
 
 
 class OutputMode(Enum):
@@ -37,7 +39,7 @@ class OutputMode(Enum):
 
 
 class OnChange(Enum):
-    """Treatment of a query's state when its digest changes."""
+    """The treatment of a query's state when the query's digest changes."""
 
     KEEP = "keep"
     RESET = "reset"
@@ -45,7 +47,7 @@ class OnChange(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """``delay`` is a Spark interval such as ``10 minutes``."""
+    """The watermark of a stream. ``delay`` is a Spark interval such as ``10 minutes``."""
 
     column: str
     delay: str
@@ -53,7 +55,10 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class SourceSpec:
-    """A source that the active pulls. ``options`` are as written; a value may refer to a secret."""
+    """A source from which the active pulls rows.
+
+    ``options`` are as in the application file, where a value may refer to a secret.
+    """
 
     name: str
     type: str
@@ -67,9 +72,9 @@ class SourceSpec:
 
 @dataclass(frozen=True, slots=True)
 class StreamSpec:
-    """An input stream. ``columns`` are what producers send, without the system columns.
+    """An input stream. ``columns`` are the columns that producers send, without the system columns.
 
-    ``sources`` are no part of its digest: a query's state does not depend on where rows come from.
+    The stream's digest leaves out ``sources``, because a query's state does not depend on them.
     """
 
     name: str
@@ -85,7 +90,7 @@ class StreamSpec:
 
     @property
     def spark_schema(self) -> str:
-        """DDL of what a query sees: the declared columns, then the system columns."""
+        """Spark DDL of a query's input columns: the declared columns, then the system columns."""
         added = (SYSTEM_COLUMNS[name] for name in self.system_columns)
         return ", ".join(column.ddl for column in (*self.columns, *added))
 
@@ -100,7 +105,10 @@ def _mark_text(watermark: Watermark | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PostgresSinkSpec:
-    """A table that gets the batches of a query. ``url`` None: the database of the node."""
+    """A table that gets the batches of a query.
+
+    If ``url`` is None, the table is in the node's own database.
+    """
 
     name: str
     table: str
@@ -131,7 +139,10 @@ class PostgresSinkSpec:
 
 @dataclass(frozen=True, slots=True)
 class PluginSinkSpec:
-    """A sink of a plug-in. ``options`` are as written; a value may refer to a secret."""
+    """A sink of a plug-in.
+
+    ``options`` are as in the application file, where a value may refer to a secret.
+    """
 
     name: str
     type: str
@@ -152,7 +163,7 @@ def _options_text(options: Any) -> str:
 
 
 def _named(options: Any) -> Any:
-    """``options`` with texts for keys: YAML allows other keys, which cannot be sorted together."""
+    """Turn the keys of ``options`` into texts, since YAML allows keys that cannot be sorted."""
     match options:
         case Mapping():
             return {str(key): _named(value) for key, value in options.items()}
@@ -174,7 +185,10 @@ class SqlText:
 
 @dataclass(frozen=True, slots=True)
 class PythonFunction:
-    """``module:function``, called with {stream: DataFrame}; ``source`` is the module's file."""
+    """A query as a Python function, whose argument maps names of streams to DataFrames.
+
+    ``reference`` is ``module:function``, and ``source`` is the module's file.
+    """
 
     reference: str
     source: Path
@@ -191,10 +205,12 @@ class PythonFunction:
 
 @dataclass(frozen=True, slots=True)
 class QuerySpec:
-    """One streaming query. ``digest`` changes with whatever changes its state or its output.
+    """One streaming query.
 
-    ``streams`` are those that it reads (a SQL text: those that it names); ``deterministic`` False
-    turns the comparison of digests off for it.
+    ``digest`` changes with everything that changes the query's state or output.
+
+    ``streams`` are the streams that the query reads; for SQL, the streams that the text names. If
+    ``deterministic`` is False, the nodes do not compare the digests of the query's batches.
     """
 
     name: str
@@ -209,7 +225,10 @@ class QuerySpec:
 
 @dataclass(frozen=True, slots=True)
 class StreamApplication:
-    """All that a node runs. Mappings are read-only and keep the order of the file."""
+    """All streams and queries that a node runs.
+
+    The mappings are read-only and keep the order of the application file.
+    """
 
     name: str
     streams: MappingProxyType[str, StreamSpec]
@@ -218,8 +237,10 @@ class StreamApplication:
 
     @property
     def digest(self) -> str:
-        """Changes with any stream, source, query or sink, but not with the URL of a database or
-        the layout of the file."""
+        """The digest of all streams, sources, queries and sinks.
+
+        The digest does not depend on the URL of a database or on the layout of the file.
+        """
         streams = [f"{s.name} {s.digest}" for s in self.streams.values()]
         queries = [
             f"{q.name} {q.digest} {q.deterministic} " + " ".join(s.digest for s in q.sinks)
@@ -251,7 +272,10 @@ def _digest(*words: str) -> str:
 
 
 def load_application(path: Path | str) -> StreamApplication:
-    """Read and check an application file; raises ApplicationError with the place and what to do."""
+    """Read and check an application file.
+
+    Raises ApplicationError, which names the faulty place and what to do.
+    """
     from ha_engine.query.application_file import read_application
 
     return read_application(Path(path))

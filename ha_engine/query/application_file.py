@@ -1,7 +1,7 @@
-"""Reads the application file with pydantic and turns it into values.
+"""Read the application file with pydantic, and convert it to a ``StreamApplication``.
 
-A refusal names the nearest known key. ``plan`` finds the errors that only Spark can find, such as
-bad SQL or an unknown column.
+The error for an unknown key names the nearest known key. The module ``plan`` finds the errors that
+only Spark can find, such as bad SQL or an unknown column.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ class _Application(Section):
 
 
 def read_application(path: Path) -> StreamApplication:
-    """Read and check the file.
+    """Read and check the application file.
 
-    Raises ApplicationError: one sentence that names the file, the key and what to do.
+    Raises ApplicationError, whose one sentence names the file, the key and what to do.
     """
     try:
         parsed = _Application.model_validate(_read_yaml(path))
@@ -107,7 +107,7 @@ def _read_yaml(path: Path) -> object:
 
 
 def _refuse_twins(what: str, names: Mapping[str, object]) -> None:
-    """Refuse names that differ only in case: they are equal for Spark and some file systems."""
+    """Refuse names that differ only in case, which Spark and some file systems treat as equal."""
     seen: dict[str, str] = {}
     for name in names:
         if other := seen.get(name.lower()):
@@ -186,7 +186,7 @@ def _text(where: str, raw: _Query, path: Path) -> SqlText | PythonFunction:
 
 
 def _source_of(where: str, module: str, directory: Path) -> Path:
-    """The module's file, without importing it: beside the application file, else on the path."""
+    """Find a module's file beside the application file or on Python's path, without an import."""
     beside = directory.joinpath(*module.split(".")).with_suffix(".py")
     if beside.is_file():
         return beside

@@ -1,7 +1,7 @@
-"""The application file as this process loaded it, compared with what the node runs (RULES.md#r23).
+"""Compare the application file that this process loaded with what the node runs (RULES.md#r23).
 
-The node and this process each read the file, at different times. An edit in between must not change
-what a query computes under a version that the journal names.
+The node process and the query process read the application file at different times. An edit between
+the two reads must not change what a query computes under a version that the journal names.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ CHANGED = "the application file changed while the node ran; restart ha-engine ru
 
 
 class ApplicationChanged(ApplicationError):
-    """The file no longer holds the version of a query that the node runs."""
+    """The application file no longer has the version of a query that the node runs."""
 
 
 class PythonChanged(QueryProcessFailed):
-    """A module of a Python function changed: only a new process imports all of it again."""
+    """The module of a Python function changed, and only a new process imports all of it again."""
 
 
 class ApplicationVersions:
-    """Loads the file when the node first names a query, and again when it names another version."""
+    """Loads the application file, and again when the node names another version of a query."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._loaded: StreamApplication | None = None
 
     def holding(self, query: str, digest: str) -> StreamApplication:
-        """The application with this version of ``query``.
+        """Return the application in which ``query`` has the digest ``digest``.
 
         Raises ApplicationChanged, PythonChanged.
         """
@@ -46,7 +46,9 @@ class ApplicationVersions:
         return now
 
     def _load(self) -> StreamApplication:
-        """The node has read the file, so a file that cannot be read has changed since.
+        """Load the application file.
+
+        The node could read the application file, so an unreadable file must have changed since.
 
         Raises ApplicationChanged.
         """

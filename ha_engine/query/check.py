@@ -27,23 +27,23 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BRIEF_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""Options of a JVM that only plans: it ends before a second compiler or more threads help."""
+"""Options of a JVM that only plans queries; a second compiler and more threads do not help it."""
 
 OnPlanned = Callable[["QueryReport", float], None]
-"""Called after each query, with the seconds that planning it took."""
+"""Called after each query, with the seconds that the planning of the query took."""
 
 _PYTHON = (
     "a Python function cannot be checked for differences between nodes: "
     "the nodes compare the digests of its batches instead"
 )
-_UNCOMPARED = "deterministic: false, so the nodes do not compare its batches"
-_NO_SINK = "no sink: its batches are computed and dropped"
+_UNCOMPARED = "deterministic is false, so the nodes do not compare the query's batches"
+_NO_SINK = "no sink: the query's batches are computed and dropped"
 _NEVER_CLOSES = "no watermark on {}: state that depends on it is kept for ever"
 
 
 @dataclass(frozen=True, slots=True)
 class SinkReport:
-    """A sink and what it guarantees."""
+    """The report on one sink: its kind, its destination and its guarantee."""
 
     name: str
     type: str
@@ -53,7 +53,7 @@ class SinkReport:
 
 @dataclass(frozen=True, slots=True)
 class SourceReport:
-    """A source, the stream it feeds and what it guarantees."""
+    """The report on one source: the stream that it feeds, its kind and its guarantee."""
 
     stream: str
     name: str
@@ -63,7 +63,10 @@ class SourceReport:
 
 @dataclass(frozen=True, slots=True)
 class QueryReport:
-    """One query. ``columns`` are (name, Arrow type); ``error`` None means that it can run."""
+    """The report on one query.
+
+    ``columns`` are pairs (name, Arrow type). ``error`` is None if the query can run.
+    """
 
     name: str
     output_mode: str
@@ -76,7 +79,7 @@ class QueryReport:
 
 @dataclass(frozen=True, slots=True)
 class ApplicationReport:
-    """All queries, good or bad; ``digest`` is what nodes compare."""
+    """The reports on all queries and sources. Nodes compare the application's ``digest``."""
 
     application: str
     digest: str
@@ -96,7 +99,10 @@ def check_application(
     spark: SparkSession,
     on_planned: OnPlanned = lambda report, seconds: None,
 ) -> ApplicationReport:
-    """Plan every query as a node would. The error of a query is in the report, not raised."""
+    """Plan every query as a node would.
+
+    An error of a query is written to the report and not raised.
+    """
     queries = []
     for spec in application.queries.values():
         began = time.monotonic()
@@ -120,7 +126,7 @@ def _check(application: StreamApplication, spec: QuerySpec, spark: SparkSession)
 
 
 def _options(spec: QuerySpec, stream: StreamSpec) -> SourceOptions:
-    """Options for planning only: no source starts with them."""
+    """Source options for planning only, with which no source starts."""
     me = ProcessId.of_this()
     return SourceOptions("/nowhere", "check", spec.name, stream.name, stream.arrow_schema, me)
 

@@ -1,13 +1,13 @@
-"""Files of a checkpoint that hold the state after one batch, and the one way to copy them
-(RULES.md#r21).
+"""Find and copy the files of a checkpoint that hold the state after one batch (RULES.md#r21).
 
-Spark writes each file once, with its version in the name. The state after Spark's batch n has
-version n + 1. So the state after a batch can be copied while later batches run, without a pause.
-Deleting the newer files in place instead would leave newer state behind.
+Spark writes each file of a checkpoint once, with a version in the name. The state after Spark's
+batch n has version n + 1. The versions allow a copy of the state after a batch while later batches
+run. A rollback that deletes newer files could leave newer state in the checkpoint.
 
-    offsets/n, commits/n             batch n was planned, and is done
-    state/**/v.delta, v.snapshot     hdfs: what version v changed, or all of it
-    state/**/v.changelog, v.zip      rocksdb: the same, where v.zip names files in SSTs and logs
+``offsets/n`` exists once batch n is planned, and ``commits/n`` once batch n is done.
+``v.delta`` below ``state`` has the changes of version v, and ``v.snapshot`` the whole state of
+version v. The state store ``rocksdb`` writes ``v.changelog`` and ``v.zip`` instead, where
+``v.zip`` names files in ``SSTs`` and ``logs``.
 """
 
 from __future__ import annotations
@@ -28,24 +28,25 @@ _WHOLE = ("snapshot", "zip")
 _LOGS = ("offsets", "commits")
 _ROCKSDB_FILES = (("sstFiles", "dfsSstFileName", "SSTs"), ("logFiles", "dfsLogFileName", "logs"))
 _DEAR = 2
-"""A chain may have this many times the bytes of the shortest one, plus _DEAR_BYTES, if more of it
-is stored already."""
+"""A chain may have this many times the bytes of the shortest chain, plus _DEAR_BYTES, if more of
+the chain is stored already."""
 _DEAR_BYTES = 4 << 20
 
 
 def last_finished(checkpoint: Path) -> int | None:
-    """Spark's number of the newest batch that is done; None before the first one."""
+    """Spark's number of the newest finished batch, or None if no batch is finished."""
     return max(_numbers(checkpoint / "commits"), default=None)
 
 
 def copy_as_of(
     checkpoint: Path, batch: int, target: Path, stored: Container[str] = frozenset()
 ) -> None:
-    """Fill the fresh directory ``target`` with what Spark needs to continue after its ``batch``.
+    """Copy the files that Spark needs to continue after its batch ``batch`` to the new ``target``.
 
-    ``stored`` are paths, relative to the checkpoint, that cost nothing to keep. Files are linked
-    where the file system can. Raises CheckpointIncomplete when a needed file is missing, as can
-    happen for a moment while Spark cleans up; and OSError.
+    ``stored`` has paths, relative to the checkpoint, of files that are stored in a snapshot
+    already. Files are linked if the file system supports links, else copied. Raises
+    CheckpointIncomplete if a needed file is missing, for example while Spark cleans up. Raises
+    OSError.
     """
     try:
         for path in list(files_as_of(checkpoint, batch, stored)):
@@ -62,7 +63,7 @@ def files_as_of(
     """The files that ``copy_as_of`` copies. Raises CheckpointIncomplete, OSError."""
     yield checkpoint / "metadata"
     for log in _LOGS:
-        # Spark reads the batch before the last one too.
+        # Spark also reads the files of the batch before the last batch.
         yield from (
             checkpoint / log / str(n) for n in _numbers(checkpoint / log) if _near(n, batch)
         )
@@ -78,7 +79,7 @@ def files_as_of(
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """A whole state and all changes after it. ``files`` has the newest last."""
+    """A whole state and all changes after that state. The newest file is the last in ``files``."""
 
     files: tuple[Path, ...]
 
@@ -92,7 +93,10 @@ class _Chain:
 
 
 def _chains(directory: Path, names: list[str], version: int) -> Iterator[_Chain]:
-    """Every chain to the state of ``version``, the shortest first; version 0 is empty."""
+    """Yield every chain of files that gives the state of ``version``, the shortest chain first.
+
+    Version 0 is the empty state.
+    """
     found = {n: _VERSIONED.fullmatch(n) for n in names}
     known = {(int(m[1]), m[2] in _WHOLE): directory / n for n, m in found.items() if m}
     changes: list[Path] = []
@@ -107,7 +111,10 @@ def _chains(directory: Path, names: list[str], version: int) -> Iterator[_Chain]
 
 
 def _with_parts(whole: Path) -> Iterator[Path]:
-    """``whole``, after the files that it names if it is a zip of RocksDB. Zips share such files."""
+    """Yield ``whole``, and before it the files that it names if it is a zip of RocksDB.
+
+    Several zips may name the same file.
+    """
     if whole.suffix == ".zip":
         try:
             with zipfile.ZipFile(whole) as archive:
@@ -120,9 +127,10 @@ def _with_parts(whole: Path) -> Iterator[Path]:
 
 
 def _cheapest(checkpoint: Path, chains: list[_Chain], stored: Container[str]) -> _Chain:
-    """The chain with the fewest bytes to store, of those not much larger than the shortest.
+    """Choose the chain with the fewest bytes that are not stored yet.
 
-    A restore must not read much more than it needs.
+    Chains that are much larger than the shortest chain are left out, so that a restore reads
+    little.
     """
     longest = _DEAR * chains[0].size + _DEAR_BYTES
     allowed = [chain for chain in chains if chain.size <= longest]

@@ -1,11 +1,11 @@
-"""The checkpoint directory of a query: used as it is if it is known to be whole, else set aside.
+"""Open the checkpoint of a query if it is known to be complete, and set it aside otherwise.
 
-The stamp names the lineage (the journal and the version of the query) for which Spark wrote the
-checkpoint (RULES.md#r8), and the boot of the host in which Spark wrote it. The node supplies the
-lineage; this module only compares it.
+The stamp of a checkpoint names its lineage: the journal and the version of the query for which
+Spark wrote it (RULES.md#r8). The stamp also names the boot of the host in which Spark wrote the
+checkpoint. The node process supplies the lineage, and this module only compares it.
 
-Spark does not fsync its files, and a loss of power leaves files of no bytes. So a checkpoint
-outlives the boot in which it was written only if it was marked clean.
+Spark does not fsync its files, so a power loss may leave empty files. A checkpoint from an earlier
+boot counts as complete only if it was marked clean.
 """
 
 from __future__ import annotations
@@ -27,18 +27,22 @@ CLEAN_FILE = "ha_engine.clean"
 _ASIDE = ".set-aside-"
 _WRITTEN_BY_SPARK = ("offsets", "commits", "state")
 _LOST = (
-    "its checkpoint is lost, and the journal cannot rebuild its state, which is older than the "
-    "journal or than its definition; run 'ha-engine reinit' on this node to restore a snapshot, or "
-    "set on_change to reset and change the query (a comment is enough) to begin with empty state"
+    "the query's checkpoint is lost, and the journal cannot rebuild the state, which is older than "
+    "the journal or than the query's definition; run 'ha-engine reinit' on this node to restore a "
+    "snapshot, or set on_change to reset and change the query (a comment is enough) to begin with "
+    "empty state"
 )
 
 
 def open_checkpoint(
     root: Path, query: str, stamp: str, *, must_resume: bool = False, boot: str | None = None
 ) -> Path:
-    """Return the query's directory, stamped. Set aside one that does not fit, and delete it later.
+    """Return the stamped checkpoint directory of a query.
 
-    Raises QueryProcessFailed when the state ``must_resume`` and no checkpoint has it; DiskFailed.
+    A checkpoint that does not fit is set aside, and deleted later.
+
+    Raises QueryProcessFailed if ``must_resume`` is set and no checkpoint has the state. Raises
+    DiskFailed.
     """
     directory, wanted = root / query, _Stamp(stamp, boot or boot_id())
     with disk(root):
@@ -56,7 +60,11 @@ def open_checkpoint(
 
 
 def is_whole(root: Path, query: str, stamp: str, *, boot: str | None = None) -> bool:
-    """Whether the checkpoint is of this lineage, and of this boot or marked clean in its own."""
+    """Whether the checkpoint has the lineage ``stamp`` and is known to be complete.
+
+    A checkpoint is complete if Spark wrote it in this boot, or if it was marked clean in its own
+    boot.
+    """
     found = _Stamp.read(root / query)
     if found is None or found.lineage != stamp:
         return False
@@ -64,9 +72,9 @@ def is_whole(root: Path, query: str, stamp: str, *, boot: str | None = None) -> 
 
 
 def carry_on(root: Path, query: str, earlier: Sequence[str], stamp: str) -> None:
-    """Give a checkpoint of one of the ``earlier`` lineages the lineage ``stamp``.
+    """Change the lineage of a checkpoint from one of ``earlier`` to ``stamp``.
 
-    Whether it is whole does not change. Raises DiskFailed.
+    The boot in the stamp remains, so the checkpoint is as complete as before. Raises DiskFailed.
     """
     found = _Stamp.read(root / query)
     if found is not None and found.lineage in earlier:
@@ -76,7 +84,7 @@ def carry_on(root: Path, query: str, earlier: Sequence[str], stamp: str) -> None
 
 
 def stamp_restored(checkpoint: Path, stamp: str) -> None:
-    """Stamp a restored checkpoint as whole for the lineage ``stamp``, before Spark opens it.
+    """Stamp a restored checkpoint as complete for the lineage ``stamp``, before Spark opens it.
 
     Raises DiskFailed.
     """
@@ -85,9 +93,9 @@ def stamp_restored(checkpoint: Path, stamp: str) -> None:
 
 
 def mark_clean(root: Path, *, boot: str | None = None) -> None:
-    """Mark the checkpoints below ``root`` clean, so that they outlive this boot.
+    """Mark the checkpoints below ``root`` clean, so that they can be used after a reboot.
 
-    Nothing may write to them any more.
+    The caller ensures that no process writes to the checkpoints any more.
 
     Raises DiskFailed.
     """
@@ -102,7 +110,11 @@ def mark_clean(root: Path, *, boot: str | None = None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Stamp:
-    """``lineage`` comes from the node; ``boot`` is the boot in which Spark last wrote."""
+    """The stamp of a checkpoint.
+
+    ``lineage`` comes from the node process. ``boot`` is the boot of the host in which Spark last
+    wrote.
+    """
 
     lineage: str
     boot: str
@@ -119,9 +131,10 @@ class _Stamp:
 
 
 def _may_be_whole(directory: Path, wanted: _Stamp) -> bool:
-    """Whether the lineage fits and no file is empty; Spark checks the rest itself.
+    """Whether the checkpoint has the wanted lineage and no empty file.
 
-    Only for state that nothing can rebuild.
+    Spark itself checks everything else when it opens the checkpoint. ``_may_be_whole`` is a weaker
+    check than ``is_whole``, only for state that nothing can rebuild.
     """
     found = _Stamp.read(directory)
     if found is None or found.lineage != wanted.lineage:
@@ -138,7 +151,7 @@ def _text(path: Path) -> str:
 
 
 def _stamp(directory: Path, wanted: _Stamp) -> None:
-    """Stamp durably before Spark writes: a checkpoint in use must not count as clean."""
+    """Write the stamp before Spark writes, since a checkpoint in use must not count as clean."""
     if _Stamp.read(directory) != wanted:
         _write_durably(directory / STAMP_FILE, str(wanted))
         _fsync(directory.parent)
@@ -169,9 +182,9 @@ def _set_aside(directory: Path) -> None:
 
 
 def _delete_set_aside(root: Path, query: str) -> None:
-    """Delete in a thread, so that the query's start does not wait.
+    """Delete the query's old checkpoints in a thread, so that the start of the query does not wait.
 
-    The next start deletes what a crash left.
+    The next start of the query deletes what a crash left.
     """
     aside = list(root.glob(f"{query}{_ASIDE}*"))
     if aside:

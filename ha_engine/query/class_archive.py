@@ -1,11 +1,11 @@
-"""An archive of Spark's loaded classes (Java's AppCDS), from which its JVM starts in half the time.
+"""An archive of Spark's loaded classes (Java's AppCDS), which halves the time of Spark's start.
 
-The first start on an installation lists the classes that it loads. Some time after a batch ended,
-a separate Java writes them into an archive. It gets CPU only when no other process needs it. Each
-later start maps the archive.
+The first start on an installation lists the classes that the JVM loads. Some time after a batch
+ended, a separate Java process writes the listed classes into an archive. The separate process gets
+CPU time only when no other process needs it. Each later start maps the archive into memory.
 
-Nothing here may fail a start. An archive that does not fit, or that a JVM died with, is deleted and
-written again. An error is only logged.
+No fault of the archive may make a start fail, so errors of the archive are only logged. An archive
+that does not fit, or that may have made starts fail, is deleted and written again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import structlog
 log = structlog.get_logger(__name__)
 
 WRITE_AFTER_SECONDS = 60.0
-"""Wait after the end of the first batch, in which Spark compiles and a returned node catches up."""
+"""The wait after the first batch, in which Spark compiles and a restarted node catches up."""
 FREE_BYTES_MIN = 2 << 30
 """No archive is written with less free space. An archive has some 190 MB."""
 TRIALS_MAX = 2
@@ -38,11 +38,12 @@ _STEP_BACK = (
     "open('/proc/self/oom_score_adj', 'w').write('1000'); "
     "os.execv(sys.argv[1], sys.argv[1:])"
 )
-"""Writing takes a gigabyte of memory. Where memory runs out, the kernel kills the writer first."""
+"""Writing an archive takes a gigabyte of memory. If memory runs out, the kernel kills the writer
+first."""
 
 
 class ClassArchive:
-    """The archive in ``directory``, which one process uses at a time.
+    """The archive of classes in ``directory``, which one process uses at a time.
 
     ``installation`` identifies Java, Spark's jars and the settings; an archive of another
     installation is deleted. Call ``java_options`` once, before the JVM starts.
@@ -57,7 +58,7 @@ class ClassArchive:
         self._writing = threading.Lock()
 
     def java_options(self) -> tuple[str, ...]:
-        """Options that map the archive, or that list the classes for a new one."""
+        """JVM options that map the archive, or that list the loaded classes for a new archive."""
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._throw_away_what_does_not_fit()
@@ -69,14 +70,15 @@ class ClassArchive:
         except OSError as error:
             log.warning("Spark starts without its class archive", reason=str(error))
             return ()
-        # A file that is half written, or that the disk lost in part, must not crash the JVM later.
+        # The JVM verifies the archive, because an incomplete file must not crash the JVM later.
         return (f"-XX:SharedArchiveFile={self._archive}", "-XX:+VerifySharedSpaces")
 
     def _throw_away_what_does_not_fit(self) -> None:
-        """Delete archives of other installations, and one with which two starts in a row failed.
+        """Delete archives of other installations, and an archive with which two starts in a row
+        failed.
 
-        Each start adds a byte to the trial file, which ``spark_started`` deletes. One failed start
-        may have been killed; after two the archive may be the cause.
+        Each start adds a byte to the trial file, which ``spark_started`` deletes. A single failed
+        start may have been killed, but after two the archive may be the cause.
         """
         suspect = self._trial.exists() and self._trial.stat().st_size >= TRIALS_MAX
         kept = () if suspect else (self._archive, self._trial)
@@ -85,14 +87,18 @@ class ClassArchive:
                 path.unlink()
 
     def spark_started(self) -> None:
-        """Delete the trial file. Where that fails, a later start loses its archive."""
+        """Delete the trial file, which counts starts that have not succeeded yet.
+
+        If the trial file remains, a later start may delete the archive.
+        """
         with contextlib.suppress(OSError):
             self._trial.unlink(missing_ok=True)
 
     def batch_ended(self, jvm: int, after_seconds: float = WRITE_AFTER_SECONDS) -> None:
-        """Write the archive some time after the first call, if this start listed its classes.
+        """Write the archive some time after the first call, if this start listed the loaded
+        classes.
 
-        Call it at the end of every batch of the JVM with pid ``jvm``.
+        Call ``batch_ended`` at the end of every batch of the JVM with pid ``jvm``.
         """
         if self._listing and self._writing.acquire(blocking=False):
             timer = threading.Timer(after_seconds, self._write, (jvm,))
@@ -106,15 +112,15 @@ class ClassArchive:
             log.warning("Spark's class archive is not written", reason=str(error))
 
     def write(self, jvm: Sequence[str]) -> None:
-        """Write the archive; ``jvm`` is the command line of the JVM that listed its classes.
+        """Write the archive; ``jvm`` is the command line of the JVM that listed the loaded classes.
 
-        Blocks for a minute or several. Raises OSError, SubprocessError.
+        The call blocks for one minute or several. Raises OSError, SubprocessError.
         """
         if shutil.disk_usage(self._directory).free < FREE_BYTES_MIN:
-            log.info("Spark's class archive is not written: the disk has little room")
+            log.info("Spark's class archive is not written: the disk has too little free space")
             return
         listed, draft = self._list.with_suffix(".listed"), self._archive.with_suffix(".draft")
-        # The JVM still writes to its own list, and may be in the middle of a line.
+        # The JVM still writes to the list of classes, whose last line may be incomplete.
         listed.write_bytes(self._list.read_bytes().rpartition(b"\n")[0] + b"\n")
         dump = (
             "-Xshare:dump",
@@ -134,14 +140,14 @@ class ClassArchive:
 
 
 def _shape(jvm: Sequence[str]) -> list[str]:
-    """The options of a JVM that its archive depends on: the class path, the memory's layout."""
+    """The JVM options that an archive depends on: the class path and the layout of the memory."""
     options = list(jvm[1 : jvm.index(_MAIN_CLASS) if _MAIN_CLASS in jvm else len(jvm)])
     path = options.index("-cp")
     return [*options[path : path + 2], *(one for one in options if one.startswith(_SHAPING))]
 
 
 class NoArchive:
-    """No archive, for a node whose config turns it off."""
+    """Replaces ``ClassArchive`` on a node whose config turns the archive off."""
 
     def java_options(self) -> tuple[str, ...]:
         return ()
@@ -157,7 +163,10 @@ AnyArchive: TypeAlias = ClassArchive | NoArchive
 
 
 def installation(java: Path, jars: Iterable[Path], settings: Iterable[str]) -> str:
-    """A name for what an archive depends on. Files count by name, size and time of change."""
+    """A digest of the Java program, jars and settings that an archive depends on.
+
+    Each file counts by its name, size and time of change.
+    """
     seen = hashlib.blake2b(digest_size=8)
     for path in (java.resolve(), *sorted(jars)):
         stat = path.stat()

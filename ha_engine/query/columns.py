@@ -1,6 +1,6 @@
 """The column types that a stream may declare, as SQL and as Arrow types.
 
-A query yields Spark's types, which this module does not know.
+This module does not handle the types of a query's output, which are Spark's own.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DECIMAL_DIGITS_MAX = 38
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a stream. ``sql`` is its type in Spark's DDL, without ``not null``."""
+    """One column of a stream. ``sql`` is the column's type in Spark's DDL, without ``not null``."""
 
     name: str
     sql: str
@@ -53,7 +53,10 @@ class Column:
 
 
 def parse_column(name: str, declared: str) -> Column:
-    """Read ``string not null`` and the like; ApplicationError names the nearest known type."""
+    """Parse the type of a column, such as ``string not null``.
+
+    Raises ApplicationError, which names the nearest known type.
+    """
     text = " ".join(declared.strip().lower().split())
     sql = _NOT_NULL.sub("", text)
     sql = _OTHER_NAMES.get(sql, sql)
@@ -94,7 +97,7 @@ def _struct_field(text: str) -> pa.Field:
 
 
 def _split(text: str) -> list[str]:
-    """Split at the commas outside of angle and round brackets."""
+    """Split ``text`` at the commas outside of angle and round brackets."""
     parts, depth, start = [], 0, 0
     for index, char in enumerate(text):
         depth += (char in "<(") - (char in ">)")

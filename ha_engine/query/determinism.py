@@ -1,8 +1,9 @@
-"""Finds what would make a query's result differ on another node, before it runs (RULES.md#i6).
+"""Find what would make a query's result differ between nodes, before the query runs (RULES.md#i6).
 
-There are three kinds: expressions that Spark calls not deterministic; expressions that Spark calls
-deterministic though they read a clock, the user or the session; and plan nodes. The inside of a
-Python function cannot be checked: there the nodes compare digests instead.
+This module refuses expressions that Spark calls not deterministic, and plan nodes such as samples.
+This module also refuses expressions that read a clock, the user or the session, which Spark calls
+deterministic. The code of a Python function cannot be checked, so the nodes compare the digests of
+batches instead.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ _MOVING_LITERAL = re.compile(
 
 
 def refuse_non_deterministic(name: str, frame: DataFrame) -> None:
-    """Raise NonDeterministicQuery for the first such expression, with what to use instead."""
+    """Raise NonDeterministicQuery for the first part that is not deterministic.
+
+    The error says what to use instead.
+    """
     for what, instead in reasons(frame):
         raise NonDeterministicQuery(
             f"query {name} uses {what}, which differs between nodes; {instead}"
@@ -60,7 +64,7 @@ def refuse_non_deterministic(name: str, frame: DataFrame) -> None:
 
 
 def refuse_moving_literals(name: str, sql: str) -> None:
-    """Refuse ``DATE 'today'`` and the like by the text: the plan has only a constant instead.
+    """Refuse literals such as ``DATE 'today'`` by the SQL text, since the plan has only a constant.
 
     Raises NonDeterministicQuery.
     """
@@ -71,7 +75,10 @@ def refuse_moving_literals(name: str, sql: str) -> None:
 
 
 def refuse_unsupported(name: str, frame: DataFrame, mode: OutputMode) -> None:
-    """Spark's check of the plan for the output mode. Raises ApplicationError with its reason."""
+    """Check with Spark whether the plan supports the output mode.
+
+    Raises ApplicationError with Spark's reason.
+    """
     jvm = frame.sparkSession._jvm
     checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
     modes = jvm.org.apache.spark.sql.streaming.OutputMode
@@ -100,7 +107,7 @@ def uses_python(frame: DataFrame) -> bool:
 
 
 def reasons(frame: DataFrame) -> Iterator[tuple[str, str]]:
-    """(what, what to use instead) for everything not deterministic in the analyzed plan."""
+    """Yield each part of the analyzed plan that is not deterministic, and what to use instead."""
     for node in plan_nodes(analyzed(frame)):
         yield from _reasons_of_node(node)
         for expression in _expressions(node):
@@ -139,7 +146,7 @@ def _reasons_of_expression(expression: Any) -> Iterator[tuple[str, str]]:
 
 
 def _is_moving_cast(name: str, expression: Any) -> bool:
-    """CAST('now' AS TIMESTAMP), which Spark turns into the present time."""
+    """Whether an expression is like CAST('now' AS TIMESTAMP), which gives the current time."""
     if name != "Cast" or _class(expression.child()) != "Literal":
         return False
     words = str(expression.child().toString()).strip().lower().split()
@@ -163,7 +170,7 @@ def _expressions(node: Any) -> Iterator[Any]:
 
 
 def _tree(expression: Any) -> Iterator[Any]:
-    """Leaves first, so that the message names the culprit and not what contains it."""
+    """Yield the parts of an expression, leaves first, so that an error names the innermost part."""
     for child in _sequence(expression.children()):
         yield from _tree(child)
     yield expression

@@ -1,7 +1,7 @@
-"""The reason of a query's failure, in one line that a user can act on.
+"""Describe the reason of a query's failure in one line that a user can act on.
 
-Spark wraps an error several times; the innermost one with a message names the value. The node
-decides what follows from a failure.
+Spark wraps an error several times, and the innermost error with a message is the most specific. The
+node process decides what follows from a failure.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _JOURNAL = re.compile(
     r"ha_engine\.errors\.(?:DiskFailed|JournalDamaged|UnknownJournalVersion): (.*)"
 )
 _OF_THE_HOST = re.compile(
-    # Spark gives a Python worker ten seconds to connect, whatever else the machine does.
+    # Spark gives a Python worker only ten seconds to connect, even on a busy host.
     "SparkException: Python worker failed to connect back"
     # Timeouts of sockets between the JVM and Python, and of messages between parts of Spark.
     "|SocketTimeoutException: |RpcTimeoutException: "
-    # The host has no memory or no process left to start a program.
+    # The host lacks the memory or the free process to start a program.
     rf"|IOException: Cannot run program .* error=(?:{errno.ENOMEM}|{errno.EAGAIN})\b"
 )
 _SOCKET_TIMEOUT = re.compile(r"(?:pyspark\.[\w.]+: )?\[CANNOT_OPEN_SOCKET\].*timed out", re.DOTALL)
@@ -44,7 +44,7 @@ _JVM_FRAME = re.compile(r"\n\s*at [\w$.]+\(")
 
 
 def one_line(error: BaseException) -> str:
-    """Error class and message; for a Python function, the Python exception."""
+    """The error's class and message; after a failure in a Python function, the Python exception."""
     if isinstance(error, EngineError):
         return _short(f"{type(error).__name__}: {error}")
     text = _message(error)
@@ -59,7 +59,7 @@ def detail(error: BaseException) -> str:
 
 
 def disk_failure(error: BaseException) -> DiskFailed | None:
-    """The disk's failure, if Spark could not write its files or read the journal; else None."""
+    """Return DiskFailed if Spark could not write its files or read the journal; else None."""
     for text in islice(_jvm_messages(error), CAUSES_MAX):
         if _DISK.match(text):
             return DiskFailed(
@@ -81,7 +81,7 @@ def is_of_the_host(error: BaseException) -> bool:
 
 
 def is_worker_death(error: BaseException) -> bool:
-    """Whether a Python worker ended with neither an exception nor a crash of Python's own."""
+    """Whether a Python worker ended without an exception and without a crash of Python itself."""
     return any(_WORKER_DEATH.match(text) for text in islice(_jvm_messages(error), CAUSES_MAX))
 
 
@@ -104,7 +104,7 @@ def _jvm_messages(error: BaseException) -> Iterator[str]:
 
 
 def _named(name: str, text: str) -> str:
-    """``text`` with the error class in front, unless it names an error itself.
+    """Put the error class ``name`` before ``text``, unless ``text`` names an error itself.
 
     Spark's own messages begin with their error class, and a traceback ends with its error.
     """
@@ -112,14 +112,14 @@ def _named(name: str, text: str) -> str:
 
 
 def _python_error(text: str) -> str:
-    """The last line of the last traceback that names an exception."""
+    """The last line that names an exception in the last traceback of ``text``."""
     lines = text[text.rindex(_TRACEBACK) :].splitlines()
     named = [line.strip() for line in lines if _PYTHON_ERROR.match(line)]
     return named[-1] if named else lines[-1]
 
 
 def _first_sentence(text: str) -> str:
-    """``text`` without query plan, SQL listing and JVM frames, but with the place in the SQL."""
+    """Remove query plan, SQL listing and JVM frames from ``text``, but not the place in the SQL."""
     text = _JVM_FRAME.split(text, maxsplit=1)[0]
     text = _PLAN.split(text, maxsplit=1)[0]
     head, state, tail = text.partition(" SQLSTATE:")

@@ -1,4 +1,4 @@
-"""Sections, names and texts of refusals that all parts of an application file share."""
+"""Check sections and names, and write the error texts, for all parts of an application file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 def _name(value: str) -> str:
     if not _NAME.fullmatch(value):
         raise ValueError(
-            f"{value!r} is not a name; use letters, digits and _, at most 63, no digit first"
+            f"{value!r} is not a name; use at most 63 letters, digits and _, and no digit first"
         )
     return value
 
@@ -26,13 +26,13 @@ Name = Annotated[str, AfterValidator(_name)]
 
 
 class Section(BaseModel):
-    """A section of the file. It refuses unknown keys."""
+    """A section of the application file, which refuses unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 def nearest(word: str, known: Mapping[str, object] | list[str]) -> str:
-    """The end of a sentence about an unknown word."""
+    """The end of an error about an unknown name: the nearest known name, or all known names."""
     near = get_close_matches(word, list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(known)}"
 
@@ -43,8 +43,12 @@ def found(error: ValidationError) -> list[ErrorDetails]:
 
 
 def sentence(found: list[ErrorDetails], keys_at: Callable[[list[str]], list[str]]) -> str:
-    """The first error that pydantic found, in words of the file; an unknown key comes first."""
-    # A misspelt key is also reported as missing; the user needs the misspelling.
+    """Describe the first error that pydantic found, in terms of the application file.
+
+    An unknown key comes before all other errors.
+    """
+    # Pydantic reports a misspelt key both as unknown and as missing; the user must see the
+    # misspelling.
     first = min(found, key=lambda one: one["type"] != "extra_forbidden")
     place = [str(part) for part in first["loc"]]
     where = ".".join(place) or "the file"
@@ -63,5 +67,5 @@ def sentence(found: list[ErrorDetails], keys_at: Callable[[list[str]], list[str]
 
 
 def keys_of(model: type[BaseModel]) -> list[str]:
-    """The keys of ``model`` as the file writes them."""
+    """The keys of ``model`` as they are written in the application file."""
     return [spec.alias or name for name, spec in model.model_fields.items()]

@@ -1,4 +1,4 @@
-"""Whether the host killed a process of this node for lack of memory."""
+"""Detect whether the kernel killed a process of the host for lack of memory."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ _VMSTAT = Path("/proc/vmstat")
 
 
 class MemoryKills:
-    """The kernel's count of processes that it killed for lack of memory, cgroups included.
+    """The kernel's count of processes that were killed for lack of memory, also within cgroups.
 
-    In a container the count is that of the whole host. A kill elsewhere may then excuse one failure
-    that a batch caused; the next failure of that batch counts.
+    In a container, the kernel's count covers the whole host. A kill outside the container may
+    excuse one failure that a batch itself caused, but not the next.
     """
 
     def __init__(self, vmstat: Path = _VMSTAT) -> None:
@@ -19,7 +19,10 @@ class MemoryKills:
         self._seen = self._count()
 
     def rose(self) -> bool:
-        """Whether the kernel killed since the last call, or since this object was made."""
+        """Whether the kernel killed a process since the last call of ``rose``.
+
+        The first call looks back to the creation of this object.
+        """
         before, self._seen = self._seen, self._count()
         return self._seen > before
 

@@ -14,7 +14,7 @@ _OUT_OF_MEMORY = 3
 
 
 class Jvm:
-    """The process behind PySpark's gateway."""
+    """The JVM process behind PySpark's gateway."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -24,7 +24,7 @@ class Jvm:
         return self._process.pid
 
     def lives(self) -> bool:
-        """Whether it still runs after DEATH_SECONDS_MAX; False as soon as it ends."""
+        """Wait at most DEATH_SECONDS_MAX for the JVM to end; return whether it still runs."""
         try:
             self._process.wait(DEATH_SECONDS_MAX)
         except subprocess.TimeoutExpired:

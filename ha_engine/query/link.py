@@ -1,7 +1,8 @@
-"""Calls over the node's local socket, retried while the node is away.
+"""Call the node process over its local socket, and retry while the node process is down.
 
-A node process that restarts must find its query process warm, so a call waits for an absent node.
-If the node answers "you are not my query process", the call fails at once (RULES.md#r19).
+A restarted node process must find its query process running, so a call waits until the node process
+answers. If the node process answers that it has another query process, the call fails at once
+(RULES.md#r19).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ha_engine.v1.local_pb2_grpc import LocalStub
 _AWAY = (
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED,
-    # A node that stops answers so to the calls that it was just working on.
+    # A node process that stops answers CANCELLED to its unfinished calls.
     grpc.StatusCode.CANCELLED,
 )
 _NOT_MINE = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION)
@@ -34,11 +35,11 @@ _CHANNEL_OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    # Calls over a local socket must not use a proxy of the environment.
+    # Calls over a local socket must not use a proxy that the environment names.
     ("grpc.enable_http_proxy", 0),
-    # gRPC pings after each answer to measure a line's bandwidth; a ping keeps its threads awake.
+    # gRPC sends a ping after each answer to measure bandwidth, which keeps gRPC's threads awake.
     ("grpc.http2.bdp_probe", 0),
-    # One thread reads a stream. By default gRPC has a second one, which wakes five times a second.
+    # By default gRPC reads a stream with a second thread, which wakes five times a second.
     (ChannelOptions.SingleThreadedUnaryStream, 1),
 )
 
@@ -46,7 +47,7 @@ Reply = TypeVar("Reply")
 
 
 class Superseded(QueryProcessFailed):
-    """The node runs another query process; this one must end."""
+    """The node process has another query process, so this query process must end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +63,10 @@ def open_channel(address: Address) -> grpc.Channel:
 
 
 class NodeLink:
-    """Unary calls to the node; thread-safe.
+    """Makes unary calls to the node process; thread-safe.
 
-    ``stop`` is tenacity's condition that ends the wait for an absent node; default: never.
+    ``stop`` is tenacity's condition that ends the wait for an absent node process, by default
+    never.
     """
 
     def __init__(
@@ -111,7 +113,7 @@ class NodeLink:
 
 
 def is_refusal(error: grpc.RpcError) -> bool:
-    """Whether the node answered that it has another query process."""
+    """Whether the node process answered that it has another query process."""
     return _code(error) in _NOT_MINE
 
 

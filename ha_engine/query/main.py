@@ -1,7 +1,7 @@
 """The query process: ``python -m ha_engine.query.main``.
 
-It starts Spark and runs the queries that the node commands over its socket, until the node ends it.
-It knows no lease, peer, database or sink.
+The query process starts Spark and runs the queries that the node process requests over its socket.
+The query process has no access to the lease, the peers, the database and the sinks.
 """
 
 from __future__ import annotations
@@ -30,10 +30,13 @@ log = structlog.get_logger(__name__)
 
 
 def main(arguments: list[str]) -> int:
-    """Return 0 if the node ended this process, else the exit code of the error that it logged."""
+    """Run the query process.
+
+    Return 0 if the node process ended it, else the exit code of the logged error.
+    """
     end_without(_parent(arguments))
-    # Spark's launcher forks while another thread imports gRPC. The fork handlers of gRPC would then
-    # break the child or this process.
+    # Spark's launcher forks while another thread imports gRPC. During the fork of the launcher,
+    # gRPC's fork handlers would break the child or this process.
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
     report, kills = StartReport.of(os.environ), MemoryKills()
     try:
@@ -56,7 +59,7 @@ def _run(settings: Settings, weight: Weight, report: StartReport, kills: MemoryK
     options = replace(settings.spark, java_options=classes.java_options())
     report.step(STARTING_JAVA)
     starting = StartingSpark(options, settings.application.resolve().parent)
-    # This import takes long, so it runs while Java starts.
+    # The import of ``process`` takes long, so it runs while Java starts.
     with gc_paused():
         from ha_engine.query.process import QueryProcess
 
@@ -66,13 +69,16 @@ def _run(settings: Settings, weight: Weight, report: StartReport, kills: MemoryK
 
 
 def _asked_to_end_at_once(classes: AnyArchive) -> None:
-    """Handle SIGTERM while Spark starts: nothing is open yet, and the archive is not to blame."""
+    """Exit on SIGTERM while Spark starts, when no query is open.
+
+    A start that SIGTERM ends must not count against the class archive.
+    """
     classes.spark_started()
     os._exit(0)
 
 
 def _parent(arguments: list[str]) -> str | None:
-    """Read ``--parent`` before all else: nothing may be started for a parent that is gone."""
+    """Read ``--parent`` before all else, because nothing may start after the parent has ended."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--parent")
     given: str | None = parser.parse_known_args(arguments)[0].parent
@@ -89,6 +95,7 @@ if __name__ == "__main__":
     exit_code = main(sys.argv[1:])
     logging.shutdown()
     sys.stdout.flush()
-    # Threads of gRPC and py4j still run. One that meets the interpreter's shutdown aborts the
-    # process, and the supervisor would report a signal as the reason of its end.
+    # Threads of gRPC and py4j still run at this point. A thread that runs during the interpreter's
+    # shutdown aborts the process. After an abort, the supervisor would report a signal as the
+    # reason of the query process's end.
     os._exit(exit_code)

@@ -1,4 +1,4 @@
-"""A source's questions to the node: where the next batch ends, and where its records are."""
+"""Ask the node process where a source's next batch ends, and where the records of the batch are."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from ha_engine.v1 import local_pb2 as pb
 
 
 class Marks:
-    """The marks of the query in ``options``. Each call raises what ``NodeLink.call`` does."""
+    """The marks of the query in ``options``. Each method raises what ``NodeLink.call`` raises."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._query, self._incarnation = options.query, options.incarnation
         self._link = NodeLink(Address(options.socket, options.incarnation))
 
     def after(self, number: int) -> Mark:
-        """The mark that follows mark ``number``; blocks until there is one."""
+        """The mark that follows mark ``number``.
+
+        The call blocks until the node has written that mark.
+        """
         request = pb.AwaitMarkRequest(
             incarnation=self._incarnation, query=self._query, after=number
         )
@@ -25,7 +28,7 @@ class Marks:
         return Mark(self._query, reply.number, reply.sequence)
 
     def located(self, number: int, first: int, last: int) -> tuple[Extent, ...]:
-        """The bytes that contain these sequences; none for a skipped batch."""
+        """The bytes of the records from ``first`` to ``last``; a skipped batch has none."""
         request = pb.LocateRequest(
             incarnation=self._incarnation,
             query=self._query,

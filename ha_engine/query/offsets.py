@@ -1,6 +1,6 @@
 """The mark of a Spark batch, read from the checkpoint's offset log (RULES.md#r18).
 
-Spark numbers batches on its own; only the mark means the same batch on every node.
+Spark's batch numbers may differ between nodes; only a mark means the same batch on every node.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _HEADING_LINES = 2  # the version of the log's format, and Spark's metadata of t
 
 
 class SourcesDisagree(QueryProcessFailed):
-    """The sources of one batch end at different marks; no other node would run that batch."""
+    """The sources of one batch end at different marks, so no other node would run that batch."""
 
 
 def mark_of_batch(checkpoint: Path, batch_id: int) -> int:
@@ -32,7 +32,7 @@ def mark_of_batch(checkpoint: Path, batch_id: int) -> int:
 
 
 def unfinished_mark(checkpoint: Path) -> int:
-    """The mark of the batch that was started but not finished; 0 when there is none."""
+    """The mark of the batch that was started but not finished; 0 if every batch is finished."""
     started, finished = _last(checkpoint / "offsets"), _last(checkpoint / "commits")
     if started is None or started == finished:
         return 0
@@ -40,7 +40,7 @@ def unfinished_mark(checkpoint: Path) -> int:
 
 
 def mark_of(offset: str | None) -> int:
-    """The mark in an offset as Spark writes it; 0 for none."""
+    """The mark in an offset that Spark wrote; 0 if there is no offset."""
     return int(json.loads(offset)["mark"]) if offset else 0
 
 

@@ -1,6 +1,6 @@
-"""One batch of a query to the outbox: write, fsync, ask the node to admit it (RULES.md#r19).
+"""Write one batch of a query to the outbox, and ask the node to admit the batch (RULES.md#r19).
 
-Spark calls the writer for each batch. Only the node renames or deletes what was admitted.
+Spark calls the writer for each batch. Only the node process renames or deletes admitted batches.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _Verdict = pb.AdmitBatchReply
 
 
 class BatchDiffers(QueryProcessFailed):
-    """The node admitted this batch before with other rows (RULES.md#i6)."""
+    """The node admitted a batch before, but the query now produced other rows (RULES.md#i6)."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxPlace:
-    """Destination of a query's batches. ``directory`` is the outbox."""
+    """The destination of a query's batches. ``directory`` is the directory of the whole outbox."""
 
     query: str
     directory: Path
@@ -43,7 +43,10 @@ class OutboxPlace:
 
 
 class OutboxWriter:
-    """Spark's function for each batch. ``error`` ended the last call, before Spark wrapped it."""
+    """The function that Spark calls for each batch.
+
+    ``error`` is the exception that ended the last call, before Spark wrapped it.
+    """
 
     def __init__(
         self, place: OutboxPlace, checkpoint: Path, link: NodeLink, reports: Reports
@@ -61,7 +64,10 @@ class OutboxWriter:
             raise
 
     def put(self, number: int, table: pa.Table) -> None:
-        """Return once the node has the batch. Raises BatchDiffers, DiskFailed, Superseded."""
+        """Write a batch, and return once the node has admitted it.
+
+        Raises BatchDiffers, DiskFailed, Superseded.
+        """
         name = f"{number}.{self._link.address.incarnation}.arrow"
         written = write_batch_file(
             self._place.pending / name, table, query=self._place.query, number=number
@@ -106,7 +112,7 @@ class OutboxWriter:
 
 
 def clear_pending(place: OutboxPlace) -> None:
-    """Make the directory, and delete files of an earlier query process that were not admitted.
+    """Create the directory of pending files, and delete what an earlier query process left in it.
 
     Raises DiskFailed.
     """

@@ -1,7 +1,7 @@
-"""Ends this process when the processes that it works for are gone.
+"""End this process when a process that it works for has ended.
 
-A Python source worker outlives a killed driver, and a driver outlives a killed supervisor. Neither
-learns of that end from a socket that it does not read.
+A Python source worker outlives a killed driver, and a driver outlives a killed supervisor. A worker
+or driver that does not read its socket does not learn of the other's end.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ ORPHANED_EXIT_CODE = 3
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """A pid with its start time, so that no process that reuses the pid is mistaken for this one.
+    """A pid with the start time of its process, since a later process may have the same pid.
 
-    ``started`` counts the kernel's ticks since boot. A time of day would change with the clock, so
-    two processes would read different starts of a third.
+    ``started`` counts the kernel's ticks since boot. A time of day would not do: after a change of
+    the clock, two processes would read different start times of a third.
     """
 
     pid: int
@@ -54,10 +54,10 @@ class ProcessId:
 
 
 def end_without(parent: str | None) -> None:
-    """Exit when the process ``parent`` (text of a ProcessId) ends, at once if it is gone already.
+    """Exit when the process ``parent`` (text of a ProcessId) ends, or at once if it has ended.
 
-    Without ``parent``, watch the parent that the kernel names now. If the real parent died before
-    that, the kernel names init, which never ends.
+    Without ``parent``, watch the parent that the kernel names now. If the real parent has died
+    already, the kernel names init, which never ends.
     """
     known = () if parent is None else (ProcessId.parse(parent),)
     if not all(one.is_alive() for one in known):
@@ -66,13 +66,13 @@ def end_without(parent: str | None) -> None:
 
 
 def end_with_parent(*others: ProcessId, end: Callable[[], None] | None = None) -> threading.Thread:
-    """Watch the parent and ``others``; call ``end`` (default: exit now) when one of them goes.
+    """Watch the parent and ``others``; call ``end`` (by default, exit) when one of them ends.
 
-    The kernel wakes the thread, so an idle process pays nothing for it.
+    The kernel wakes the watching thread, so the watch costs an idle process no CPU time.
     """
     parent = os.getppid()
     ends = _ends_of(parent, *(other.pid for other in others))
-    # A process may have ended before its pid was opened, and another one may have its pid.
+    # A process may have ended before its pid was opened, and another process may now have the pid.
     gone = os.getppid() != parent or not all(other.is_alive() for other in others)
 
     def watch() -> None:
@@ -86,10 +86,10 @@ def end_with_parent(*others: ProcessId, end: Callable[[], None] | None = None) -
 
 
 def _ends_of(*pids: int) -> select.poll | None:
-    """A poll for the first of ``pids`` that ends; None if one has ended.
+    """A poll for the first of ``pids`` that ends, or None if one of them has ended already.
 
-    The descriptors stay open as long as this process lives. A parent outside of this pid namespace
-    has pid 0, which is not polled.
+    The descriptors of the pids stay open as long as this process lives. A parent outside of this
+    pid namespace has pid 0, which is not polled.
     """
     ends = select.poll()
     try:

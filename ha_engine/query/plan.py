@@ -1,4 +1,4 @@
-"""The application's queries as Spark data frames, checked before any of them runs.
+"""Turn the application's queries into Spark data frames, and check them before any query runs.
 
 The ``ha_journal`` source calls no node until a query starts, so ``app check`` plans exactly what a
 node plans. ``runner`` runs the queries.
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Options = Callable[[StreamSpec], SourceOptions]
-"""The options of a stream's source; a node and ``app check`` pass different ones."""
+"""The options of a stream's source, which a node and ``app check`` set differently."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedQuery:
-    """A query that may start. ``schema`` is the Arrow schema of each of its batches."""
+    """A checked query, which may start. ``schema`` is the Arrow schema of the query's batches."""
 
     spec: QuerySpec
     frame: DataFrame
@@ -123,9 +123,12 @@ def _function_frame(
 
 
 def _load(function: PythonFunction) -> Any:
-    """Load the function from its file. Spark's workers get it by value: they cannot import it.
+    """Load the function of a query from its file.
 
-    Compile the same bytes that the query's digest covers, without Python's cache of modules.
+    Spark's workers get the function by value, because they cannot import its module.
+
+    The function is compiled from the bytes that the query's digest covers, not from Python's cache
+    of modules.
     """
     from pyspark import cloudpickle
 
@@ -158,7 +161,10 @@ def _is_watermark(node: Any) -> bool:
 
 
 def _single_line(node: Any) -> list[Any]:
-    """The nodes below, as long as each has one child, down to an aggregate or a deduplication."""
+    """The plan nodes below ``node``, as long as each plan node has only one child.
+
+    The list ends before an aggregate or a deduplication.
+    """
     below = []
     while node.children().size() == 1:
         node = node.children().apply(0)

@@ -1,4 +1,4 @@
-"""Sections of an application file that name a plug-in: sources, and what sinks share with them."""
+"""Read the sections of an application file that name a plug-in, for sources and for sinks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Kind = type[SinkPlugin] | type[SourcePlugin]
 
 
 class PluginSection(Section):
-    """A section that names a plug-in; its other keys are the plug-in's options."""
+    """A section that names a plug-in. The other keys of the section are the plug-in's options."""
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
 
@@ -28,7 +28,7 @@ class PluginSection(Section):
 
 
 def sources_of(where: str, raw: list[PluginSection]) -> tuple[SourceSpec, ...]:
-    """The sources of a stream's section. Raises ApplicationError."""
+    """Read the sources in a stream's section. Raises ApplicationError."""
     names = [source.name.lower() for source in raw]
     if len(set(names)) < len(names):
         raise ApplicationError(
@@ -56,7 +56,10 @@ def guarantee_and_options(
 
 
 def _check_options(where: str, model: type[BaseModel], options: dict[str, Any]) -> None:
-    """Check all values but references, which only a node can resolve. Raises ApplicationError."""
+    """Check all options except references such as to secrets, which only a node can resolve.
+
+    Raises ApplicationError.
+    """
     try:
         model.model_validate(options)
     except ValidationError as error:
@@ -69,7 +72,7 @@ def _check_options(where: str, model: type[BaseModel], options: dict[str, Any]) 
 
 
 def _without_value(one: ErrorDetails) -> ErrorDetails:
-    """``one`` without the value, which may be a secret."""
+    """Remove the value from the details of an error, since the value may be a secret."""
     return cast(ErrorDetails, {key: part for key, part in one.items() if key != "input"})
 
 

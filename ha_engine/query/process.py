@@ -1,4 +1,4 @@
-"""Runs what the node commands, on a running Spark, until the node ends the stream of commands."""
+"""Run the commands of the node process on a running Spark, until the stream of commands ends."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FAILED_EXIT_CODE = 1
 
 
 class Attendance:
-    """The node's stream of commands. It reopens while the node is away, until ``end``."""
+    """The node process's stream of commands, which is reopened until ``end`` is called."""
 
     def __init__(self, address: Address, channel: grpc.Channel) -> None:
         self._stub = LocalStub(channel)
@@ -48,7 +48,10 @@ class Attendance:
         self._call: Any = None
 
     def commands(self) -> Iterator[pb.QueryCommand]:
-        """Yield commands until the node ends the stream or ``end`` is called. Raises Superseded."""
+        """Yield commands until the node process ends the stream or ``end`` is called.
+
+        Raises Superseded.
+        """
         while not self._ended.is_set():
             self._call = call = self._stub.Attend(self._request)
             if self._ended.is_set():
@@ -72,7 +75,7 @@ class Attendance:
 
 
 class QueryProcess:
-    """The parts of this process that live as long as Spark."""
+    """The parts of the query process that live as long as Spark."""
 
     def __init__(
         self,
@@ -107,7 +110,7 @@ class QueryProcess:
         )
 
     def serve(self) -> int:
-        """Run what the node commands; return the exit code."""
+        """Run the commands of the node process, and return the exit code."""
         signal.signal(signal.SIGTERM, lambda *_: self._asked_to_end())
         self._report.step(READY)
         try:
@@ -154,7 +157,10 @@ class QueryProcess:
         self._spark.streams.addListener(ProgressListener(reports, ended))
 
     def _fail(self, error: BaseException) -> None:
-        """Keep the first error and end. Later errors are consequences of it, or of the end."""
+        """Keep the first error and end the process.
+
+        Later errors are only consequences of the first.
+        """
         if not self._attendance.has_ended:
             self._failure = error
             self._attendance.end()
@@ -162,8 +168,8 @@ class QueryProcess:
     def _leave_checkpoints_whole(self) -> None:
         """Halt the queries, kill the JVM and mark the checkpoints clean.
 
-        A batch may wait for a node that is gone, so halting gets HALT_SECONDS_MAX. A kill of the
-        JVM does not harm the checkpoints as long as the host lives.
+        A batch may wait for a node process that has ended, so halting takes at most
+        HALT_SECONDS_MAX. Killing the JVM does not harm the checkpoints unless the host crashes too.
         """
         halting = threading.Thread(target=self._halt, name="halt all", daemon=True)
         halting.start()
@@ -189,9 +195,9 @@ def _exit_code(failure: BaseException | None) -> int:
 
 
 def _exit_at_the_latest(code: int) -> None:
-    """Exit after STOP_SECONDS_MAX, whatever still runs.
+    """Exit after STOP_SECONDS_MAX, even if threads still run.
 
-    A checkpoint that is not marked clean by then costs a replay, if the host loses power next.
+    A checkpoint that was not marked clean before the exit costs a replay if the host reboots.
     """
     timer = threading.Timer(STOP_SECONDS_MAX, os._exit, (code,))
     timer.daemon = True

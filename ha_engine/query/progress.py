@@ -19,7 +19,7 @@ from ha_engine.v1 import local_pb2 as pb
 
 
 class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
-    """Listens to progress only: a thread of the runner learns a query's end or failure first."""
+    """Listens only to progress, since the runner's threads learn of a query's end earlier."""
 
     def __init__(self, reports: Reports, batch_ended: Callable[[], None]) -> None:
         self._reports, self._batch_ended = reports, batch_ended
@@ -41,7 +41,7 @@ class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
 
 
 def progress_of(spark: StreamingQueryProgress) -> pb.QueryProgress:
-    """``number`` is 0 when no batch ended."""
+    """Convert Spark's progress to a message, whose ``number`` is 0 if no batch has ended."""
     operators = spark.stateOperators
     return pb.QueryProgress(
         number=max((mark_of(source.endOffset) for source in spark.sources), default=0),

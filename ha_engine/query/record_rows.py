@@ -1,4 +1,4 @@
-"""Rows of records in the form that Spark reads: system columns added, small batches joined."""
+"""Convert rows of records to the form that Spark reads: add system columns, join small batches."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ import pyarrow.compute as pc
 from ha_engine.types import Events, Record
 
 BATCH_ROWS = 20_000
-"""Record batches are joined up to this many rows; a larger one passes as it is."""
+"""Record batches are joined up to this many rows; a larger record batch remains as it is."""
 
 
 def with_system_columns(rows: pa.RecordBatch, record: Record, wanted: pa.Schema) -> pa.RecordBatch:
-    """``rows`` of one record with the columns of ``wanted`` (the stream's, then system columns)."""
+    """Add system columns to the rows of one record.
+
+    ``wanted`` has the columns of the stream, then the system columns.
+    """
     columns = list(rows.columns)
     columns += [
         _system_column(field, rows.num_rows, record) for field in list(wanted)[len(columns) :]
@@ -34,7 +37,10 @@ def _system_column(field: pa.Field, count: int, record: Record) -> pa.Array:
 
 
 def coalesced(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in the same order in fewer batches; the boundaries depend on the rows alone."""
+    """Join record batches into fewer ones, with the same rows in the same order.
+
+    The new boundaries depend on the rows alone, so that they are equal on every node.
+    """
     waiting: list[pa.RecordBatch] = []
     count = 0
     for batch in batches:

@@ -1,7 +1,7 @@
-"""One thread that reports digests and progress to the node, off a batch's critical path.
+"""Report digests and progress to the node in a thread, outside a batch's critical path.
 
-Its queue is bounded. If it is full, a digest waits, since the node must get it, and progress is
-dropped, since the next one replaces it.
+The queue of reports is bounded. If the queue is full, a digest waits, since the node process needs
+every digest. Progress is dropped if the queue is full, since the next progress report replaces it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ UNCOMPARED = "uncompared"
 
 
 class Reports:
-    """The thread and its queue. The thread calls ``failed`` when an error ends it; the process
-    must then end."""
+    """The thread that sends reports, and its queue.
+
+    If an error ends the thread, the thread calls ``failed``, and the process must end.
+    """
 
     def __init__(self, link: NodeLink, failed: Callable[[BaseException], None]) -> None:
         self._link, self._failed = link, failed
@@ -31,7 +33,7 @@ class Reports:
         threading.Thread(target=self._run, name="reports", daemon=True).start()
 
     def digest(self, query: str, number: int, table: pa.Table) -> None:
-        """Compute the digest of an admitted batch and report it; blocks while 8 reports wait."""
+        """Queue the digest of an admitted batch; the call blocks while WAITING_MAX reports wait."""
         self._waiting.put(lambda: self._send_digest(query, number, digest_of_table(table)))
 
     def uncompared(self, query: str, number: int) -> None:

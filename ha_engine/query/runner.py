@@ -1,7 +1,7 @@
 """Starts, watches and stops the streaming queries, and reports their failures to the node.
 
-The runner does not restart a failed query: the node decides whether it runs again (RULES.md#r22).
-The other queries continue.
+The runner does not restart a failed query, because the node decides whether the query runs again
+(RULES.md#r22). The other queries continue.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class RunningQuery:
 class QueryRunner:
     """The queries that run in this process.
 
-    The runner calls ``ended`` with an error after which this process must end.
-    ``read_parallelism`` must not depend on the host: the distribution of rows to tasks decides the
-    sums of floating-point numbers (RULES.md#i6).
+    The runner calls ``ended`` with an error after which this process must end. ``read_parallelism``
+    must not depend on the host, because the distribution of rows to tasks affects floating-point
+    sums (RULES.md#i6).
     """
 
     def __init__(
@@ -87,13 +87,16 @@ class QueryRunner:
     # -- commands of the node ----------------------------------------------------------------------
 
     def run(self, command: pb.RunQuery) -> None:
-        """Start a query, unless the same command started it before. Report a failure, do not raise.
+        """Start a query, unless the same command started it before.
+
+        A failure of the query is reported to the node process and not raised.
 
         Raises Superseded.
         """
         running = self._running.get(command.query)
         if running is not None and running.command == command:
-            # A restarted node commands again, and must learn the schema again.
+            # A restarted node process repeats its commands, and needs the schema of the query
+            # again.
             self._stop_if_refused(running)
             return
         self.halt(command.query)
@@ -194,8 +197,8 @@ class QueryRunner:
     def _blame(self, query: str, number: int, error: BaseException) -> None:
         """Report a failure of the query. If the disk failed or the JVM died, end this process.
 
-        No query and no batch is to blame for those, and the node learns them from the end of this
-        process.
+        No query is to blame for a failed disk or a dead JVM. The node process learns of a failed
+        disk or a dead JVM from the end of this process.
         """
         if self._jvm.lives():
             if disk := disk_failure(error):
@@ -208,7 +211,7 @@ class QueryRunner:
     def _is_of_the_host(self, error: BaseException) -> bool:
         """Whether the host caused the failure.
 
-        A worker that ended without a reason may have failed by itself, unless the kernel killed a
+        A worker's death without a reason counts as caused by the host only if the kernel killed a
         process for lack of memory.
         """
         return is_of_the_host(error) or (is_worker_death(error) and self._kills.rose())

@@ -1,8 +1,10 @@
-"""The versions that compute a batch here; nodes of a group compare them before they work together.
+"""The versions of the software that computes batches, which nodes compare before they work
+together.
 
-Of Python and Java only the part that may change a result counts: a patch that reaches one host
-before the other must not separate a pair. The engine's version does not count. Releases that cut
-and compute the same batches may work together, so a group is upgraded node by node (ADR 12).
+Of the versions of Python and Java, only the part that may change a result counts. A patch release
+that reaches one host first must not keep two nodes from working together. The engine's own version
+does not count, so that a group can be upgraded node by node (ADR 12). Releases of the engine that
+make the same batches may work together.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ checkpoint that the release before it cannot continue."""
 
 
 def runtime_versions() -> dict[str, str]:
-    """Versions by component. Blocks for some 0.1 s while Java prints its version."""
+    """Versions by component. The call blocks for some 0.1 s while Java prints its version."""
     return {
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
         "java": _java(),
@@ -37,12 +39,16 @@ def checkpoint_versions() -> dict[str, str]:
 
 
 def why_not_continued(written_with: Mapping[str, str]) -> str | None:
-    """Why this engine cannot continue a checkpoint of those versions; None when it can."""
+    """Why this engine cannot continue a checkpoint of the versions ``written_with``.
+
+    The result is None if this engine can continue such a checkpoint.
+    """
     ours, theirs = checkpoint_versions(), {SEMANTICS: "1", **written_with}
     for name in ("spark", SEMANTICS):
         if theirs.get(name) != ours[name]:
             return (
-                f"{name} {theirs.get(name)} wrote its state, but this node has {name} {ours[name]}"
+                f"{name} {theirs.get(name)} wrote the checkpoints, "
+                f"but this node has {name} {ours[name]}"
             )
     return None
 

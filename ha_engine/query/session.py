@@ -1,6 +1,6 @@
 """The one Spark session of the query process, with the settings that make its batches repeatable.
 
-This module knows no stream and no query. ``check_java`` works without Spark.
+The session does not depend on any stream or query. ``check_java`` works without Spark.
 """
 
 from __future__ import annotations
@@ -44,11 +44,13 @@ _A_DAY = "86400s"
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """The ``query`` section's settings for Spark. ``heap`` is bytes; ``spark`` adds or overrides.
+    """The settings for Spark from the ``query`` section of the config.
 
-    Only this process uses the directory ``scratch``. It empties it at start, since a killed Spark
-    leaves files there. None: the system's place for temporary files. ``java_options`` go to the
-    JVM.
+    ``heap`` is in bytes. ``spark`` has settings that add to the engine's own or override them.
+
+    Only this process uses the directory ``scratch``. The start of Spark empties ``scratch``, since
+    a killed Spark leaves files in it. If ``scratch`` is None, Spark uses the system's directory for
+    temporary files. ``java_options`` are options of the JVM.
     """
 
     master: str = "local[2]"
@@ -89,7 +91,7 @@ def _version_text(java: str) -> str:
 
 
 def spark_conf(settings: SparkSettings) -> dict[str, str]:
-    """Every setting; those that no user may change come last."""
+    """All settings of Spark. Settings that no user may change come last."""
     return {
         **_quiet(settings),
         **_fast(settings),
@@ -105,11 +107,11 @@ def _java_options(settings: SparkSettings) -> list[str]:
     options = [
         "-Duser.timezone=UTC",
         f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
-        # After an OutOfMemoryError any batch may fail without fault. The JVM exits instead, and
-        # its exit is distinguished from the failure of a batch.
+        # After an OutOfMemoryError any batch may fail, although the batch is not the cause. The JVM
+        # exits after an OutOfMemoryError, which is never mistaken for the failure of a batch.
         "-XX:+ExitOnOutOfMemoryError",
-        # A thread samples counters for jstat twenty times a second, which is a fifth of what an
-        # idle JVM takes. jcmd and jstack work without the counters.
+        # A thread samples counters for jstat twenty times a second, a fifth of an idle JVM's CPU
+        # time. The tools jcmd and jstack work without these counters.
         "-XX:-UsePerfData",
     ]
     if settings.scratch is not None:
@@ -152,17 +154,17 @@ def _fast(settings: SparkSettings) -> dict[str, str]:
         "spark.sql.streaming.stateStore.providerClass": _state_store(settings.state_store),
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # Distinguishes a worker that crashed from one that was killed.
+        # The fault handler distinguishes a worker that crashed from a worker that was killed.
         "spark.python.worker.faulthandler.enabled": "true",
         "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
     }
 
 
 def _patient() -> dict[str, str]:
-    """Raise Spark's own time limits, so that none ends work that is slow on a starved host.
+    """Raise Spark's own time limits, so that no limit ends work that is slow on a busy host.
 
-    The limits would detect no failure. Driver and executor are one JVM, so neither outlives the
-    other. The JVM and a Python worker learn of each other's end from their socket.
+    Spark's time limits would detect no failure. Driver and executor are one JVM, so neither of the
+    two outlives the other. The JVM and a Python worker learn of each other's end from their socket.
     """
     return {
         "spark.python.authenticate.socketTimeout": _A_DAY,
@@ -180,7 +182,7 @@ def _state_store(kind: str) -> str:
 
 
 def installation_of(settings: SparkSettings) -> str:
-    """The name of what a class archive depends on. Raises JavaMissing."""
+    """A digest of the installation that a class archive depends on. Raises JavaMissing."""
     from pyspark.find_spark_home import _find_spark_home
 
     jars = Path(_find_spark_home(), "jars").glob("*.jar")
@@ -191,7 +193,7 @@ def installation_of(settings: SparkSettings) -> str:
 
 def _repeatable() -> dict[str, str]:
     return {
-        # Batches without data depend on timing; empty marks take their place.
+        # Spark's batches without data depend on timing, so the engine plans empty batches by marks.
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.python.worker.reuse": "true",
@@ -204,9 +206,9 @@ def start_spark(settings: SparkSettings, *modules: Path) -> SparkSession:
 
 
 class StartingSpark:
-    """A start of Java in a thread. Meanwhile the caller may import what it will need.
+    """Starts Java in a thread, so that the caller can import modules meanwhile.
 
-    ``modules`` are directories that Python functions import from.
+    ``modules`` are directories from which Python functions of queries are imported.
     """
 
     def __init__(self, settings: SparkSettings, *modules: Path) -> None:
@@ -226,24 +228,25 @@ class StartingSpark:
         java = Future[None]()
         conf = SparkConf().setAll(list(self._conf.items()))
         launch = partial(SparkContext._ensure_initialized, conf=conf)
-        # A daemon thread: an interrupted process need not wait for Java.
+        # The thread is a daemon, so that an interrupted process need not wait for Java.
         threading.Thread(target=_fulfil, args=(java, launch), name="Java", daemon=True).start()
         return java
 
     def session(self, java_started: Callable[[], None] = lambda: None) -> SparkSession:
         """Return Spark's session with the journal source registered. Raises JavaMissing.
 
-        It calls ``java_started`` once the JVM answers.
+        ``session`` calls ``java_started`` once the JVM answers.
         """
         with gc_paused():
-            # PySpark imports this, and pandas with it, at its first call into Java.
+            # PySpark imports pyspark.testing.utils and pandas at its first call into Java. An
+            # import while Java still starts saves time.
             import pyspark.testing.utils  # noqa: F401
             from pyspark.sql import SparkSession
 
             from ha_engine.query.source import JournalSource
 
-        # This logger writes each refused query with its whole JVM stack. The user gets the refusal
-        # without it.
+        # SQLQueryContextLogger writes each refused query with its whole JVM stack. The user gets
+        # the refusal without the stack.
         logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
         with self._home:
             _wait_for(self._java)
@@ -274,12 +277,12 @@ def _wait_for(java: Future[None]) -> None:
 
 
 def register_source(spark: SparkSession, source: type[DataSource]) -> None:
-    """Register ``source`` with a map of variables that several threads may write.
+    """Register ``source`` with a map of environment variables that several threads may write.
 
-    1. Spark keeps one such map for all workers of a source. 2. Each query that starts puts its
-    variables into the map, in its own thread. 3. Two threads at once leave a HashMap with a wrong
-    count. 4. From then on every task of every query fails with OptionalDataException, until the
-    JVM ends.
+    Spark's own map is a HashMap, which fails as follows. 1. Spark keeps one map for all workers of
+    a source. 2. Each query that starts puts its variables into the map, in its own thread. 3. Two
+    threads that write at once may leave the HashMap with a wrong count. 4. The wrong count makes
+    every task of every query fail with OptionalDataException until the JVM ends.
     """
     context = spark.sparkContext
     plain = context.environment
@@ -293,9 +296,9 @@ def register_source(spark: SparkSession, source: type[DataSource]) -> None:
 def _equip_workers(modules: tuple[Path, ...]) -> None:
     """Set the environment that Spark's workers inherit.
 
-    They run this process's Python and import what it imports. ``spark.pyspark.python`` does not
-    reach them: without the variable they run the first ``python3`` on the PATH, which may be of
-    another version.
+    Spark's workers must run the same Python as this process and import the same modules. The
+    setting ``spark.pyspark.python`` does not reach the workers. Without the variable PYSPARK_PYTHON
+    the workers run the first ``python3`` on the PATH, which may be of another version.
     """
     for directory in map(str, modules):
         if directory not in sys.path:
@@ -303,14 +306,18 @@ def _equip_workers(modules: tuple[Path, ...]) -> None:
     os.environ["PYSPARK_PYTHON"] = _worker_program()
     os.environ["HA_ENGINE_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join(os.path.abspath(path) for path in sys.path)
-    # A module named pyspark_* may be a data source. To look for one, Spark starts another worker
-    # and keeps it, but only if this command exists. The engine does not use the variable otherwise.
+    # A module named pyspark_* may be a data source. To look for data sources, Spark starts another
+    # worker, but only if the command in PYSPARK_DRIVER_PYTHON exists. The engine does not use
+    # PYSPARK_DRIVER_PYTHON otherwise.
     may_be = any(name.startswith("pyspark_") for path in sys.path for name in _names_in(path))
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable if may_be else "no-module-is-a-data-source"
 
 
 def _worker_program() -> str:
-    """The program that connects before it imports, see ``worker``; Python if it cannot run."""
+    """The program of Spark's Python workers, which connects before it imports (see ``worker``).
+
+    If the program is not executable, Spark's workers start as plain Python.
+    """
     if os.access(_WORKER, os.X_OK):
         return str(_WORKER)
     log.warning("Spark's Python workers may connect too late", not_executable=str(_WORKER))

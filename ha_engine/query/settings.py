@@ -25,9 +25,10 @@ class Directories:
 class Settings:
     """The parsed command line.
 
-    The JSON has ``query`` (as in the config, with durations and sizes as plain numbers),
-    ``checkpoint_dir``, ``outbox_dir`` and ``classes_dir``. ``--parent`` is the text of a ProcessId:
-    this process ends with that one. ``classes`` is the directory of the class archive.
+    The JSON in ``--config-json`` has ``query``, ``checkpoint_dir``, ``outbox_dir`` and
+    ``classes_dir``. ``query`` is the config's section of that name, with durations and sizes as
+    plain numbers. ``--parent`` is the text of a ProcessId; the query process ends when that process
+    ends. ``classes`` is the directory of the class archive.
     """
 
     socket: str

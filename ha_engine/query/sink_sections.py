@@ -1,4 +1,4 @@
-"""The sinks of an application file: each with the keys of its kind."""
+"""Read the sinks of an application file, each with the keys of its type."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class PostgresSinkSection(Section):
 
 
 def sinks_of(where: str, raw: list[PluginSection], mode: OutputMode) -> tuple[SinkSpec, ...]:
-    """The sinks of a query's section. Raises ApplicationError."""
+    """Read the sinks in a query's section. Raises ApplicationError."""
     names = [sink.name for sink in raw]
     if len(set(names)) < len(names):
         raise ApplicationError(

@@ -15,14 +15,19 @@ FORMAT = "ha_journal"
 
 
 class JournalSource(DataSource):  # type: ignore[misc]
-    """The data source as Spark registers it. Spark passes the schema to ``streamReader``."""
+    """The ``ha_journal`` data source as Spark registers it. Spark passes the schema to
+    ``streamReader``."""
 
     @classmethod
     def name(cls) -> str:
         return FORMAT
 
     def streamReader(self, schema: StructType) -> JournalReader:
-        """Import Arrow only here: Spark's first worker creates the source alone, without Arrow."""
+        """Return the reader of the source.
+
+        Only this method imports Arrow, so that Spark's first worker creates the source without
+        Arrow.
+        """
         from ha_engine.query.source_reader import JournalReader, SourceOptions
 
         return JournalReader(SourceOptions.from_text(dict(self.options)), schema)

@@ -1,8 +1,8 @@
-"""Reads for the ``ha_journal`` source: committed records of one stream, cut at the query's marks
-(RULES.md#r18).
+"""Read the committed records of one stream for the ``ha_journal`` source (RULES.md#r18).
 
-Spark imports this module in several workers, so it stays light: no database, HTTP or CLI. The node
-decides where a batch ends and whether it is skipped, and names the bytes of its records.
+Spark imports this module in several workers, so this module imports no database, HTTP or CLI. The
+node process decides where a batch ends, whether it is skipped, and which bytes of the journal it
+has.
 
 An offset is ``{"mark": n, "sequence": s}``: batch n ends after the record with sequence s.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ha_engine.query.marks import Marks
 
 PARTITION_BYTES = 4 << 20
-"""One task reads about this much of a batch; a batch has at most ``parallelism`` tasks."""
+"""One task reads about this many bytes of a batch; a batch has at most ``parallelism`` tasks."""
 SMALL_BYTES, SMALL_ROWS = 256 << 10, 5_000
 """The rows of a batch up to this size come with its plan, so no task asks a worker for them.
 
@@ -44,8 +44,8 @@ At three times this size the gain ends, since Spark copies such rows one by one.
 class SourceOptions:
     """Text options that the query process passes to a source.
 
-    ``schema`` is that of the journal's record batches. ``driver`` is the process that the source
-    serves.
+    ``schema`` is the schema of the journal's record batches. ``driver`` is the process of the Spark
+    driver that the source serves.
     """
 
     socket: str
@@ -88,7 +88,7 @@ class SourceOptions:
 
 @dataclass
 class SequenceRange(InputPartition):  # type: ignore[misc]
-    """The records with first <= sequence <= last; ``extents`` are the bytes that contain them."""
+    """The records with first <= sequence <= last. ``extents`` are the bytes of those records."""
 
     first: int
     last: int
@@ -96,9 +96,12 @@ class SequenceRange(InputPartition):  # type: ignore[misc]
 
 
 class JournalReader(_SimpleStreamReaderWrapper):  # type: ignore[misc]
-    """The stream's reader. One worker beside the driver plans with it; Spark's tasks ``read``.
+    """The reader of one stream.
 
-    The base class is private to Spark. The planning worker accepts rows with a plan from no other.
+    One Python worker plans batches with the reader, and Spark's tasks call ``read``.
+
+    The base class is private to Spark, but the planning worker accepts rows with a plan from no
+    other class.
     """
 
     simple_reader = None
@@ -106,7 +109,7 @@ class JournalReader(_SimpleStreamReaderWrapper):  # type: ignore[misc]
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._rows_schema = to_arrow_schema(schema, timezone="UTC")
-        # Spark fails to copy a row of a plan if an array of numbers in it contains a null.
+        # Spark fails to copy a row in a plan if the row has an array of numbers with a null.
         self._nested = any(pa.types.is_nested(field.type) for field in self._rows_schema)
         self._small: SequenceRange | None = None
 
@@ -115,7 +118,7 @@ class JournalReader(_SimpleStreamReaderWrapper):  # type: ignore[misc]
 
     @cached_property
     def _marks(self) -> Marks:
-        """The node's marks, connected at the first planning call: tasks need no gRPC."""
+        """The node's marks, connected at the first planning call, since tasks need no gRPC."""
         from ha_engine.query.marks import Marks
 
         end_with_parent(self._options.driver)
@@ -125,15 +128,20 @@ class JournalReader(_SimpleStreamReaderWrapper):  # type: ignore[misc]
         return {"mark": self._options.initial_mark, "sequence": self._options.initial_sequence}
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        """Return the mark that follows ``start``. Wait as long as it takes; never return ``start``.
+        """Return the mark that follows ``start``.
 
-        1. Source a gives up waiting at mark n and answers n. 2. Mark n+1 is committed. 3. Spark
-        asks source b, which answers n+1. 4. The batch reads a to n and b to n+1, and no other node
-        ever ends it there (RULES.md#r18).
+        Wait for the mark as long as necessary, and never return ``start``. A source that returns
+        ``start`` could disagree with another source of the query:
+
+        1. Source a stops waiting after mark n and answers n. 2. Mark n+1 is committed. 3. Spark
+        asks source b, which answers n+1. 4. The batch reads a to mark n and b to mark n+1, but
+        every other node reads both to the same mark (RULES.md#r18).
         """
         mark = self._marks.after(start["mark"])
         if mark.number <= start["mark"]:
-            raise ValueError(f"the node answered mark {mark.number} after {start['mark']}")
+            raise ValueError(
+                f"the node answered mark {mark.number}, which is not after {start['mark']}"
+            )
         return {"mark": mark.number, "sequence": mark.through}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[SequenceRange]:
@@ -153,7 +161,10 @@ class JournalReader(_SimpleStreamReaderWrapper):  # type: ignore[misc]
     def getCache(
         self, start: dict[str, int], end: dict[str, int]
     ) -> Iterator[pa.RecordBatch] | None:
-        """The batch's rows, if they come with its plan. Spark calls ``partitions`` before it."""
+        """Return the rows of a small batch, which come with its plan, or None for a larger batch.
+
+        Spark calls ``partitions`` before ``getCache``.
+        """
         if self._small is None:
             return None
         batches = list(self.read(self._small))
@@ -161,7 +172,7 @@ class JournalReader(_SimpleStreamReaderWrapper):  # type: ignore[misc]
         return iter(batches) if few else None
 
     def commit(self, end: dict[str, int]) -> None:
-        """Do nothing: the node knows each batch that ended, and the reader keeps nothing."""
+        """Do nothing, since the node knows each batch that ended and the reader stores none."""
 
     def _located(self, number: int, first: int, last: int) -> SequenceRange:
         return SequenceRange(first, last, self._marks.located(number, first, last))
@@ -179,10 +190,10 @@ class JournalReader(_SimpleStreamReaderWrapper):  # type: ignore[misc]
 
 
 def split(first: int, last: int, pieces: int) -> list[tuple[int, int]]:
-    """Cut [first, last] into ``pieces`` runs, by sequence and not by bytes of a file.
+    """Divide [first, last] into ``pieces`` ranges, by sequence and not by bytes of a file.
 
     Both nodes must give the same rows to the same task, or sums of floating-point numbers differ
-    (RULES.md#i6). The nodes' segment files may end at other records.
+    (RULES.md#i6). The segment files of two nodes may end at different records.
     """
     count = last - first + 1
     edges = [first + count * piece // pieces for piece in range(pieces + 1)]

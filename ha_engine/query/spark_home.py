@@ -1,8 +1,8 @@
-"""A Spark home without the archives of Python sources that Spark's Python workers import first.
+"""Make a Spark home without PySpark's archives, which Spark's Python workers would import first.
 
-Spark puts ``python/lib/pyspark.zip`` of its home before everything else on a worker's path. Python
-keeps no compiled modules of an archive, so each worker would compile PySpark again. That takes
-0.4 s of CPU each, and a query needs four workers before its first row. Without the archive the
+Spark puts ``python/lib/pyspark.zip`` of its home first on a worker's module path. Python keeps no
+compiled modules of an archive, so each worker would compile PySpark again. Compiling takes 0.4 s of
+CPU in each worker, and a query needs four workers before its first row. Without the archive the
 workers import the files that the driver imports.
 """
 
@@ -22,9 +22,11 @@ _VARIABLE, _LEFT_OUT = "SPARK_HOME", "python"
 
 @contextmanager
 def lean_spark_home(directory: Path) -> Iterator[None]:
-    """Make ``directory`` the Spark home of what starts inside; it links into PySpark's own home.
+    """Make ``directory`` the Spark home of each process that starts within the context.
 
-    A home that the user chose is left as it is: its workers may run another Python.
+    ``directory`` has links to the files of PySpark's own home.
+
+    A Spark home that the user chose remains in use, because its workers may run another Python.
     """
     if _VARIABLE in os.environ or not _made(directory):
         yield
@@ -46,7 +48,7 @@ def _made(directory: Path) -> bool:
 
 
 def link_spark_home(directory: Path) -> None:
-    """Make ``directory`` a lean home. Raises OSError."""
+    """Make ``directory`` a Spark home without PySpark's archives. Raises OSError."""
     from pyspark.find_spark_home import _find_spark_home
 
     directory.mkdir()

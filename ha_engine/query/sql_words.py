@@ -1,7 +1,7 @@
-"""Finds the names in a SQL text without parsing it.
+"""Find the names in a SQL text without parsing the text.
 
-The node must know which streams a query reads, and it has no Spark. A column that is named like a
-stream counts too, which costs a needless change of digest and nothing else.
+The node process must know which streams a query reads, but it does not run Spark. A column that is
+named like a stream counts as that stream, which only changes the query's digest needlessly.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def code_of(sql: str) -> str:
-    """The text in lower case without comments, string literals and the quotes of identifiers."""
+    """The SQL text in lower case without comments, string literals and quotes of identifiers."""
     return _NOT_CODE.sub(" ", sql).replace("`", " ").lower()
 
 
 def without_comments(sql: str) -> str:
-    """The text with its literals, comments blanked."""
+    """The SQL text with its literals, and with blanks in place of comments."""
     return _COMMENT.sub(lambda found: found[1] or " ", sql)
 
 
 def names_in(sql: str) -> frozenset[str]:
-    """Every word of the text, in lower case."""
+    """Every word of the SQL text, in lower case."""
     return frozenset(_WORD.findall(code_of(sql)))
 
 

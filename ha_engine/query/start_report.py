@@ -1,9 +1,9 @@
 """The query process's reports to the supervisor: the steps of its start, and why it ends.
 
-The supervisor hands the query process a pipe, whose descriptor ``HA_ENGINE_REPORT_FD`` names. Each
-line is a JSON object: ``{"step": TEXT}`` or ``{"end": REASON, "by_host": BOOL}``. The pipe works
-before gRPC is imported, and it outlives a node process that restarts. Without the variable, as in a
-process started by hand, the reports go nowhere.
+The supervisor gives the query process a pipe, and its descriptor in the variable
+``HA_ENGINE_REPORT_FD``. Each line is the JSON object ``{"step": TEXT}`` or ``{"end": REASON,
+"by_host": BOOL}``. The pipe works before gRPC is imported, and while a node process restarts. In a
+process started by hand, without HA_ENGINE_REPORT_FD, no report is sent.
 """
 
 from __future__ import annotations
@@ -21,15 +21,18 @@ READY = "ready"
 
 
 class StartReport:
-    """The reports. A report never fails and never blocks for long: the end of the supervisor ends
-    this process anyway."""
+    """Sends the reports to the supervisor.
+
+    A report that cannot be written is ignored, because the end of the supervisor ends this process
+    anyway.
+    """
 
     def __init__(self, descriptor: int | None) -> None:
         self._descriptor = descriptor
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> StartReport:
-        """Take the descriptor from ``environ``; Python closes it for every child."""
+        """Take the descriptor from ``environ``, and let no child process inherit it."""
         text = environ.get(ENVIRONMENT)
         if text is None:
             return cls(None)
@@ -40,7 +43,7 @@ class StartReport:
         self._write({"step": name})
 
     def end(self, reason: str, *, by_host: bool = False) -> None:
-        """Report why this process is about to end; ``by_host``: the machine caused it."""
+        """Report why this process is about to end. ``by_host`` is true if the host is the cause."""
         self._write({"end": reason, "by_host": by_host})
 
     def _write(self, line: Mapping[str, Any]) -> None:

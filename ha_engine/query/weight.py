@@ -1,9 +1,9 @@
-"""The share of the processor that Spark gets on a busy host.
+"""Set the share of CPU time that Spark gets on a busy host.
 
-While Spark starts it yields little: a node whose Spark does not start is of no use. Once a batch
-has ended, Spark takes the lower priority of ``query.nice``, behind acks and the lease. Any process
-may lower its priority, but only a privileged one may raise it again. The next start is a new
-process, so it has the higher priority again.
+While Spark starts, it has a higher priority, because a node is of no use until Spark runs. Once a
+batch has ended, Spark gets the lower priority ``query.nice``, so that acks and the lease come
+first. Any process may lower its priority, but only a privileged process may raise it again. The
+next start of Spark is a new process, which has the higher priority again.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path
 from ha_engine.system.procfs import pids, read_stat
 
 START_NICE = 5
-"""A third of the CPU of a competitor that is not niced, see
+"""This niceness gives a third of the CPU time of a process that is not niced, see
 docs/adr/0018-spark-steps-back-once-it-runs.md."""
 _AUTOGROUP = Path("/proc/self/autogroup")
 
 
 class Weight:
-    """The priority of this process and all that it starts, which must be a session of their own."""
+    """The priority of this process and its descendants, which must be a session of their own."""
 
     def __init__(self, at_work: int) -> None:
         self._at_work = at_work
@@ -30,7 +30,10 @@ class Weight:
         self._stepping_back = threading.Lock()
 
     def starting(self) -> None:
-        """Set the priority of the start. Call it before starting a process, which inherits it."""
+        """Set the priority for Spark's start.
+
+        Call ``starting`` before a process is started, which inherits the priority.
+        """
         os.nice(self._now)
         _weigh_session(self._now)
 
@@ -40,7 +43,8 @@ class Weight:
             _weigh_session(self._at_work)
             back = os.getpriority(os.PRIO_PROCESS, 0) + self._at_work - self._now
             weighed: set[int] = set()
-            # A thread that starts meanwhile may inherit the old niceness; the next round finds it.
+            # A thread that starts meanwhile may inherit the old niceness, so the loop looks for new
+            # threads.
             while threads := _threads_of_session() - weighed:
                 for thread in threads:
                     with contextlib.suppress(OSError):  # it has ended
@@ -49,16 +53,20 @@ class Weight:
 
 
 def _weigh_session(nice: int) -> None:
-    """Set the niceness of the session.
+    """Set the niceness of the whole session.
 
-    Where the kernel groups processes by session, that of a process counts only within its session.
+    If the kernel groups processes by session, the niceness of a process counts only within its
+    session.
     """
     with contextlib.suppress(OSError):
         _AUTOGROUP.write_text(str(nice), encoding="ascii")
 
 
 def _threads_of_session() -> set[int]:
-    """All threads of the session. On Linux each thread has its own niceness, inherited at start."""
+    """All threads of the session.
+
+    On Linux each thread has its own niceness, inherited at its start.
+    """
     session, found = os.getsid(0), set[int]()
     for pid in pids():
         with contextlib.suppress(OSError):

@@ -1,13 +1,13 @@
-"""The Python process that Spark starts for a source, a sink or a task: connects, then imports.
+"""The Python process that Spark starts for a source, a sink or a task; it connects, then imports.
 
-Spark waits ten seconds for the connection of a worker that it starts by itself, such as the one
-that plans a source. No setting changes that. PySpark's workers import for a second of CPU before
-they connect, which takes longer than ten seconds on a busy or slow host. Spark then fails the query
-with "Python worker failed to connect back". So this module connects first, imports PySpark while
-Spark already waits without a limit, and hands the connection to PySpark's own worker.
+Spark waits only ten seconds for the connection of some workers, such as the worker that plans a
+source. No setting changes this limit of ten seconds. PySpark's own workers need a second of CPU for
+imports before they connect, which may take longer than ten seconds on a busy host. After ten
+seconds Spark fails the query with "Python worker failed to connect back". This module connects
+first and imports PySpark afterwards, when Spark waits without a limit. PySpark's own worker then
+uses the connection.
 
-``python_worker`` beside this file is the program that Spark starts. Spark gives it Python's
-arguments: ``-m MODULE``.
+Spark starts the program ``python_worker`` beside this file, with Python's arguments ``-m MODULE``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ACCEPTED = b"ok"
 
 
 def main() -> None:
-    """Run the module that Spark named, on a connection where Spark listens for one."""
+    """Connect to Spark if Spark listens for a connection, and run the module that Spark named."""
     _, module, *arguments = sys.argv[1:]
     if _listens(os.environ):
         _hand_over(_connected(os.environ))
@@ -36,12 +36,12 @@ def main() -> None:
 
 
 def _listens(environ: MutableMapping[str, str]) -> bool:
-    """Whether Spark waits for this process on IPv4. Other connections stay PySpark's own."""
+    """Whether Spark waits for this process on IPv4. PySpark itself opens all other connections."""
     return _PORT in environ and environ.get("SPARK_PREFER_IPV6", "").lower() != "true"
 
 
 def _connected(environ: MutableMapping[str, str]) -> socket.socket:
-    """Authenticate as PySpark does: the secret, its acceptance, then the pid."""
+    """Authenticate to Spark as PySpark does: send the secret, read the answer, send the pid."""
     seconds = float(environ.get("SPARK_AUTH_SOCKET_TIMEOUT", "15"))
     connection = socket.create_connection(("127.0.0.1", int(environ[_PORT])), seconds)
     secret = environ[_SECRET].encode()
@@ -63,7 +63,7 @@ def _received(connection: socket.socket, size: int) -> bytes:
 
 
 def _hand_over(connection: socket.socket) -> None:
-    """Make PySpark's workers take ``connection`` where they would open one."""
+    """Make PySpark's worker use ``connection`` instead of opening a connection."""
     from pyspark import worker_util
 
     @contextmanager

@@ -1,8 +1,8 @@
-"""The parent process of a node. It lives as long as the node does, so it imports next to nothing.
+"""The supervisor, which is the parent process of a node and imports as little as possible.
 
-__main__          the program
-supervisor        keeps the node process alive, and releases the lease when it has died
-supervised_query  starts and ends the query process at the node process's request
-start_watch       decides whether a start of Spark makes progress
-plain_log         writes log lines without structlog
+``__main__``          is the program.
+``supervisor``        keeps the node process alive, and releases the lease of a failed node process.
+``supervised_query``  starts and ends the query process at the node process's request.
+``start_watch``       decides whether a start of Spark makes progress.
+``plain_log``         writes log lines without structlog.
 """

@@ -1,7 +1,7 @@
-"""Write log lines in the form of ``logs`` without structlog, for the supervisor.
+"""Write log lines of the supervisor without structlog, in the same form as ``ha_engine.logs``.
 
-The supervisor lives as long as the node does and logs little. So it avoids the memory and the start
-time of structlog and ``logging``.
+The supervisor lives as long as the node and logs little, so it avoids the memory and the start time
+of structlog and ``logging``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NEEDS_QUOTES = re.compile(r"[\s='\"]")
 
 @dataclass
 class _Form:
-    """The form of every line of this process."""
+    """The form of every log line of this process."""
 
     node: str = ""
     process: str = ""
@@ -37,17 +37,17 @@ _form = _Form()
 def configure(
     *, node: str, process: str, format: str, level: str, stream: TextIO | None = None
 ) -> None:
-    """Set the form of all lines; may be called again.
+    """Set the form of all later log lines.
 
-    ``format`` and ``level`` are those of the section ``log`` of the config. Lines go to ``stream``,
-    or to stderr.
+    ``format`` and ``level`` come from the section ``log`` of the config. Lines go to ``stream``, or
+    to stderr if ``stream`` is None.
     """
     _form.node, _form.process, _form.stream = node, process, stream
     _form.format, _form.level = format, level
 
 
 class PlainLog:
-    """The log of the module ``logger``."""
+    """Writes log lines that name ``logger`` as their source."""
 
     def __init__(self, logger: str) -> None:
         self._logger = logger

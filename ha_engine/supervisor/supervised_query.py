@@ -1,6 +1,7 @@
 """Start the query process, watch it until it is ready, end it and reap it.
 
-The node process decides whether one runs. Like the supervisor, this module imports next to nothing.
+The node process decides whether a query process runs. This module imports as little as possible,
+because it is a part of the supervisor.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ Message = dict[str, Any]
 
 @dataclass
 class Query:
-    """One living query process. ``reason`` and ``by_host`` describe its end, once known."""
+    """One living query process.
+
+    ``reason`` and ``by_host`` describe the end of the process, once known.
+    """
 
     process: asyncio.subprocess.Process
     incarnation: str
@@ -64,15 +68,15 @@ class Query:
 
     @property
     def is_called_off(self) -> bool:
-        """Whether the supervisor ends it before it was ready; the log need not report that."""
+        """Whether the supervisor ends the query process before it is ready, which is no error."""
         return self.was_signalled and self.watch is not None
 
 
 class SupervisedQuery:
-    """At most one query process of the node with the data directory ``home``.
+    """Manages at most one query process, for the node with the data directory ``home``.
 
-    ``send`` sends the node process the steps of a start, and ends. ``program`` is the command of
-    the query process.
+    ``send`` reports the steps of a start, and the end of a query process, to the node process.
+    ``program`` is the command of the query process.
     """
 
     def __init__(
@@ -85,25 +89,25 @@ class SupervisedQuery:
         self._patience = Patience(0.0)
 
     def configure(self, command: list[str], start_timeout: float) -> None:
-        """Set the arguments and the patience of the next starts."""
+        """Set the arguments and the patience for the next starts of the query process."""
         self._command, self._patience.base_seconds = command, start_timeout
 
     @property
     def alive(self) -> Message:
-        """The living query process; its incarnation is empty if there is none."""
+        """The incarnation and pid of the query process; an empty incarnation if none lives."""
         query = self._living
         incarnation, pid = (query.incarnation, query.process.pid) if query else ("", 0)
         return {"incarnation": incarnation, "pid": pid}
 
     def tell_step(self) -> None:
-        """Repeat the step of the living process, for a node process that started later."""
+        """Report the query process's current step again, for a node process that started later."""
         if (query := self._living) is not None:
             seconds = time.monotonic() - query.stepped_at
             step = {"incarnation": query.incarnation, "step": query.step, "seconds": seconds}
             self._send({"step": step})
 
     async def start(self, incarnation: str) -> None:
-        await self.end("a new query process replaces it")
+        await self.end("a new query process replaces the old one")
         reading, writing = os.pipe()
         try:
             process = await asyncio.create_subprocess_exec(
@@ -131,7 +135,7 @@ class SupervisedQuery:
         self._ended = asyncio.create_task(self._reap(self._living, reading), name="query reaper")
 
     async def _reap(self, query: Query, reports: int) -> None:
-        """Report the end to the node once the whole session is empty."""
+        """Report the end of the query process to the node, once its session has no process."""
         listening = asyncio.create_task(self._hear(query, reports), name="query reports")
         watching = asyncio.create_task(self._watch_start(query), name="start watch")
         code = await query.process.wait()
@@ -197,8 +201,10 @@ class SupervisedQuery:
         self._send({"gone": gone})
 
     async def end(self, reason: str) -> None:
-        """End the process by SIGTERM, so that Spark leaves a whole checkpoint; then kill the
-        rest."""
+        """End the query process by SIGTERM, so that its checkpoints are complete.
+
+        After QUERY_STOP_SECONDS, kill the processes that are left.
+        """
         query, ended = self._living, self._ended
         if query is None or ended is None:
             return

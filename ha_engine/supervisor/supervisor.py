@@ -1,12 +1,12 @@
-"""The parent process: keeps the node process and the query process alive, each in its own session.
+"""The supervisor keeps the node process and the query process alive, each in its own session.
 
-It decides little and imports next to nothing, since it lives as long as the node does. The node
-process reads and checks the config. Over a pipe it sends the supervisor the settings that it needs,
-and requests to start or stop a query process.
+The supervisor decides little and imports as little as possible, because it lives as long as the
+node. The node process reads and checks the config, and sends the supervisor its settings over a
+socket. The node process also sends requests to start or stop a query process.
 
-The supervisor adds certainty about death. A query process counts as gone only when no process of
-its session is left (RULES.md#r20). The supervisor releases the lease as soon as it has reaped the
-node process. It has no state that a restart would lose.
+A query process counts as ended only when no process of its session is left (RULES.md#r20). When a
+node process has failed, the supervisor reaps it and releases its lease at once. The supervisor has
+no state that a restart would lose.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings that the node process sends.
+    """The settings that the node process sends to the supervisor.
 
     ``query`` has the arguments of the query process, except its incarnation and parent.
     ``embedded_dir`` is the directory of a database that this node runs itself.
@@ -69,7 +69,7 @@ class Settings:
 
 @dataclass
 class Node:
-    """One living node process. ``link`` is None until the supervisor has its settings."""
+    """One living node process. ``link`` is None until the process has sent its settings."""
 
     process: asyncio.subprocess.Process
     started_at: float
@@ -78,10 +78,10 @@ class Node:
 
 
 class Supervisor:
-    """Runs until a signal stops it, or until a restart of the node process would not help."""
+    """Runs one node until a signal stops it, or a restart of the node process would not help."""
 
     def __init__(self, node_arguments: list[str], service: Mapping[str, str]) -> None:
-        """``service`` has the service manager's variables for the node process."""
+        """``service`` has the service manager's environment variables for the node process."""
         self._arguments, self._service = node_arguments, service
         self._settings: Settings | None = None
         self._database: Mapping[str, Any] = {}
@@ -129,7 +129,10 @@ class Supervisor:
                 return code
 
     async def _run_node(self) -> tuple[int, float, bool]:
-        """Run one node process; return its exit code, seconds lived and whether it ever served."""
+        """Run one node process.
+
+        Return the exit code, the lifetime in seconds, and whether the node process ever served.
+        """
         process_id = str(uuid.uuid4())
         node, reader, writer = await self._spawn_node(process_id)
         ended = asyncio.create_task(node.process.wait(), name="node")
@@ -159,7 +162,7 @@ class Supervisor:
         return code, time.monotonic() - node.started_at, node.served.is_set()
 
     async def _settle(self, link: asyncio.Task[None]) -> None:
-        """Obey the last messages of the node process, up to the end of the pipe."""
+        """Process the last messages of the node process, until its end of the socket is closed."""
         await asyncio.wait([link], timeout=LAST_WORDS_SECONDS)
 
     async def _spawn_node(
@@ -191,7 +194,10 @@ class Supervisor:
         node.process.kill()
 
     async def _pass_reloads_on(self, node: Node) -> None:
-        """Send SIGHUP on to the node process, once it serves; before that SIGHUP would end it."""
+        """Forward SIGHUP to the node process once it serves.
+
+        SIGHUP would end a node process that does not serve yet.
+        """
         while True:
             await self._reload_asked.wait()
             await node.served.wait()
@@ -215,7 +221,7 @@ class Supervisor:
             task.add_done_callback(self._releases.discard)
 
     async def _run_release(self, process_id: str, settings: Settings) -> None:
-        """Release the lease in a process of its own, which may import the database's client."""
+        """Release the lease in a separate process, since the supervisor has no database client."""
         releasing = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-m", "ha_engine.node.lease_release"),
@@ -263,10 +269,12 @@ class Supervisor:
                     await self._query.end(reason)
 
     async def _take(self, settings: Settings) -> SupervisedQuery:
-        """Take the settings; with those of the first node process, start Spark at once.
+        """Apply the settings of a node process.
 
-        Spark's start takes longer than the node process's own. Later node processes adopt the query
-        process that runs.
+        After the settings of the first node process, start the query process at once.
+
+        The query process starts without a request, because Spark takes longer to start than the
+        node process. A later node process adopts the running query process.
         """
         self._settings = settings
         self._log_as(settings.log)
@@ -287,14 +295,17 @@ class Supervisor:
         configure(node=self._settings.node, process="supervisor", **settings)
 
     def _send(self, message: Message) -> None:
-        """Send ``message``, unless the node process has no ``alive`` yet: that covers it."""
+        """Send ``message`` to the node process, unless the message ``alive`` is still to come.
+
+        The message ``alive`` will contain what an earlier message would say.
+        """
         if self._node is not None and self._node.link is not None:
             self._node.link.write(json.dumps(message).encode() + b"\n")
 
     # -- the embedded database ---------------------------------------------------------------------
 
     def _join_database(self, settings: Settings) -> None:
-        """Lock the directory for sharing, so that no other user of it stops the server."""
+        """Share the lock of the embedded database, so that no other node stops the server."""
         if settings.embedded_dir is not None:
             self._locks.append(share_directory(Path(settings.embedded_dir), USERS_LOCK))
 
@@ -317,9 +328,9 @@ async def _until_stopped(supervisor: Supervisor) -> int:
 
 
 def run(config: str | None, *, debug: bool = False) -> int:
-    """Run one node until a signal stops it; return the exit code. Prints an error on stderr."""
-    # Arrow imports NumPy in every process. Its import would start one spinning BLAS thread for each
-    # core, at a time when Java needs the cores.
+    """Run one node until a signal stops it, and return the exit code. Prints an error on stderr."""
+    # NumPy, which Arrow imports in every process, would start one BLAS thread for each core. The
+    # spinning BLAS threads would take the cores that Java needs at its start.
     if "OMP_NUM_THREADS" not in os.environ:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     arguments = [*(("--config", config) if config else ()), *(("--debug",) if debug else ())]

@@ -1,10 +1,10 @@
-"""The operating system's services for a node. This package knows nothing about streams or leases.
+"""Services of the operating system for a node, without code about streams or leases.
 
-fsync          makes files and names survive a loss of power
-disk           turns errors of the disk into the engine's own
-file_lock      lets one process at a time work in a directory
-process_group  lists and kills the processes of a session
-procfs         reads /proc
-runtime_dir    the directory of the sockets
-systemd        readiness and watchdog of the service manager
+``fsync``          makes files and their names survive a power loss.
+``disk``           turns errors of the disk into the engine's own.
+``file_lock``      lets one process at a time work in a directory.
+``process_group``  lists and kills the processes of a session.
+``procfs``         reads files of processes below /proc.
+``runtime_dir``    chooses the directory of the node's socket.
+``systemd``        reports readiness to the service manager and feeds its watchdog.
 """

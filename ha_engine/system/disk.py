@@ -1,4 +1,4 @@
-"""Turn the disk's errors into the engine's own."""
+"""Turn errors of the disk into the engine's own error DiskFailed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ha_engine.errors import DiskFailed
 
 @contextmanager
 def disk(place: Path) -> Iterator[None]:
-    """Raise DiskFailed for an OSError inside; ``place`` is named in the message."""
+    """Turn an OSError within the context into DiskFailed, whose message names ``place``."""
     try:
         yield
     except OSError as error:

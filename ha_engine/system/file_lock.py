@@ -1,4 +1,4 @@
-"""Let one process at a time work in a node's directory, and keep its name (RULES.md#r2)."""
+"""Let one process at a time work in a node's directory, and record its name (RULES.md#r2)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ _NAME_BYTES_MAX = 512
 
 
 def lock_directory(path: Path, name: str) -> int:
-    """Make ``path`` and lock ``name`` in it; the lock lasts until the descriptor is closed.
+    """Create the directory ``path`` and lock the file ``name`` in it.
 
-    Raises DataDirectoryLocked when another process has the lock.
+    The lock lasts until the returned descriptor is closed.
+
+    Raises DataDirectoryLocked if another process has the lock.
     """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = os.open(path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -35,7 +37,10 @@ def lock_directory(path: Path, name: str) -> int:
 
 
 def share_directory(path: Path, name: str) -> int:
-    """Make ``path`` and lock ``name`` in it, shared; wait while a process has it exclusively."""
+    """Create the directory ``path`` and take a shared lock on the file ``name`` in it.
+
+    Wait while another process has an exclusive lock.
+    """
     path.mkdir(parents=True, exist_ok=True)
     lock = os.open(path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     fcntl.flock(lock, fcntl.LOCK_SH)
@@ -43,9 +48,9 @@ def share_directory(path: Path, name: str) -> int:
 
 
 def lock_for_process(path: Path, process_id: str) -> int:
-    """Lock as ``lock_directory`` does, and write the node process's name, which outlives it."""
+    """Lock like ``lock_directory``, and write the node process's name into the lock file."""
     lock = lock_directory(path, NODE_LOCK)
-    # If the disk is full, the file names an earlier process, which is dead as well, or none.
+    # If the disk is full, the lock file names no process, or an earlier one that is dead too.
     with contextlib.suppress(OSError):
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{process_id} {_whereabouts(lock)}".encode(), 0)
@@ -53,13 +58,14 @@ def lock_for_process(path: Path, process_id: str) -> int:
 
 
 def earlier_process(path: Path) -> str | None:
-    """The node process that had ``path`` last, if it is certainly dead; None otherwise.
+    """The node process that locked ``path`` last, if that process is certainly dead; otherwise
+    None.
 
-    Raises DataDirectoryLocked when a process has it now.
+    Raises DataDirectoryLocked if a process has the lock now.
 
-    A process has the lock until it dies, so a free lock proves that it is dead. It proves nothing
-    about a process on another host, one before this start of the kernel, or one that has the
-    original of a copied directory: each of them had another lock.
+    A process has the lock until it dies, so a free lock proves that the process is dead. A free
+    lock proves nothing about a process on another host, or before the last boot. A free lock also
+    proves nothing about a process in another copy of the directory, which has a lock of its own.
     """
     lock = lock_directory(path, NODE_LOCK)
     try:
@@ -70,6 +76,6 @@ def earlier_process(path: Path) -> str | None:
 
 
 def _whereabouts(lock: int) -> str:
-    """A text that identifies this file under this start of the kernel."""
+    """A text that identifies the lock file within the current boot."""
     found = os.fstat(lock)
     return f"{boot_id()} {found.st_dev} {found.st_ino}"

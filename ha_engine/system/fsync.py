@@ -1,4 +1,4 @@
-"""Make directory entries durable, which a write to a file does not; read the kernel's boot id."""
+"""Make files and directory entries durable, and read the kernel's boot id."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def make_directory(directory: Path, mode: int = 0o777) -> None:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Make ``path`` appear with all of ``content`` or not at all, durably. Raises OSError."""
-    # A unique name, since another node may write the same file of a shared directory.
+    # The draft has a unique name, since another node may write the same file in a shared directory.
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
         with draft.open("xb") as file:

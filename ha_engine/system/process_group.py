@@ -1,8 +1,9 @@
-"""Find the processes that belong to a query process, and kill until none is left (RULES.md#r20).
+"""Find the processes that belong to a query process, and kill all of them (RULES.md#r20).
 
-PySpark's daemon makes process groups of its own, and its source runner outlives the driver. So
-neither the process group nor the pid is enough. A process belongs if it is in the session, or if
-its environment has the marker of the query process.
+PySpark's daemon creates process groups of its own, and PySpark's source runner outlives the driver.
+Neither a process group nor a parent's pid therefore identifies all processes of a query process. A
+process belongs to a query process if it is in the same session, or has the same marker in its
+environment.
 """
 
 from __future__ import annotations
@@ -32,21 +33,21 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """The work that some processes have done since they began."""
+    """The work that a set of processes has done: CPU time and bytes read."""
 
     cpu_seconds: float
     bytes_read: int
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when ``parent`` ends, or now if it has ended already."""
+    """Have the kernel kill this process when ``parent`` ends, or now if ``parent`` has ended."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def members(home: str, session: int | None) -> list[int]:
-    """Pids of the living processes of ``session`` and of those marked with ``home``."""
+    """Pids of the living processes that are in ``session`` or have the marker ``home``."""
     marked = f"{MARKER}={home}".encode()
     return [pid for pid in pids() if _belongs(pid, marked, session)]
 
@@ -62,7 +63,7 @@ def _belongs(pid: int, marked: bytes, session: int | None) -> bool:
 
 
 def effort(home: str, session: int) -> Effort:
-    """The work so far of the living processes of ``session`` and of those marked with ``home``."""
+    """The work of the living processes that are in ``session`` or have the marker ``home``."""
     ticks, count = 0, 0
     for pid in members(home, session):
         try:
@@ -74,7 +75,10 @@ def effort(home: str, session: int) -> Effort:
 
 
 def kill_session(home: str, session: int | None) -> None:
-    """Kill until no process is left. Raises QueryProcessFailed if one does not die in time."""
+    """Kill the processes in ``session`` and those with the marker ``home``, until none is left.
+
+    Raises QueryProcessFailed if a process does not die in time.
+    """
     pause, give_up_at = _PAUSE_SECONDS, time.monotonic() + KILL_SECONDS_MAX
     while found := members(home, session):
         if time.monotonic() > give_up_at:
@@ -87,7 +91,7 @@ def kill_session(home: str, session: int | None) -> None:
 
 
 def kill_all(found: list[int]) -> None:
-    """Kill each pid. A process that has ended meanwhile is no error."""
+    """Kill the process of each pid. A process that has ended meanwhile is no error."""
     for pid in found:
         try:
             os.kill(pid, signal.SIGKILL)

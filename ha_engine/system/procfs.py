@@ -11,8 +11,11 @@ _DEAD = "ZX"
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """The state of one process. ``started`` is in the kernel's ticks since boot. ``cpu_ticks`` has
-    its own ticks and those of the children that it has waited for."""
+    """The state of one process.
+
+    ``started`` is the start time of the process, in the kernel's ticks since boot. ``cpu_ticks``
+    counts the ticks of the process and of the children that it has waited for.
+    """
 
     state: str
     session: int
@@ -37,14 +40,19 @@ def read_stat(pid: int) -> Stat:
 
 
 def read_environment(pid: int) -> bytes:
-    """The ``NAME=value`` entries of ``pid``, each ended by a zero byte. Raises OSError."""
+    """The environment of ``pid``: ``NAME=value`` entries, each ended by a zero byte.
+
+    Raises OSError.
+    """
     with open(f"/proc/{pid}/environ", "rb") as file:
         return file.read()
 
 
 def read_bytes_read(pid: int) -> int:
-    """The bytes that ``pid`` read by calls, plus those from the disk, which include pages of mapped
-    files. Raises OSError."""
+    """The bytes that ``pid`` read by system calls, plus those read from the disk. Raises OSError.
+
+    Bytes from the disk include pages of mapped files.
+    """
     with open(f"/proc/{pid}/io", "rb") as file:
         counts = dict(line.split(b":") for line in file)
     return int(counts[b"rchar"]) + int(counts[b"read_bytes"])

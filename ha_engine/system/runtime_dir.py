@@ -1,6 +1,7 @@
-"""Choose and make the directory of a node's Unix socket, with a short path and safe rights.
+"""Choose and create the directory of a node's Unix socket, with a short path and safe rights.
 
-Nothing in it outlives the node. The journal and the outbox are in ``data_dir``, never here.
+No file in the runtime directory outlives the node. The journal and the outbox are in ``data_dir``,
+never in the runtime directory.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ SOCKET_NAME = "node.sock"
 
 
 def derived_runtime_dir(data_dir: Path, environ: Mapping[str, str]) -> Path:
-    """A directory that only this user's node on this data directory uses."""
+    """The runtime directory of this user's node on ``data_dir``, which no other node uses."""
     digest = hashlib.blake2b(os.fsencode(data_dir.absolute()), digest_size=6).hexdigest()
     name = f"ha-engine-{os.getuid()}-{digest}"
     return next(base / name for base in _bases(environ) if _leaves_room(base / name))
@@ -38,10 +39,11 @@ def _leaves_room(directory: Path) -> bool:
 
 
 def make_runtime_dir(directory: Path) -> Path:
-    """Create the directory with mode 0700, or check an existing one.
+    """Create the runtime directory with mode 0700, or check an existing one.
 
-    Every user may write to the temporary directory, so another user could create this directory and
-    pose as the node. Raises ConfigError when it belongs to another user.
+    Every user may write to the temporary directory, so another user could create the runtime
+    directory and pose as the node. Raises ConfigError if the runtime directory belongs to another
+    user.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = directory.lstat()

@@ -1,7 +1,8 @@
-"""Report the node's condition to the service manager, as in sd_notify(3); silent without one.
+"""Report the node's condition to the service manager, if there is one, as in sd_notify(3).
 
 The protocol is one datagram of ``NAME=value`` lines to the socket that NOTIFY_SOCKET names. The
-packages for it are unmaintained or bind libsystemd, which a node does not otherwise need.
+Python packages for the protocol are unmaintained or need libsystemd, which a node does not
+otherwise need.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ _SOCKET, _TIMEOUT, _PID = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"
 
 
 def take(environ: MutableMapping[str, str]) -> dict[str, str]:
-    """Remove the service manager's variables; return those for the node process.
+    """Remove the service manager's variables from ``environ``; return those for the node process.
 
-    The service manager addresses the unit's main process, the supervisor. But the watchdog must
-    watch the event loop of the node process, so the node process itself feeds it. WATCHDOG_PID
-    names the supervisor, so it is dropped. No other child may know the socket, since it could
-    report for the node.
+    The service manager addresses the unit's main process, the supervisor. The watchdog must watch
+    the event loop of the node process, so the node process itself feeds the watchdog. WATCHDOG_PID
+    names the supervisor, so it is not passed on. No other child process may know the socket, since
+    it could send reports in the node's name.
     """
     said = {name: environ.pop(name) for name in (_SOCKET, _TIMEOUT, _PID) if name in environ}
     said.pop(_PID, None)
@@ -43,10 +44,10 @@ class Condition:
 
     @property
     def lines(self) -> list[str]:
-        """The lines to send. A node is ready when it is active or passive.
+        """The lines to send to the service manager. A node is ready when it is active or passive.
 
-        After a start returns, an operator may stop the other node. So a joining node is not ready,
-        however long it waits for its peer.
+        A joining node is not ready, because an operator may stop the other node once a start is
+        complete.
         """
         ready = ["READY=1"] if self.role in (Role.ACTIVE, Role.PASSIVE) else []
         database = "" if self.has_database else "; the database does not answer"
@@ -55,14 +56,14 @@ class Condition:
     @property
     def _sentence(self) -> str:
         if self.role is not Role.ACTIVE:
-            # Join the lines of the reason: the service manager would read each further line as a
-            # variable.
+            # Join the lines of the reason, since the service manager would read each further line
+            # as a variable.
             return " ".join(f"{self.role.value}: {self.reason}".split())
         return f"active, epoch {self.epoch}, {'' if self.protected else 'not '}protected"
 
 
 class ServiceManager:
-    """The service manager that listens on the socket that ``environ`` names, if there is one."""
+    """The service manager that listens on the socket in ``environ``, if there is one."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         name = environ.get(_SOCKET, "")
@@ -72,9 +73,9 @@ class ServiceManager:
         self._pause = min(TELL_EVERY_SECONDS, third or TELL_EVERY_SECONDS)
 
     def send(self, *lines: str) -> bool:
-        """Send ``lines``; return whether that succeeded.
+        """Send ``lines`` to the service manager; return whether the call succeeded.
 
-        It never waits, so that a manager that does not read cannot block a node.
+        ``send`` never waits, so that a service manager that does not read cannot block a node.
         """
         if not self._address:
             return False
@@ -87,7 +88,8 @@ class ServiceManager:
     async def attend(self, look: Callable[[], Condition]) -> None:
         """Feed the watchdog from the node process's event loop, and send each changed condition.
 
-        It runs for the life of the node process. Each change sends READY again, which does no harm.
+        ``attend`` runs for the life of the node process. Each changed condition sends READY=1
+        again, which is harmless.
         """
         told = None
         while self._address:
@@ -99,8 +101,8 @@ class ServiceManager:
     async def bridge(self, until: asyncio.Event) -> None:
         """Feed the watchdog while a node process starts.
 
-        It reads its journal before its event loop runs. A long journal must not trip the watchdog,
-        since a restart would read the same journal.
+        A node process reads its journal before its event loop runs. A long journal must not trigger
+        the watchdog, since a restart would read the same journal.
         """
         while self._address and not until.is_set():
             self.send("WATCHDOG=1", "STATUS=starting: reading the journal")

@@ -1,7 +1,7 @@
-"""Tests for authors of plug-ins to inherit: what the engine expects of a plug-in.
+"""Test classes that authors of plug-ins inherit, to check what the engine expects of a plug-in.
 
-sink_contract     tests of a kind of sink
-source_contract   tests of a kind of source
+``sink_contract``    has the tests of a kind of sink.
+``source_contract``  has the tests of a kind of source.
 """
 
 from ha_engine.testing.sink_contract import SinkContract

@@ -1,4 +1,4 @@
-"""The tests that every kind of sink must pass. Inherit them in a pytest module:
+"""The tests that every kind of sink must pass. Inherit the tests in a pytest module:
 
 class TestMySink(SinkContract):
     kind = MySink
@@ -9,8 +9,8 @@ class TestMySink(SinkContract):
     def delivered(self) -> list[dict[str, Any]]:
         return the rows at the destination now
 
-The rows have the columns ``id`` (a number) and ``text``. A sink whose guarantee begins with "at
-least once" may have some of them twice.
+The rows of the tests have the columns ``id`` (a number) and ``text``. A sink whose guarantee begins
+with "at least once" may deliver some rows twice.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def batch_of(
 
 
 def numbered(number: int, rows: int = 3) -> pa.Table:
-    """Rows that no other batch has."""
+    """Rows for batch ``number`` that no other batch has."""
     ids = [number * 1000 + row for row in range(rows)]
     texts = [f'row {row}, "quoted"\nand more é' for row in ids]
     return pa.table({"id": ids, "text": texts}, schema=SCHEMA)
@@ -61,22 +61,22 @@ def refusal_of(options: type[BaseModel], written: dict[str, Any]) -> str:
 
 
 class SinkContract:
-    """``home`` is an empty directory of the test."""
+    """The tests of a kind of sink. ``home`` is an empty directory for one test."""
 
     kind: ClassVar[type[SinkPlugin]]
     home: Path
     aside: list[tuple[int, str, int]]
 
     def options(self) -> dict[str, Any]:
-        """The options as in an application file, without name and type."""
+        """The sink's options as in an application file, without name and type."""
         raise NotImplementedError
 
     def delivered(self) -> list[dict[str, Any]]:
-        """Every row at the destination now, with ``id`` and ``text``."""
+        """Return every row that is at the destination now, with ``id`` and ``text``."""
         raise NotImplementedError
 
     def opened(self) -> SinkPlugin:
-        """An instance, created as by another node or a new process."""
+        """Create an instance of the sink, as another node or a new process would."""
 
         def put_aside(batch: OutputBatch, reason: str, rows: pa.Table) -> None:
             self.aside.append((batch.number, reason, rows.num_rows))
@@ -97,7 +97,7 @@ class SinkContract:
 
     def test_it_refuses_a_key_that_it_does_not_know(self) -> None:
         told = refusal_of(self.kind.Options, self.options() | {"no_such_key": 1})
-        assert "no_such_key" in told, "an unknown key was taken: set extra='forbid'"
+        assert "no_such_key" in told, "Options accepts an unknown key; set extra='forbid'"
 
     def test_a_batch_is_there_when_deliver_returns(self) -> None:
         sink = self._prepared()
@@ -111,7 +111,7 @@ class SinkContract:
         self._require(1, 2, 3)
 
     def test_the_second_delivery_of_a_batch_is_harmless(self) -> None:
-        """Also a delivery by the next active, which has another instance."""
+        """The second delivery may come from the next active, with another instance of the sink."""
         self._prepared().deliver(batch_of(1, numbered(1)))
         other = self._prepared()
         other.deliver(batch_of(1, numbered(1)))

@@ -1,4 +1,4 @@
-"""The tests that every kind of source must pass. Inherit them in a pytest module:
+"""The tests that every kind of source must pass. Inherit the tests in a pytest module:
 
 class TestMySource(SourceContract):
     kind = MySource
@@ -9,8 +9,9 @@ class TestMySource(SourceContract):
     def put(self, rows: list[dict[str, Any]]) -> None:
         make these rows readable, after those of earlier calls
 
-The rows have the columns ``id`` (a number) and ``text``. The source must give every row, in order.
-After each offset that it gave, it must give the following rows again.
+The rows of the tests have the columns ``id`` (a number) and ``text``. The source must return every
+row in order. When opened at an offset that it returned, the source must return the following rows
+again.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ ROWS_MAX = 1_000
 
 
 def _rows(first: int, count: int) -> list[dict[str, Any]]:
-    """Rows that no other call has."""
+    """Return ``count`` rows, whose ids begin at ``first``."""
     return [{"id": row, "text": f'row {row}, "quoted", é'} for row in range(first, first + count)]
 
 
@@ -53,21 +54,21 @@ def _told(batch: SourceBatch) -> list[dict[str, Any]]:
 
 
 class SourceContract:
-    """``home`` is an empty directory of the test."""
+    """The tests of a kind of source. ``home`` is an empty directory for one test."""
 
     kind: ClassVar[type[SourcePlugin]]
     home: Path
 
     def options(self) -> dict[str, Any]:
-        """The options as in an application file, without name and type."""
+        """The source's options as in an application file, without name and type."""
         raise NotImplementedError
 
     def put(self, rows: list[dict[str, Any]]) -> None:
-        """Make these rows readable, after those of earlier calls."""
+        """Make ``rows`` readable for the source, after the rows of earlier calls."""
         raise NotImplementedError
 
     def opened(self, offset: str | None = None) -> SourcePlugin:
-        """An instance, created as by another node or a new process."""
+        """Create an instance of the source, as another node or a new process would."""
         place = SourcePlace("group", "stream", "source", SCHEMA)
         source = self.kind(self.kind.Options.model_validate(self.options()), place)
         source.open(offset)
@@ -86,7 +87,7 @@ class SourceContract:
 
     def test_it_refuses_a_key_that_it_does_not_know(self) -> None:
         told = refusal_of(self.kind.Options, self.options() | {"no_such_key": 1})
-        assert "no_such_key" in told, "an unknown key was taken: set extra='forbid'"
+        assert "no_such_key" in told, "Options accepts an unknown key; set extra='forbid'"
 
     def test_all_rows_come_in_their_order(self) -> None:
         self.put(_rows(0, 2_500))
@@ -137,7 +138,7 @@ class SourceContract:
             other.close()
 
     def test_it_may_be_opened_again_where_it_was_before(self) -> None:
-        """The engine does so after any failure, without a close if there was no time."""
+        """After a failure the engine opens a source again, without ``close`` if time was short."""
         self.put(_rows(0, 10))
         source = self.opened()
         first = source.read(3, LATE_SECONDS)
@@ -153,7 +154,7 @@ class SourceContract:
         source.close()
 
     def _rest(self, source: SourcePlugin, least: int = 0) -> list[dict[str, Any]]:
-        """All rows that come; wait for ``least`` rows, but at most LATE_SECONDS."""
+        """Return all available rows. Wait for at least ``least`` rows, but at most LATE_SECONDS."""
         found, until = list[dict[str, Any]](), time.monotonic() + LATE_SECONDS
         while True:
             batch = source.read(ROWS_MAX, READ_SECONDS)

@@ -1,5 +1,5 @@
 """Code that the HTTP and gRPC servers of a node share.
 
-route  one documented operation, and the right that its caller needs
-tls    certificates that are read again when their files change
+``route``  describes one operation, and checks the right that its caller needs.
+``tls``    checks a server's certificates, and reads them again when their files change.
 """

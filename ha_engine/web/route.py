@@ -1,7 +1,7 @@
-"""One operation of the HTTP interface: its route, with its parameters, body and answers.
+"""One operation of the HTTP interface: its route, parameters, body and answers.
 
-Every route of a node is one of these, so that the server and GET /openapi.json use the same
-description (``ha_engine.api.openapi``).
+Every route of a node's HTTP interface is an ``OperationRoute``. The server and GET /openapi.json
+use the same description of each route (``ha_engine.api.openapi``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Refusal(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A part of the request other than its body, or a header of an answer; ``type`` is Python's."""
+    """A part of a request other than the body, or a header of an answer; ``type`` is Python's."""
 
     name: str
     place: Literal["path", "query", "header"]
@@ -45,7 +45,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The meaning of a status code, and the type of its body in ``media_type``."""
+    """The meaning of an answer's status code, and the type of its body in ``media_type``."""
 
     means: str
     body: Any = Refusal
@@ -55,8 +55,11 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation. ``name`` is unique. ``body`` has a type for each accepted content type.
-    ``needs`` is the right that its caller must have."""
+    """One operation of the HTTP interface.
+
+    ``name`` is unique. ``body`` has a type for each accepted content type. ``needs`` is the right
+    that the caller of the operation must have.
+    """
 
     name: str
     says: str
@@ -68,14 +71,17 @@ class Operation:
 
 
 class OperationRoute(Route):
-    """A route with its description; all ``methods`` do the same."""
+    """A route with the description of its operation; all ``methods`` do the same."""
 
     def __init__(self, path: str, endpoint: Any, operation: Operation, *methods: str) -> None:
         super().__init__(path, endpoint, methods=methods, name=operation.name)
         self.operation = operation
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check the caller's right before the body is read. Raises HTTPException without it."""
+        """Check the caller's right before the body is read.
+
+        Raises HTTPException if the right is missing.
+        """
         access: Access = scope["app"].state.access
         denied = access.denial(self.operation.needs, Headers(scope=scope).get("authorization"))
         if denied is not None:
@@ -87,14 +93,15 @@ class OperationRoute(Route):
 def guarded(
     routes: Sequence[Route], access: Access, handlers: Mapping[Any, Any] | None = None
 ) -> Starlette:
-    """The ASGI application of ``routes``, which check ``access`` before anything else."""
+    """The ASGI application of ``routes``, each of which first checks the caller's right."""
     served = Starlette(routes=routes, exception_handlers=handlers)
     let_in(served, access)
-    # No redirect for a slash: it would repeat whatever Host header the client made up.
+    # A redirect for a missing slash would repeat the request's Host header, which a client can
+    # forge.
     served.router.redirect_slashes = False
     return served
 
 
 def let_in(served: Starlette, access: Access) -> None:
-    """Use ``access`` from now on. Requests that have begun continue."""
+    """Check all later requests against ``access``. Requests that have begun continue."""
     served.state.access = access

@@ -1,5 +1,7 @@
-"""The certificate files of a server: check them before it listens, and read them again while it
-does, so that a renewed certificate needs no restart."""
+"""Check a server's certificate files before it listens, and read them again while it runs.
+
+A renewed certificate therefore needs no restart of the node.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,15 @@ from ha_engine.errors import ConfigError
 
 
 def server_context(tls: ServerTls, section: str) -> ssl.SSLContext | None:
-    """Load a server's certificate and key; None for plain text.
+    """Load a server's certificate and key; return None if the server does not use TLS.
 
-    Raises ConfigError when they cannot be read or do not belong together.
+    Raises ConfigError if certificate or key cannot be read, or if they do not belong together.
     """
     if tls.pair is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
-        # A key with a passphrase is refused, because no person is there to type it.
+        # A key with a passphrase is refused, because no person is present to type the passphrase.
         context.load_cert_chain(*tls.pair, password=lambda: "")
     except (OSError, ValueError) as error:
         raise ConfigError(
@@ -34,7 +36,10 @@ def server_context(tls: ServerTls, section: str) -> ssl.SSLContext | None:
 
 
 def readable_pair(tls: ServerTls, section: str) -> tuple[Path, Path] | None:
-    """The paths of certificate and key, if given. Raises ConfigError like ``server_context``."""
+    """The paths of the server's certificate and key, if the config has them.
+
+    Raises ConfigError like ``server_context``.
+    """
     server_context(tls, section)
     return tls.pair
 
@@ -44,14 +49,15 @@ def renewing(
 ) -> grpc.ServerCredentials:
     """Credentials of a gRPC server that calls ``read`` again for each connection.
 
-    ``from_callers``: callers must present a certificate too. Raises ConfigError if the first
-    ``read`` does.
+    With ``from_callers``, callers must present a certificate too. Raises ConfigError if the first
+    call of ``read`` raises it.
     """
     newest = read()
 
     def renewed() -> grpc.ServerCertificateConfiguration:
         nonlocal newest
-        # While a file is being replaced, the certificate in use stays.
+        # While a certificate file is being replaced, the server keeps its last readable
+        # certificate.
         with suppress(ConfigError, OSError):
             newest = read()
         return newest

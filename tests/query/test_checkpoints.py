@@ -38,7 +38,7 @@ def test_a_checkpoint_with_another_stamp_is_not_used(tmp_path: Path) -> None:
 
 
 def test_state_that_must_resume_is_not_replaced_by_an_empty_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(QueryProcessFailed, match="its checkpoint is lost"):
+    with pytest.raises(QueryProcessFailed, match="the query's checkpoint is lost"):
         open_checkpoint(tmp_path, "q", "journal:1", must_resume=True)
     assert not (tmp_path / "q").exists()
 
@@ -102,7 +102,7 @@ def test_state_that_must_resume_is_lost_with_any_emptied_file(
     tmp_path: Path,
 ) -> None:
     checkpoint = written(tmp_path, "first", size=0)
-    with pytest.raises(QueryProcessFailed, match="its checkpoint is lost"):
+    with pytest.raises(QueryProcessFailed, match="the query's checkpoint is lost"):
         is_used_again(tmp_path, "second", must_resume=True)
     assert (checkpoint / "offsets").exists()
 

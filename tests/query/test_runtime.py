@@ -32,9 +32,9 @@ def test_only_the_same_spark_and_semantics_continue_a_checkpoint() -> None:
     spark = importlib.metadata.version("pyspark")
     assert why_not_continued({"spark": spark, "pyarrow": "1.0"}) is None
     assert why_not_continued({"spark": spark, SEMANTICS: "1"}) is None
-    assert "spark 3.5.0 wrote its state" in (why_not_continued({"spark": "3.5.0"}) or "")
+    assert "spark 3.5.0 wrote the checkpoints" in (why_not_continued({"spark": "3.5.0"}) or "")
     other = why_not_continued({"spark": spark, SEMANTICS: "2"})
-    assert other == "batch semantics 2 wrote its state, but this node has batch semantics 1"
+    assert other == "batch semantics 2 wrote the checkpoints, but this node has batch semantics 1"
 
 
 APPLICATION = """

@@ -1,8 +1,8 @@
 """One module per kind of sink; each implements ``publish.Sink``.
 
-postgres      rows and ledger in one transaction
-plugin        every other kind: a plug-in delivers the rows, the ledger is in PostgreSQL
-files, http, stdout   the kinds that come with the engine
-dead_letters  rows that a sink will never take, in files
-copy_text, json_lines   rows as text for COPY, and as JSON
+``postgres`` writes rows and ledger in one transaction.
+``plugin`` handles every other kind: a plug-in delivers the rows, and the ledger is in PostgreSQL.
+``files``, ``http`` and ``stdout`` are plug-ins that come with the engine.
+``dead_letters`` writes rows that a sink will never take to files.
+``copy_text`` and ``json_lines`` convert rows to text for COPY and to JSON.
 """

@@ -1,7 +1,7 @@
-"""Write rows of a batch as the text that PostgreSQL's COPY reads; pure.
+"""Convert rows of a batch to the CSV text that PostgreSQL's COPY reads.
 
-Arrow writes numbers, text, dates and times. Types that Arrow's CSV does not support become text
-first: bytes as hex; structs, lists and maps as JSON.
+Arrow writes numbers, text, dates and times. Arrow's CSV lacks bytes and nested types, so bytes
+become hex text, and structs, lists and maps become JSON text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ROW = "\0row"
 
 @dataclass(frozen=True, slots=True)
 class CopyText:
-    """CSV without a header: null is an empty field, an empty text is ``""``."""
+    """CSV without a header, where null is an empty field and an empty text is ``""``."""
 
     columns: tuple[str, ...]
     rows: int
@@ -31,11 +31,12 @@ class CopyText:
 
 
 def copy_text(table: pa.Table, key: tuple[str, ...] = ()) -> CopyText:
-    """Write the rows as CSV; with ``key``, one row of each key.
+    """Write the rows as CSV. If ``key`` is given, write only one row of each key.
 
-    Of several rows with one key the greatest stays. The comparison goes through the other columns
-    from left to right, null lowest. So a node that read the rows in another order keeps the same
-    row (RULES.md#i6). Raises SinkRefused for a value without a JSON form.
+    Of several rows with the same key, only the greatest is written. Rows are compared by the other
+    columns from left to right, where null is the lowest value. The comparison makes every node
+    write the same row, whatever the order of its rows (RULES.md#i6). Raises SinkRefused for a value
+    without a JSON form.
     """
     plain = pa.table(
         [_plain(table.field(index), column) for index, column in enumerate(table.columns)],
@@ -60,7 +61,7 @@ def _one_of_each(table: pa.Table, key: list[str]) -> pa.Table:
 
 
 def _plain(field: pa.Field, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Convert a column to a type that Arrow's CSV writes as PostgreSQL reads it."""
+    """Convert a column to a type that Arrow writes to CSV in PostgreSQL's form."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         return _plain(field, column.cast(kind.value_type))

@@ -1,9 +1,10 @@
-"""Write rows that a sink will never take to files, for a person to read, and count them.
+"""Write dead letters, the rows that a sink will never take, to files for a person to read.
 
     <data_dir>/dead_letters/<query>/<sink>/<batch>-<digest>.jsonl
 
-Each line has the reason and the row. The same rows always go to the same file. The files are on the
-node that was then active, and are part of no snapshot.
+Each line of a file has one row and the reason why the sink refused it. The file's name contains a
+digest of the rows, so that the same rows always go to the same file. The files are on the node that
+was active when the sink refused the rows, and no snapshot contains them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ DIRECTORY = "dead_letters"
 
 
 class SinkDeadLetters:
-    """The dead letters of one sink of one query; ``rows`` counts since the process began."""
+    """The dead letters of one sink of one query.
+
+    ``rows`` counts the rows that this process has put aside.
+    """
 
     def __init__(self, data_dir: Path, query: str, sink: str) -> None:
         self._directory = data_dir / DIRECTORY / query / sink
@@ -33,7 +37,7 @@ class SinkDeadLetters:
         self.rows = 0
 
     def put_aside(self, batch: OutputBatch, reason: str, rows: pa.Table) -> None:
-        """Write ``rows`` durably. Raises SinkUnavailable when the disk does not take them."""
+        """Write ``rows`` durably. Raises SinkUnavailable if the disk fails."""
         name = hashlib.blake2b(json_lines(rows), digest_size=8).hexdigest()
         path = self._directory / f"{batch.number}-{name}.jsonl"
         lines = [json_text({"reason": reason, "row": row}) + "\n" for row in rows_of(rows)]

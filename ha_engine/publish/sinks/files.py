@@ -1,12 +1,12 @@
-"""The ``files`` sink: one file per batch, idempotent by name.
+"""The ``files`` sink writes one file per batch, idempotent by the file's name.
 
     <directory>/<query>/<batch, twelve digits>.jsonl
 
-A file appears whole, by a rename, and never changes: a repeated delivery finds the same bytes.
-Other bytes come from another group, or from a batch that a forced failover gave up. Only a person
-can decide whether to keep them, so the sink refuses to continue. If both nodes write to one shared
-directory, it has each batch once. If each node has its own directory, both may have the batch that
-was in flight at a failover, under the same name and with the same rows.
+A file appears complete, by a rename, and never changes, so a repeated delivery finds the same
+bytes. A file with other bytes comes from another group, or from a batch that a forced failover gave
+up. The sink refuses to continue at a file with other bytes, because only a person can decide
+whether to keep it. A directory that both nodes share has each batch once. If each node has its own
+directory, both may have the batch that a failover interrupted, with the same name and rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ha_engine.system.fsync import fsync_directory, make_directory, write_whole
 
 
 class FilesOptions(BaseModel):
-    """The options. ``directory`` must be an absolute path: it is the same on both nodes."""
+    """The sink's options. ``directory`` must be an absolute path, the same on both nodes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,9 +1,10 @@
-"""The ``http`` sink: send rows as NDJSON to a URL, some at a time, each request with a key.
+"""The ``http`` sink sends rows as NDJSON to a URL, in several requests that each have a key.
 
-``Idempotency-Key`` is group/query/sink/batch/first row/digest. A repeated request has the same key,
-from this node or the next active, so a receiver that remembers keys takes each row once. Other rows
-have another key, so the receiver never takes them for a repetition. Rows that the receiver refuses
-repeatedly are put aside, because no retry corrects a bad request.
+The header ``Idempotency-Key`` is group/query/sink/batch/first row/digest. A repeated request has
+the same key, whether from this node or the next active. A receiver that remembers keys takes each
+row once. Requests with other rows have another key, so a receiver never mistakes them for a
+repetition. The sink puts rows aside that the receiver refuses repeatedly, because no retry corrects
+a bad request.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _HEADER_VALUE = re.compile(r"([\x21-\x7e]([\t\x20-\x7e]*[\x21-\x7e])?)?")
 
 
 def _url(written: str) -> str:
-    """Check a URL. An error does not quote it, because it may contain a password."""
+    """Check a URL. An error does not quote the URL, which may contain a password."""
     try:
         parsed = httpx.URL(written)
     except httpx.InvalidURL:
@@ -49,7 +50,11 @@ def _url(written: str) -> str:
 
 
 def _headers(written: dict[str, str]) -> dict[str, str]:
-    """Refuse a value that no request can carry: each failure would show it, secret or not."""
+    """Refuse headers that HTTP does not allow.
+
+    A request with a forbidden header would fail with an error that shows the header's value, which
+    may be secret.
+    """
     for name, value in written.items():
         if not (_HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value)):
             raise ValueError(f"{name!r} is not a header, or its value is not printable ASCII")
@@ -57,7 +62,7 @@ def _headers(written: dict[str, str]) -> dict[str, str]:
 
 
 class HttpOptions(BaseModel):
-    """The options. After ``attempts`` refusals of a request its rows are put aside."""
+    """The sink's options. Rows whose request is refused ``attempts`` times are put aside."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -78,12 +83,12 @@ class HttpSink:
 
     def __init__(self, options: HttpOptions, place: SinkPlace) -> None:
         self._options, self._place = options, place
-        # The URL for messages, without a password, and without parameters that may have a token.
+        # The URL for messages has no password and no query parameters, which may contain a token.
         self._where = str(httpx.URL(options.url).copy_with(userinfo=b"", query=None))
         self._client: httpx.Client | None = None
-        # The delivered part of a batch that is retried: (batch, rows).
+        # The last batch and the number of its delivered rows, after which a retry continues.
         self._done = (0, 0)
-        # The number of refusals of the rows that begin there: (batch, first row), times.
+        # The last refused request as (batch, first row), and how many times it was refused.
         self._refused = ((0, 0), 0)
 
     def prepare(self, schema: pa.Schema) -> None:
@@ -123,7 +128,7 @@ class HttpSink:
         self._place.put_aside(batch, told, rows)
 
     def _times_refused(self, number: int, first: int) -> int:
-        """Count a refusal of the rows that begin at ``first``; return the count with this one."""
+        """Count a refusal of the request whose first row is ``first``, and return the new count."""
         place, times = self._refused
         self._refused = (number, first), times + 1 if place == (number, first) else 1
         return self._refused[1]

@@ -1,4 +1,7 @@
-"""Write rows as JSON, one object a line; pure. Times are ISO 8601, decimals and bytes are texts."""
+"""Write rows as JSON, one object a line.
+
+Times are in ISO 8601, decimals are texts, and bytes are hex texts.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ MEDIA_TYPE = "application/x-ndjson"
 
 
 def json_lines(table: pa.Table) -> bytes:
-    """Write each row as an object with all its columns, null or not, and a line feed after it.
+    """Write each row as a JSON object with all columns, even null ones, and a line feed.
 
     Raises TypeError for a value without a form in JSON.
     """
@@ -24,7 +27,7 @@ def json_lines(table: pa.Table) -> bytes:
 
 
 def require_form(schema: pa.Schema) -> None:
-    """Raise SinkRefused for a column of a type without a form in JSON."""
+    """Raise SinkRefused for a column whose type has no form in JSON."""
     for field in schema:
         if not _has_form(field.type):
             raise SinkRefused(
@@ -37,7 +40,7 @@ def _has_form(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         return _has_form(kind.value_type)
     if pa.types.is_map(kind):
-        # A key must become a text, and json converts only numbers and booleans.
+        # JSON needs texts as keys, and Python's json converts only numbers and booleans to texts.
         plain = (pa.types.is_string, pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
         return any(of(kind.key_type) for of in plain) and _has_form(kind.item_type)
     if pa.types.is_nested(kind):
@@ -46,13 +49,13 @@ def _has_form(kind: pa.DataType) -> bool:
 
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:
-    """The rows as dictionaries by column; maps become dictionaries too."""
+    """The rows as dictionaries from column names to values; maps become dictionaries too."""
     rows: list[dict[str, Any]] = table.to_pylist(maps_as_pydicts="lossy")
     return rows
 
 
 def json_text(value: Any) -> str:
-    """Write a value as JSON. NaN and the infinities, which JSON lacks, become Spark's texts."""
+    """Write a value as JSON. NaN and the infinities, which JSON lacks, become texts as in Spark."""
     try:
         return _strict(value)
     except ValueError:
@@ -60,7 +63,10 @@ def json_text(value: Any) -> str:
 
 
 def _strict(value: Any) -> str:
-    """Write JSON. Raises ValueError for a number that JSON lacks, TypeError for an unknown type."""
+    """Write a value as strict JSON.
+
+    Raises ValueError for NaN and the infinities, and TypeError for a type without a form in JSON.
+    """
     return json.dumps(
         value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_form
     )
@@ -81,7 +87,7 @@ def _form(value: Any) -> str:
 
 
 def _named(value: Any) -> Any:
-    """Replace numbers that are not finite by texts."""
+    """Replace NaN and infinite numbers in ``value`` by texts."""
     match value:
         case float() if math.isnan(value):
             return "NaN"

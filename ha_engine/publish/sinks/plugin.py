@@ -1,7 +1,8 @@
 """A sink of a plug-in: the plug-in delivers the rows, and the ledger is in the node's database.
 
-The rows are delivered first and the ledger moves after them. So a batch is delivered again after a
-crash between the two. A plug-in that raises or hangs affects only its own sink.
+The plug-in delivers the rows of a batch before the ledger moves to the batch. After a crash between
+delivery and ledger, the batch is delivered again. A plug-in that raises or hangs affects only its
+own sink.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ CLOSE_SECONDS = 0.2
 
 
 class LedgerCalls(Protocol):
-    """The ledger. All methods block, and raise SinkUnavailable, SinkRefused or Fenced."""
+    """The ledger of one sink.
+
+    All methods of a ledger block, and raise SinkUnavailable, SinkRefused or Fenced.
+    """
 
     def claim(self, epoch: int, start_after: int, group_id: str, remaining: Remaining) -> int: ...
     def advance(self, batch: int, epoch: int, remaining: Remaining) -> None: ...
@@ -40,7 +44,7 @@ class LedgerCalls(Protocol):
 
 
 class PluginSink:
-    """Implements ``publish.Sink``. ``kind`` is the ``type`` of the application file."""
+    """Implements ``publish.Sink``. ``kind`` is the sink's ``type`` in the application file."""
 
     def __init__(
         self,
@@ -61,7 +65,10 @@ class PluginSink:
         return self._dead_letters.rows
 
     def prepare(self, schema: pa.Schema) -> None:
-        """Ask the plug-in whether it takes rows of ``schema``, unless another call is running."""
+        """Ask the plug-in whether it takes rows of ``schema``.
+
+        Raises SinkUnavailable while another call runs.
+        """
         if self._guard.busy:
             raise SinkUnavailable(f"sink {self.name} is busy with an earlier call")
         self._guard.call(
@@ -73,7 +80,7 @@ class PluginSink:
         return self._ledger.claim(epoch, start_after, group_id, deadline.remaining_seconds)
 
     def publish(self, number: int, batch: OutboxBatch, epoch: int, deadline: Deadline) -> None:
-        """Deliver the rows, if there are any, then move the ledger."""
+        """Deliver the rows of the batch, if it has any, and then move the ledger to the batch."""
         if batch.rows:
             output = OutputBatch(
                 number,
@@ -90,7 +97,7 @@ class PluginSink:
         self._ledger.advance(number, epoch, deadline.remaining_seconds)
 
     def close(self) -> None:
-        """Close the plug-in, and wait a short time for that; a later call opens it again."""
+        """Close the plug-in within CLOSE_SECONDS; a later call opens the plug-in again."""
         self._ledger.close()
         if self._plugin is not None and not self._guard.busy:
             self._guard.call("close", self._plugin.close, _for_seconds(CLOSE_SECONDS))
@@ -107,10 +114,10 @@ def _for_seconds(seconds: float) -> Remaining:
 
 
 class Guard:
-    """Calls code that may raise anything or never return, one call at a time.
+    """Calls code of a plug-in, which may raise anything or never return, one call at a time.
 
-    If a caller's time runs out and it calls again with the same step, it gets the outcome of the
-    first call. So a step that takes longer than one deadline still runs only once.
+    A caller whose time runs out may call again with the same step, and gets the outcome of the
+    first call. A step that takes longer than one deadline therefore runs only once.
     """
 
     def __init__(self, whose: str) -> None:
@@ -124,7 +131,10 @@ class Guard:
         return begun is not None and not begun[1].done()
 
     def call(self, step: str, work: Callable[[], T], remaining: Remaining) -> T:
-        """Run ``work``. Raises SinkUnavailable when the time is over; ``work`` may still finish."""
+        """Run ``work``.
+
+        Raises SinkUnavailable when the time is over, but ``work`` continues in its thread.
+        """
         while True:
             if (left := remaining()) <= 0:
                 raise SinkUnavailable(f"{self._whose} {self._late(step)}")
@@ -135,8 +145,10 @@ class Guard:
                 return self._result(step, outcome)
 
     def _begin(self, step: str, work: Callable[[], T]) -> tuple[bool, Future[T]]:
-        """Begin the step if nothing else runs. Return whether the running call is this step, and
-        its future."""
+        """Begin ``step`` if no other step runs.
+
+        Return whether the running step is ``step``, and the future of the running step.
+        """
         with self._lock:
             if self._begun is None or (self._begun[0] != step and self._begun[1].done()):
                 self._begun = step, begin(step, work)

@@ -1,6 +1,7 @@
-"""The ``postgres`` sink: rows and ledger move in one transaction (RULES.md#i7, RULES.md#r24).
+"""The ``postgres`` sink writes rows and ledger in one transaction (RULES.md#i7, RULES.md#r24).
 
-It handles Arrow and files. ``SinkStore``, which the node passes in, handles the database.
+This module handles Arrow and files, and the ``SinkStore`` that the node provides handles the
+database.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from ha_engine.publish.sinks.json_lines import require_form
 
 
 class SinkStore(Protocol):
-    """The sink's database. Methods block, and raise SinkUnavailable, SinkRefused or Fenced."""
+    """The database of a sink.
+
+    All methods of a store block, and raise SinkUnavailable, SinkRefused or Fenced.
+    """
 
     def prepare(self, schema: pa.Schema, remaining: Remaining) -> None: ...
     def claim(self, epoch: int, start_after: int, group_id: str, remaining: Remaining) -> int: ...
@@ -35,7 +39,7 @@ class SinkStore(Protocol):
 
 
 class PostgresSink:
-    """Implements ``publish.Sink``. ``key``: the key's columns, if rows replace older ones."""
+    """Implements ``publish.Sink``. ``key`` names the key columns of an upsert."""
 
     dead_letters = 0
 
@@ -52,7 +56,7 @@ class PostgresSink:
         self._prepared: pa.Schema | None = None
 
     def prepare(self, schema: pa.Schema) -> None:
-        """Create or check the table. This writes no row, so it needs no authority."""
+        """Create or check the table. ``prepare`` writes no row, so it needs no authority."""
         require_form(pa.schema([field for field in schema if pa.types.is_nested(field.type)]))
         until = time.monotonic() + self._prepare_seconds
         self._store.prepare(schema, lambda: until - time.monotonic())
@@ -63,7 +67,7 @@ class PostgresSink:
         return self._store.claim(epoch, start_after, group_id, deadline.remaining_seconds)
 
     def publish(self, number: int, batch: OutboxBatch, epoch: int, deadline: Deadline) -> None:
-        """Write the batch once; a batch without rows only moves the ledger."""
+        """Write the batch once. A batch without rows only moves the ledger."""
         remaining = deadline.remaining_seconds
         if batch.rows == 0:
             self._store.publish(number, epoch, (), 0, None, remaining)
@@ -76,5 +80,5 @@ class PostgresSink:
         self._store.publish(number, epoch, text.columns, text.rows, text.body, remaining)
 
     def close(self) -> None:
-        """End the connection; a later call opens another."""
+        """Close the connection. A later call opens a new connection."""
         self._store.close()

@@ -79,9 +79,9 @@ class Side:
         match event:
             case on.PeerConnected(peer):
                 self.peer = peer
-            case on.PeerSaid(_, Records(_, _, records, _)):
+            case on.PeerMessage(_, Records(_, _, records, _)):
                 self.append(list(records))
-            case on.PeerSaid(_, Ack(durable=durable)):
+            case on.PeerMessage(_, Ack(durable=durable)):
                 self.acked = durable
         self.changed.set()
 

@@ -147,7 +147,7 @@ class AsyncProducer:
     async def gather(self, stream: str, lines: Iterable[bytes]) -> None:
         """Like ``send``, for rows that are already encoded as lines of JSON."""
         async with self._turn:
-            self._require_well()
+            self._require_usable()
             for line in lines:
                 gathered = self._gathered.setdefault(stream, _Gathered())
                 gathered.add(line)
@@ -172,15 +172,15 @@ class AsyncProducer:
         """Send rows that are already encoded as one request, after the gathered rows of
         ``stream``."""
         async with self._turn:
-            self._require_well()
+            self._require_usable()
             await self._send_gathered(stream)
-            await self._make_room()
+            await self._wait_for_space()
             self._dispatch(stream, payload)
 
     async def flush(self) -> None:
         """Send all gathered rows, and return when every row is acked."""
         async with self._turn:
-            self._require_well()
+            self._require_usable()
             await self._send_all_gathered()
             while self._in_flight:
                 await self._settle_oldest()
@@ -217,12 +217,12 @@ class AsyncProducer:
             await self._send_gathered(stream)
 
     async def _send_gathered(self, stream: str) -> None:
-        await self._make_room()
+        await self._wait_for_space()
         gathered = self._gathered.pop(stream, None)
         if gathered is not None:
             self._dispatch(stream, of_lines(gathered.lines))
 
-    async def _make_room(self) -> None:
+    async def _wait_for_space(self) -> None:
         while len(self._in_flight) >= self._in_flight_max:
             await self._settle_oldest()
 
@@ -277,7 +277,7 @@ class AsyncProducer:
             except EngineError as error:
                 self._failed = error
 
-    def _require_well(self) -> None:
+    def _require_usable(self) -> None:
         """Raise the error of a request that the linger timer sent while no caller waited."""
         failed, self._failed = self._failed, None
         if failed is not None:

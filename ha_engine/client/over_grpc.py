@@ -51,16 +51,16 @@ class OverGrpc:
     """
 
     def __init__(self) -> None:
-        self._talks: dict[str, _Talk] = {}
+        self._connections: dict[str, _Connection] = {}
 
     async def post(self, url: str, request: Request, patience: float) -> Position:
         """Store a request. Raises NoAnswer, Rejected."""
-        talk = self._talk(url)
+        connection = self._connection(url)
         try:
             async with asyncio.timeout(patience):
-                answer = await talk.ask(_message(request))
+                answer = await connection.ask(_message(request))
         except TimeoutError:
-            await talk.end("the node does not answer")
+            await connection.end("the node does not answer")
             raise NoAnswer("the node does not answer", silent=True) from None
         if answer.HasField("refused"):
             raise _refusal(answer.refused, _scheme(url))
@@ -69,7 +69,7 @@ class OverGrpc:
     async def columns(self, url: str, stream: str, patience: float) -> list[RemoteColumn]:
         """The columns of ``stream``. Raises NoAnswer, UnknownStream."""
         try:
-            said = await self._talk(url).describe(stream, patience)
+            said = await self._connection(url).describe(stream, patience)
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.NOT_FOUND:
                 raise UnknownStream(error.details() or "") from None
@@ -77,17 +77,17 @@ class OverGrpc:
         return [RemoteColumn(one.name, one.type, one.nullable) for one in said.columns]
 
     async def close(self) -> None:
-        for talk in list(self._talks.values()):
-            await talk.end("the producer is closed")
+        for connection in list(self._connections.values()):
+            await connection.end("the producer is closed")
 
-    def _talk(self, url: str) -> _Talk:
-        talk = self._talks.get(url)
-        if talk is None or talk.failure is not None:
-            talk = self._talks[url] = _Talk(url)
-        return talk
+    def _connection(self, url: str) -> _Connection:
+        connection = self._connections.get(url)
+        if connection is None or connection.failure is not None:
+            connection = self._connections[url] = _Connection(url)
+        return connection
 
 
-class _Talk:
+class _Connection:
     """One connection to a node, with one gRPC stream. The first failure ends the stream, and each
     waiting request gets that failure."""
 

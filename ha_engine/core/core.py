@@ -141,7 +141,7 @@ class Core:
                     self.lease.ask_at_once(self.now)
             case on.HigherEpochSeen():
                 self._on_epoch(event.epoch, event.where)
-            case on.PeerConnected() | on.PeerLost() | on.PeerSaid():
+            case on.PeerConnected() | on.PeerLost() | on.PeerMessage():
                 self._on_peer(event)
             case on.RestoreFailed(reason):
                 self.role_machine.perform_all(self.follower.restore_failed(self.now, reason))
@@ -342,7 +342,7 @@ class Core:
 
     # -- other members -----------------------------------------------------------------------------
 
-    def _on_peer(self, event: on.PeerConnected | on.PeerLost | on.PeerSaid) -> None:
+    def _on_peer(self, event: on.PeerConnected | on.PeerLost | on.PeerMessage) -> None:
         match event:
             case on.PeerConnected(peer):
                 self.role_machine.connected.add(peer)
@@ -357,7 +357,7 @@ class Core:
                 if self.term is not None:
                     self.term.replication.unlinked(peer)
                 self.follower.on_peer_lost(self.now, peer)
-            case on.PeerSaid(peer, message):
+            case on.PeerMessage(peer, message):
                 if message.epoch > self.lease.high_water.epoch:
                     self._on_epoch(message.epoch, peer)
                 self._on_said(peer, message)
@@ -377,7 +377,7 @@ class Core:
             self.role_machine.perform(do.ReportDifference(query, number))
 
     def _on_said(self, peer: str, message: say.Message) -> None:
-        if isinstance(message, say.Answer):
+        if isinstance(message, say.MemberMessage):
             if self.term is not None:
                 self.role_machine.perform_all(self.term.handle(self.now, peer, message))
         elif self._may_follow(message.epoch):

@@ -380,7 +380,7 @@ class Deployment:
         self.marks[event.query].ended()
         life = self.lives[event.query]
         if event.by_host:
-            life.hindered(now, event.number, event.reason)
+            life.failed_by_host(now, event.number, event.reason)
         else:
             life.failed(now, event.number, event.reason)
 

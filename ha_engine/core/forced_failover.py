@@ -159,13 +159,13 @@ class ForcedFailover:
         """
         asked, self._asked = self._asked, None
         if asked is None or self.why_not(now, connected, frozenset(asked.confirmed_fenced)):
-            self._begin_anew()
+            self._force_again()
             return None
         action, self._epoch = self._lease_client.force(now, asked.by)
         self._lease.note_forced(self._epoch)
         return action
 
-    def _begin_anew(self) -> None:
+    def _force_again(self) -> None:
         """Treat the next acquisition as forced, if an earlier forced acquisition left no epoch
         record.
 

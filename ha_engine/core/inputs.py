@@ -106,7 +106,7 @@ class PeerLost:
 
 
 @dataclass(frozen=True, slots=True)
-class PeerSaid:
+class PeerMessage:
     """A message arrived over the link to ``peer``."""
 
     peer: str
@@ -323,7 +323,7 @@ Input = (
     | HigherEpochSeen
     | PeerConnected
     | PeerLost
-    | PeerSaid
+    | PeerMessage
     | QueryProcessGone
     | QueryProcessAdopted
     | QueryProcessAttended

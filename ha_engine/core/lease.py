@@ -403,7 +403,7 @@ class Lease:
             identity=self.identity,
         )
 
-    def forced_anew(self, group_id: str, advertise: str | None) -> LeaseRow:
+    def forced_without_row(self, group_id: str, advertise: str | None) -> LeaseRow:
         """The row of a forced failover if the database has lost the lease row (RULES.md#r26).
 
         The epoch of the new row is far above any epoch that the lost row may have had.

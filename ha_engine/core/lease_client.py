@@ -109,7 +109,7 @@ class LeaseClient:
         row, reason = self.lease.row, f"failover forced by {by}"
         if row is None:
             group_id = self.group_id or self._new_group_id
-            wanted = self.lease.forced_anew(group_id, self._advertise)
+            wanted = self.lease.forced_without_row(group_id, self._advertise)
             return self._make(now, wanted, reason), wanted.epoch
         wanted = self.lease.forced(self._advertise)
         return self._write(now, row, wanted, reason), wanted.epoch

@@ -254,11 +254,11 @@ class QueryMarks:
         """
         floor = max(trimmed_through, self.initial.number) if first_kept is None else first_kept - 1
         self.admitted = max(self.admitted, floor)
-        self._begin_behind(floor)
+        self._begin_after(floor)
         return floor
 
-    def _begin_behind(self, floor: int) -> None:
-        self.outbox.begin_behind(floor)
+    def _begin_after(self, floor: int) -> None:
+        self.outbox.begin_after(floor)
         for sink in self.published.keys() - self.recorded.keys():
             self.published[sink] = self._published_committed[sink] = floor
 
@@ -284,7 +284,7 @@ class QueryMarks:
         """
         if not self._lacks_numbers or self.outbox.backlog[0]:
             return None
-        self._begin_behind(self.initial.number)
+        self._begin_after(self.initial.number)
         return self.initial.number
 
     def start_after(self, sink: str) -> int:
@@ -410,7 +410,7 @@ class QueryMarks:
             return -math.inf
         if self._outbox_full():
             return math.inf
-        rested = self._pace.rests_until(slowest, starting=starting, full=self._is_full)
+        rested = self._pace.pause_ends_at(slowest, starting=starting, full=self._is_full)
         if self._barrier_ahead(barrier) is not None or self._pending.begins_by(committed):
             return rested
         if self.last.number > self.initial.number:

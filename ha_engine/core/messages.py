@@ -183,7 +183,9 @@ class SnapshotFailed:
     reason: str
 
 
-Word = Probe | Follow | Records | Committed | Heartbeat | Released | BatchDigest | TakeSnapshot
+HolderMessage = (
+    Probe | Follow | Records | Committed | Heartbeat | Released | BatchDigest | TakeSnapshot
+)
 """The messages that a holder sends."""
 
 
@@ -197,7 +199,7 @@ class SnapshotLacking:
 
 SnapshotAnswer = SnapshotTaken | SnapshotFailed
 
-Answer = ProbeReply | Ack | Promise | SnapshotAnswer | SnapshotLacking
+MemberMessage = ProbeReply | Ack | Promise | SnapshotAnswer | SnapshotLacking
 """The messages that the other members send."""
 
-Message = Word | Answer
+Message = HolderMessage | MemberMessage

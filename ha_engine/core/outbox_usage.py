@@ -19,7 +19,7 @@ class OutboxUsage:
         self._sizes: deque[tuple[int, int]] = deque()
         self._bytes = 0
 
-    def begin_behind(self, floor: int) -> None:
+    def begin_after(self, floor: int) -> None:
         """Set the floor. The outbox has no batch up to the floor, and will get none."""
         self.floor, self.last = floor, max(floor, self.last)
 

@@ -26,7 +26,7 @@ EMPTY_BATCHES_MAX = 3
 """The highest number of empty batches without input in between. Chained stateful operators yield
 all their rows within this many batches. A query in complete mode yields rows at every empty batch,
 so only this limit ends the series."""
-BATCHES_OF_REST = 5
+PAUSE_IN_BATCHES = 5
 """While a member's queries start, the pause after a mark is this many durations of the last batch.
 If both nodes share their CPU cores, Spark starts several times as fast with this pause."""
 
@@ -69,7 +69,7 @@ class Pace:
             return math.inf
         return self.planned_at + self._idle_batch_interval
 
-    def rests_until(self, slowest: int | None, *, starting: bool, full: bool) -> float:
+    def pause_ends_at(self, slowest: int | None, *, starting: bool, full: bool) -> float:
         """The moment at which the pause after the last mark ends.
 
         ``slowest`` is the newest batch of the slowest member that is catching up, or None.
@@ -82,7 +82,7 @@ class Pace:
     def _rest(self, slowest: int | None, starting: bool) -> float:
         least, most = CATCH_UP_SECONDS
         if slowest is None:
-            return min(most, max(least, BATCHES_OF_REST * self._took)) if starting else 0.0
+            return min(most, max(least, PAUSE_IN_BATCHES * self._took)) if starting else 0.0
         before = self._slowest_then
         if before is None or slowest >= before + CATCH_UP_BATCHES:
             return least

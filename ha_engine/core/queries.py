@@ -111,7 +111,7 @@ class QueryLife:
         self._failures += 1
         self._wait_or_give_up(now, number, reason, self._failures >= self.policy.attempts_per_batch)
 
-    def hindered(self, now: float, number: int, reason: str) -> None:
+    def failed_by_host(self, now: float, number: int, reason: str) -> None:
         """Note that the host ended the query.
 
         A failure by the host never makes the query FAILED (RULES.md#i15).
@@ -135,7 +135,7 @@ class QueryLife:
             self.state = QueryState.WAITING
             return
         if by_host:
-            self.hindered(now, number, reason)
+            self.failed_by_host(now, number, reason)
             return
         if number != self._failed_batch:
             self._failed_batch, self._failures, self._deaths = number, 0, 0

@@ -156,7 +156,7 @@ class Replication:
             if peer.connected and peer.stage is Stage.PROBE:
                 yield do.Send(peer.name, say.Probe(self.epoch))
 
-    def send_to_all(self, message: say.Word) -> Iterator[do.Action]:
+    def send_to_all(self, message: say.HolderMessage) -> Iterator[do.Action]:
         for name, peer in sorted(self.peers.items()):
             if peer.connected:
                 yield do.Send(name, message)
@@ -309,8 +309,8 @@ class Replication:
         Only members on which ``query`` makes progress count, since the output waits for no other
         member.
         """
-        getting_on = self._with_progress(now, in_sync, query)
-        newest = (peer.catching_up_at(query, batch) for peer in getting_on)
+        with_progress = self._with_progress(now, in_sync, query)
+        newest = (peer.catching_up_at(query, batch) for peer in with_progress)
         return min((at for at in newest if at is not None), default=None)
 
     def note_behind(self, now: float, in_sync: tuple[Member, ...], batches: dict[str, int]) -> None:

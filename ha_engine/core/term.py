@@ -230,7 +230,7 @@ class Term:
         if self.may_act(now) and self._lease.row is not None:
             yield from self.snapshots.tick(now, self._lease.row.in_sync, oldest_revision)
 
-    def handle(self, now: float, peer: str, message: say.Answer) -> Iterator[do.Action]:
+    def handle(self, now: float, peer: str, message: say.MemberMessage) -> Iterator[do.Action]:
         if message.epoch != self.epoch:
             return
         match message:

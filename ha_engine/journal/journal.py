@@ -73,7 +73,7 @@ class Journal:
         return journal
 
     @staticmethod
-    def create_behind(
+    def create_after(
         directory: Path, base: Position, *, group: str, group_id: str, epochs: Sequence[Position]
     ) -> str:
         """Create a journal that begins after ``base``, and return its new id.

@@ -29,7 +29,7 @@ def describe_torn(path: Path, offset: int, expected: int, bad: BadFrame) -> str:
         rest = file.read()
     if not rest.rstrip(b"\0"):
         return f"{path} ended with {len(rest)} zero bytes after record {expected - 1}"
-    if _record_follows(rest, expected) or not _is_cut(rest, offset):
+    if _record_follows(rest, expected) or not _is_truncated(rest, offset):
         raise damage(path, offset, bad) from bad
     return f"{path} ended with {len(rest)} bytes of the torn record {expected} ({bad})"
 
@@ -39,7 +39,7 @@ def is_torn_file_header(path: Path) -> bool:
     return len(path.read_bytes().rstrip(b"\0")) <= FILE_HEADER_BYTES
 
 
-def _is_cut(rest: bytes, offset: int) -> bool:
+def _is_truncated(rest: bytes, offset: int) -> bool:
     written = len(rest.rstrip(b"\0"))
     if written < HEADER_BYTES:
         return True

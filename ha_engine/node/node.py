@@ -59,7 +59,7 @@ from ha_engine.sync import EventSync, Report
 from ha_engine.system.runtime_dir import make_runtime_dir
 from ha_engine.system.systemd import Condition, ServiceManager
 from ha_engine.types import Holder, Position
-from ha_engine.web.route import let_in
+from ha_engine.web.route import set_access
 
 log = structlog.get_logger(__name__)
 
@@ -240,8 +240,8 @@ class Node:
         Certificates come last. Raises ConfigError for one, when all else is applied.
         """
         access = access_of(config)
-        let_in(self.served, access)
-        self.ingest.let_in(access)
+        set_access(self.served, access)
+        self.ingest.set_access(access)
         logs.configure(config.log, node=config.node.id, process="node")
         self.supervisor.send("log", config.log.model_dump())
         self.disk.min_free, self.disk.journal_max = config.journal.min_free, config.journal.max_size

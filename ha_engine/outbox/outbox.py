@@ -138,7 +138,7 @@ class Outbox:
         Raises OutboxDamaged if a batch after the floor is missing.
         """
         with self._lock:
-            self._of_query(query).begin_behind(floor)
+            self._of_query(query).begin_after(floor)
 
     def trim(self, query: str, through: int) -> None:
         """Remove the batches up to and including ``through``."""

@@ -113,7 +113,7 @@ class QueryOutbox:
         if through <= self.floor:
             return
         with disk(self._place):
-            self._note_left(through)
+            self._note_trimmed(through)
             for number in range(self.floor + 1, min(through, self.last) + 1):
                 self._take(number)
             for number in [n for n in self.digests if n <= through - DIGESTS_KEPT]:
@@ -121,7 +121,7 @@ class QueryOutbox:
                 (self._place / f"{number}.digest").unlink(missing_ok=True)
         self.floor, self.last = through, max(self.last, through)
 
-    def begin_behind(self, floor: int) -> None:
+    def begin_after(self, floor: int) -> None:
         """Set the floor to the number that the core computes at the start of the node.
 
         Raises OutboxDamaged if a batch after the floor is missing.
@@ -142,7 +142,7 @@ class QueryOutbox:
         self.bytes += batch.bytes
         self.last = max(self.last, number)
 
-    def _note_left(self, through: int) -> None:
+    def _note_trimmed(self, through: int) -> None:
         """Record the highest trimmed batch in the name of an empty file.
 
         The file is not fsynced, because after a power loss the journal has the number in most

@@ -27,10 +27,10 @@ _VERSIONED = re.compile(r"(\d+)\.(delta|changelog|snapshot|zip)")
 _WHOLE = ("snapshot", "zip")
 _LOGS = ("offsets", "commits")
 _ROCKSDB_FILES = (("sstFiles", "dfsSstFileName", "SSTs"), ("logFiles", "dfsLogFileName", "logs"))
-_DEAR = 2
+_MERGE_FACTOR = 2
 """A chain may have this many times the bytes of the shortest chain, plus _DEAR_BYTES, if more of
 the chain is stored already."""
-_DEAR_BYTES = 4 << 20
+_MERGE_BYTES = 4 << 20
 
 
 def last_finished(checkpoint: Path) -> int | None:
@@ -132,7 +132,7 @@ def _cheapest(checkpoint: Path, chains: list[_Chain], stored: Container[str]) ->
     Chains that are much larger than the shortest chain are left out, so that a restore reads
     little.
     """
-    longest = _DEAR * chains[0].size + _DEAR_BYTES
+    longest = _MERGE_FACTOR * chains[0].size + _MERGE_BYTES
     allowed = [chain for chain in chains if chain.size <= longest]
     return min(allowed, key=lambda chain: chain.cost(checkpoint, stored))
 

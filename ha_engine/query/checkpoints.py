@@ -48,7 +48,7 @@ def open_checkpoint(
     with disk(root):
         usable = is_whole(root, query, stamp, boot=boot)
         if must_resume and not usable:
-            usable = _may_be_whole(directory, wanted)
+            usable = _may_be_complete(directory, wanted)
             if not usable:
                 raise QueryProcessFailed(_LOST)
         if not usable:
@@ -130,11 +130,11 @@ class _Stamp:
         return f"{self.lineage}\n{self.boot}\n"
 
 
-def _may_be_whole(directory: Path, wanted: _Stamp) -> bool:
+def _may_be_complete(directory: Path, wanted: _Stamp) -> bool:
     """Whether the checkpoint has the wanted lineage and no empty file.
 
-    Spark itself checks everything else when it opens the checkpoint. ``_may_be_whole`` is a weaker
-    check than ``is_whole``, only for state that nothing can rebuild.
+    Spark itself checks everything else when it opens the checkpoint. ``_may_be_complete`` is a
+    weaker check than ``is_whole``, only for state that nothing can rebuild.
     """
     found = _Stamp.read(directory)
     if found is None or found.lineage != wanted.lineage:

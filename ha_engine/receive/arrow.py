@@ -65,7 +65,7 @@ class ArrowReader:
     def _batches(self, body: bytes) -> Iterator[pa.RecordBatch]:
         source = pa.BufferReader(body)
         schema = pa.ipc.read_schema(source)
-        self._judge(schema)
+        self._check_schema(schema)
         while (message := _next_message(source)) is not None:
             if _is_compressed(message):
                 raise InvalidEvents(
@@ -80,7 +80,7 @@ class ArrowReader:
         if source.tell() != len(body):
             raise InvalidEvents("the body has bytes after the end of its Arrow stream")
 
-    def _judge(self, schema: pa.Schema) -> None:
+    def _check_schema(self, schema: pa.Schema) -> None:
         """Raise InvalidEvents unless the body's ``schema`` can be converted to the stream's
         schema."""
         if len(set(schema.names)) < len(schema.names):
@@ -92,7 +92,7 @@ class ArrowReader:
             if field.name not in schema.names:
                 if not field.nullable:
                     raise InvalidEvents(of_not_null(field.name, "is missing"))
-            elif not stands_for(schema.field(field.name).type, field.type):
+            elif not converts_to(schema.field(field.name).type, field.type):
                 raise InvalidEvents(
                     f"column {field.name!r} is {schema.field(field.name).type}, and the stream "
                     f"declares {field.type}; convert the column before you send it"
@@ -143,7 +143,7 @@ class ArrowReader:
         return "the event does not fit the stream's schema"
 
 
-def stands_for(given: pa.DataType, wanted: pa.DataType) -> bool:
+def converts_to(given: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether a producer may send values of type ``given`` for a column of type ``wanted``."""
     match wanted:
         case _ if pa.types.is_null(given):
@@ -156,7 +156,7 @@ def stands_for(given: pa.DataType, wanted: pa.DataType) -> bool:
             return bool(pa.types.is_timestamp(given)) and not (given.tz and not wanted.tz)
         case _ if pa.types.is_list(wanted):
             a_list: bool = pa.types.is_list(given) or pa.types.is_large_list(given)
-            return a_list and stands_for(given.value_type, wanted.value_type)
+            return a_list and converts_to(given.value_type, wanted.value_type)
         case _ if pa.types.is_struct(wanted):
             return bool(pa.types.is_struct(given)) and _fields_stand_for(given, wanted)
         case _:
@@ -179,7 +179,7 @@ def _fields_stand_for(given: pa.StructType, wanted: pa.StructType) -> bool:
     names = [field.name for field in given]
     known = {field.name: field.type for field in wanted}
     return len(set(names)) == len(names) and all(
-        field.name in known and stands_for(field.type, known[field.name]) for field in given
+        field.name in known and converts_to(field.type, known[field.name]) for field in given
     )
 
 

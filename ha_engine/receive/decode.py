@@ -37,7 +37,7 @@ from ha_engine.receive.diagnose import first_bad, reason_for
 
 _BLANK = b" \t\r\n"
 _BLANKS = re.compile(r"[ \t\r\n]*")
-_CUTTER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
+_SPLITTER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
 _EMPTY = "the body is empty; send at least one event"
 _ONE_BLOCK = arrow_json.ReadOptions(use_threads=False, block_size=(1 << 31) - 1)
 
@@ -334,7 +334,7 @@ def _elements_of_array(text: str, at: int) -> Generator[str, None, int]:
 def _end_of_object(text: str, at: int) -> int:
     if not text.startswith("{", at):
         raise json.JSONDecodeError("Expecting an event, which is an object,", text, at)
-    return _CUTTER.raw_decode(text, at)[1]
+    return _SPLITTER.raw_decode(text, at)[1]
 
 
 def _skip(text: str, at: int) -> int:

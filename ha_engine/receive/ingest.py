@@ -76,15 +76,15 @@ class IngestService(rpc.IngestServicer):
     async def Publish(  # type: ignore[override]  # noqa: N802
         self, request_iterator: Requests, context: Context
     ) -> None:
-        talk = _Talk(request_iterator, context, self._in_flight_max)
+        call = _PublishCall(request_iterator, context, self._in_flight_max)
         async with asyncio.TaskGroup() as storing:
-            async for request in talk.requests():
+            async for request in call.requests():
                 try:
                     decoded = await self._unpack(request)
                 except Rejected as refusal:
-                    await talk.answer(self._refused(request.id, request.stream, refusal))
+                    await call.answer(self._refused(request.id, request.stream, refusal))
                 else:
-                    storing.create_task(self._store(request.id, decoded, talk))
+                    storing.create_task(self._store(request.id, decoded, call))
 
     async def Describe(  # noqa: N802
         self, request: pb.DescribeRequest, context: Context
@@ -104,12 +104,12 @@ class IngestService(rpc.IngestServicer):
             body.reserve(len(raw))
             return await self._intake.unpack(request.stream, raw, form, identity)
 
-    async def _store(self, request_id: int, decoded: DecodedRequest, talk: _Talk) -> None:
+    async def _store(self, request_id: int, decoded: DecodedRequest, call: _PublishCall) -> None:
         try:
             answer = _stored(request_id, await self._intake.store(decoded))
         except Rejected as refusal:
             answer = self._refused(request_id, decoded.stream, refusal)
-        await talk.answer(answer)
+        await call.answer(answer)
 
     def _refused(self, request_id: int, stream: str, refusal: Rejected) -> pb.PublishAnswer:
         self._intake.count(stream, refusal)
@@ -124,7 +124,7 @@ class IngestService(rpc.IngestServicer):
         return pb.PublishAnswer(id=request_id, refused=said)
 
 
-class _Talk:
+class _PublishCall:
     """One gRPC stream of a producer. At most ``in_flight_max`` requests of the stream are read and
     unanswered."""
 
@@ -225,7 +225,7 @@ class IngestServer:
         connections."""
         readable_pair(self._config.tls, "ingest.tls")
 
-    def let_in(self, access: Access) -> None:
+    def set_access(self, access: Access) -> None:
         """Check new calls by the rights in ``access`` from now on, while open streams continue."""
         self._guard.access = access
 

@@ -232,7 +232,7 @@ class Restoring:
             base = base_file.decode((coming / base_file.NAME).read_bytes()).base
         except ValueError as error:
             raise SnapshotDamaged(f"the base of its journal cannot be read: {error}") from error
-        journal_id = Journal.create_behind(
+        journal_id = Journal.create_after(
             coming / JOURNAL,
             base.position,
             group=self.group,

@@ -57,7 +57,7 @@ def _reason_to_demote(event: on.Input) -> str:
     match event:
         case on.LeaseWritten(row):
             return "released" if row.holder is None else "row_rewritten"
-        case on.HigherEpochSeen() | on.PeerSaid():
+        case on.HigherEpochSeen() | on.PeerMessage():
             return "higher_epoch"
         case _:
             return "lease_lost"

@@ -120,7 +120,7 @@ def to_message(frame: pb.SyncFrame) -> Message:
             batch = frame.batch_digest
             return BatchDigest(batch.epoch, batch.query, batch.number, batch.digest)
         case "take_snapshot":
-            return TakeSnapshot(frame.take_snapshot.epoch, _to_cut(frame.take_snapshot))
+            return TakeSnapshot(frame.take_snapshot.epoch, _to_place(frame.take_snapshot))
         case "snapshot_taken":
             return _to_taken(frame.snapshot_taken)
         case "snapshot_failed":
@@ -216,7 +216,7 @@ def _from_place(epoch: int, place: SnapshotPlace) -> pb.TakeSnapshot:
     )
 
 
-def _to_cut(wanted: pb.TakeSnapshot) -> SnapshotPlace:
+def _to_place(wanted: pb.TakeSnapshot) -> SnapshotPlace:
     batches = tuple((batch.query, batch.number) for batch in wanted.batches)
     position, last_mark = _to_position(wanted.position), _to_position(wanted.last_mark)
     return SnapshotPlace(wanted.request, position, batches, last_mark)

@@ -61,7 +61,7 @@ class NoLink(Exception):
     """An attempt to open a link failed; the dialler makes another attempt."""
 
 
-async def greet(wire: Wire, ours: Hello, welcome: Collection[str]) -> Hello:
+async def exchange_hellos(wire: Wire, ours: Hello, welcome: Collection[str]) -> Hello:
     """Exchange Hellos, then a Welcome or a Refusal each, and return the other node's Hello.
 
     Raises Refused, WireBroken, MalformedFrame, and TimeoutError after GREETING_SECONDS.
@@ -94,7 +94,7 @@ async def _expect(wire: Wire, *kinds: str) -> pb.SyncFrame:
     return frame
 
 
-class Holding(Protocol):
+class RunLink(Protocol):
     """Exchange Hellos over a new wire, and serve the link until it is over.
 
     Raises Refused, WireBroken, MalformedFrame or TimeoutError when no link opened.
@@ -110,12 +110,12 @@ class Dialler:
         self,
         peer: str,
         config: EventSyncConfig,
-        holding: Holding,
+        run_link: RunLink,
         refused: Callable[[str], None],
         unreachable: Callable[[str], None],
     ) -> None:
         self._peer, self._address, self._config = peer, config.peers[peer], config
-        self._holding, self._refused, self._unreachable = holding, refused, unreachable
+        self._run_link, self._refused, self._unreachable = run_link, refused, unreachable
         self._connect_seconds = cycle(CONNECT_SECONDS)
 
     async def run(self) -> None:
@@ -152,7 +152,7 @@ class Dialler:
                 raise self._meaning(error.details() or "no answer") from error
             try:
                 certified = self._peer if self._config.tls.given else None
-                await self._holding(ClientWire(call, certified), self._peer)
+                await self._run_link(ClientWire(call, certified), self._peer)
             finally:
                 call.cancel()
 

@@ -21,7 +21,7 @@ from ha_engine.core.messages import Ack, Message
 from ha_engine.errors import AddressInUse, DiskFailed, JournalDamaged
 from ha_engine.sync import credentials
 from ha_engine.sync.codec import MalformedFrame, to_message, to_sync_frame
-from ha_engine.sync.dialling import Dialler, Refused, greet
+from ha_engine.sync.dialling import Dialler, Refused, exchange_hellos
 from ha_engine.sync.hello import Hello, from_sync_frame, objection
 from ha_engine.sync.hello import to_sync_frame as hello_frame
 from ha_engine.sync.link import Link, Traffic
@@ -103,7 +103,7 @@ class EventSync(rpc.EventSyncServicer):
             if ours < peer:
                 refused = partial(self._refusals.note, peer)
                 unreachable = partial(self._note_unreachable, peer)
-                dialler = Dialler(peer, self._config, self._hold, refused, unreachable)
+                dialler = Dialler(peer, self._config, self._run_link, refused, unreachable)
                 self._spawn(dialler.run(), f"dial {peer}")
 
     async def stop(self) -> None:
@@ -170,7 +170,7 @@ class EventSync(rpc.EventSyncServicer):
         The caller must pass records to the writer and to this method in the same turn of the event
         loop.
         """
-        self._tail.append(records, read_along=bool(self._streams))
+        self._tail.append(records, streaming=bool(self._streams))
         for stream in self._streams.values():
             stream.appended()
 
@@ -221,7 +221,7 @@ class EventSync(rpc.EventSyncServicer):
     ) -> None:
         """Serve a node that dialled this one: a peer with a smaller id, or an unknown node."""
         try:
-            await self._hold(ServerWire(context, tls=self._config.tls.given), dialled=None)
+            await self._run_link(ServerWire(context, tls=self._config.tls.given), dialled=None)
         except Refused as error:
             self._refusals.note(error.node, error.reason)
         except (WireBroken, MalformedFrame, TimeoutError):
@@ -229,10 +229,10 @@ class EventSync(rpc.EventSyncServicer):
         except Exception as error:
             self._owner.fail(error)
 
-    async def _hold(self, wire: Wire, dialled: str | None) -> None:
+    async def _run_link(self, wire: Wire, dialled: str | None) -> None:
         ours = self._owner.hello()
         callers = [peer for peer in self._config.peers if peer < ours.node]
-        theirs = await greet(wire, ours, callers if dialled is None else [dialled])
+        theirs = await exchange_hellos(wire, ours, callers if dialled is None else [dialled])
         link = Link(theirs.node, wire, self._traffic[theirs.node])
         reason = "the connection is lost"
         try:
@@ -283,7 +283,7 @@ class EventSync(rpc.EventSyncServicer):
         message = to_message(frame)
         if isinstance(message, Ack):
             self._confirm(link.peer, message)
-        self._owner.handle(on.PeerSaid(link.peer, message))
+        self._owner.handle(on.PeerMessage(link.peer, message))
 
     def _judge_again(self, link: Link, theirs: Hello) -> None:
         ours = self._owner.hello()

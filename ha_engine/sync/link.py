@@ -17,7 +17,7 @@ from ha_engine.sync.codec import MalformedFrame
 from ha_engine.sync.wire import Wire, WireBroken
 from ha_engine.v1 import sync_pb2 as pb
 
-TOLD_BYTES_MAX = 16 << 20
+QUEUED_BYTES_MAX = 16 << 20
 """The link ends when more bytes than this wait for a peer that does not read."""
 
 
@@ -48,8 +48,8 @@ class Link:
 
     def __init__(self, peer: str, wire: Wire, traffic: Traffic) -> None:
         self.peer, self._wire, self._traffic = peer, wire, traffic
-        self._told: deque[tuple[pb.SyncFrame, int]] = deque()
-        self._told_bytes = 0
+        self._queued: deque[tuple[pb.SyncFrame, int]] = deque()
+        self._queued_bytes = 0
         self._offered: tuple[pb.SyncFrame, asyncio.Future[None]] | None = None
         self._wake = asyncio.Event()
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -57,11 +57,11 @@ class Link:
     def send(self, frame: pb.SyncFrame) -> None:
         """Queue ``frame`` for sending, and return at once."""
         size = size_of(frame)
-        if self._told_bytes + size > TOLD_BYTES_MAX:
+        if self._queued_bytes + size > QUEUED_BYTES_MAX:
             self.end("the peer does not read its messages")
             return
-        self._told.append((frame, size))
-        self._told_bytes += size
+        self._queued.append((frame, size))
+        self._queued_bytes += size
         self._wake.set()
 
     async def offer(self, frame: pb.SyncFrame) -> None:
@@ -127,9 +127,9 @@ class Link:
     async def _write(self) -> None:
         while True:
             written = None
-            if self._told:
-                frame, size = self._told.popleft()
-                self._told_bytes -= size
+            if self._queued:
+                frame, size = self._queued.popleft()
+                self._queued_bytes -= size
             elif self._offered is not None:
                 frame, written = self._offered
                 self._offered, size = None, size_of(frame)

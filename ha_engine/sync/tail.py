@@ -68,11 +68,11 @@ class Tail:
         """Sequence of the record that will be appended next."""
         return self.first + len(self._records)
 
-    def append(self, records: Sequence[Record], *, read_along: bool) -> None:
+    def append(self, records: Sequence[Record], *, streaming: bool) -> None:
         """Keep ``records``, which the journal's writer has just queued, and which continue the
         tail.
 
-        With ``read_along``, which means that a stream reads, written records stay in memory up to
+        With ``streaming``, which means that a stream reads, written records stay in memory up to
         the limit.
         """
         for record in records:
@@ -82,7 +82,7 @@ class Tail:
             )
             self._records[sequence] = record
             self._bytes += _size(record)
-        self._forget(self._kept_bytes_max if read_along else 0)
+        self._forget(self._kept_bytes_max if streaming else 0)
 
     def chunk(self, first: int, bytes_max: int) -> Chunk | None:
         """The records from ``first`` on, at least one, or None when the tail does not have

@@ -95,13 +95,13 @@ def guarded(
 ) -> Starlette:
     """The ASGI application of ``routes``, each of which first checks the caller's right."""
     served = Starlette(routes=routes, exception_handlers=handlers)
-    let_in(served, access)
+    set_access(served, access)
     # A redirect for a missing slash would repeat the request's Host header, which a client can
     # forge.
     served.router.redirect_slashes = False
     return served
 
 
-def let_in(served: Starlette, access: Access) -> None:
+def set_access(served: Starlette, access: Access) -> None:
     """Check all later requests against ``access``. Requests that have begun continue."""
     served.state.access = access

@@ -75,7 +75,7 @@ class Ghost:
         self._say(self._taken.pop())
 
     def _say(self, message: say.Message) -> None:
-        self.world.feed(on.PeerSaid(MEMBER.node, message))
+        self.world.feed(on.PeerMessage(MEMBER.node, message))
 
     def _level(self) -> tuple[tuple[str, int], ...]:
         marks = self.world.core.deployment.marks

@@ -338,12 +338,16 @@ MUTANTS = (
     Mutant(
         "R26",
         "forced_failover",
-        "ForcedFailover._begin_anew",
+        "ForcedFailover._force_again",
         "row.epoch != tried",
         "row.epoch == tried",
     ),
     Mutant(
-        "R26", "forced_failover", "ForcedFailover._begin_anew", "self._journal.is_forced(tried)", ""
+        "R26",
+        "forced_failover",
+        "ForcedFailover._force_again",
+        "self._journal.is_forced(tried)",
+        "",
     ),
     Mutant(
         "R26",
@@ -352,7 +356,7 @@ MUTANTS = (
         "return epoch == self._epoch",
         "return False",
     ),
-    Mutant("R26", "forced_failover", "ForcedFailover._begin_anew", "not self._lease.mine", ""),
+    Mutant("R26", "forced_failover", "ForcedFailover._force_again", "not self._lease.mine", ""),
     Mutant("R26", "lease", "Lease.forced", "EPOCHS_SKIPPED if self.regressed else 0", "0"),
     Mutant("R26", "follower", "Follower._make_prefix", "not message.forced", ""),
     Mutant(

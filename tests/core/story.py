@@ -150,21 +150,23 @@ class Story:
             case ("renews",):
                 self.world.rewrite_row(holder=Holder("b", "q1"), in_sync=members)
             case ("beats",):
-                self.world.feed(on.PeerSaid("b", say.Heartbeat(row.epoch, 0)))
+                self.world.feed(on.PeerMessage("b", say.Heartbeat(row.epoch, 0)))
                 self.world.settle()
             case ("commits", "through", int(sequence)):
-                self.world.feed(on.PeerSaid("b", say.Heartbeat(row.epoch, sequence)))
+                self.world.feed(on.PeerMessage("b", say.Heartbeat(row.epoch, sequence)))
                 self.world.settle()
             case ("leads", "from", int(sequence), "of", "epoch", int(epoch), *forced):
                 journal_id, last = self.world.disk.journal_id, self.world.core.journal.last
                 match = Position(epoch, sequence)
                 follow = say.Follow(row.epoch, journal_id, match, last, forced == ["forced"])
-                self.world.feed(on.PeerSaid("b", follow))
+                self.world.feed(on.PeerMessage("b", follow))
                 self.world.settle()
             case ("asks", "for", "a", "promise"):
-                self.world.feed(on.PeerSaid("b", say.Heartbeat(row.epoch, 0, 1)))
+                self.world.feed(on.PeerMessage("b", say.Heartbeat(row.epoch, 0, 1)))
             case ("digests", str(query), int(number), str(digest)):
-                self.world.feed(on.PeerSaid("b", say.BatchDigest(row.epoch, query, number, digest)))
+                self.world.feed(
+                    on.PeerMessage("b", say.BatchDigest(row.epoch, query, number, digest))
+                )
             case ("leaves",):
                 self.world.rewrite_row(holder=None, in_sync=members[:1])
             case _:

@@ -9,7 +9,7 @@ import pytest
 
 from ha_engine.core.marks import MarkLimits, QueryMarks
 from ha_engine.core.messages import Ack
-from ha_engine.core.pace import BATCHES_OF_REST, CATCH_UP_SECONDS, CATCH_UP_SECONDS_MAX
+from ha_engine.core.pace import CATCH_UP_SECONDS, CATCH_UP_SECONDS_MAX, PAUSE_IN_BATCHES
 from ha_engine.core.progress import STUCK_AFTER_SECONDS, PeerTiming
 from ha_engine.core.replication import RETAIN_SECONDS, Replication
 from ha_engine.types import ORIGIN, Events, Mark, Member, Position
@@ -177,8 +177,8 @@ def test_active_pauses_for_a_bounded_time_while_the_queries_of_a_member_start() 
     while pair.now < began + STUCK_AFTER_SECONDS + 10:
         pair.step_beside_a_start()
     early = [gap for gap in pair.gaps(began + 1) if gap > 1][:-1]
-    rest = BATCHES_OF_REST * pair.batch_seconds
-    assert early == pytest.approx([rest] * len(early), abs=(BATCHES_OF_REST + 1) * STEP)
+    rest = PAUSE_IN_BATCHES * pair.batch_seconds
+    assert early == pytest.approx([rest] * len(early), abs=(PAUSE_IN_BATCHES + 1) * STEP)
     assert len(early) >= STUCK_AFTER_SECONDS / rest - 4
     assert max(pair.gaps(began + STUCK_AFTER_SECONDS)) <= pair.batch_seconds + 2 * STEP
 

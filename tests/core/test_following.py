@@ -33,7 +33,7 @@ def follower(*plans: QueryPlan) -> Core:
 
 
 def deliver(core: Core, message: say.Message) -> None:
-    core.step(core.now + 0.1, on.PeerSaid("a", message))
+    core.step(core.now + 0.1, on.PeerMessage("a", message))
 
 
 def follow_message(epoch: int, begins: Position = ORIGIN) -> say.Follow:
@@ -89,7 +89,7 @@ def test_follower_reports_a_snapshot_to_the_holder_that_requested_it() -> None:
     [
         (on.Tick(), 1),
         (on.PeerLost("a", "gone"), 0),
-        (on.PeerSaid("a", follow_message(3)), 0),
+        (on.PeerMessage("a", follow_message(3)), 0),
     ],
     ids=["nothing", "link", "epoch"],
 )
@@ -117,7 +117,7 @@ def test_late_follow_message_discards_no_records_that_continue_the_journal() -> 
     assert not core.follower.giving_up
 
 
-def told(core: Core, event: on.Input) -> list[say.Word]:
+def told(core: Core, event: on.Input) -> list[say.HolderMessage]:
     actions = core.step(core.now + 0.1, event)
     return [action.message for action in actions if isinstance(action, do.Send)]
 

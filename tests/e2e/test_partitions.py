@@ -51,7 +51,7 @@ def test_isolated_active_stops_acking_a_margin_before_the_takeover(
     process = scene.active.process
     assert process is not None
     wait_until(lambda: process.poll() is not None, within=PATIENCE)
-    assert "the journal was cut" in scene.active.log_text()
+    assert "the journal was truncated" in scene.active.log_text()
     scene.active.start()
     wait_until(scene.pair.is_protected, within=PATIENCE, every=0.1)
     assert scene.pair.active() is scene.passive

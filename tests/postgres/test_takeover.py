@@ -128,7 +128,7 @@ async def take_over(driver: Driver, store: Any, outages: Any, edge: Edge | None 
     driver.start()
     await async_wait_until(lambda: driver.core.role is Role.PASSIVE)
     driver.handle(on.PeerConnected("a"))
-    driver.handle(on.PeerSaid("a", Heartbeat(1, 0)))
+    driver.handle(on.PeerMessage("a", Heartbeat(1, 0)))
     await async_wait_until(lambda: driver.core.role is Role.ACTIVE, within=60)
 
 

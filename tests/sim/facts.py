@@ -304,7 +304,7 @@ class Facts:
         """Count an ack of a member while its removal is in flight."""
         request = node.request
         match event, request:
-            case on.PeerSaid(peer, say.Ack()), do.WriteLease(expected, wanted):
+            case on.PeerMessage(peer, say.Ack()), do.WriteLease(expected, wanted):
                 was = any(member.node == peer for member in expected.in_sync)
                 stays = any(member.node == peer for member in wanted.in_sync)
                 if (

@@ -145,7 +145,7 @@ class Network:
 
         def arrive() -> None:
             if link.up and link.life == life and way not in link.torn:
-                self.group.nodes[way[1]].now_or_later(on.PeerSaid(way[0], message))
+                self.group.nodes[way[1]].now_or_later(on.PeerMessage(way[0], message))
 
         self.group.agenda.at(arrives, arrive)
 

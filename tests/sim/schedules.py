@@ -423,9 +423,9 @@ def a_late_word_to_follow_answers_an_earlier_standing(stage: Stage) -> None:
     stage.until(lambda: stage.b.disk.durable > had)
     stage.isolate(stage.b, database=False)
     words = (what for _, who, what in group.transcript if who == "b")
-    late = [w for w in words if isinstance(w, on.PeerSaid) and isinstance(w.message, say.Follow)][
-        -1
-    ]
+    late = [
+        w for w in words if isinstance(w, on.PeerMessage) and isinstance(w.message, say.Follow)
+    ][-1]
     require(len(stage.in_sync) == 1, "schedule", "b was in sync again too early")
     stage.b.kill(query_process_dies=False)
     stage.b.start()

@@ -34,7 +34,7 @@ def _sentence(what: object) -> str:
             return f"the row is now {_row(what)}"
         case on.Tick():
             return ""
-        case on.PeerSaid(_, message) | do.Send(_, message) if isinstance(message, ROUTINE):
+        case on.PeerMessage(_, message) | do.Send(_, message) if isinstance(message, ROUTINE):
             return ""
         case on.LeaseRead(row):
             return f"reads {_row(row) if row else 'no row'}"
@@ -44,7 +44,7 @@ def _sentence(what: object) -> str:
             return f"wants to write {_row(wanted)} ({reason})"
         case do.AppendRecords(records):
             return "appends " + ", ".join(_record(record) for record in records)
-        case on.PeerSaid(peer, message):
+        case on.PeerMessage(peer, message):
             return f"hears from {peer}: {_message(message)}"
         case do.Send(peer, message):
             return f"tells {peer}: {_message(message)}"

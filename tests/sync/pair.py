@@ -101,7 +101,7 @@ class SyncNode:
     def handle(self, event: on.Input) -> None:
         self.inputs.append(event)
         match event:
-            case on.PeerSaid(peer, Records(epoch, previous, records, _)):
+            case on.PeerMessage(peer, Records(epoch, previous, records, _)):
                 assert previous == self.appended, f"{previous} came behind {self.appended}"
                 self.leader, self.epoch = peer, epoch
                 self.received += len(records)
@@ -143,7 +143,7 @@ class SyncNode:
     # -- queries of tests
 
     def heard(self) -> list[Message]:
-        return [event.message for event in self.inputs if isinstance(event, on.PeerSaid)]
+        return [event.message for event in self.inputs if isinstance(event, on.PeerMessage)]
 
     def links(self) -> list[on.Input]:
         return [event for event in self.inputs if isinstance(event, on.PeerConnected | on.PeerLost)]

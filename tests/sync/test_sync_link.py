@@ -11,7 +11,7 @@ import pytest
 from ha_engine.core.messages import Probe
 from ha_engine.journal import Journal
 from ha_engine.sync.codec import MalformedFrame, records_frame, to_sync_frame
-from ha_engine.sync.link import TOLD_BYTES_MAX, Link, Traffic
+from ha_engine.sync.link import QUEUED_BYTES_MAX, Link, Traffic
 from ha_engine.sync.stream import RecordStream
 from ha_engine.sync.tail import Tail
 from ha_engine.sync.wire import WireBroken
@@ -137,12 +137,12 @@ async def test_link_reads_nothing_behind_records_while_the_journal_has_no_room(
 
 async def test_link_drops_a_peer_that_reads_nothing(served: Served) -> None:
     told = 0
-    while not served.over.done() and told < 2 * TOLD_BYTES_MAX // 100_000:
+    while not served.over.done() and told < 2 * QUEUED_BYTES_MAX // 100_000:
         served.link.send(records(100_000))
         told += 1
         await asyncio.sleep(0)
     assert await served.over == "the peer does not read its messages"
-    assert told < TOLD_BYTES_MAX // 100_000 + 20  # the loop takes some turns to end it
+    assert told < QUEUED_BYTES_MAX // 100_000 + 20  # the loop takes some turns to end it
 
 
 @pytest.mark.parametrize("error", [WireBroken("gone"), MalformedFrame("it sent nonsense")])

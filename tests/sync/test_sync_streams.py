@@ -321,11 +321,11 @@ def test_tail_keeps_the_records_that_no_file_has_and_drops_the_rest(tmp_path: Pa
     held = HeldJournal(journal)
     tail = Tail(held, kept_bytes_max=0)
     for record in records[:6]:
-        tail.append([record], read_along=False)
+        tail.append([record], streaming=False)
     assert tail.first == 1
     journal.append(records[:4])
     held.last = journal.last
-    tail.append(records[6:], read_along=True)
+    tail.append(records[6:], streaming=True)
     assert tail.first == 5
     assert tail.chunk(4, MIB) is None
     assert positions(tail.chunk(5, MIB)) == Position(1, 10)
@@ -338,9 +338,9 @@ def test_tail_keeps_recent_records_for_live_streams(tmp_path: Path) -> None:
     records = some_records(10)
     tail = Tail(journal, kept_bytes_max=3_000)
     journal.append(records)
-    tail.append(records, read_along=True)
+    tail.append(records, streaming=True)
     assert 1 < tail.first <= 10
-    tail.append([], read_along=False)
+    tail.append([], streaming=False)
     assert tail.first == 11
     journal.close()
 

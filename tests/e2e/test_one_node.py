@@ -123,7 +123,7 @@ def _line(row: dict[str, Any]) -> str:
     return json.dumps(row, default=lambda moment: moment.isoformat())
 
 
-def test_tick_closes_a_window_when_input_pauses(flights: Flights) -> None:
+def test_empty_batch_closes_a_window_when_input_pauses(flights: Flights) -> None:
     """All events are in one request, so in one batch: only a tick can act on its watermark."""
     table = flights.take(10_000)
     lines = [_line(row) for row in table.to_pylist()]

@@ -107,7 +107,8 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class EpochStart:
-    """The first record of an epoch. Its commit commits every record before it (RULES.md#r3)."""
+    """The first record of an epoch. The commit of this record commits every record before it
+    (RULES.md#r3)."""
 
     node: str
     process: str

@@ -40,7 +40,7 @@ _FORCE = Operation(
 def failover_routes(core: Core, handle: Callable[[on.Input], None]) -> list[OperationRoute]:
     """``GET /v1/failover?confirmed_fenced=…`` shows the loss, ``POST /v1/failover`` forces it.
 
-    Both are about a failover to this node.
+    Both routes are about a failover to this node.
     """
 
     async def show(request: Request) -> JSONResponse:

@@ -1,6 +1,6 @@
 """The HTTP routes to the group's lease: its history, and the pause of automatic failover.
 
-They work on any node, active or not, that reaches the database.
+The routes work on any node, active or not, that reaches the database.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ _RESUME = Operation("resume", "End a pause of automatic failover.", _PAUSED)
 class LeaseAdmin(Protocol):
     """Blocking calls on a connection of their own, so that no renewal waits for them.
 
-    They raise DatabaseUnreachable and DatabaseNotReady; ``set_paused`` also GroupUnknown and
-    LeaseNotChanged.
+    The functions raise DatabaseUnreachable and DatabaseNotReady; ``set_paused`` also GroupUnknown
+    and LeaseNotChanged.
     """
 
     def history(self, limit: int) -> list[HolderChange]: ...

@@ -70,7 +70,7 @@ def _is_of_another_site(scope: Scope) -> bool:
     """Whether a page of another site sent the request.
 
     A browser sends such requests for any page that its user visits, without the user's knowledge.
-    It sends ``Sec-Fetch-Site`` only over https or to loopback, but ``Origin`` always.
+    A browser sends ``Sec-Fetch-Site`` only over https or to loopback, but ``Origin`` always.
     """
     headers = Headers(scope=scope)
     relation, origin = headers.get("sec-fetch-site"), headers.get("origin")

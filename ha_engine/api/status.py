@@ -1,7 +1,7 @@
 """The status of a node as plain values: the only source of /v1/status, /metrics and the CLI.
 
 The facts that the node also reports to its peers come from that report. So the page of any node
-shows them as the node itself does.
+shows these facts as the node itself does.
 """
 
 from __future__ import annotations

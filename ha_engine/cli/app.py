@@ -45,8 +45,8 @@ def check(
 ) -> None:
     """Plan every query as a node does, and print its output columns, or why it cannot run.
 
-    Exit code 0 if all queries can run, 2 if one cannot. It starts Spark once, which takes some
-    seconds.
+    Exit code 0 if all queries can run, 2 if one cannot. The check starts Spark once, which takes
+    some seconds.
 
     Example: ha-engine app check flights.yaml
     """

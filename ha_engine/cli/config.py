@@ -33,7 +33,7 @@ ConfigPath = Annotated[
 def check(path: ConfigPath = None) -> None:
     """Check config, application and certificates, and print OK or every problem, one per line.
 
-    It reads the same files as a node at its start. It starts nothing and uses no database.
+    The command reads the same files as a node at its start, starts nothing, and uses no database.
 
     Example: ha-engine config check -c engine.yaml
     """

@@ -35,7 +35,8 @@ def reinit(
     """Delete journal, outbox and checkpoints of this host's stopped node; it then joins as new.
 
     Use it if the node's journal is damaged, has another history than the active's, or if its
-    batches differ. It refuses while the node runs, or while its journal is the only one in sync.
+    batches differ. The command refuses while the node runs, or while its journal is the only one in
+    sync.
 
     Example: ha-engine reinit node-b -c engine.yaml
     """

@@ -1,7 +1,7 @@
 """Read the config: one YAML file or a directory of them, then ``HA_ENGINE_*``, then secrets.
 
-It finds every problem at once and reports one per line, with its key. ``config`` defines the keys
-and their relations; this module only finds their values.
+The loader finds every problem at once and reports one per line, with its key. ``config`` defines
+the keys and their relations; this module only finds their values.
 """
 
 from __future__ import annotations

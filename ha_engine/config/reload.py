@@ -46,8 +46,8 @@ class Reloaded:
 class Reloader:
     """Reloads the config of one process.
 
-    It calls ``take`` with the config that holds from then on. A ConfigError from ``take`` says
-    which part could not be applied.
+    The reload calls ``take`` with the config that holds from then on. A ConfigError from ``take``
+    says which part could not be applied.
     """
 
     def __init__(

@@ -28,7 +28,8 @@ NAMES = ("node-a", "node-b")
 
 
 class DemoNode:
-    """One node with its files below ``directory``. It can be started, killed and started again."""
+    """One node with its files below ``directory``. The node can be started, killed and started
+    again."""
 
     def __init__(self, name: str, directory: Path, config: dict[str, Any]) -> None:
         self.name, self.log = name, directory / "node.log"
@@ -53,7 +54,7 @@ class DemoNode:
             )
 
     def status(self) -> Status | None:
-        """The node's status; None while it does not answer."""
+        """The node's status. Returns None while the node does not answer."""
         try:
             answer = self._http.get(f"{self.url}/v1/status")
         except httpx.HTTPError:

@@ -220,8 +220,8 @@ class _Demo:
     def _roles(self) -> tuple[DemoNode, DemoNode]:
         """The active and the other node.
 
-        They may have changed since the last act: on a slow host Spark may fail, and the other node
-        then takes over by itself.
+        The roles may have changed since the last act: on a slow host Spark may fail, and the other
+        node then takes over by itself.
         """
         active = self.watch.active()
         assert active is not None

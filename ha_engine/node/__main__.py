@@ -2,8 +2,8 @@
 
     python -m ha_engine.node --config FILE --process UUID
 
-The supervisor starts it. Started by hand it works too, but nothing starts Spark for it. It runs all
-checks before it imports the stages, so that the supervisor can start Spark meanwhile.
+The supervisor starts it. Started by hand it works too, but nothing starts Spark for it. The program
+runs all checks before it imports the stages, so that the supervisor can start Spark meanwhile.
 """
 
 from __future__ import annotations

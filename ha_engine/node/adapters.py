@@ -116,7 +116,8 @@ class QueryObserver:
 
 @dataclass(frozen=True, slots=True)
 class OperatorRequests:
-    """Requests of operators. Each method returns why it refuses; empty when it has begun."""
+    """Requests of operators. Each method returns why it refuses, or an empty text when the work has
+    begun."""
 
     core: Core
     handle: Callable[[on.Input], None]

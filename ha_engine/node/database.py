@@ -47,7 +47,8 @@ def database_engine(config: Config, url: str | None, timeout: float) -> Engine:
 
 
 def lease_listener_of(config: Config, heard: Callable[[], None]) -> LeaseListener:
-    """A listener that is not started. It calls ``heard`` on the event loop that runs now."""
+    """A listener that is not started. The listener calls ``heard`` on the event loop that runs
+    now."""
     loop = asyncio.get_running_loop()
     return LeaseListener(
         database_engine(config, None, config.lease.db_timeout),
@@ -60,7 +61,7 @@ def lease_listener_of(config: Config, heard: Callable[[], None]) -> LeaseListene
 async def release_earlier(config: Config, dead: Holder) -> None:
     """Release the lease of a process of this node that is certainly dead.
 
-    It tries for one ttl. After that the lease has expired by itself.
+    The node tries for one ttl. After that the lease has expired by itself.
     """
     store = lease_store_of(config)
     try:

@@ -1,6 +1,6 @@
 """Feed the core with inputs and perform its actions; the only caller of ``Core.step``.
 
-The driver adds nothing to a decision. It retries nothing, and its one timer is for the moment that
+The driver adds nothing to a decision and retries nothing. Its one timer is for the moment that
 ``Core.wake_at`` names. Each action has one case here that names the port it goes to.
 """
 
@@ -41,7 +41,7 @@ LEASE_THREADS = 3
 
 
 class Driver:
-    """One per node process, on its event loop."""
+    """A node process has one driver, on its event loop."""
 
     def __init__(
         self,
@@ -264,7 +264,8 @@ class Driver:
         return SnapshotActions(ports.snapshots, self.handle)
 
     async def _note_outage(self, outages: Outages, epoch: int, seconds: float) -> None:
-        """Write the outage into the history. It is for people only, so one try is enough."""
+        """Write the outage into the history. The history is for people only, so one try is
+        enough."""
         try:
             await asyncio.to_thread(outages.note_outage, epoch, seconds)
         except EngineError as error:

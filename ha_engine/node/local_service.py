@@ -1,7 +1,7 @@
 """The node's side of the local socket: marks out, batches in.
 
-It translates between local.proto and the core's inputs and actions, and decides nothing. It refuses
-every caller that is not the node's current query process (RULES.md#r19).
+The service translates between local.proto and the core's inputs and actions, and decides nothing.
+It refuses every caller that is not the node's current query process (RULES.md#r19).
 """
 
 from __future__ import annotations

@@ -65,8 +65,8 @@ log = structlog.get_logger(__name__)
 
 
 def boottime() -> float:
-    """The node's clock for leases. It keeps running while the host sleeps, and never jumps
-    (RULES.md#i2)."""
+    """The node's clock for leases. The boot clock keeps running while the host sleeps, and never
+    jumps (RULES.md#i2)."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

@@ -39,7 +39,7 @@ class Outages(Protocol):
 
 
 class Appender(Protocol):
-    """The journal's writer. It reports durable records to ``Driver.durable``."""
+    """The journal's writer. The writer reports durable records to ``Driver.durable``."""
 
     def append(self, records: Sequence[Record]) -> None: ...
 
@@ -110,7 +110,7 @@ class Snapshots(Protocol):
     ) -> Revision | None:
         """Restore a query's state from a snapshot in ``history``, as of batch ``admitted`` at most.
 
-        None if the query has its state already. Raises EngineError.
+        Returns None if the query has its state already. Raises EngineError.
         """
 
     async def trim(self, position: Position) -> None:

@@ -1,8 +1,9 @@
 """Empty the data directory of a stopped node, so that it joins its group as a new member.
 
-It deletes the checkpoints first, then the outbox, then the journal, and last a restored snapshot
-that is not in place yet. Of the journal it deletes the identity before the segments. A crash in
-between leaves a state that a start either repairs or refuses, never an outbox without its journal.
+The reinit deletes the checkpoints first, then the outbox, then the journal, and last a restored
+snapshot that is not in place yet. Of the journal it deletes the identity before the segments. A
+crash in between leaves a state that a start either repairs or refuses, never an outbox without its
+journal.
 
 The highest lease ever read stays (RULES.md#r5), and so does the configuration. The lease row does
 not change. The new journal gets a new id, so the row's entry for the old one is void. The holder

@@ -53,7 +53,7 @@ class SnapshotActions:
     async def bring_state(self, run: do.RunQuery, history: History, admitted: int) -> bool:
         """Restore a state that the journal cannot rebuild, before Spark looks for it.
 
-        False if the database is not reachable: the core tries the query again later.
+        Returns False if the database is not reachable: the core tries the query again later.
         """
         try:
             revision = await self.snapshots.bring_state(run, history, admitted)

@@ -247,8 +247,9 @@ def _make_reachable(place: Path) -> None:
 
 
 def _run(server: Any, program: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    # PGHOST and similar variables of the caller would point the program to another server. Its
-    # output is discarded: a server that it starts would inherit a pipe, and the pipe never ends.
+    # PGHOST and similar variables of the caller would point the program to another server. The
+    # output of pg_ctl is discarded: a server that it starts would inherit a pipe, and the pipe
+    # never ends.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
     return subprocess.run(
         [str(server.bin_path / program), *arguments],

@@ -70,7 +70,8 @@ def _parsed(url: str) -> URL:
 def _settings(statement_timeout_ms: int) -> str:
     settings = {
         # RULES.md#r5: a server that loses confirmed writes returns on the same timeline. Only a
-        # node that has read the lost writes could notice. So we override the server's default.
+        # node that has read the lost writes could notice. So the engine overrides the server's
+        # default.
         "synchronous_commit": "on",
         "statement_timeout": statement_timeout_ms,
         "lock_timeout": statement_timeout_ms,

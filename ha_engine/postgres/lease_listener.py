@@ -39,9 +39,9 @@ STOP_SECONDS = 1.0
 class LeaseListener:
     """Calls ``on_change`` from a thread of its own. A failure there never stops the node.
 
-    It calls ``on_change`` after each notification, and once for several that arrive together. It
-    also calls it after each connect, because earlier changes sent no notification to this
-    connection. ``on_change`` should return at once.
+    The listener calls ``on_change`` after each notification, and once for several that arrive
+    together. The listener also calls it after each connect, because earlier changes sent no
+    notification to this connection. ``on_change`` should return at once.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """The group's lease row: read it, create it, change it by compare-and-set (RULES.md#r1).
 
 The core decides which node may acquire, and when. Every call here is one statement in autocommit on
-one connection. It blocks for at most ``db_timeout`` seconds on this machine's clock, so call it in
-a thread. No call leaves a transaction open.
+one connection. Each call blocks for at most ``db_timeout`` seconds on this machine's clock, so call
+it in a thread. No call leaves a transaction open.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ class PostgresLeaseStore:
         2. Another node acquires, and the database fails over without that write.
         3. The first node wakes up and finds the row as it has read it.
 
-        The same statement writes a change of holder or epoch to the history. It notifies listeners
-        of every change that is more than a renewal.
+        The same statement writes a change of holder or epoch to the history. A write notifies
+        listeners of every change that is more than a renewal.
         """
         statement = self._update(
             notify=_news(wanted) != _news(expected),

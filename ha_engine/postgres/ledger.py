@@ -1,8 +1,9 @@
 """The ledger beside a sink's table: the last batch in the table, and the epoch that may publish
 (RULES.md#r24).
 
-It has one row per (group, query, sink), in the schema of the sink's table. The transaction that
-writes a batch's rows also moves the ledger row. The functions run inside the caller's transaction.
+The ledger has one row per (group, query, sink), in the schema of the sink's table. The transaction
+that writes a batch's rows also moves the ledger row. The functions run inside the caller's
+transaction.
 """
 
 from __future__ import annotations

@@ -53,7 +53,8 @@ class PostgresSinkStore:
     ) -> None:
         """Write ``rows`` rows and move the ledger to ``batch``; do nothing if it is there already.
 
-        ``csv`` are lines in PostgreSQL's CSV without a header; None for a batch without rows.
+        ``csv`` are lines in PostgreSQL's CSV without a header. Returns None for a batch without
+        rows.
         """
 
         def work(connection: Connection) -> None:

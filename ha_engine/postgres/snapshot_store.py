@@ -1,9 +1,9 @@
 """The revisions of a group's snapshots, and the chunks that they share (RULES.md#i9, RULES.md#r29).
 
-A writer begins a *draft*, which only that writer reads. It lets the draft refer to the chunks that
-the database has, adds the missing chunks, and completes the draft. The holder of the lease then
-makes it visible. The next draft removes one that its writer abandoned. Chunks that nothing refers
-to are collected. A crash at any point leaves only such chunks and such a draft.
+A writer begins a *draft*, which only that writer reads. The store lets the draft refer to the
+chunks that the database has, adds the missing chunks, and completes the draft. The holder of the
+lease then makes it visible. The next draft removes one that its writer abandoned. Chunks that
+nothing refers to are collected. A crash at any point leaves only such chunks and such a draft.
 
 Every call is one transaction with a deadline on this machine's clock; call it in a thread. This
 module does not read manifests.
@@ -163,7 +163,8 @@ class SnapshotStore:
             raise _lost(draft)
 
     def show(self, draft: int, holder: Holder, epoch: int) -> bool:
-        """Make a complete draft visible; False unless ``holder`` has the lease under ``epoch``.
+        """Make a complete draft visible. Returns False unless ``holder`` has the lease under
+        ``epoch``.
 
         A repeated call is harmless. Raises DraftLost.
         """
@@ -207,7 +208,7 @@ class SnapshotStore:
         return count
 
     def pin(self, revision_id: int, seconds: float) -> bool:
-        """Keep a revision from removal for ``seconds``; False if it is gone."""
+        """Keep a revision from removal for ``seconds``. Returns False if the draft is gone."""
         until = func.clock_timestamp() + timedelta(seconds=seconds)
         pinned = update(revision).where(revision.c.id == revision_id).values(pinned_until=until)
         return self._call(lambda connection: connection.execute(pinned).rowcount) == 1
@@ -250,7 +251,7 @@ class SnapshotStore:
         ]
 
     def manifest(self, revision_id: int) -> tuple[bytes, bytes] | None:
-        """A visible revision's manifest and its digest; None when the revision is gone."""
+        """A visible revision's manifest and its digest. Returns None when the revision is gone."""
         query = select(revision.c.manifest, revision.c.manifest_digest).where(
             *self._visible, revision.c.id == revision_id
         )
@@ -258,7 +259,7 @@ class SnapshotStore:
         return None if row is None else (bytes(row.manifest), bytes(row.manifest_digest))
 
     def group_id(self) -> str | None:
-        """The group's UUID as its lease row has it; None while there is no row."""
+        """The group's UUID as its lease row has it. Returns None while there is no lease row."""
         query = select(lease.c.group_id).where(lease.c.group_name == self._group)
         return self._call(lambda connection: connection.execute(query).scalar_one_or_none())
 

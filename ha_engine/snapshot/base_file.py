@@ -1,7 +1,7 @@
 """The file that replaces trimmed records: their base, the producer table and the source offsets.
 
-It is a digest followed by an Arrow IPC file, and is replaced as a whole. The rows are the producer
-table; the metadata are the base and the offsets.
+The base file is a digest followed by an Arrow IPC file, and is replaced as a whole. The rows are
+the producer table; the metadata are the base and the offsets.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def store(path: Path, encoded: bytes) -> None:
 
 
 def load(path: Path) -> JournalBase | None:
-    """Load the file; None if nothing was ever trimmed. Raises JournalDamaged."""
+    """Load the file. Returns None if nothing was ever trimmed. Raises JournalDamaged."""
     try:
         return decode(path.read_bytes())
     except FileNotFoundError:

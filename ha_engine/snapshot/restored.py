@@ -17,7 +17,8 @@ def store(directory: Path, restored: Restored) -> None:
 
 
 def load(directory: Path) -> Restored | None:
-    """The note, for people only; None if there is none, or if it cannot be read."""
+    """The note, for people only. Returns None if there is no such file, or if the file cannot be
+    read."""
     try:
         found = json.loads((directory / FILE_NAME).read_text(encoding="utf-8"))
         return Restored(**found | {"skipped": tuple(found["skipped"])})

@@ -60,7 +60,8 @@ class Facts:
 class SnapshotService:
     """Implements the driver's port ``Snapshots``.
 
-    It calls ``facts(place)`` on the driver's loop, and keeps the newest ``keep`` revisions.
+    The service calls ``facts(place)`` on the driver's loop, and keeps the newest ``keep``
+    revisions.
     """
 
     def __init__(
@@ -122,7 +123,8 @@ class SnapshotService:
 
     @property
     def age_seconds(self) -> float | None:
-        """The age of the newest revision; None while there is none, or before the first look."""
+        """The age of the newest revision; None while there is no snapshot, or before the node first
+        asked the database."""
         if not self.revisions:
             return None
         return self.revisions[0].age_seconds + time.monotonic() - self._looked_at
@@ -143,7 +145,8 @@ class SnapshotService:
     async def bring_state(
         self, run: do.RunQuery, history: History, admitted: int
     ) -> Revision | None:
-        """Restore a query's checkpoint from a snapshot in ``history``; None if it is whole already.
+        """Restore a query's checkpoint from a snapshot in ``history``. Returns None if the state is
+        complete already.
 
         ``admitted`` is the newest batch that the outbox had: Spark must not continue after a later
         one. Raises SnapshotDamaged, DatabaseUnreachable, DiskFailed.

@@ -64,7 +64,7 @@ class Arrivals:
         return sum(slot.events for slots in self._behind(sequence, ()) for slot in slots)
 
     def seconds_since_mark(self, now: float, query: str) -> float | None:
-        """Seconds since the query's newest mark; None if this process has seen none."""
+        """Seconds since the query's newest mark. Returns None if this process has seen no mark."""
         marked_at = self._marked_at.get(query)
         return None if marked_at is None else now - marked_at
 

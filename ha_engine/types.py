@@ -191,13 +191,13 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class QueryBase:
-    """The part of a base about one query.
+    """The part of a base about one query. Base files on disk have the names of the fields as keys.
 
     ``lineage`` is the sequence of the record that began the state, or that continued it under
     changed code. ``carried_on`` is the last mark before that change. ``initial`` is the mark before
-    the first batch, ``last`` the newest mark. ``published`` has (sink, batch). ``unanswered`` lists
+    the first batch, ``last`` the newest mark. ``published`` has (sink, batch). ``unheard`` lists
     the sinks whose ledgers have not answered since a history was given up (RULES.md#r26). The
-    records of the marks ``ahead`` come behind the base; the last of these marks is ``last``.
+    records of the marks ``ahead`` come after the base; the last of these marks is ``last``.
     """
 
     version: QueryVersion
@@ -206,7 +206,7 @@ class QueryBase:
     initial: Mark
     last: Mark
     published: tuple[tuple[str, int], ...] = ()
-    unanswered: tuple[str, ...] = ()
+    unheard: tuple[str, ...] = ()
     ahead: tuple[Mark, ...] = ()
 
 

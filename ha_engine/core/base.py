@@ -43,8 +43,8 @@ def _base_of(deployment: Deployment, version: QueryVersion) -> QueryBase:
         # these events (RULES.md#r28).
         last = max(last, first, key=lambda mark: mark.through)
         return QueryBase(version, lineage, carried_on, first, last)
-    published, unanswered = tuple(sorted(marks.recorded.items())), tuple(sorted(marks.unanswered))
+    published, unheard = tuple(sorted(marks.recorded.items())), tuple(sorted(marks.unanswered))
     ahead = tuple(marks.unwritten)
     return QueryBase(
-        version, lineage, carried_on, marks.initial, marks.last, published, unanswered, ahead
+        version, lineage, carried_on, marks.initial, marks.last, published, unheard, ahead
     )

@@ -205,7 +205,7 @@ class QueryMarks:
         self.last = base.last
         self.admitted = base.last.number
         self.recorded = dict(base.published)
-        self.unanswered = set(base.unanswered) & set(self.sinks)
+        self.unanswered = set(base.unheard) & set(self.sinks)
         for sink in self.sinks:
             self.published[sink] = self._published_committed[sink] = self.recorded.get(sink, 0)
 

@@ -125,6 +125,6 @@ def _query(tree: dict[str, Any]) -> QueryBase:
         Mark(**tree["initial"]),
         Mark(**tree["last"]),
         tuple((sink, batch) for sink, batch in tree["published"]),
-        tuple(tree["unanswered"]),
+        tuple(tree["unheard"]),
         tuple(Mark(**mark) for mark in tree["ahead"]),
     )

@@ -115,6 +115,21 @@ def test_base_file_without_offsets_reads_as_that_of_an_older_engine() -> None:
     assert base_file.decode(digest + content) == base_file.JournalBase(BASE, producers(), ())
 
 
+def test_the_file_keeps_its_keys_while_its_version_stays() -> None:
+    """Nodes read files of earlier builds, and snapshots of the other node."""
+    encoded = base_file.encode(STANDING)
+    with pa.ipc.open_file(pa.py_buffer(encoded[base_file.DIGEST_BYTES :])) as reader:
+        tree = json.loads(reader.schema.metadata[b"ha_engine.base"])
+    assert (tree["version"], list(tree)) == (
+        2,
+        ["version", "position", "epochs", "forced", "application", "queries", "skips", "offsets"],
+    )
+    assert list(tree["queries"][0]) == [
+        *("version", "lineage", "carried_on", "initial", "last"),
+        *("published", "unheard", "ahead"),
+    ]
+
+
 def test_offsets_of_the_base_equal_those_of_the_records() -> None:
     table, other = OffsetTable(), OffsetTable()
     pulled = (Pulled("drop", "one", 3, 1), Pulled("other", "x", 2))

@@ -43,15 +43,15 @@ def _create_revision(schema: str) -> None:
         sa.Column("pinned_until", sa.DateTime(timezone=True)),
         sa.Column("epoch", sa.BigInteger),
         sa.Column("sequence", sa.BigInteger),
-        sa.Column("last_mark_epoch", sa.BigInteger),
-        sa.Column("last_mark_sequence", sa.BigInteger),
+        sa.Column("written_epoch", sa.BigInteger),
+        sa.Column("written_sequence", sa.BigInteger),
         sa.Column("bytes_total", sa.BigInteger),
         sa.Column("bytes_new", sa.BigInteger),
         sa.Column("manifest", sa.LargeBinary),
         sa.Column("manifest_digest", sa.LargeBinary),
         sa.CheckConstraint(
             "visible_at IS NULL OR (epoch IS NOT NULL AND sequence IS NOT NULL"
-            " AND last_mark_epoch IS NOT NULL AND last_mark_sequence IS NOT NULL"
+            " AND written_epoch IS NOT NULL AND written_sequence IS NOT NULL"
             " AND bytes_total IS NOT NULL AND bytes_new IS NOT NULL"
             " AND manifest IS NOT NULL AND manifest_digest IS NOT NULL)",
             name="revision_is_complete_when_visible",

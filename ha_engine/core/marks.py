@@ -410,11 +410,11 @@ class QueryMarks:
             return -math.inf
         if self._outbox_full():
             return math.inf
-        rested = self._pace.pause_ends_at(slowest, starting=starting, full=self._is_full)
+        pause_over = self._pace.pause_ends_at(slowest, starting=starting, full=self._is_full)
         if self._barrier_ahead(barrier) is not None or self._pending.begins_by(committed):
-            return rested
+            return pause_over
         if self.last.number > self.initial.number:
-            return max(rested, self._pace.empty_batch_at)
+            return max(pause_over, self._pace.empty_batch_at)
         return math.inf
 
     def _barrier_ahead(self, barrier: int | None) -> int | None:

@@ -76,10 +76,10 @@ class Pace:
         ``starting`` says whether a member has not reported a batch yet. ``full`` is True if the
         next batch has reached its limit.
         """
-        rest = 0.0 if full else self._rest(slowest, starting)
-        return self.planned_at + max(self._min_interval, rest)
+        pause = 0.0 if full else self._pause_seconds(slowest, starting)
+        return self.planned_at + max(self._min_interval, pause)
 
-    def _rest(self, slowest: int | None, starting: bool) -> float:
+    def _pause_seconds(self, slowest: int | None, starting: bool) -> float:
         least, most = CATCH_UP_SECONDS
         if slowest is None:
             return min(most, max(least, PAUSE_IN_BATCHES * self._took)) if starting else 0.0

@@ -35,14 +35,11 @@ class SyncOwner:
         hello: Hello,
         report: Callable[[], Report],
     ) -> None:
-        self._driver, self._writer = driver, writer
-        self._hello, self._report = hello, report
+        self._driver, self._writer, self._hello = driver, writer, hello
+        self.report = report
 
     def hello(self) -> Hello:
         return replace(self._hello, group_id=self._driver.core.group_id or "")
-
-    def report(self) -> Report:
-        return self._report()
 
     def committed(self) -> int:
         return self._driver.core.journal.committed
@@ -87,7 +84,7 @@ class QueryObserver:
     def __init__(
         self, metrics: NodeMetrics, counters: NodeCounters, clock: Callable[[], float]
     ) -> None:
-        self._metrics, self._tally, self._clock = metrics, counters, clock
+        self._metrics, self._counters, self._clock = metrics, counters, clock
         self.progress: dict[str, Progress] = {}
         self.step: StartStep | None = None
 
@@ -111,7 +108,7 @@ class QueryObserver:
         self._metrics.observe_batch(query, told.duration_ms / 1000)
 
     def orphaned(self) -> None:
-        self._tally.orphans += 1
+        self._counters.orphans += 1
 
 
 @dataclass(frozen=True, slots=True)

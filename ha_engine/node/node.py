@@ -286,8 +286,10 @@ class Node:
     # -- what stages ask ---------------------------------------------------------------------------
 
     def report(self) -> Report:
-        to_restore = self.snapshots.transfer.to_go
-        return report_of(self.core, boottime(), to_restore, self.ingest.address)
+        return self._report_at(boottime())
+
+    def _report_at(self, now: float) -> Report:
+        return report_of(self.core, now, self.snapshots.transfer.to_go, self.ingest.address)
 
     def status(self) -> Status:
         stages = Stages(
@@ -304,7 +306,8 @@ class Node:
             self.reloader.last,
             time.monotonic() - self.started_at,
         )
-        return status_of(self.core, self.config.group, self.report(), stages, boottime())
+        now = boottime()
+        return status_of(self.core, self.config.group, self._report_at(now), stages, now)
 
     def _version(self) -> object:
         """A value that changes whenever a caller can know that the status must have changed."""

@@ -184,13 +184,13 @@ def _again(query_outbox: QueryOutbox, attempt: _Attempt) -> Admission:
     admitted = query_outbox.batches.get(attempt.number)
     known = query_outbox.digests.get(attempt.number)
     if known is None and admitted is None:
-        verdict = Admission.DONE  # published and trimmed so long ago that its digest is gone too
+        admission = Admission.DONE  # published and trimmed so long ago that its digest is gone too
     elif attempt.digest is None:
         return Admission.NEED_DIGEST
     else:
         if known is None and admitted is not None:
             known = digest_of_file(admitted.path)
             query_outbox.keep_digest(attempt.number, known)
-        verdict = Admission.DONE if known == attempt.digest else Admission.MISMATCH
+        admission = Admission.DONE if known == attempt.digest else Admission.MISMATCH
     attempt.file.unlink(missing_ok=True)
-    return verdict
+    return admission

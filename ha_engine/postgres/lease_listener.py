@@ -1,7 +1,7 @@
-"""Report a change of the lease row at once: LISTEN on a connection of its own.
+"""Report each change of the lease row at once, by LISTEN on a separate connection.
 
-No safety depends on this; it only saves time. Poolers drop LISTEN, and a notification may be lost
-with its connection. So the node also reads the row from time to time.
+Notifications only save time, and no safety rule depends on them. A connection pooler may drop
+LISTEN, and a broken connection loses its notifications. So the node also polls the lease row.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ STOP_SECONDS = 1.0
 
 
 class LeaseListener:
-    """Calls ``on_change`` from a thread of its own. A failure there never stops the node.
+    """Calls the function ``on_change`` from a separate thread when the lease row changes.
 
-    The listener calls ``on_change`` after each notification, and once for several that arrive
-    together. The listener also calls it after each connect, because earlier changes sent no
-    notification to this connection. ``on_change`` should return at once.
+    A failure in the listener's thread never stops the node. Several notifications that arrive
+    together cause one call of ``on_change``. The listener also calls ``on_change`` after each
+    connect, because the new connection has missed earlier notifications. ``on_change`` should
+    return at once.
     """
 
     def __init__(
@@ -55,14 +56,14 @@ class LeaseListener:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to listen, without a wait for the connection."""
+        """Start the listener's thread, without waiting for its connection."""
         self._thread = threading.Thread(target=self._run, name="lease listener", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread and its connection; block for at most two seconds.
+        """End the listener's thread and its connection; block for at most two seconds.
 
-        A thread that is about to connect ends by itself, and no longer calls ``on_change``.
+        A thread that is still connecting ends after its attempt, without a call of ``on_change``.
         """
         self._stopping.set()
         self._waker.close()
@@ -73,7 +74,8 @@ class LeaseListener:
                 self._thread.join(STOP_SECONDS)
 
     def _cut(self) -> None:
-        # No setting of the server or the socket detects a frozen server.
+        # Shut the socket down, because no setting of the server or the socket detects a frozen
+        # server.
         if (wire := self._wire) is not None:
             with suppress(OSError):
                 wire.shutdown(socket.SHUT_RDWR)
@@ -91,7 +93,7 @@ class LeaseListener:
             retrying(self._listen)
 
     def _listen(self) -> None:
-        """Listen until ``stop``; raise when the connection breaks."""
+        """Listen for notifications until ``stop`` is called; raise when the connection breaks."""
         with translated(self._engine), self._connected() as connection:
             with connection.cursor() as cursor:
                 cursor.execute(f"LISTEN {self._channel}")
@@ -107,7 +109,7 @@ class LeaseListener:
 
     @contextmanager
     def _connected(self) -> Iterator[Any]:
-        """The driver's own connection, because SQLAlchemy does not support notifications."""
+        """A connection of the driver, because SQLAlchemy does not support notifications."""
         connection = self._engine.connect()
         try:
             driver: Any = connection.connection.driver_connection
@@ -118,7 +120,10 @@ class LeaseListener:
             discard(connection)
 
     def _wait(self, connection: Any) -> None:
-        """Wait for the server or ``stop``. Keepalives detect a dead connection."""
+        """Wait until the server sends data or ``stop`` is called.
+
+        TCP keepalives end the wait if the connection is dead.
+        """
         poll = select.poll()
         poll.register(connection.fileno(), select.POLLIN)
         poll.register(self._woken, select.POLLIN)

@@ -1,8 +1,8 @@
-"""The group's lease row: read it, create it, change it by compare-and-set (RULES.md#r1).
+"""Read, create and change the group's lease row by compare-and-set (RULES.md#r1).
 
-The core decides which node may acquire, and when. Every call here is one statement in autocommit on
-one connection. Each call blocks for at most ``db_timeout`` seconds on this machine's clock, so call
-it in a thread. No call leaves a transaction open.
+The core decides which node may acquire the lease, and when. Each call to the database is one
+statement in autocommit mode, so no call leaves a transaction open. Each call blocks for at most
+``db_timeout`` seconds on this machine's clock, so callers use a thread.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from ha_engine.types import DatabaseIdentity, Holder, HolderChange, LeaseRow, Me
 T = TypeVar("T")
 
 PAUSE_ATTEMPTS = 20
-"""The holder writes once each renew_interval, so it rarely overtakes even two attempts."""
+"""The holder writes once each renew_interval, so even a second attempt rarely conflicts."""
 
 _SYSTEM = literal_column("(SELECT system_identifier::text FROM pg_control_system())", Text)
 _TIMELINE = func.substr(func.pg_walfile_name(func.pg_current_wal_lsn()), 1, 8)
@@ -54,22 +54,28 @@ _ROW = [
 ]
 _WANTED = [column.name for column in _ROW if column is not lease.c.version]
 _IDENTIFYING = ["holder_node", "holder_process", "epoch", "version"]
-"""Compare-and-set compares these: whoever changes the row changes one of them."""
+"""Compare-and-set compares these columns, because every write changes at least one of them."""
 
 
 def lease_channel(schema: str, group: str) -> str:
-    """The channel where PostgreSQL notifies of changes of the group's row; a plain identifier."""
-    # A channel's name has at most 63 bytes, and schema and group may each have as many.
+    """The name of the channel on which PostgreSQL notifies of changes of the group's lease row.
+
+    The name is a plain identifier, which needs no quotes.
+    """
+    # The name of a channel has at most 63 bytes, but schema and group may have 63 bytes each.
     name = hashlib.blake2b(f"{schema}/{group}".encode(), digest_size=16)
     return f"ha_engine_lease_{name.hexdigest()}"
 
 
 class _Overtaken(Exception):
-    """Another writer changed the row between our read and our write."""
+    """Another writer changed the lease row between this process's read and its write."""
 
 
 class _Warnings:
-    """Receives the server's warnings from the driver. Not a list: SQLAlchemy would empty it."""
+    """Receives the server's warnings from the driver.
+
+    This class is not a list, because SQLAlchemy empties a list of warnings.
+    """
 
     latest: str | None = None
 
@@ -78,10 +84,11 @@ class _Warnings:
 
 
 class PostgresLeaseStore:
-    """The row of ``group``.
+    """The lease row of the group ``group``.
 
-    Every method raises DatabaseUnreachable when the outcome is unknown, DatabaseNotReady when the
-    schema is missing, and InvariantBroken when the database's own constraints refuse a write.
+    Every method raises DatabaseUnreachable when the outcome of its statement is unknown. Every
+    method raises DatabaseNotReady when the schema is missing. A write raises InvariantBroken when
+    the database's constraints refuse the write.
     """
 
     def __init__(
@@ -98,17 +105,18 @@ class PostgresLeaseStore:
         self._group, self._ttl_seconds, self._db_timeout = group, ttl_seconds, db_timeout
         self._channel, self._place = lease_channel(schema, group), place(engine)
         self._select = select(*_ROW).where(lease.c.group_name == group)
-        # To build such a statement takes four times the CPU of a renewal itself.
+        # Cached, because building an UPDATE takes four times as much CPU time as a renewal.
         self._update = functools.cache(self._build_update)
 
     def read(self) -> LeaseRow | None:
-        """Read the row; None: the group has none."""
+        """Return the group's lease row, or None if the group has no lease row."""
         return self._one_row(self._select, {})
 
     def create(self, row: LeaseRow, *, reason: str | None = None) -> LeaseRow | None:
-        """Write the row of a group that has none, as given (RULES.md#r6).
+        """Insert ``row`` as the lease row of a group that has no lease row (RULES.md#r6).
 
-        None: another node was faster, or this is another database than ``row`` names (RULES.md#r5).
+        Returns None if another node has inserted a lease row first. Also returns None if ``row``
+        names another database than the connected one (RULES.md#r5).
         """
         identity = row.identity
         here = _here(identity.system_identifier, identity.timeline) if identity else []
@@ -131,17 +139,17 @@ class PostgresLeaseStore:
     def compare_and_set(
         self, expected: LeaseRow, wanted: LeaseRow, *, reason: str | None = None
     ) -> LeaseRow | None:
-        """Replace ``expected`` by ``wanted`` with version + 1.
+        """Replace the lease row ``expected`` by ``wanted``, and increase the row's version by 1.
 
-        None: the row was no longer ``expected``, or this is another database than ``wanted`` names.
-        The check of the database prevents this history (RULES.md#r5):
+        Returns None if the lease row is no longer ``expected``. Also returns None if ``wanted``
+        names another database than the connected one, which prevents this history (RULES.md#r5):
 
-        1. A node reads the row and sleeps.
-        2. Another node acquires, and the database fails over without that write.
-        3. The first node wakes up and finds the row as it has read it.
+        1. Node A reads the lease row and sleeps.
+        2. Node B acquires the lease, and the database fails over and loses the write of node B.
+        3. Node A wakes up, and its compare-and-set finds the lease row that node A has read.
 
-        The same statement writes a change of holder or epoch to the history. A write notifies
-        listeners of every change that is more than a renewal.
+        The same statement writes a change of holder or epoch to the history of the lease. Every
+        write except a renewal notifies the listeners.
         """
         statement = self._update(
             notify=_news(wanted) != _news(expected),
@@ -178,10 +186,11 @@ class PostgresLeaseStore:
         return statement
 
     def set_paused(self, paused: bool) -> LeaseRow:
-        """Begin or end a pause, in which no node acquires (RULES.md#r7); return the row after it.
+        """Begin or end a pause, in which no node acquires the lease (RULES.md#r7).
 
-        Also raises GroupUnknown without a row. Raises LeaseNotChanged when another writer overtook
-        every attempt, or when the row may be older than the nodes have read.
+        Returns the new lease row. Raises GroupUnknown when the group has no lease row. Raises
+        LeaseNotChanged when other writers changed the lease row during every attempt. Also raises
+        LeaseNotChanged when the lease row may be older than the row that the nodes have read.
         """
         retrying = Retrying(
             retry=retry_if_exception_type(_Overtaken),
@@ -212,11 +221,11 @@ class PostgresLeaseStore:
         return written
 
     def _require_same_database(self, row: LeaseRow) -> None:
-        # 1. The holder removes P from in_sync with version 7 and acks alone.
-        # 2. The database fails over to a replica that has version 6, with P in it.
-        # 3. A pause makes it version 7. No node can see that the row regressed (RULES.md#r5), and P
-        #    may acquire without the acked events.
-        # The identity is read after the row, to notice a failover between the two reads as well.
+        # 1. The holder writes version 7, in which node P is not in sync, and acks without node P.
+        # 2. The database fails over to a replica that has version 6, in which node P is in sync.
+        # 3. A pause writes another version 7. No node can see that the row regressed
+        #    (RULES.md#r5), so node P may acquire the lease without the acked events.
+        # Read the identity after the row, to notice also a failover between the two reads.
         if row.identity not in (None, self.identity()):
             raise LeaseNotChanged(
                 f"the database {self._place} is not the one that the holder wrote its lease to, so "
@@ -224,13 +233,16 @@ class PostgresLeaseStore:
             )
 
     def identity(self) -> DatabaseIdentity:
-        """Identify the PostgreSQL that answers; works for an unprivileged role (RULES.md#r5)."""
+        """The identity of the connected PostgreSQL server (RULES.md#r5).
+
+        An unprivileged role may read this identity.
+        """
         statement = select(_SYSTEM, _TIMELINE)
         row = self._call(lambda connection: connection.execute(statement).one())
         return DatabaseIdentity(row[0], row[1])
 
     def history(self, limit: int = 20) -> list[HolderChange]:
-        """The latest changes of holder, newest first."""
+        """The latest changes of the lease's holder, newest first."""
         statement = (
             select(lease_history)
             .where(lease_history.c.group_name == self._group)
@@ -241,10 +253,10 @@ class PostgresLeaseStore:
         return [_holder_change(row) for row in rows]
 
     def note_outage(self, epoch: int, seconds: float) -> None:
-        """Write into the history how long no node took events before the holder of ``epoch`` did.
+        """Write into the lease's history how long no node accepted events before ``epoch``.
 
-        That holder measures the time and calls this. Without a history line of the epoch the call
-        has no effect.
+        The holder of ``epoch`` measures this time and calls this method. The call has no effect if
+        the history has no line for ``epoch``.
         """
         newest = (
             select(func.max(lease_history.c.id))
@@ -258,7 +270,7 @@ class PostgresLeaseStore:
         self._call(lambda connection: connection.execute(statement))
 
     def close(self) -> None:
-        """End the connection and its thread."""
+        """Close the store's connection and end its thread."""
         self._session.shut()
 
     # -- one statement -------------------------------------------------------------------------
@@ -281,10 +293,10 @@ class PostgresLeaseStore:
         return self._call(work)
 
     def _doubtful(self, notice: str) -> DatabaseUnreachable:
-        # 1. The commit waits for a synchronous standby that is gone.
-        # 2. An administrator cancels the wait.
+        # 1. A commit waits for a synchronous standby that is down.
+        # 2. An administrator cancels the commit's wait for the standby.
         # 3. The server reports success with a warning of SQLSTATE class 01, though a failover to
-        #    that standby would lose the write.
+        #    the standby would lose the write.
         # So a write with a warning has an unknown outcome (RULES.md#r1).
         return DatabaseUnreachable(
             f"the database {self._place} warned about a write to the lease, "
@@ -292,17 +304,17 @@ class PostgresLeaseStore:
         )
 
     def _times(self) -> dict[str, Any]:
-        # Not now(), which is the start of the transaction. The trigger adds a wait for the row
-        # lock.
+        # The function now() would return the start of the transaction. The trigger of the table
+        # adds the time that an UPDATE waits for the row's lock.
         ttl = timedelta(seconds=self._ttl_seconds)
         return {"written_at": func.clock_timestamp(), "expires_at": func.clock_timestamp() + ttl}
 
     def _notified(self) -> Label[Any]:
-        # In the writing statement: the server notifies when that statement commits, or never.
+        # The writing statement itself notifies, so the server notifies only if the write commits.
         return func.pg_notify(self._channel, "").label("notified")
 
     def _history_of(self, written: CTE, **previous: BindParameter[Any]) -> CTE:
-        """The line of the history for a row ``written`` with a parameter ``reason``."""
+        """An INSERT of the history's line for the row ``written``, with a parameter ``reason``."""
         line = {
             "group_name": literal(self._group),
             "epoch": written.c.epoch,
@@ -318,7 +330,7 @@ class PostgresLeaseStore:
 
 
 def _news(row: LeaseRow) -> tuple[object, ...]:
-    """The fields whose change listeners wait for. A renewal changes none of them."""
+    """Fields of the lease row whose changes notify listeners. A renewal changes no such field."""
     return row.holder, row.epoch, row.in_sync, row.successor, row.paused
 
 
@@ -327,7 +339,7 @@ def _parameter(prefix: str, column: Column[Any]) -> BindParameter[Any]:
 
 
 def _here(system_identifier: Any, timeline: Any) -> list[Any]:
-    """The condition that this is the database with that identity."""
+    """The SQL condition that the connected database has the given identity."""
     return [system_identifier == _SYSTEM, timeline == _TIMELINE]
 
 

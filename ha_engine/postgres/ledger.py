@@ -1,9 +1,9 @@
-"""The ledger beside a sink's table: the last batch in the table, and the epoch that may publish
+"""The ledger beside a sink's table records the table's last batch and the epoch that may publish
 (RULES.md#r24).
 
 The ledger has one row per (group, query, sink), in the schema of the sink's table. The transaction
-that writes a batch's rows also moves the ledger row. The functions run inside the caller's
-transaction.
+that writes a batch's rows also updates the ledger row. Each function of this module runs in its
+caller's transaction.
 """
 
 from __future__ import annotations
@@ -41,20 +41,23 @@ class LedgerKey:
 
 
 class Ledger:
-    """The row of ``key`` in ``schema`` (None: the connection's search path decides)."""
+    """The ledger row of ``key``, in the ledger of the database schema ``schema``.
+
+    If ``schema`` is None, the connection's search path decides.
+    """
 
     def __init__(self, key: LedgerKey, schema: str | None) -> None:
         self._key = key
         self._group_id = ""
-        # RULES.md#i7: one row for each sink, so that the rows of a batch and the batch's number
-        # change together or not at all. A batch and an epoch are never negative.
+        # RULES.md#i7: each sink has one ledger row, so that one transaction writes both the rows of
+        # a batch and the batch's number.
         self.table = Table(
             TABLE,
             MetaData(),
             Column("group_name", Text, primary_key=True),
             Column("query", Text, primary_key=True),
             Column("sink", Text, primary_key=True),
-            # A wiped node or a second installation can reuse a name, but not this id.
+            # A wiped node or another installation may reuse a group's name, but not its group id.
             Column("group_id", Text, nullable=False),
             Column("epoch", BigInteger, nullable=False),
             Column("batch", BigInteger, nullable=False),
@@ -64,11 +67,12 @@ class Ledger:
         )
 
     def claim(self, connection: Connection, epoch: int, start_after: int, group_id: str) -> int:
-        """Raise the row's epoch to ``epoch`` and return its batch.
+        """Raise the epoch of the ledger row to ``epoch`` and return the last batch of the row.
 
-        A missing row starts at ``start_after``. The caller must commit before it acts on the
-        result. Raises Fenced when the row has a higher epoch. Raises SinkRefused when the row is
-        another group's, because its epochs cannot be compared with ours.
+        A missing ledger row is created with ``start_after`` as its last batch. The caller must
+        commit before it acts on the result. Raises Fenced when the ledger row has a higher epoch.
+        Raises SinkRefused when the ledger row belongs to another group, because the epochs of two
+        groups cannot be compared.
         """
         self._group_id = group_id
         row = dict(zip(("group_name", "query", "sink"), self._identity(), strict=True))
@@ -91,10 +95,12 @@ class Ledger:
         return int(raised)
 
     def advance(self, connection: Connection, epoch: int, batch: int) -> bool:
-        """Move the row from ``batch`` - 1 to ``batch``; False: the row has ``batch`` already.
+        """Change the last batch of the ledger row from ``batch`` - 1 to ``batch``.
 
-        Raises Fenced on a higher epoch, SinkUnavailable when the caller must claim the row again,
-        and SinkRefused when batches are missing.
+        Returns False if the ledger row has ``batch`` or a later batch already. Raises Fenced when
+        the ledger row has a higher epoch. Raises SinkUnavailable when the ledger row has a lower
+        epoch, so that the caller must claim the row again. Raises SinkRefused when the ledger
+        row's last batch is before ``batch`` - 1.
         """
         ledger = self.table.c
         moved = connection.execute(

@@ -1,8 +1,8 @@
-"""A sink's ledger row, with deadlines. Each call is one transaction on a connection that stays open
-between batches.
+"""Access to a sink's ledger row, with a deadline for each call.
 
-A call ends, with success or an error, at the latest when ``remaining()`` seconds are over
-(RULES.md#r17).
+Each transaction uses the same connection, which stays open between batches. The argument
+``remaining`` of a call returns the seconds until the deadline. The call returns or raises by the
+deadline (RULES.md#r17).
 """
 
 from __future__ import annotations
@@ -23,15 +23,19 @@ T = TypeVar("T")
 Remaining = Callable[[], float]
 
 _FOR_EVER = ("0A", "21", "22", "23", "28", "3D", "3F", "42", "44", "54", "P0")
-"""SQLSTATE classes that a retry of the same rows meets again: two rows with one key, a bad value,
-a constraint, a missing right, a wrong schema, or a limit of the server."""
+"""The SQLSTATE classes of errors that a retry of the same rows would repeat.
+
+Examples are two rows with one key, a bad value, a constraint, a missing right, a wrong schema, and
+a limit of the server.
+"""
 
 
 class LedgerStore:
-    """The row of one sink, in ``schema`` (None: the search path decides).
+    """The ledger row of one sink, in the database schema ``schema``.
 
-    Every method raises SinkUnavailable when a retry may help or the outcome is unknown, SinkRefused
-    when an operator must act, and Fenced when the ledger has a higher epoch.
+    If ``schema`` is None, the connection's search path decides. Every method raises SinkUnavailable
+    when a retry may help or the outcome is unknown. Every method raises SinkRefused when an
+    operator must act. A method raises Fenced when the ledger row has a higher epoch.
     """
 
     def __init__(
@@ -43,11 +47,11 @@ class LedgerStore:
         self.ledger, self._create_schema = Ledger(key, schema), create_schema
 
     def prepare(self, connection: Connection) -> None:
-        """Create the ledger's table, in the caller's transaction."""
+        """Create the ledger's table in the caller's transaction, unless the table exists."""
         prepare_ledger(connection, self.ledger.table, create_schema=self._create_schema)
 
     def claim(self, epoch: int, start_after: int, group_id: str, remaining: Remaining) -> int:
-        """Raise the ledger's epoch, commit, and return the last published batch."""
+        """Raise the epoch of the ledger row, commit, and return the last published batch."""
 
         def work(connection: Connection) -> int:
             return self.ledger.claim(connection, epoch, start_after, group_id)
@@ -56,11 +60,11 @@ class LedgerStore:
         return self.transact(work, remaining)
 
     def advance(self, batch: int, epoch: int, remaining: Remaining) -> None:
-        """Move the ledger to ``batch``; do nothing if it is there already."""
+        """Write ``batch`` as the ledger row's last batch, unless the row has ``batch`` already."""
         self.transact(lambda connection: self.ledger.advance(connection, epoch, batch), remaining)
 
     def transact(self, work: Callable[[Connection], T], remaining: Remaining) -> T:
-        """Run ``work`` in a transaction of its own."""
+        """Run the function ``work`` in a new transaction."""
 
         def transaction(connection: Connection) -> T:
             with connection.begin():
@@ -72,7 +76,7 @@ class LedgerStore:
             raise SinkUnavailable(str(error)) from error
 
     def close(self) -> None:
-        """End the connection; a later call opens another."""
+        """Close the connection to the sink's database; a later call opens another connection."""
         self._session.close()
 
 
@@ -87,7 +91,7 @@ def _sink_error(engine: Engine, error: BaseException) -> Exception:
 
 
 def _row_of(error: BaseException) -> str:
-    """Name the row of the batch that failed: the server reports the line of a COPY."""
+    """The words that name the failed row of a batch, from the server's error about COPY."""
     context = getattr(getattr(error, "diag", None), "context", None) or ""
     found = context.split(", line ", 1)
     return f" (row {found[1].split(':')[0].split(',')[0]} of the batch)" if len(found) == 2 else ""

@@ -1,7 +1,8 @@
-"""The tables of the project's own schema, as the stores use them.
+"""The tables of the project's own schema, as the stores use these tables.
 
-``migrations`` creates them in a database. A sentence above each table there names the invariant
-that the table holds. ``schema_translate_map`` replaces the default schema by the configured one.
+The package ``migrations`` creates these tables in a database. A comment above each table in
+``migrations`` names the invariant that the table enforces. SQLAlchemy's ``schema_translate_map``
+replaces the default schema by the configured schema.
 """
 
 from __future__ import annotations

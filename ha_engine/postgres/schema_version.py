@@ -1,7 +1,7 @@
-"""Read the schema version of a database, and compare it with this program's.
+"""Read the schema version of a database, and compare it with the version of this program.
 
-Each node does this at each start, so it must not import Alembic, which can answer it too. Only the
-code that creates a schema imports Alembic.
+Each start of a node checks the schema version, so this module must not import Alembic. Only the
+code that creates or upgrades a schema imports Alembic.
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 
 
 def current(engine: Engine, schema: str = SCHEMA) -> str | None:
-    """The schema version of the database, None without one. Raises DatabaseUnreachable."""
+    """The schema version of the database, or None if the database lacks the schema.
+
+    Raises DatabaseUnreachable.
+    """
     with translated(engine), engine.connect() as connection:
         return version_in(connection, schema)
 
 
 def require_current(engine: Engine, schema: str = SCHEMA) -> None:
-    """Raise DatabaseNotReady, with what to do, unless the schema has this program's version."""
+    """Raise DatabaseNotReady, with advice, unless the schema has the version of this program."""
     found = current(engine, schema)
     refuse_newer(engine, found)
     if found != newest():
@@ -45,12 +48,12 @@ def version_in(connection: Connection, schema: str) -> str | None:
 
 
 def newest() -> str:
-    """The newest schema version that this program has a migration for."""
+    """The newest schema version for which this program has a migration."""
     return max(_versions())
 
 
 def refuse_newer(engine: Engine, found: str | None) -> None:
-    """Raise DatabaseNotReady if the schema is newer than this program."""
+    """Raise DatabaseNotReady if this program does not know the schema version ``found``."""
     if found is not None and found not in _versions():
         raise DatabaseNotReady(
             f"the database {place(engine)} has schema version {found}, "
@@ -61,6 +64,6 @@ def refuse_newer(engine: Engine, found: str | None) -> None:
 
 @cache
 def _versions() -> frozenset[str]:
-    """The versions of all migrations: each is a file whose name begins with its version."""
+    """The versions of all migrations, from the names of the migration files."""
     files = (MIGRATIONS / "versions").glob("[0-9]*_*.py")
     return frozenset(file.name.partition("_")[0] for file in files)

@@ -1,9 +1,11 @@
-"""One connection behind a local deadline.
+"""A session is one connection to a database, with a local deadline for each call.
 
-No setting of the server or the socket detects a frozen server, or a link that drops packets. So a
-thread of the session runs every call. When the caller's time is over, the session shuts down the
-socket under the driver. That ends the call at once, and its outcome counts as unknown. This is not
-a pool, and not for long-lived transactions: a call is a whole unit of work.
+No setting of the server or the socket detects a frozen server, or a network that drops packets. So
+a thread of the session runs every call. When a caller's deadline passes, the session shuts down the
+socket of the driver. The shutdown ends the call at once, and the outcome of the call is unknown.
+
+A session is not a connection pool. A transaction never outlives its call, so a session does not
+support long transactions.
 """
 
 from __future__ import annotations
@@ -28,7 +30,10 @@ _SLICE_SECONDS = 0.1
 
 
 class Session:
-    """Calls run one after the other. After any failure the next call starts on a new connection."""
+    """Runs calls on one connection, one call after the other.
+
+    After a failed call, the next call opens a new connection.
+    """
 
     def __init__(
         self,
@@ -48,10 +53,12 @@ class Session:
         self._wire: socket.socket | None = None
 
     def call(self, work: Callable[[Connection], T], remaining: Callable[[], float]) -> T:
-        """Run ``work`` while ``remaining()`` seconds are positive; the value may grow meanwhile.
+        """Run the function ``work`` on the connection, until ``remaining()`` is no longer positive.
 
-        Raises DatabaseUnreachable when the time is over; the outcome on the server is then unknown.
-        Other errors of the driver are translated. The own errors of ``work`` are raised unchanged.
+        The function ``remaining`` returns seconds, and may return more than in an earlier call.
+        Raises DatabaseUnreachable when the deadline passes, and the outcome on the server is
+        unknown. The session translates the driver's errors. Errors that ``work`` itself raises are
+        raised unchanged.
         """
         if not self._turn.acquire(timeout=max(0.0, remaining())):
             raise self._too_late("was busy with another call of this process")
@@ -66,7 +73,7 @@ class Session:
             self._turn.release()
 
     def close(self) -> None:
-        """End the connection; a later call opens another."""
+        """Close the session's connection; a later call opens another connection."""
         with self._lock:
             connection, self._connection = self._connection, None
             wire, self._wire = self._wire, None
@@ -76,7 +83,7 @@ class Session:
             discard(connection)
 
     def shut(self) -> None:
-        """End the connection and the thread; no call may follow."""
+        """Close the connection and end the session's thread; no later call is allowed."""
         self._cut()
         self._worker.shutdown(wait=False, cancel_futures=True)
         self.close()
@@ -142,7 +149,11 @@ def _driver(connection: Connection) -> Any:
 
 
 def _hung_up(connection: Connection) -> bool:
-    """Whether the server ended this idle connection; checked before a write is sent, not after."""
+    """Whether the server has closed the idle connection.
+
+    The session checks the connection before it sends a statement, because the outcome of a write is
+    unknown if the connection breaks later.
+    """
     if connection.closed or connection.invalidated or _driver(connection).closed:
         return True
     poll = select.poll()
@@ -151,7 +162,7 @@ def _hung_up(connection: Connection) -> bool:
 
 
 def discard(connection: Connection) -> None:
-    """Close the connection without a message to the server, which may be gone."""
+    """Close a connection without a message to the server, because the server may be down."""
     try:
         connection.invalidate()
         connection.close()

@@ -1,6 +1,6 @@
-"""One sink's work in its database: check, claim, and publish a batch with its ledger row.
+"""Check a sink's table, claim its ledger row, and publish batches together with the ledger row.
 
-``publish.sinks.copy_text`` converts Arrow to text.
+The module ``publish.sinks.copy_text`` converts Arrow data to the text that COPY reads.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ _STAGE = "ha_engine_stage"
 class PostgresSinkStore:
     """The table and the ledger row of one sink.
 
-    Every method raises SinkUnavailable when a retry may help or the outcome is unknown, SinkRefused
-    when an operator must act, and Fenced when the ledger has a higher epoch.
+    Every method raises SinkUnavailable when a retry may help or the outcome is unknown. Every
+    method raises SinkRefused when an operator must act. A method raises Fenced when the ledger row
+    has a higher epoch.
     """
 
     def __init__(self, engine: Engine, key: LedgerKey, target: Target) -> None:
@@ -30,7 +31,7 @@ class PostgresSinkStore:
         self._target = target
 
     def prepare(self, schema: pa.Schema, remaining: Remaining) -> None:
-        """Create or check the table for rows of ``schema``, and create the ledger."""
+        """Create or check the table for rows with the schema ``schema``, and create the ledger."""
 
         def work(connection: Connection) -> None:
             self._ledgers.prepare(connection)
@@ -39,7 +40,7 @@ class PostgresSinkStore:
         self._ledgers.transact(work, remaining)
 
     def claim(self, epoch: int, start_after: int, group_id: str, remaining: Remaining) -> int:
-        """Raise the ledger's epoch, commit, and return the last published batch."""
+        """Raise the epoch of the ledger row, commit, and return the last published batch."""
         return self._ledgers.claim(epoch, start_after, group_id, remaining)
 
     def publish(
@@ -51,14 +52,14 @@ class PostgresSinkStore:
         csv: IO[bytes] | None,
         remaining: Remaining,
     ) -> None:
-        """Write ``rows`` rows and move the ledger to ``batch``; do nothing if it is there already.
+        """Write the rows of ``batch`` and update the ledger row in one transaction.
 
-        ``csv`` are lines in PostgreSQL's CSV without a header. Returns None for a batch without
-        rows.
+        Writes nothing if the ledger row has ``batch`` already. ``csv`` has ``rows`` rows in
+        PostgreSQL's CSV format without a header. ``csv`` is None for a batch without rows.
         """
 
         def work(connection: Connection) -> None:
-            # The ledger first: a fenced node learns that before it sends a row.
+            # Update the ledger row first, so that a fenced node fails before it sends a row.
             moved = self._ledgers.ledger.advance(connection, epoch, batch)
             if not moved or csv is None:
                 return
@@ -72,7 +73,7 @@ class PostgresSinkStore:
         self._ledgers.transact(work, remaining)
 
     def close(self) -> None:
-        """End the connection; a later call opens another."""
+        """Close the connection to the sink's database; a later call opens another connection."""
         self._ledgers.close()
 
     # ------------------------------------------------------------------------------------------
@@ -112,7 +113,7 @@ class PostgresSinkStore:
         with _driver(connection).cursor() as cursor:
             statement = f"COPY {into} ({_listed(columns)}) FROM STDIN (FORMAT csv)"
             cursor.copy_expert(statement, csv, size=1 << 20)
-            # Servers before 18 read a line with only \. as the end, even inside a quoted value.
+            # PostgreSQL before 18 ends a COPY at a line that is only \. even inside a quoted value.
             if cursor.rowcount != rows:
                 raise SinkRefused(
                     f"table {self._target.name} took {cursor.rowcount} of {rows} rows; "
@@ -125,7 +126,7 @@ def _listed(columns: tuple[str, ...]) -> str:
 
 
 def _execute(connection: Connection, statement: str) -> None:
-    # Without SQLAlchemy and parameters, because names may contain a colon or a per cent sign.
+    # Bypass SQLAlchemy, which would misread a colon or a per cent sign in a name.
     with _driver(connection).cursor() as cursor:
         cursor.execute(statement)
 

@@ -1,6 +1,6 @@
 """Create the table that a query writes to, or check it against the query's output schema.
 
-The functions run inside the caller's transaction and raise SinkRefused with one sentence.
+Each function runs in its caller's transaction, and raises SinkRefused if an operator must act.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from ha_engine.errors import SinkRefused
 from ha_engine.postgres.sink_types import column_type
 
 _NAME_BYTES_MAX = 63
-# With the driver's own paramstyle, a per cent sign in a name would be doubled.
+# With the driver's own paramstyle, SQLAlchemy would double a per cent sign in a name.
 _PREPARER = postgresql.dialect(paramstyle="named").identifier_preparer  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The table for the rows. ``name`` may include a schema: ``reports.delays``."""
+    """The table into which a sink writes rows.
+
+    The table's ``name`` may include a schema, as in ``reports.delays``.
+    """
 
     name: str
     mode: Literal["insert", "upsert"] = "insert"
@@ -33,19 +36,19 @@ class Target:
 
     @property
     def schema(self) -> str | None:
-        """The schema in the name; None: the search path decides."""
+        """The schema in the table's name, or None if the connection's search path decides."""
         head, dot, _ = self.name.partition(".")
         return head if dot else None
 
     @property
     def table(self) -> str:
-        """The name without its schema."""
+        """The table's name without the schema."""
         head, dot, tail = self.name.partition(".")
         return tail if dot else head
 
     @property
     def quoted(self) -> str:
-        """The name for SQL text."""
+        """The table's name, quoted for SQL text."""
         parts = [part for part in (self.schema, self.table) if part is not None]
         return ".".join(quoted(part) for part in parts)
 
@@ -58,12 +61,12 @@ class _Existing:
 
 
 def quoted(name: str) -> str:
-    """One identifier for SQL text."""
+    """The identifier ``name``, quoted for SQL text."""
     return _PREPARER.quote_identifier(name)
 
 
 def prepare(connection: Connection, target: Target, schema: pa.Schema) -> None:
-    """Create the table if ``auto_create`` is set, then check that ``schema`` fits it."""
+    """Create the table if ``auto_create`` is set, then check that the table fits ``schema``."""
     _check_names(target, schema)
     _lock(connection, f"sink {target.name}")
     if target.auto_create:
@@ -74,7 +77,7 @@ def prepare(connection: Connection, target: Target, schema: pa.Schema) -> None:
 
 
 def prepare_ledger(connection: Connection, ledger: Table, *, create_schema: bool) -> None:
-    """Create the ledger's table, which every sink has and which needs no schema of the rows."""
+    """Create the ledger's table, which does not depend on the schema of the sink's rows."""
     _lock(connection, "ledger")
     if create_schema:
         _create_schema(connection, ledger.schema)
@@ -82,7 +85,7 @@ def prepare_ledger(connection: Connection, ledger: Table, *, create_schema: bool
 
 
 def _lock(connection: Connection, what: str) -> None:
-    # If two sessions run CREATE TABLE IF NOT EXISTS at once, one of them fails.
+    # A lock is needed, because one of two concurrent CREATE TABLE IF NOT EXISTS fails.
     key = func.hashtextextended(f"ha-engine {what}", 0)
     connection.execute(select(func.pg_advisory_xact_lock(key)))
 
@@ -134,7 +137,7 @@ _COLUMNS = text("""
     WHERE attrelid = to_regclass(:name) AND attnum > 0 AND NOT attisdropped
 """)
 
-# Indexes that ON CONFLICT can use: unique, not partial, valid, not deferrable, on plain columns.
+# The indexes that ON CONFLICT can use: unique, valid, not partial, not deferrable, on columns.
 _UNIQUE_KEYS = text("""
     SELECT array_agg(a.attname::text) AS columns
     FROM pg_index i

@@ -1,4 +1,4 @@
-"""The PostgreSQL type for each Arrow type, and the existing column types that fit as well."""
+"""The PostgreSQL type for each Arrow type, and the types of existing columns that also fit."""
 
 from __future__ import annotations
 
@@ -16,16 +16,20 @@ _TEXTS = frozenset({"text", "character varying", "character", "citext"})
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """``created`` is the type in a new table; ``accepted`` are names from ``format_type``."""
+    """The types of a column in a sink's table that fit one column of a query's output.
+
+    A new table gets the type ``created``. The types ``accepted`` fit in an existing table, and have
+    the names that PostgreSQL's ``format_type`` returns.
+    """
 
     created: sql.TypeEngine[Any]
     accepted: frozenset[str]
 
 
 def column_type(field: pa.Field) -> ColumnType:
-    """The type of one output column.
+    """The PostgreSQL types for one column of a query's output.
 
-    Structs, lists and maps become jsonb. Raises SinkRefused, with a replacement, for a type without
+    Structs, lists and maps become jsonb. Raises SinkRefused, with advice, for an Arrow type without
     an equivalent in PostgreSQL.
     """
     kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
@@ -86,14 +90,14 @@ def _nested(kind: pa.DataType) -> ColumnType | None:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Any of Arrow's string types."""
+    """Whether ``kind`` is one of Arrow's string types."""
     return bool(
         pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
     )
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Any of Arrow's binary types."""
+    """Whether ``kind`` is one of Arrow's binary types."""
     return bool(
         pa.types.is_binary(kind)
         or pa.types.is_large_binary(kind)

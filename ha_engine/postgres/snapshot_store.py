@@ -1,12 +1,13 @@
 """The revisions of a group's snapshots, and the chunks that they share (RULES.md#i9, RULES.md#r29).
 
-A writer begins a *draft*, which only that writer reads. The store lets the draft refer to the
-chunks that the database has, adds the missing chunks, and completes the draft. The holder of the
-lease then makes it visible. The next draft removes one that its writer abandoned. Chunks that
-nothing refers to are collected. A crash at any point leaves only such chunks and such a draft.
+A writer begins a *draft*, a revision that only its writer reads. The writer lets the draft refer to
+the chunks that the database has, adds the missing chunks, and completes the draft. The holder of
+the lease then makes the draft visible. A writer that begins a new draft removes abandoned drafts.
+The store deletes chunks that no revision refers to. A crash at any point leaves at most an
+abandoned draft and such unused chunks.
 
-Every call is one transaction with a deadline on this machine's clock; call it in a thread. This
-module does not read manifests.
+Each transaction has a deadline on this machine's clock, and blocks, so callers use a thread. This
+module does not read the content of manifests.
 """
 
 from __future__ import annotations
@@ -55,24 +56,27 @@ _LISTED = (
     revision.c.bytes_total,
     revision.c.bytes_new,
 )
-"""All but the manifest, which may be large: each node reads this list every few seconds."""
+"""All columns but the manifest, which may be large: each node often lists the revisions."""
 _BROKEN_REFERENCE = "23503"
 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """The numbers of removed revisions and chunks."""
+    """How many revisions and chunks a cleanup removed."""
 
     revisions: int
     chunks: int
 
 
 class _ReferenceBroken(Exception):
-    """A draft or a chunk that the database had a moment ago is gone."""
+    """Another writer has just deleted a draft or a chunk that this transaction refers to."""
 
 
 class SnapshotStore:
-    """The snapshots of ``group``. Every method raises DatabaseUnreachable or DatabaseNotReady."""
+    """The snapshots of the group ``group``.
+
+    Every method that uses the database may raise DatabaseUnreachable or DatabaseNotReady.
+    """
 
     def __init__(
         self,
@@ -89,7 +93,7 @@ class SnapshotStore:
     # -- writing -----------------------------------------------------------------------------------
 
     def begin(self, taken_by: str) -> int:
-        """Begin a draft, and remove every other draft of the group, abandoned or in progress."""
+        """Begin a new draft, and remove all other drafts of the group, even unfinished ones."""
 
         def work(connection: Connection) -> int:
             connection.execute(delete(revision).where(*self._drafts))
@@ -104,9 +108,10 @@ class SnapshotStore:
         return self._call(work)
 
     def refer(self, draft: int, digests: Iterable[bytes]) -> set[bytes]:
-        """Let the draft refer to those of ``digests`` that the database has; return the others.
+        """Let the draft refer to the chunks of ``digests`` that the database has.
 
-        Raises DraftLost when another writer has begun a draft since.
+        Returns the digests of the missing chunks. Raises DraftLost when another writer has begun a
+        newer draft.
         """
         wanted = list(dict.fromkeys(digests))
 
@@ -116,7 +121,7 @@ class SnapshotStore:
         return self._referring(draft, work)
 
     def add(self, draft: int, chunks: Sequence[Chunk]) -> None:
-        """Store chunks and let the draft refer to them. Raises DraftLost."""
+        """Store ``chunks`` and let the draft refer to these chunks. Raises DraftLost."""
         digests = list({c.digest for c in chunks})
 
         def work(connection: Connection) -> None:
@@ -141,9 +146,9 @@ class SnapshotStore:
     ) -> None:
         """Write the draft's position and manifest; the draft stays invisible.
 
-        Raises DraftLost, also when the draft does not refer to ``chunks`` sound chunks
-        (RULES.md#i9). A failover of the database may have lost the last ones, or a chunk that the
-        database had before may be distrusted since.
+        Raises DraftLost when the draft is gone. Also raises DraftLost when the number of undamaged
+        chunks that the draft refers to is not ``chunks`` (RULES.md#i9). A failover of the database
+        may have lost the newest chunks. A reader may have marked an older chunk as damaged.
         """
         values = {
             "epoch": position.epoch,
@@ -163,10 +168,10 @@ class SnapshotStore:
             raise _lost(draft)
 
     def show(self, draft: int, holder: Holder, epoch: int) -> bool:
-        """Make a complete draft visible. Returns False unless ``holder`` has the lease under
-        ``epoch``.
+        """Make a complete draft visible.
 
-        A repeated call is harmless. Raises DraftLost.
+        Returns False unless ``holder`` holds the lease in the epoch ``epoch``. A second call for
+        the same draft is harmless. Raises DraftLost.
         """
         holds = exists().where(
             lease.c.group_name == self._group,
@@ -190,14 +195,17 @@ class SnapshotStore:
     # -- removal -----------------------------------------------------------------------------------
 
     def forget(self, keep: int) -> Collected:
-        """Remove the visible revisions except the newest ``keep`` and pinned ones, and the chunks
-        that no revision needs."""
+        """Remove all visible revisions except pinned revisions and the newest ``keep`` revisions.
+
+        Also removes the chunks that no revision needs.
+        """
         return Collected(self._call(lambda c: self._forget(c, keep)), self.collect())
 
     def collect(self) -> int:
-        """Remove the chunks that nothing refers to, in small transactions; return how many.
+        """Remove the chunks that no revision refers to, and return their number.
 
-        The foreign key keeps a chunk that a draft refers to meanwhile.
+        Each transaction removes only a few chunks. The foreign key prevents the removal of a chunk
+        that a draft has just referred to.
         """
         count = 0
         try:
@@ -208,15 +216,18 @@ class SnapshotStore:
         return count
 
     def pin(self, revision_id: int, seconds: float) -> bool:
-        """Keep a revision from removal for ``seconds``. Returns False if the draft is gone."""
+        """Pin a revision, so that no cleanup removes the revision within ``seconds``.
+
+        Returns False if the revision is gone.
+        """
         until = func.clock_timestamp() + timedelta(seconds=seconds)
         pinned = update(revision).where(revision.c.id == revision_id).values(pinned_until=until)
         return self._call(lambda connection: connection.execute(pinned).rowcount) == 1
 
     def distrust(self, damaged: Chunk) -> None:
-        """Mark a chunk as damaged: the next writer with its content replaces it (RULES.md#i10).
+        """Mark a chunk as damaged, so that the next writer replaces its content (RULES.md#i10).
 
-        Without effect if a writer has replaced it since ``damaged`` was read.
+        The call has no effect if a writer has replaced the chunk since ``damaged`` was read.
         """
         self._call(lambda connection: chunk_rows.distrust(connection, damaged))
 
@@ -231,7 +242,7 @@ class SnapshotStore:
     # -- reading -----------------------------------------------------------------------------------
 
     def revisions(self) -> list[Revision]:
-        """The visible revisions, newest first."""
+        """The visible revisions of the group, newest first."""
         age = func.extract("epoch", func.clock_timestamp() - revision.c.visible_at).label("age")
         query = select(*_LISTED, age).where(*self._visible).order_by(revision.c.id.desc())
         rows = self._call(lambda connection: connection.execute(query).all())
@@ -251,7 +262,10 @@ class SnapshotStore:
         ]
 
     def manifest(self, revision_id: int) -> tuple[bytes, bytes] | None:
-        """A visible revision's manifest and its digest. Returns None when the revision is gone."""
+        """The manifest of a visible revision, and the digest of the manifest.
+
+        Returns None when the revision is gone.
+        """
         query = select(revision.c.manifest, revision.c.manifest_digest).where(
             *self._visible, revision.c.id == revision_id
         )
@@ -259,16 +273,16 @@ class SnapshotStore:
         return None if row is None else (bytes(row.manifest), bytes(row.manifest_digest))
 
     def group_id(self) -> str | None:
-        """The group's UUID as its lease row has it. Returns None while there is no lease row."""
+        """The group's UUID in the group's lease row, or None if the group has no lease row."""
         query = select(lease.c.group_id).where(lease.c.group_name == self._group)
         return self._call(lambda connection: connection.execute(query).scalar_one_or_none())
 
     def chunks(self, digests: Sequence[bytes]) -> dict[bytes, Chunk]:
-        """Return those of ``digests`` that the database has, unverified."""
+        """Return the chunks of ``digests`` that the database has, without a check of content."""
         return self._call(lambda connection: chunk_rows.read(connection, digests))
 
     def close(self) -> None:
-        """End the connection and the thread."""
+        """Close the store's connection and end its thread."""
         self._session.shut()
 
     # -- internals ---------------------------------------------------------------------------------
@@ -291,11 +305,11 @@ class SnapshotStore:
         return self._session.call(transaction, lambda: ends - time.monotonic())
 
     def _referring(self, draft: int, work: Callable[[Connection], T]) -> T:
-        """Run ``work`` on a draft; retry if a chunk is collected before the draft refers to it."""
+        """Run ``work`` on a draft; retry if a chunk is deleted before the draft refers to it."""
         mine = select(revision.c.id).where(revision.c.id == draft, *self._drafts)
 
         def of_a_draft(connection: Connection) -> T:
-            # The lock lets no other writer remove the draft before this transaction is over.
+            # This lock prevents other writers from removing the draft before this transaction ends.
             if connection.execute(mine.with_for_update(key_share=True, read=True)).first() is None:
                 raise _lost(draft)
             return work(connection)

@@ -1,8 +1,9 @@
-"""Create or upgrade the project's schema in a database: only when an operator asks, one at a time.
+"""Create or upgrade the project's schema in a database.
 
-A node's start does not call this. A node that finds another schema version stops with
-DatabaseNotReady, because an upgrade would change the schema under its peer. The exception is an
-embedded database, which belongs to one node.
+An upgrade runs only when an operator asks for it, because it changes the schema while other nodes
+use the schema. So a node that starts and finds another schema version stops with DatabaseNotReady.
+An embedded database belongs to one node, so the start of this node upgrades the schema. Only one
+upgrade runs at a time.
 """
 
 from __future__ import annotations
@@ -23,17 +24,21 @@ _WAIT_FOR_OTHERS = "60s"
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
-    """The versions before and after an upgrade; ``before`` is None without a schema."""
+    """The schema versions before and after an upgrade.
+
+    ``before`` is None if the database had no schema before the upgrade.
+    """
 
     before: str | None
     after: str
 
 
 def upgrade(engine: Engine, schema: str = SCHEMA) -> Upgrade:
-    """Bring the schema to this program's version in one transaction.
+    """Create the schema, or upgrade it to the version of this program, in one transaction.
 
-    A second caller waits and finds it done. Raises DatabaseUnreachable. Raises DatabaseNotReady
-    when the role may not create the schema or the database is newer than this program.
+    A second caller waits for the first caller's upgrade, and then changes nothing. Raises
+    DatabaseUnreachable. Raises DatabaseNotReady when the database role may not create the schema.
+    Also raises DatabaseNotReady when the schema is newer than this program.
     """
     with translated(engine), engine.begin() as connection:
         connection.execute(text(f"SET LOCAL statement_timeout = '{_WAIT_FOR_OTHERS}'"))

@@ -1,4 +1,4 @@
-"""Alembic's entry: runs the migrations on the connection and schema that ``upgrade`` hands over."""
+"""Alembic's entry point: runs the migrations with the connection and schema from ``upgrade``."""
 
 from __future__ import annotations
 

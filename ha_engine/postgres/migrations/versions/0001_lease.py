@@ -1,4 +1,4 @@
-"""The group's lease row, and the history of its holders."""
+"""Create the table of lease rows, and the table with the history of their holders."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _LEASE_IS_COMPLETE = (
     ),
 )
 
-# RULES.md#i1, RULES.md#i13: the epoch and the version never fall, and no epoch has two holders,
-# whatever a client writes. The compare-and-set ensures this already. The trigger guards against a
-# bug in it.
+# RULES.md#i1, RULES.md#i13: this trigger refuses a write that lowers the epoch or does not raise
+# the version. The trigger also refuses a second holder in one epoch. The compare-and-set of the
+# lease store prevents such writes, so the trigger only guards against a bug in the lease store.
 _BACKSTOP = """
 CREATE FUNCTION {schema}.lease_never_falls() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -66,8 +66,8 @@ def upgrade() -> None:
 
 
 def _create_lease(schema: str) -> None:
-    # RULES.md#i1: one row per group, so one holder. Only compare-and-set on (holder, epoch,
-    # version) changes it.
+    # RULES.md#i1: a group has one lease row, so it has at most one holder. Only a compare-and-set
+    # on (holder, epoch, version) changes the lease row.
     op.create_table(
         "lease",
         sa.Column("group_name", sa.Text, primary_key=True),
@@ -90,7 +90,8 @@ def _create_lease(schema: str) -> None:
 
 
 def _create_history(schema: str) -> None:
-    # RULES.md#i1, for later inspection: the statement that changes the holder also writes a line.
+    # RULES.md#i1: the statement that changes the holder also writes a line of history, so that
+    # people can check the holders later.
     op.create_table(
         "lease_history",
         sa.Column("id", sa.BigInteger, sa.Identity(always=True), primary_key=True),

@@ -1,4 +1,4 @@
-"""Snapshots: revisions, their chunks, and the references from revisions to chunks."""
+"""Create the tables of snapshots: revisions, chunks, and references from revisions to chunks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def upgrade() -> None:
 
 
 def _create_chunk(schema: str) -> None:
-    # RULES.md#i10: the content of a chunk gives its name, so a reader can detect damage.
+    # RULES.md#i10: a chunk is named by the digest of its content, so a reader can detect damage.
     op.create_table(
         "chunk",
         sa.Column("digest", sa.LargeBinary, primary_key=True),
@@ -26,12 +26,13 @@ def _create_chunk(schema: str) -> None:
         schema=schema,
     )
     quoted = op.get_bind().dialect.identifier_preparer.quote(schema)
-    # A chunk is compressed already; the server would only try again.
+    # Chunks are compressed already, so the server should not try to compress them again.
     op.execute(f"ALTER TABLE {quoted}.chunk ALTER COLUMN stored SET STORAGE EXTERNAL")
 
 
 def _create_revision(schema: str) -> None:
-    # RULES.md#i9: one row, visible when it is complete. Until then only its writer reads it.
+    # RULES.md#i9: a revision is one row, and becomes visible only when the row is complete. Only
+    # the writer of a revision reads the row before the revision is visible.
     op.create_table(
         "revision",
         sa.Column("id", sa.BigInteger, sa.Identity(always=True), primary_key=True),
@@ -39,7 +40,7 @@ def _create_revision(schema: str) -> None:
         sa.Column("taken_by", sa.Text, nullable=False),
         sa.Column("begun_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("visible_at", sa.DateTime(timezone=True)),
-        # A reader, such as a restore, needs the revision until then.
+        # No cleanup deletes a revision before ``pinned_until``, since a restore may be reading it.
         sa.Column("pinned_until", sa.DateTime(timezone=True)),
         sa.Column("epoch", sa.BigInteger),
         sa.Column("sequence", sa.BigInteger),
@@ -61,8 +62,8 @@ def _create_revision(schema: str) -> None:
 
 
 def _create_revision_chunk(schema: str) -> None:
-    # RULES.md#i9, RULES.md#r29: the foreign key prevents a collector from deleting a chunk that a
-    # writer has just found.
+    # RULES.md#i9, RULES.md#r29: the foreign key prevents the deletion of a chunk that a new
+    # revision refers to.
     op.create_table(
         "revision_chunk",
         sa.Column(

@@ -1,16 +1,16 @@
-"""Snapshots in the database: taken while the node runs, and restored.
+"""Take snapshots into the database while the node runs, and restore snapshots.
 
-service       all steps in order: capture, store, show, trim
-capture       links the files of a snapshot while Spark runs
-base_builder  builds a base from the records up to a position
-base_file     the base as a file beside the journal
-files         uploads the files of a revision as chunks, and downloads them
-chunks        splits a file into pieces that are named by their content
-manifest      which files a revision has, and what they are a snapshot of
-pinning       keeps a revision from being forgotten while it is read
-verification  checks the chunks and the manifest of a revision
-restore       replaces journal, outbox and checkpoints by a revision
-restored      notes which revision the node's data began from
+``service`` runs all steps in order: capture, store, make visible, trim.
+``capture`` links the files of a snapshot into another directory while Spark runs.
+``base_builder`` builds a base from the journal's records up to a position.
+``base_file`` stores the base as a file beside the journal.
+``files`` uploads the files of a revision as chunks, and downloads them.
+``chunks`` splits a file into pieces that are named by the digest of their content.
+``manifest`` lists the files of a revision, and the state that these files contain.
+``pinning`` prevents the removal of a revision while a node reads it.
+``verification`` checks the chunks and the manifest of a revision.
+``restore`` replaces a node's journal, outbox and checkpoints by a revision.
+``restored`` stores a note about the revision from which the node's data began.
 
-``postgres.snapshot_store`` stores the revisions.
+The module ``postgres.snapshot_store`` stores the revisions.
 """

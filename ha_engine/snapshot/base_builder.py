@@ -1,4 +1,4 @@
-"""Builds the base for a position, from the old base and the journal's records after it."""
+"""Build the base for a position, from the old base and the journal's records after the old base."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ha_engine.types import Base, Events, Mark, Record, SnapshotPlace
 
 @dataclass(frozen=True, slots=True)
 class BaseBuilder:
-    """Every call blocks. ``path`` is that of the base file, which need not exist.
+    """Builds the content of base files; every call blocks.
 
-    ``deployment`` and ``producers`` create an empty deployment and an empty producer table, by
-    this node's config.
+    ``path`` is the path of the old base file, which need not exist. ``deployment`` creates an empty
+    deployment from this node's config, and ``producers`` creates an empty producer table.
     """
 
     path: Path
@@ -33,14 +33,20 @@ class BaseBuilder:
         return base_file.encode(self._fold(sequence))
 
     def at(self, place: SnapshotPlace) -> bytes:
-        """The same at the place of a snapshot, with the marks that end there though their records
-        come later (RULES.md#r28)."""
+        """The content of the base file for a snapshot at ``place`` (RULES.md#r28).
+
+        The base includes the marks of the snapshot's batches whose records come after the position
+        of the snapshot.
+        """
         found = self._fold(place.position.sequence)
         base = _with_marks(found.base, place, self._marks_behind(place))
         return base_file.encode(found._replace(base=base))
 
     def _marks_behind(self, place: SnapshotPlace) -> list[Mark]:
-        """The marks up to the batches of ``place`` whose records come after its position."""
+        """The marks of the snapshot's batches whose records come after the snapshot's position.
+
+        A mark ends a batch at an earlier sequence than the sequence of the mark's own record.
+        """
         numbers, found = dict(place.batches), list[Mark]()
         for record in self._records(place.position.sequence + 1, self.journal.last.sequence):
             mark = record.body

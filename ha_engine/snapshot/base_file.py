@@ -1,7 +1,9 @@
-"""The file that replaces trimmed records: their base, the producer table and the source offsets.
+"""The base file replaces the trimmed records of a journal.
 
-The base file is a digest followed by an Arrow IPC file, and is replaced as a whole. The rows are
-the producer table; the metadata are the base and the offsets.
+The base file has the base of the trimmed records, the producer table and the source offsets. The
+base file is a digest followed by an Arrow IPC file, and every write replaces the whole file. The
+rows of the Arrow file are the producer table. The metadata of the Arrow file are the base and the
+source offsets.
 """
 
 from __future__ import annotations
@@ -21,19 +23,21 @@ from ha_engine.system.fsync import fsync_directory
 from ha_engine.types import Base, Mark, Position, QueryBase, QueryVersion
 
 NAME = "base.arrow"
-"""The file is in the journal's directory, since both move together."""
+"""The base file is in the journal's directory, so that a rename moves both together."""
 VERSION, VERSION_WITH_OFFSETS = 1, 2
-"""An engine that knows no offsets must refuse a file with offsets: it would read all of the source
-again."""
+"""A file with source offsets has a version of its own, so that an older engine refuses the file.
+
+An older engine would ignore the offsets, and read the whole source again.
+"""
 DIGEST_BYTES = 32
 _KEY = b"ha_engine.base"
 
 
 class JournalBase(NamedTuple):
-    """The content of the file.
+    """The content of the base file.
 
-    ``producers`` has PRODUCERS_SCHEMA. Each of ``offsets`` is a stream, a source, its offset, and
-    how many rows, rejected rows and batches the source gave.
+    The table ``producers`` has PRODUCERS_SCHEMA. Each of ``offsets`` has a stream, a source, the
+    source's offset, and the source's numbers of rows, rejected rows and batches.
     """
 
     base: Base
@@ -55,7 +59,10 @@ def encode(found: JournalBase) -> bytes:
 
 
 def decode(encoded: bytes) -> JournalBase:
-    """Decode the file. Raises ValueError if it is none, or of another version (RULES.md#r32)."""
+    """Decode the content of a base file.
+
+    Raises ValueError if ``encoded`` is not a base file, or has an unknown version (RULES.md#r32).
+    """
     content = encoded[DIGEST_BYTES:]
     if encoded[:DIGEST_BYTES] != _digest(content):
         raise ValueError("its content does not match its digest")
@@ -76,7 +83,10 @@ def _digest(content: bytes) -> bytes:
 
 
 def store(path: Path, encoded: bytes) -> None:
-    """Replace the file durably; a crash leaves the old file or the new one. Raises OSError."""
+    """Replace the base file durably, so that a crash leaves either the old file or the new file.
+
+    Raises OSError.
+    """
     fresh = path.with_suffix(".new")
     with fresh.open("wb") as file:
         file.write(encoded)
@@ -87,7 +97,7 @@ def store(path: Path, encoded: bytes) -> None:
 
 
 def load(path: Path) -> JournalBase | None:
-    """Load the file. Returns None if nothing was ever trimmed. Raises JournalDamaged."""
+    """Load the base file, or return None if the file does not exist. Raises JournalDamaged."""
     try:
         return decode(path.read_bytes())
     except FileNotFoundError:

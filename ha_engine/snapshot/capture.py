@@ -1,6 +1,6 @@
-"""Links the files of a snapshot into another directory, so that they stay while Spark runs.
+"""Link the files of a snapshot into another directory, so that Spark cannot delete these files.
 
-Each file has the name that it gets in a node's data directory when it is restored.
+Each linked file has the relative path that a restored file has in a node's data directory.
 """
 
 from __future__ import annotations
@@ -21,19 +21,22 @@ from ha_engine.types import SnapshotPlace
 
 _ATTEMPTS, _PAUSE_SECONDS = 5, 0.2
 STAGED = ".snapshot"
-"""A directory beside the linked files, so that it is on the same file system."""
+"""The directory for the links, on the same file system as the linked files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """``checkpoints`` is the root of Spark's checkpoints, ``home`` the node's data directory."""
+    """Links and deletes the files of a snapshot.
+
+    ``checkpoints`` is the root of Spark's checkpoints, and ``home`` is the node's data directory.
+    """
 
     checkpoints: Path
     home: Path
     outbox: Outbox
 
     def files(self, place: SnapshotPlace, names: Names) -> dict[str, Path]:
-        """Link the files and return them by name; they stay until ``clear``.
+        """Link the snapshot's files and return the links by name. ``clear`` deletes the links.
 
         Raises CheckpointIncomplete, OSError.
         """
@@ -46,7 +49,7 @@ class Capture:
         return found
 
     def add(self, name: str, content: bytes) -> Path:
-        """Write a file that only the snapshot needs. Raises OSError."""
+        """Write a file that is part of the snapshot but not of the node's data. Raises OSError."""
         path = self._staged_here / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
@@ -65,7 +68,7 @@ class Capture:
         return self.home / STAGED
 
     def _link_checkpoint(self, query: str, number: int, names: Names) -> None:
-        """Link a query's checkpoint. Retry if Spark replaces a file before it is linked."""
+        """Link a query's checkpoint; retry if Spark deletes a file before the file is linked."""
         checkpoint, target = self.checkpoints / query, self._staged_checkpoints / query
 
         def link() -> None:
@@ -81,11 +84,11 @@ class Capture:
         )(link)
 
     def _link_outbox(self, query: str, number: int) -> dict[str, Path]:
-        """Link the batches up to ``number`` that some sink may lack.
+        """Link the batches up to batch ``number`` in the outbox, which some sink may lack.
 
-        A batch that the outbox deletes meanwhile is published, so no sink lacks it. The ``.left``
-        file names the last batch that had left the outbox. Without it a restored node would wait
-        for that batch.
+        The outbox deletes only published batches, so no sink lacks a batch that is deleted before
+        it is linked. The ``.left`` file names the last batch that the outbox has deleted. Without
+        the ``.left`` file, a restored node would wait for the deleted batch.
         """
         found, left = dict[str, Path](), number
         for batch in range(number, self.outbox.floor(query), -1):
@@ -106,7 +109,7 @@ class Capture:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """The files of a checkpoint that were stored before, by their path below it."""
+    """The paths, relative to a checkpoint, of files that an earlier snapshot stored."""
 
     checkpoint: Path
     names: Names
@@ -116,7 +119,7 @@ class _Stored:
 
 
 def _batch_of_mark(checkpoint: Path, number: int) -> int:
-    """Spark's number of the batch that the mark ``number`` ends."""
+    """The number that Spark gives to the batch that the mark ``number`` ends."""
     last = last_finished(checkpoint)
     if last is not None:
         batch = last - (mark_of_batch(checkpoint, last) - number)

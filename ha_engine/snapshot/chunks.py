@@ -1,7 +1,7 @@
-"""Cuts a file into chunks: pieces of one size, named by their content and compressed.
+"""Split a file into chunks, which are compressed pieces of equal size.
 
-Files of a checkpoint are written once and never changed. Equal pieces are therefore at equal
-offsets, and splitting by content would find no more of them.
+A chunk is named by the digest of its content. The files of a checkpoint never change, so pieces
+with equal content are at equal offsets. Content-defined chunking would not find more equal pieces.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def digest_of(content: bytes) -> bytes:
 
 
 def split(path: Path) -> Iterator[bytes]:
-    """The file's pieces in order; an empty file has none. Raises OSError."""
+    """The pieces of a file in order; an empty file has no pieces. Raises OSError."""
     with path.open("rb") as file:
         while content := file.read(CHUNK_BYTES):
             yield content
@@ -36,7 +36,10 @@ def pack(content: bytes) -> Chunk:
 
 
 def unpack(chunk: Chunk) -> bytes:
-    """The content. Raises ChunkDamaged when it is not what the digest names (RULES.md#i10)."""
+    """The decompressed content of a chunk.
+
+    Raises ChunkDamaged when the content does not match the chunk's digest (RULES.md#i10).
+    """
     if not 0 < chunk.size <= CHUNK_BYTES:  # the codec allocates this much before it decompresses
         raise ChunkDamaged(chunk.digest, f"its size of {chunk.size} bytes is impossible")
     try:

@@ -1,7 +1,8 @@
-"""Uploads files as chunks and downloads them, with a few chunks in memory at a time.
+"""Upload and download files as chunks, with only a few chunks in memory at a time.
 
-A file is read once to name its chunks, and once more if the store lacks one. ``Names`` remembers
-the chunks by the file's inode, since a file of a snapshot is never changed.
+An upload reads a file once to compute the digests of its chunks. The upload reads the file again if
+the store lacks a chunk. ``Names`` caches the digests by the file's inode, since a snapshot's files
+never change.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ CHUNKS_TOGETHER = 8
 REFERRED_TOGETHER = 512
 
 Progress = Callable[[int], None]
-"""Called with the number of bytes that are done since the last call."""
+"""A function that is called with the number of bytes transferred since its last call."""
 
 
 class ChunkWriter(Protocol):
-    """The part of the store that ``upload`` uses; see postgres.snapshot_store."""
+    """The methods of ``postgres.snapshot_store`` that ``upload`` uses."""
 
     def refer(self, draft: int, digests: Iterable[bytes]) -> set[bytes]: ...
     def collect(self) -> int: ...
@@ -38,7 +39,7 @@ class ChunkWriter(Protocol):
 
 
 class ChunkReader(Protocol):
-    """The part of the store that ``download`` uses."""
+    """The methods of ``postgres.snapshot_store`` that ``download`` uses."""
 
     def chunks(self, digests: Sequence[bytes]) -> Mapping[bytes, Chunk]: ...
 
@@ -56,14 +57,17 @@ class _Identity:
 
 
 class Names:
-    """Remembers the chunks of files. ``stored`` forgets files that nobody asked for since."""
+    """A cache of the digests of the chunks of files.
+
+    The method ``stored`` drops the files that no caller of ``of`` asked for since its last call.
+    """
 
     def __init__(self) -> None:
         self._known: dict[_Identity, tuple[bytes, ...]] = {}
         self._used: dict[_Identity, tuple[bytes, ...]] = {}
 
     def of(self, path: Path) -> tuple[bytes, ...]:
-        """The digests of the file's chunks. Raises OSError."""
+        """The digests of the chunks of a file. Raises OSError."""
         identity = _Identity.of(path)
         names = self._known.get(identity) or tuple(map(digest_of, split(path)))
         self._used[identity] = names
@@ -73,24 +77,24 @@ class Names:
         return _Identity.of(path) in self._known
 
     def stored(self) -> None:
-        """Note that the store has all chunks that were asked for since the last call."""
+        """Cache only the files that ``of`` was called for since the last call of ``stored``."""
         self._known, self._used = self._used, {}
 
 
 def upload(
     store: ChunkWriter, draft: int, files: Mapping[str, Path], names: Names, progress: Progress
 ) -> tuple[tuple[StoredFile, ...], int]:
-    """Make ``draft`` refer to every chunk of ``files``, and store those that are missing.
+    """Make the draft refer to every chunk of ``files``, and store the missing chunks.
 
-    Returns the files with their chunks, and the bytes that were new.
+    Returns the files with their chunks, and the number of uncompressed bytes that were missing.
     Raises OSError, DraftLost, DatabaseUnreachable.
     """
     described = tuple(
         StoredFile(name, path.stat().st_size, names.of(path)) for name, path in files.items()
     )
     missing = _missing(store, draft, described)
-    # Collect here: this draft now refers to the chunks that an earlier draft stored. Even if each
-    # draft fails, the database never has more than what two drafts have stored.
+    # Delete unused chunks only now, when the draft refers to the chunks of an earlier draft. Even
+    # if every draft fails, the database never has more chunks than two drafts have stored.
     with suppress(DatabaseUnreachable):  # a slow database may still take the new chunks
         store.collect()
     new, chunks = 0, _chunks_of(described, files, missing, progress)
@@ -113,7 +117,7 @@ def _chunks_of(
     missing: set[bytes],
     progress: Progress,
 ) -> Iterator[Chunk]:
-    """Yield each missing chunk once, and remove it from ``missing``."""
+    """Yield each missing chunk once, and remove its digest from the set ``missing``."""
     for file in described:
         if missing.isdisjoint(file.chunks):
             progress(file.size)
@@ -128,10 +132,10 @@ def _chunks_of(
 def in_portions(
     items: Iterable[T], call: Callable[[list[T]], R], progress: Progress
 ) -> Iterator[tuple[list[T], R]]:
-    """Call ``call`` with a few items at a time.
+    """Call the function ``call`` with a few items at a time.
 
-    If the database does not answer in time, the line to it may be slow: repeat with half as many.
-    Raises DatabaseUnreachable if a single item gets no answer.
+    If a call gets no answer in time, repeat the call with half as many items, because the network
+    may be slow. Raises DatabaseUnreachable if a call with a single item gets no answer.
     """
     coming, together = iter(items), CHUNKS_TOGETHER
     left = list(islice(coming, together))
@@ -152,7 +156,10 @@ def in_portions(
 def download(
     store: ChunkReader, files: Iterable[StoredFile], target: Path, progress: Progress
 ) -> None:
-    """Write ``files`` below ``target`` and verify each chunk. Raises ChunkDamaged, OSError."""
+    """Download ``files`` into the directory ``target``, and verify each chunk.
+
+    Raises ChunkDamaged, SnapshotDamaged, DatabaseUnreachable, OSError.
+    """
     wanted = list(files)
     pieces = _contents(store, (digest for file in wanted for digest in file.chunks), progress)
     for file in wanted:
@@ -167,7 +174,10 @@ def download(
 
 
 def _contents(store: ChunkReader, digests: Iterable[bytes], progress: Progress) -> Iterator[bytes]:
-    """The contents of the chunks, in order. Raises ChunkDamaged if one is missing or damaged."""
+    """The contents of the chunks, in the order of ``digests``.
+
+    Raises ChunkDamaged if a chunk is missing or damaged.
+    """
     for portion, found in in_portions(digests, store.chunks, progress):
         for digest in portion:
             if digest not in found:

@@ -1,7 +1,7 @@
-"""The manifest of a revision: its origin and its files.
+"""The manifest of a revision describes the origin and the files of the revision.
 
-A manifest is stored as compressed JSON with a BLAKE2b digest beside it. A restore uses it only if
-both agree (RULES.md#i10).
+A manifest is stored as compressed JSON, together with a BLAKE2b digest. A restore uses a manifest
+only if the digest matches the JSON (RULES.md#i10).
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """``path`` is relative to a node's data directory; ``chunks`` are digests, in order."""
+    """A file of a snapshot.
+
+    ``path`` is relative to a node's data directory. ``chunks`` has the digests of the file's
+    chunks, in order.
+    """
 
     path: str
     size: int
@@ -31,10 +35,11 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class CapturedQuery:
-    """The state of a query after its batch ``number``, whose output has ``digest`` (RULES.md#i6).
+    """The state of a query after its batch ``number``.
 
-    ``lineage`` is that of the state, as QueryBase has it. ``digest`` is empty if the query had run
-    no batch, or is not compared.
+    ``lineage`` is the lineage of the state, as in QueryBase. ``digest`` is the digest of the
+    batch's output (RULES.md#i6). ``digest`` is empty if the query had run no batch, or if nodes do
+    not compare the query's digests.
     """
 
     query: str
@@ -45,9 +50,10 @@ class CapturedQuery:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A snapshot at ``position``: no query needs a record up to there (RULES.md#r28).
+    """The manifest of a snapshot at ``position`` in the journal.
 
-    ``application`` is the digest of the application, ``runtime`` names versions by component.
+    No query needs a record at or before ``position`` (RULES.md#r28). ``application`` is the digest
+    of the application. ``runtime`` has the version of each software component.
     """
 
     group_id: str
@@ -64,12 +70,12 @@ class Manifest:
 
     @property
     def digests(self) -> dict[bytes, None]:
-        """Every chunk once, in the order of the files."""
+        """The digest of every chunk once, in the order of the files."""
         return dict.fromkeys(digest for file in self.files for digest in file.chunks)
 
 
 def encode(manifest: Manifest) -> tuple[bytes, bytes]:
-    """Return the bytes, and their digest."""
+    """Return the encoded manifest, and the digest of the encoded manifest."""
     tree = {
         "version": VERSION,
         "group_id": manifest.group_id,
@@ -87,7 +93,8 @@ def encode(manifest: Manifest) -> tuple[bytes, bytes]:
 def decode(encoded: bytes, digest: bytes) -> Manifest:
     """Decode and verify a manifest.
 
-    Raises SnapshotDamaged, also when another version of the engine wrote it (RULES.md#r32).
+    Raises SnapshotDamaged when the manifest is damaged or has another format version
+    (RULES.md#r32).
     """
     if digest_of(encoded) != digest:
         raise SnapshotDamaged("its manifest does not match its digest")
@@ -114,7 +121,11 @@ def _from_tree(tree: Any) -> Manifest:
 
 
 def _file(path: str, size: int, chunks: list[str]) -> StoredFile:
-    """Raises ValueError for a path that leads out of the directory: the engine writes none."""
+    """A file of the manifest, from its JSON.
+
+    Raises ValueError for a path outside the data directory, because the engine never writes such a
+    path.
+    """
     parts = PurePosixPath(path).parts
     if not parts or path.startswith("/") or ".." in parts:
         raise ValueError(path)

@@ -1,4 +1,7 @@
-"""Keeps a revision while it is read. The reader renews a pin; if the reader dies, it expires."""
+"""Pin a revision, so that no cleanup removes the revision while a node reads it.
+
+The reader of a revision renews the pin. A pin expires if its reader dies.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +15,21 @@ PIN_SECONDS = 60.0
 
 
 class Pins(Protocol):
-    """The part of the store that pinning uses; see postgres.snapshot_store."""
+    """The method of ``postgres.snapshot_store`` that pins a revision."""
 
     def pin(self, revision_id: int, seconds: float) -> bool: ...
 
 
 def pin(store: Pins, revision_id: int) -> None:
-    """Pin the revision for PIN_SECONDS. Raises RevisionForgotten when it is gone."""
+    """Pin a revision for PIN_SECONDS. Raises RevisionForgotten when the revision is gone."""
     if not store.pin(revision_id, PIN_SECONDS):
         raise RevisionForgotten(revision_id)
 
 
 def pinned(store: Pins, revision_id: int, progress: Progress) -> Progress:
-    """Pin the revision; return a function that calls ``progress`` and renews the pin in time.
+    """Pin a revision; return a function that calls ``progress`` and renews the pin in time.
 
-    Raises RevisionForgotten, and so does the returned function.
+    Both this function and the returned function raise RevisionForgotten when the revision is gone.
     """
     pin(store, revision_id)
     pinned_at = time.monotonic()

@@ -1,9 +1,10 @@
-"""Replaces a node's journal, outbox and checkpoints by a snapshot.
+"""Replace a node's journal, outbox and checkpoints by a snapshot.
 
-A restore downloads the snapshot beside them and verifies it. A rename then marks it as whole. Only
-after that, ``finish`` deletes the old data and moves the new data into its place. If the process is
-killed, its next start does so. Each step may be repeated, so a kill at any point leaves the old
-state or the new one.
+A restore downloads the snapshot into a directory beside the node's data, and verifies the download.
+A rename of the directory then marks the download as complete. Only after this rename, the function
+``finish`` deletes the old data and moves the new data into its place. If the process is killed, the
+next start of the node calls ``finish`` again. Each step may be repeated, so the node ends with
+either the old state or the new state.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ Bring = Callable[[Revision, Manifest, Progress], None]
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """``checkpoints`` may be on another file system than the rest."""
+    """The directories that a restore writes to.
+
+    The directory ``checkpoints`` may be on another file system than the directory ``home``.
+    """
 
     home: Path
     checkpoints: Path
@@ -57,7 +61,7 @@ class Places:
 
     @property
     def whole(self) -> Path:
-        """Exists once the download is complete."""
+        """The directory of a complete download, which exists only after the rename."""
         return self.home / WHOLE
 
     @property
@@ -67,10 +71,10 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Restoring:
-    """Restores a revision; its calls block.
+    """Restores a revision of a snapshot; every call blocks.
 
-    ``application`` is the digest of this node's application. ``objection`` says why this node
-    cannot continue a revision's state under any application, or returns None.
+    ``application`` is the digest of this node's application. The function ``objection`` returns the
+    reason why this node cannot continue a revision's state under any application, or None.
     """
 
     store: SnapshotStore
@@ -84,11 +88,13 @@ class Restoring:
     def restore(
         self, history: History | None, keep: Callable[[Path], None] = lambda _: None
     ) -> Revision:
-        """Download the newest whole revision with a position in ``history`` (None: in any).
+        """Download the newest undamaged revision with a position in ``history``.
 
-        ``keep`` adds files to the directory of its journal.
-        Raises SnapshotDamaged when there is none, SnapshotUnfit when there is one for another
-        application, DatabaseUnreachable, DiskFailed.
+        If ``history`` is None, every position is allowed. The function ``keep`` adds files to the
+        directory of the new journal. Raises SnapshotUnfit when no revision can be restored
+        and an undamaged revision does not fit this node, for example its application. Raises
+        SnapshotDamaged when no revision can be restored for other reasons. Raises
+        DatabaseUnreachable, DiskFailed.
         """
         began, skipped = time.monotonic(), list[int]()
 
@@ -108,7 +114,8 @@ class Restoring:
     def restore_state(self, query: str, stamp: str, history: History, admitted: int) -> Revision:
         """Restore only the checkpoint of ``query``, from the newest usable revision.
 
-        Its state is not after a later batch than ``admitted``, which the outbox has or had.
+        The restored state is never after a later batch than ``admitted``, the newest batch that the
+        outbox has or had.
         """
 
         def bring(_: Revision, manifest: Manifest, progress: Progress) -> None:
@@ -117,7 +124,7 @@ class Restoring:
         return self._newest(history, bring, [])
 
     def _newest(self, history: History | None, bring: Bring, skipped: list[int]) -> Revision:
-        """Restore the newest usable revision; add unusable ones to ``skipped``."""
+        """Restore the newest usable revision; add damaged or unfit revisions to ``skipped``."""
         reason, unfit = "there is no snapshot", ""
         for revision in self._candidates():
             if history is not None and not history.has_all(revision.position, revision.last_mark):
@@ -139,10 +146,10 @@ class Restoring:
         raise SnapshotUnfit(unfit) if unfit else SnapshotDamaged(reason)
 
     def _candidates(self) -> Iterator[Revision]:
-        """The revisions, newest first, then once those that became visible meanwhile.
+        """The visible revisions, newest first, and then the revisions that became visible later.
 
-        The holder may take one snapshot after the other, and learns of a failure only when this
-        restore ends.
+        The method lists the revisions only twice, because the active may make new revisions visible
+        without end. The restore must end, because the active learns of a failure only then.
         """
         tried = set[int]()
         for _ in range(2):
@@ -164,7 +171,7 @@ class Restoring:
             _clear(self.places)
             bring(revision, manifest, progress)
         except ChunkDamaged:
-            # Check all chunks, or each attempt would find only one more that is damaged.
+            # Check all chunks now, because each attempt to restore stops at one damaged chunk.
             still_pinned = pinned(self.store, revision.id, lambda _: None)
             distrust_damaged(self.store, manifest, still_pinned)
             raise
@@ -174,9 +181,10 @@ class Restoring:
             self.transfer.end()
 
     def _require_same_application(self, manifest: Manifest) -> None:
-        """Refuse a revision of another application: every query of the node has to continue.
+        """Refuse a revision of another application, whose queries may need other state.
 
-        ``restore_state`` needs no such check, since the lineage identifies one query's state.
+        ``restore_state`` does not need this check, since the lineage identifies the state of its
+        query.
         """
         if manifest.application != self.application:
             raise SnapshotUnfit(
@@ -192,9 +200,11 @@ class Restoring:
     def _bring_state(
         self, manifest: Manifest, query: str, stamp: str, admitted: int, progress: Progress
     ) -> None:
-        """Restore one query's state. State of another lineage is of another query (RULES.md#r23).
+        """Restore the state of one query from a revision.
 
-        Raises SnapshotDamaged.
+        Raises SnapshotDamaged if the revision lacks state of the query's lineage, because state of
+        another lineage does not fit the query (RULES.md#r23). Also raises SnapshotDamaged if the
+        state is after a later batch than ``admitted``.
         """
         captured = {one.query: one for one in manifest.queries}.get(query)
         if captured is None or str(captured.lineage) != stamp.rpartition(":")[2]:
@@ -215,7 +225,11 @@ class Restoring:
         shutil.rmtree(self.places.staged_checkpoints)
 
     def _download(self, manifest: Manifest, progress: Progress) -> None:
-        """Download checkpoints into their own root, since a rename works in one file system."""
+        """Download the files of ``manifest``.
+
+        Checkpoints go into a directory on their own file system, since a rename cannot cross file
+        systems.
+        """
         mine = [file for file in manifest.files if file.path.startswith(f"{CHECKPOINTS}/")]
         rest = [file for file in manifest.files if file not in mine]
         staged = self.places.staged_checkpoints
@@ -223,9 +237,10 @@ class Restoring:
         download(self.store, rest, self.places.coming, progress)
 
     def _make_journal(self, manifest: Manifest) -> None:
-        """Create the journal, which begins after the base.
+        """Create the new journal, which begins after the base of the snapshot.
 
-        It has a new id, since nothing that the lease row says of the old one holds (RULES.md#r8).
+        The new journal has a new id, because the lease row's entry for the old journal is not true
+        of the new journal (RULES.md#r8).
         """
         coming = self.places.coming
         try:
@@ -247,7 +262,7 @@ class Restoring:
 
 
 def _clear(places: Places) -> None:
-    """Delete what an incomplete restore downloaded."""
+    """Delete the files that an incomplete restore has downloaded."""
     for place in (places.coming, places.staged_checkpoints):
         if place.exists():
             shutil.rmtree(place)
@@ -256,12 +271,14 @@ def _clear(places: Places) -> None:
 def finish(places: Places) -> bool:
     """Move a complete download into its place and return True.
 
-    Otherwise delete an incomplete one, which may be as large as the state, and return False. Call
-    it before anything is opened. Raises DiskFailed.
+    If no download is complete, return False. Also delete an incomplete download, because it may be
+    as large as the node's state. Call this function before the node opens any of its data. Raises
+    DiskFailed.
     """
     try:
         if not (places.whole / JOURNAL).is_dir():
-            # The journal moves last, so without it all else has moved or the node was emptied.
+            # The journal moves last. If the download has no journal, all its data is in place, or
+            # a reinit of the node has deleted the download.
             shutil.rmtree(places.whole, ignore_errors=True)
             _clear(places)
             return False
@@ -276,9 +293,10 @@ def finish(places: Places) -> bool:
 
 
 def _keep_what_was_given_up(places: Places) -> None:
-    """Move the files of records that earlier failovers gave up to the new journal.
+    """Move the files with given-up records from the old journal to the new journal.
 
-    Such records are set aside, not deleted (RULES.md#r26).
+    An earlier forced failover gave up these records. The node never deletes given-up records, but
+    sets them aside in files (RULES.md#r26).
     """
     for file in (places.home / JOURNAL).glob(f"*{GIVEN_UP_SUFFIX}"):
         if (places.whole / JOURNAL).is_dir():
@@ -288,8 +306,8 @@ def _keep_what_was_given_up(places: Places) -> None:
 def _replace_checkpoints(places: Places) -> None:
     """Move the restored checkpoints into their place.
 
-    A checkpoint that the snapshot lacks has the stamp of the old journal, so the query process sets
-    it aside later.
+    An old checkpoint that the snapshot lacks keeps the stamp of the old journal. So the query
+    process later sets this old checkpoint aside.
     """
     come = places.staged_checkpoints / CHECKPOINTS
     for fresh in list(come.iterdir()) if come.is_dir() else ():

@@ -1,4 +1,8 @@
-"""Notes beside the journal which revision a node's data began from, for the restarted process."""
+"""Store a note about the revision from which a node's data began.
+
+The note is a file beside the journal, so that the process that starts after the restore can read
+the note.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,15 @@ FILE_NAME = "restored.json"
 
 
 def store(directory: Path, restored: Restored) -> None:
-    """Write the note. Raises OSError."""
+    """Write the note about a restore. Raises OSError."""
     (directory / FILE_NAME).write_text(json.dumps(asdict(restored)), encoding="utf-8")
 
 
 def load(directory: Path) -> Restored | None:
-    """The note, for people only. Returns None if there is no such file, or if the file cannot be
-    read."""
+    """Read the note about a restore, which is only for people.
+
+    Returns None if the note does not exist or cannot be read.
+    """
     try:
         found = json.loads((directory / FILE_NAME).read_text(encoding="utf-8"))
         return Restored(**found | {"skipped": tuple(found["skipped"])})

@@ -1,6 +1,6 @@
-"""Takes snapshots, makes them visible, and deletes what they made needless.
+"""Take snapshots, make snapshots visible, and delete the data that newer snapshots replace.
 
-One thread does one task at a time, so that no task deletes what another one needs.
+One thread does one task at a time, so that no task deletes data that another task needs.
 """
 
 from __future__ import annotations
@@ -42,14 +42,17 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 Places = tuple[tuple[Position, Position], ...]
-"""See inputs.RevisionsKept."""
+"""The places of the visible revisions, as in inputs.RevisionsKept."""
 
 LOOK_EVERY_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The content of a manifest besides its files; ``queries`` are as of its position."""
+    """The content of a manifest without its files.
+
+    ``queries`` has the state of each query at the position of the snapshot.
+    """
 
     group_id: str
     application: str
@@ -60,8 +63,8 @@ class Facts:
 class SnapshotService:
     """Implements the driver's port ``Snapshots``.
 
-    The service calls ``facts(place)`` on the driver's loop, and keeps the newest ``keep``
-    revisions.
+    The service calls the function ``facts`` on the driver's event loop, with the place of a
+    snapshot. The service keeps the newest ``keep`` revisions.
     """
 
     def __init__(
@@ -86,7 +89,7 @@ class SnapshotService:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="snapshots")
 
     async def take(self, place: SnapshotPlace) -> int:
-        """Store a draft of a snapshot at ``place`` and return its id.
+        """Store a draft of a snapshot at ``place``, and return the id of the draft.
 
         Raises SnapshotFailed, DatabaseUnreachable, DraftLost.
         """
@@ -101,21 +104,25 @@ class SnapshotService:
         return draft
 
     async def show(self, draft: int, epoch: int) -> Places:
-        """Make ``draft`` visible, forget old revisions, and return the positions of the visible.
+        """Make a draft visible, remove old revisions, and return the places of visible revisions.
 
-        Raises DraftLost, DatabaseUnreachable, SnapshotFailed when the lease is another's.
+        Raises DraftLost, DatabaseUnreachable. Raises SnapshotFailed when this node no longer holds
+        the lease.
         """
         await self._in_thread(lambda: self._show(draft, epoch))
         return await self.look()
 
     async def look(self) -> Places:
-        """The positions of the visible revisions, newest first. Raises DatabaseUnreachable."""
+        """Read the places of the visible revisions, newest first. Raises DatabaseUnreachable."""
         self.revisions = await self._in_thread(self._store.revisions)
         self._looked_at = time.monotonic()
         return tuple((one.position, one.last_mark) for one in self.revisions)
 
     async def watch(self, seen: Callable[[Places], None]) -> None:
-        """Look every LOOK_EVERY_SECONDS and call ``seen``, unless the database is away."""
+        """Every LOOK_EVERY_SECONDS, read the visible revisions and call the function ``seen``.
+
+        While the database is unreachable, ``seen`` is not called.
+        """
         while True:
             with contextlib.suppress(DatabaseUnreachable, DatabaseNotReady):
                 seen(await self.look())
@@ -123,14 +130,19 @@ class SnapshotService:
 
     @property
     def age_seconds(self) -> float | None:
-        """The age of the newest revision; None while there is no snapshot, or before the node first
-        asked the database."""
+        """The age of the newest revision, or None if no visible revision is known.
+
+        No revision is known before the node first reads the revisions from the database.
+        """
         if not self.revisions:
             return None
         return self.revisions[0].age_seconds + time.monotonic() - self._looked_at
 
     async def restore(self, restore: do.Restore) -> Revision:
-        """Download a revision. Raises SnapshotDamaged, DatabaseUnreachable, DiskFailed."""
+        """Download the newest usable revision.
+
+        Raises SnapshotDamaged, DatabaseUnreachable, DiskFailed.
+        """
         began = time.monotonic()
         try:
             revision = await self._in_thread(lambda: self._restore(restore))
@@ -145,11 +157,11 @@ class SnapshotService:
     async def bring_state(
         self, run: do.RunQuery, history: History, admitted: int
     ) -> Revision | None:
-        """Restore a query's checkpoint from a snapshot in ``history``. Returns None if the state is
-        complete already.
+        """Restore a query's checkpoint from a snapshot in ``history``.
 
-        ``admitted`` is the newest batch that the outbox had: Spark must not continue after a later
-        one. Raises SnapshotDamaged, DatabaseUnreachable, DiskFailed.
+        Returns None if the query's checkpoint is complete already. Spark must not continue after a
+        later batch than ``admitted``, the newest batch that the outbox has or had. Raises
+        SnapshotDamaged, DatabaseUnreachable, DiskFailed.
         """
         root, query, stamp = self._restoring.places.checkpoints, run.query, run.lineage
         await asyncio.to_thread(carry_on, root, query, run.earlier, stamp)
@@ -157,7 +169,8 @@ class SnapshotService:
             return None
 
         def bring() -> Revision | None:
-            # The core may request it twice, and Spark may run on the first one already.
+            # The core may request the same checkpoint twice. Spark may already use the checkpoint
+            # that the first request restored.
             if is_whole(root, query, stamp):
                 return None
             return self._restoring.restore_state(query, stamp, history, admitted)
@@ -165,7 +178,7 @@ class SnapshotService:
         return await self._in_thread(bring)
 
     async def trim(self, position: Position) -> None:
-        """Store the base for ``position``, then trim the journal up to there.
+        """Store the base for ``position``, then trim the journal up to ``position``.
 
         Raises DiskFailed, JournalDamaged.
         """
@@ -175,7 +188,10 @@ class SnapshotService:
         log.info("journal trimmed", through=str(position), first=journal.first)
 
     def close(self) -> None:
-        """Close without waiting for the running task: an incomplete draft never becomes visible."""
+        """Close the service without waiting for the running task.
+
+        The task's draft stays incomplete, and an incomplete draft never becomes visible.
+        """
         self._store.close()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
@@ -231,9 +247,9 @@ class SnapshotService:
         log.info("snapshot visible", draft=draft, gone=gone.revisions, chunks_gone=gone.chunks)
 
     def _restore(self, restore: do.Restore) -> Revision:
-        """Restore, and keep the records that an operator gave up beside the new journal.
+        """Restore a snapshot, and copy records that an operator gave up beside the new journal.
 
-        The snapshot must contain none of them.
+        The history in ``restore`` allows only snapshots without the records that were given up.
         """
         journal, given_up = self._folding.journal, restore.given_up
 

@@ -1,5 +1,4 @@
-"""Verifies that a revision can be restored: every chunk that it names exists and is sound
-(RULES.md#i10)."""
+"""Verify that every chunk of a revision exists and is undamaged (RULES.md#i10)."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from ha_engine.types import Chunk, Revision
 
 
 class RevisionReader(Protocol):
-    """The part of the store that verification uses; see postgres.snapshot_store."""
+    """The methods of ``postgres.snapshot_store`` that a verification uses."""
 
     def pin(self, revision_id: int, seconds: float) -> bool: ...
     def manifest(self, revision_id: int) -> tuple[bytes, bytes] | None: ...
@@ -25,9 +24,10 @@ class RevisionReader(Protocol):
 
 
 def manifest_of(store: RevisionReader, revision: Revision) -> Manifest:
-    """The manifest of ``revision``.
+    """The verified manifest of ``revision``.
 
-    Raises SnapshotDamaged, also when it is another revision's; RevisionForgotten.
+    Raises SnapshotDamaged when the manifest is damaged or belongs to another revision or group.
+    Raises RevisionForgotten when the revision is gone.
     """
     found = store.manifest(revision.id)
     if found is None:
@@ -45,10 +45,11 @@ def manifest_of(store: RevisionReader, revision: Revision) -> Manifest:
 
 
 def verify(store: RevisionReader, revision: Revision, progress: Progress) -> list[str]:
-    """One sentence for each file that a restore would lack; none for a whole revision.
+    """Check a revision, and return one sentence for each file that could not be restored.
 
-    ``progress`` gets the number of uncompressed bytes. Raises RevisionForgotten: a chunk that is
-    deleted with its revision is no damage.
+    The function ``progress`` is called with the numbers of uncompressed bytes. Raises
+    RevisionForgotten when the revision is removed during the check, because the removed chunks are
+    not damaged.
     """
     progress = pinned(store, revision.id, progress)
     try:
@@ -63,9 +64,10 @@ def verify(store: RevisionReader, revision: Revision, progress: Progress) -> lis
 def distrust_damaged(
     store: RevisionReader, manifest: Manifest, progress: Progress
 ) -> dict[bytes, str]:
-    """The chunks that are missing or damaged, each with what is wrong.
+    """The digests of missing or damaged chunks, each with a description of the fault.
 
-    All count as missing from now on, so that the next snapshot stores them again (RULES.md#i10).
+    Also marks each damaged chunk in the database, so that the next snapshot stores the chunk again
+    (RULES.md#i10).
     """
     wrong = dict[bytes, str]()
     for portion, found in in_portions(manifest.digests, store.chunks, progress):

@@ -1,6 +1,6 @@
-"""The counters of a node, for metrics and the status.
+"""The counters of a node, for its metrics and its status.
 
-counters  role changes, failures, transfers
-lag       how old events and marks are
-latency   quantiles of the last seconds
+``counters`` counts role changes and failures, and measures transfers of snapshots.
+``lag`` measures the age of events and marks.
+``latency`` has quantiles of durations in the last seconds.
 """

@@ -1,4 +1,4 @@
-"""The counters of the driver and the snapshots: role changes by reason, differences, failures."""
+"""The counters of a node: role changes by reason, different digests, failures and snapshots."""
 
 from __future__ import annotations
 
@@ -23,25 +23,28 @@ _TO_JOINING = {
 
 @dataclass
 class NodeCounters:
-    """Totals since the process started. The codes are stable: alerts compare with them."""
+    """The totals of a node since its process started.
+
+    The codes of reasons never change, because alerts compare metrics with these codes.
+    """
 
     role_changes: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By (new role, reason)."""
+    """The number of role changes by new role and reason."""
     digest_mismatches: int = 0
     database_failures: int = 0
     orphans: int = 0
-    """Calls of query processes other than the one that this node runs."""
+    """Calls by query processes other than the query process that this node runs."""
     outage_seconds: float | None = None
     """For how long no node was active before this node last became active."""
     database_asked: Callable[[float], None] = lambda seconds: None
-    """Called with the duration in seconds of each call on the lease row."""
+    """A function that is called with the duration in seconds of each access to the lease row."""
 
     def role_changed(self, before: Role, role: Role, event: on.Input, *, stopping: bool) -> None:
         self.role_changes[role.value, _reason(before, role, event, stopping)] += 1
 
 
 def _reason(before: Role, role: Role, event: on.Input, stopping: bool) -> str:
-    """A code for why ``role`` followed ``before`` in the step of ``event``."""
+    """The code of the reason why the input ``event`` changed the role ``before`` to ``role``."""
     match role:
         case Role.JOINING:
             return _TO_JOINING[before]
@@ -65,8 +68,11 @@ def _reason_to_demote(event: on.Input) -> str:
 
 @dataclass
 class SnapshotCounters:
-    """The snapshots of this process. ``seconds`` is the duration of the newest one taken here.
-    ``skipped`` counts revisions that a restore tried and could not use."""
+    """The totals of snapshots since the process started.
+
+    ``seconds`` is the duration of the newest snapshot that this process took. ``skipped`` counts
+    the revisions that a restore tried and could not use.
+    """
 
     taken: int = 0
     failed: int = 0
@@ -76,7 +82,10 @@ class SnapshotCounters:
 
 @dataclass
 class Transfer:
-    """Bytes of the snapshot that is being restored; ``total`` is 0 while none is."""
+    """The progress in bytes of an upload or a restore of a snapshot.
+
+    ``total`` is 0 while no transfer runs.
+    """
 
     total: int = 0
     done: int = 0
@@ -97,8 +106,11 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The restore that a node's data began with. ``position`` is text. ``skipped`` lists newer
-    revisions that could not be used."""
+    """The restore from which a node's data began.
+
+    ``position`` is the position of the snapshot as text. ``skipped`` lists newer revisions that the
+    restore could not use.
+    """
 
     revision: int
     position: str

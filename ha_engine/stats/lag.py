@@ -1,6 +1,7 @@
-"""Note when records arrive in this node's journal, to show a lag in seconds and in events.
+"""Record when events arrive in this node's journal, to show a lag in seconds and in events.
 
-The lag is for people, and no decision depends on it. So it is rounded, and bounded in memory.
+The lag is for people, and no decision depends on the lag. So the lag is rounded, and its memory is
+bounded.
 """
 
 from __future__ import annotations
@@ -13,13 +14,18 @@ from ha_engine.types import Events, Mark, Record
 
 SLOT_SECONDS = 0.25
 SLOTS_MAX = 7_200
-"""The slots cover half an hour under load, and longer if events are rare. A longer lag shows as
-that."""
+"""The slots cover half an hour under load, and a longer time if events are rare.
+
+A lag that is longer than the covered time shows as the covered time.
+"""
 
 
 @dataclass(slots=True)
 class _Slot:
-    """The events of a quarter of a second; ``last`` is the sequence of the newest."""
+    """The events that arrive within a quarter of a second.
+
+    ``last`` is the sequence of the slot's newest record.
+    """
 
     began: float
     last: int
@@ -27,19 +33,22 @@ class _Slot:
 
 
 class Arrivals:
-    """The arrivals of one node process. Times are on the core's clock, in seconds."""
+    """The times when records arrived in the journal of one node process.
+
+    All times are in seconds on the core's clock.
+    """
 
     def __init__(self) -> None:
         self._streams: dict[str, deque[_Slot]] = {}
         self._marked_at: dict[str, float] = {}
 
     def start_at(self, now: float, last: int, streams: Iterable[str]) -> None:
-        """Count the age of events that are in the journal at start from ``now``."""
+        """Treat events that are in the journal at the start as if they arrived at ``now``."""
         for stream in streams:
             self._streams[stream] = deque([_Slot(now - SLOT_SECONDS, last, 0)], SLOTS_MAX)
 
     def saw(self, now: float, records: Sequence[Record]) -> None:
-        """Note appended records, whether this node or another active wrote them."""
+        """Store the arrival time of appended records, from this node or from another active."""
         for record in records:
             match record.body:
                 case Events(stream=stream, rows=rows):
@@ -55,21 +64,24 @@ class Arrivals:
         slots[-1].events += rows
 
     def seconds_behind(self, now: float, sequence: int, streams: Iterable[str] = ()) -> float:
-        """Seconds since the oldest event after ``sequence`` arrived; 0 without one."""
+        """The seconds since the oldest event after ``sequence`` arrived, or 0 without an event."""
         first = (slots[0].began for slots in self._behind(sequence, streams) if slots)
         return max((now - began for began in first), default=0.0)
 
     def events_behind(self, sequence: int) -> int:
-        """The number of events after ``sequence``, with all of the first slot among them."""
+        """The number of events after ``sequence``, rounded up to whole slots."""
         return sum(slot.events for slots in self._behind(sequence, ()) for slot in slots)
 
     def seconds_since_mark(self, now: float, query: str) -> float | None:
-        """Seconds since the query's newest mark. Returns None if this process has seen no mark."""
+        """The seconds since a query's newest mark, or None if this process has seen no mark."""
         marked_at = self._marked_at.get(query)
         return None if marked_at is None else now - marked_at
 
     def _behind(self, sequence: int, streams: Iterable[str]) -> list[list[_Slot]]:
-        """The slots that end after ``sequence``, of ``streams``, or of all streams if empty."""
+        """The slots of each stream that end after ``sequence``.
+
+        An empty ``streams`` means all streams.
+        """
         wanted = list(streams) or list(self._streams)
         there = [self._streams[stream] for stream in wanted if stream in self._streams]
         return [_after(slots, sequence) for slots in there]

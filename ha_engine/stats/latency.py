@@ -1,6 +1,7 @@
 """Quantiles of recent durations in constant memory, for people who look at the status now.
 
-Not for Prometheus: its histogram counts from the start of the process, in buckets of its own.
+Prometheus does not use these quantiles. The histogram for Prometheus counts from the start of the
+process, and has other buckets.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from collections.abc import Callable, Sequence
 WINDOW_SECONDS = 5.0
 _STEP, _LEAST_SECONDS, _STEPS = 1.2, 0.0001, 70
 BOUNDS = tuple(_LEAST_SECONDS * _STEP**step for step in range(_STEPS))
-"""Upper bounds in seconds, from 0.1 ms to half a minute; each a fifth above the one before."""
+"""The upper bounds of buckets in seconds, from 0.1 ms to half a minute, in steps of 20 %."""
 
 
 class RecentLatency:
-    """Durations of the last one to two windows. ``clock`` is monotonic, in seconds."""
+    """The durations in the last one to two windows of WINDOW_SECONDS.
+
+    The function ``clock`` returns monotonic seconds.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._began = clock, clock()
@@ -27,7 +31,10 @@ class RecentLatency:
         self._now[bisect_left(BOUNDS, seconds, hi=_STEPS - 1)] += 1
 
     def quantiles(self, *of: float) -> tuple[float, ...] | None:
-        """Quantiles in seconds, each at most a fifth too high; None without recent durations."""
+        """The quantiles of the recent durations in seconds, each at most 20 % too high.
+
+        Returns None if no recent durations exist.
+        """
         self._turn()
         counts = [now + before for now, before in zip(self._now, self._before, strict=True)]
         return tuple(_quantile(counts, one) for one in of) if any(counts) else None

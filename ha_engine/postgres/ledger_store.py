@@ -85,7 +85,8 @@ def _sink_error(engine: Engine, error: BaseException) -> Exception:
     words = first_line(error) + _row_of(error)
     if state.startswith(_FOR_EVER):
         return SinkRefused(
-            f"the sink database {where} refuses: {words}; correct that, and the node continues"
+            f"the sink database {where} refuses the request: {words}; "
+            "correct the cause, and the node continues"
         )
     return SinkUnavailable(f"the sink database {where} is not available: {words}; the node retries")
 

@@ -324,7 +324,7 @@ class SnapshotStore:
             outcome: T = retrying(self._call, of_a_draft)
         except _ReferenceBroken as error:
             raise SnapshotFailed(
-                f"its chunks were deleted in each of {_ATTEMPTS} attempts: {error}"
+                f"the snapshot's chunks were deleted in each of {_ATTEMPTS} attempts: {error}"
             ) from error
         return outcome
 

@@ -65,13 +65,13 @@ def decode(encoded: bytes) -> JournalBase:
     """
     content = encoded[DIGEST_BYTES:]
     if encoded[:DIGEST_BYTES] != _digest(content):
-        raise ValueError("its content does not match its digest")
+        raise ValueError("the file's content does not match its digest")
     try:
         with pa.ipc.open_file(pa.py_buffer(content)) as reader:
             table = reader.read_all()
         tree = json.loads(table.schema.metadata[_KEY])
         if tree.pop("version") not in (VERSION, VERSION_WITH_OFFSETS):
-            raise ValueError("it has another format version")
+            raise ValueError("the file has another format version")
         offsets = tuple(map(_offset, tree.get("offsets", ())))
         return JournalBase(_from_tree(tree), table.replace_schema_metadata(None), offsets)
     except (pa.ArrowException, KeyError, TypeError) as error:

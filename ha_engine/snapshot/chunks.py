@@ -41,11 +41,11 @@ def unpack(chunk: Chunk) -> bytes:
     Raises ChunkDamaged when the content does not match the chunk's digest (RULES.md#i10).
     """
     if not 0 < chunk.size <= CHUNK_BYTES:  # the codec allocates this much before it decompresses
-        raise ChunkDamaged(chunk.digest, f"its size of {chunk.size} bytes is impossible")
+        raise ChunkDamaged(chunk.digest, f"the chunk's size of {chunk.size} bytes is impossible")
     try:
         content: bytes = _CODEC.decompress(chunk.stored, chunk.size, asbytes=True)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise ChunkDamaged(chunk.digest, "it cannot be decompressed") from error
     if digest_of(content) != chunk.digest:
-        raise ChunkDamaged(chunk.digest, "its content does not match its name")
+        raise ChunkDamaged(chunk.digest, "the chunk's content does not match its digest")
     return content

@@ -97,14 +97,14 @@ def decode(encoded: bytes, digest: bytes) -> Manifest:
     (RULES.md#r32).
     """
     if digest_of(encoded) != digest:
-        raise SnapshotDamaged("its manifest does not match its digest")
+        raise SnapshotDamaged("the manifest does not match its digest")
     try:
         tree = json.loads(gzip.decompress(encoded))
         if tree["version"] == VERSION:
             return _from_tree(tree)
-        reason = f"its manifest has version {tree['version']}, but this engine reads {VERSION}"
+        reason = f"the manifest has version {tree['version']}, but this engine reads {VERSION}"
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise SnapshotDamaged("its manifest cannot be read") from error
+        raise SnapshotDamaged("the manifest cannot be read") from error
     raise SnapshotDamaged(reason)
 
 

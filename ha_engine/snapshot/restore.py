@@ -188,8 +188,8 @@ class Restoring:
         """
         if manifest.application != self.application:
             raise SnapshotUnfit(
-                f"it was taken under the application {manifest.application[:8]}, but this node "
-                f"runs {self.application[:8]}, whose queries may need other state"
+                f"the revision was taken under the application {manifest.application[:8]}, "
+                f"but this node runs {self.application[:8]}, whose queries may need other state"
             )
 
     def _bring(self, manifest: Manifest, progress: Progress) -> None:
@@ -208,11 +208,13 @@ class Restoring:
         """
         captured = {one.query: one for one in manifest.queries}.get(query)
         if captured is None or str(captured.lineage) != stamp.rpartition(":")[2]:
-            raise SnapshotDamaged(f"it has no state of query {query} of the lineage in the journal")
+            raise SnapshotDamaged(
+                f"the revision has no state of query {query} of the lineage in the journal"
+            )
         if captured.number > admitted:
             raise SnapshotDamaged(
-                f"its state of query {query} is after batch {captured.number}, but this node's "
-                f"outbox ends at batch {admitted}"
+                f"the revision's state of query {query} is after batch {captured.number}, "
+                f"but this node's outbox ends at batch {admitted}"
             )
         name = f"{CHECKPOINTS}/{query}"
         files = [file for file in manifest.files if file.path.startswith(f"{name}/")]
@@ -246,7 +248,9 @@ class Restoring:
         try:
             base = base_file.decode((coming / base_file.NAME).read_bytes()).base
         except ValueError as error:
-            raise SnapshotDamaged(f"the base of its journal cannot be read: {error}") from error
+            raise SnapshotDamaged(
+                f"the base of the snapshot's journal cannot be read: {error}"
+            ) from error
         journal_id = Journal.create_after(
             coming / JOURNAL,
             base.position,
@@ -269,7 +273,7 @@ def _clear(places: Places) -> None:
 
 
 def finish(places: Places) -> bool:
-    """Move a complete download into its place and return True.
+    """Move a complete download into the node's data directory and return True.
 
     If no download is complete, return False. Also delete an incomplete download, because it may be
     as large as the node's state. Call this function before the node opens any of its data. Raises
@@ -304,7 +308,7 @@ def _keep_what_was_given_up(places: Places) -> None:
 
 
 def _replace_checkpoints(places: Places) -> None:
-    """Move the restored checkpoints into their place.
+    """Move the restored checkpoints into the directory of the node's checkpoints.
 
     An old checkpoint that the snapshot lacks keeps the stamp of the old journal. So the query
     process later sets this old checkpoint aside.

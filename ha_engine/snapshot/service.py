@@ -203,7 +203,7 @@ class SnapshotService:
             base = self._capture.add(base_file.NAME, self._folding.at(place))
             draft, size, new = self._store_draft(place, facts, {base_file.NAME: base, **files})
         except OSError as error:
-            raise SnapshotFailed(f"its files cannot be read: {error}") from error
+            raise SnapshotFailed(f"the snapshot's files cannot be read: {error}") from error
         finally:
             self.upload.end()
             self._capture.clear()

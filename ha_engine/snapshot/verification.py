@@ -35,11 +35,12 @@ def manifest_of(store: RevisionReader, revision: Revision) -> Manifest:
     manifest, group_id = decode(*found), store.group_id()
     if manifest.position != revision.position:
         raise SnapshotDamaged(
-            f"its manifest is for {manifest.position}, but its row says {revision.position}"
+            f"the manifest is for {manifest.position}, but the revision is at {revision.position}"
         )
     if group_id is not None and manifest.group_id not in ("", group_id):
         raise SnapshotDamaged(
-            f"it belongs to group id {manifest.group_id}, but this group has the id {group_id}"
+            f"the revision belongs to group id {manifest.group_id}, "
+            f"but this group has the id {group_id}"
         )
     return manifest
 

@@ -171,6 +171,8 @@ async def test_restore_under_a_changed_application_advises_to_use_the_former_one
         )
     refused = snapshot("restore", "node-b", "--yes").exception
     assert isinstance(refused, SnapshotUnfit)
-    assert f"revision {newest.id}: it was taken under the application app, but" in str(refused)
+    assert f"revision {newest.id}: the revision was taken under the application app, but" in str(
+        refused
+    )
     assert "put back the application of that time" in str(refused)
     assert "begin without data" not in str(refused)

@@ -273,10 +273,12 @@ async def test_a_manifest_of_another_revision_is_not_restored(
         connection.execute(text(SWAP_MANIFESTS))
     told = [verify(old.store, one, lambda _: None) for one in old.store.revisions()]
     assert told == [
-        ["its manifest is for 1.7, but its row says 1.9"],
-        ["its manifest is for 1.9, but its row says 1.7"],
+        ["the manifest is for 1.7, but the revision is at 1.9"],
+        ["the manifest is for 1.9, but the revision is at 1.7"],
     ]
-    with pytest.raises(SnapshotDamaged, match=r"its manifest is for 1\.9, but its row says 1\.7"):
+    with pytest.raises(
+        SnapshotDamaged, match=r"the manifest is for 1\.9, but the revision is at 1\.7"
+    ):
         await new.archive.restore(ANYWHERE)
 
 

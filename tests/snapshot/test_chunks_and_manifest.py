@@ -60,7 +60,7 @@ def test_flipped_bit_of_a_chunk_is_detected(content: bytes, data: st.DataObject)
 
 def test_chunk_in_the_place_of_another_is_detected() -> None:
     one, other = pack(b"one" * 10), pack(b"two" * 10)
-    with pytest.raises(ChunkDamaged, match="its content does not match its name"):
+    with pytest.raises(ChunkDamaged, match="the chunk's content does not match its digest"):
         unpack(replace(one, stored=other.stored))
     with pytest.raises(ChunkDamaged):
         unpack(replace(one, size=5))
@@ -68,7 +68,7 @@ def test_chunk_in_the_place_of_another_is_detected() -> None:
 
 @pytest.mark.parametrize("size", [-(1 << 63), -1, 0, CHUNK_BYTES + 1, 1 << 62, (1 << 63) - 1])
 def test_impossible_chunk_size_is_detected(size: int) -> None:
-    with pytest.raises(ChunkDamaged, match=f"its size of {size} bytes is impossible"):
+    with pytest.raises(ChunkDamaged, match=f"the chunk's size of {size} bytes is impossible"):
         unpack(replace(pack(b"one"), size=size))
 
 

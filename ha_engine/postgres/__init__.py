@@ -16,6 +16,6 @@
 ``ledger_store`` runs each access to a ledger row as a transaction with a deadline.
 ``embedded`` runs a real PostgreSQL without an installation, for trials and tests.
 
-The ledger row of a sink is in the sink's own database, or in the node's database for a sink
-without a database.
+The ledger row of a sink is in the sink's own database. The ledger row of a sink without a database
+is in the node's database.
 """

@@ -5,8 +5,8 @@ the other commands attach to the server. The last command that detaches stops th
 command counts as detached. If the last command is killed, the server runs until another command
 attaches and detaches.
 
-This server is not for production. The server listens on a Unix socket only, and trusts everybody
-who may open the socket. The server also fails when this machine fails.
+The embedded server is not for production. The server listens on a Unix socket only, and trusts
+everybody who may open the socket. The embedded server also fails when this machine fails.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Open connections to PostgreSQL, and translate driver errors into the project's own errors.
+"""Create engines, which open connections to PostgreSQL, and translate the driver's errors.
 
-No other module does either. No socket option detects a frozen database, so callers that must not
-hang use the module ``session``.
+No socket option detects a frozen database, so callers that must not hang use the module
+``session``.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _settings(statement_timeout_ms: int) -> str:
     settings = {
         # RULES.md#r5: with asynchronous commit, a crashed server can lose confirmed writes and
         # restart on the same timeline. Only a node that has read the lost writes could notice the
-        # loss. So the engine overrides the server's default.
+        # loss. So the engine turns on synchronous commit.
         "synchronous_commit": "on",
         "statement_timeout": statement_timeout_ms,
         "lock_timeout": statement_timeout_ms,

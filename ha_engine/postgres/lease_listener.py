@@ -1,7 +1,8 @@
 """Report each change of the lease row at once, by LISTEN on a separate connection.
 
 Notifications only save time, and no safety rule depends on them. A connection pooler may drop
-LISTEN, and a broken connection loses its notifications. So the node also polls the lease row.
+LISTEN, and a broken connection loses its notifications. So the node does not rely on notifications,
+but also polls the lease row.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class LeaseListener:
 
     A failure in the listener's thread never stops the node. Several notifications that arrive
     together cause one call of ``on_change``. The listener also calls ``on_change`` after each
-    connect, because the new connection has missed earlier notifications. ``on_change`` should
-    return at once.
+    connect, because the new connection has missed earlier notifications. The function
+    ``on_change`` should return at once.
     """
 
     def __init__(

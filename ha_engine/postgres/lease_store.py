@@ -142,7 +142,8 @@ class PostgresLeaseStore:
         """Replace the lease row ``expected`` by ``wanted``, and increase the row's version by 1.
 
         Returns None if the lease row is no longer ``expected``. Also returns None if ``wanted``
-        names another database than the connected one, which prevents this history (RULES.md#r5):
+        names another database than the connected one. The check of the database prevents this
+        history (RULES.md#r5):
 
         1. Node A reads the lease row and sleeps.
         2. Node B acquires the lease, and the database fails over and loses the write of node B.
@@ -223,8 +224,9 @@ class PostgresLeaseStore:
     def _require_same_database(self, row: LeaseRow) -> None:
         # 1. The holder writes version 7, in which node P is not in sync, and acks without node P.
         # 2. The database fails over to a replica that has version 6, in which node P is in sync.
-        # 3. A pause writes another version 7. No node can see that the row regressed
-        #    (RULES.md#r5), so node P may acquire the lease without the acked events.
+        # 3. A pause writes another version 7, in which node P is in sync. No node can see that the
+        #    lease row regressed (RULES.md#r5). Node P may acquire the lease without the acked
+        #    events.
         # Read the identity after the row, to notice also a failover between the two reads.
         if row.identity not in (None, self.identity()):
             raise LeaseNotChanged(
@@ -330,7 +332,7 @@ class PostgresLeaseStore:
 
 
 def _news(row: LeaseRow) -> tuple[object, ...]:
-    """Fields of the lease row whose changes notify listeners. A renewal changes no such field."""
+    """The fields of the lease row whose changes notify listeners."""
     return row.holder, row.epoch, row.in_sync, row.successor, row.paused
 
 

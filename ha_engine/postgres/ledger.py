@@ -49,8 +49,8 @@ class Ledger:
     def __init__(self, key: LedgerKey, schema: str | None) -> None:
         self._key = key
         self._group_id = ""
-        # RULES.md#i7: each sink has one ledger row, so that one transaction writes both the rows of
-        # a batch and the batch's number.
+        # RULES.md#i7: one transaction writes both the rows of a batch and the batch's number, so
+        # each sink has one ledger row.
         self.table = Table(
             TABLE,
             MetaData(),

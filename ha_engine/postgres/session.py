@@ -1,8 +1,9 @@
 """A session is one connection to a database, with a local deadline for each call.
 
 No setting of the server or the socket detects a frozen server, or a network that drops packets. So
-a thread of the session runs every call. When a caller's deadline passes, the session shuts down the
-socket of the driver. The shutdown ends the call at once, and the outcome of the call is unknown.
+a separate thread runs every call of a session. When a caller's deadline passes, the session shuts
+down the socket of the driver. The shutdown ends the call at once, and the outcome of the call is
+unknown.
 
 A session is not a connection pool. A transaction never outlives its call, so a session does not
 support long transactions.
@@ -151,8 +152,8 @@ def _driver(connection: Connection) -> Any:
 def _hung_up(connection: Connection) -> bool:
     """Whether the server has closed the idle connection.
 
-    The session checks the connection before it sends a statement, because the outcome of a write is
-    unknown if the connection breaks later.
+    The session checks the connection before it sends a statement. If the connection breaks later,
+    the outcome of a write is unknown.
     """
     if connection.closed or connection.invalidated or _driver(connection).closed:
         return True

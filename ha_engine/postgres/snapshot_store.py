@@ -1,4 +1,5 @@
-"""The revisions of a group's snapshots, and the chunks that they share (RULES.md#i9, RULES.md#r29).
+"""The revisions of a group's snapshots, and the chunks that revisions share (RULES.md#i9,
+RULES.md#r29).
 
 A writer begins a *draft*, a revision that only its writer reads. The writer lets the draft refer to
 the chunks that the database has, adds the missing chunks, and completes the draft. The holder of

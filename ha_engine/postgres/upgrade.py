@@ -1,7 +1,7 @@
 """Create or upgrade the project's schema in a database.
 
-An upgrade runs only when an operator asks for it, because it changes the schema while other nodes
-use the schema. So a node that starts and finds another schema version stops with DatabaseNotReady.
+An upgrade changes the schema while other nodes may use it, so only an operator starts an upgrade. A
+node that finds another schema version at its start stops with DatabaseNotReady.
 An embedded database belongs to one node, so the start of this node upgrades the schema. Only one
 upgrade runs at a time.
 """

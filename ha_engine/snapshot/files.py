@@ -134,8 +134,8 @@ def in_portions(
 ) -> Iterator[tuple[list[T], R]]:
     """Call the function ``call`` with a few items at a time.
 
-    If a call gets no answer in time, repeat the call with half as many items, because the network
-    may be slow. Raises DatabaseUnreachable if a call with a single item gets no answer.
+    If a call gets no answer in time, the network may be slow, so a retry has half as many items.
+    Raises DatabaseUnreachable if a call with a single item gets no answer.
     """
     coming, together = iter(items), CHUNKS_TOGETHER
     left = list(islice(coming, together))

@@ -1,7 +1,7 @@
 """The manifest of a revision describes the origin and the files of the revision.
 
 A manifest is stored as compressed JSON, together with a BLAKE2b digest. A restore uses a manifest
-only if the digest matches the JSON (RULES.md#i10).
+only if the digest matches the compressed JSON (RULES.md#i10).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file of a snapshot.
+    """A file of a snapshot, stored as chunks in the database.
 
     ``path`` is relative to a node's data directory. ``chunks`` has the digests of the file's
     chunks, in order.

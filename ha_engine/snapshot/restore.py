@@ -202,8 +202,8 @@ class Restoring:
     ) -> None:
         """Restore the state of one query from a revision.
 
-        Raises SnapshotDamaged if the revision lacks state of the query's lineage, because state of
-        another lineage does not fit the query (RULES.md#r23). Also raises SnapshotDamaged if the
+        State of another lineage does not fit the query (RULES.md#r23). Raises SnapshotDamaged if
+        the revision lacks state of the query's lineage. Also raises SnapshotDamaged if the
         state is after a later batch than ``admitted``.
         """
         captured = {one.query: one for one in manifest.queries}.get(query)
@@ -241,8 +241,8 @@ class Restoring:
     def _make_journal(self, manifest: Manifest) -> None:
         """Create the new journal, which begins after the base of the snapshot.
 
-        The new journal has a new id, because the lease row's entry for the old journal is not true
-        of the new journal (RULES.md#r8).
+        The new journal has a new id, so that the lease row's entry for the old journal does not
+        apply to the new journal (RULES.md#r8).
         """
         coming = self.places.coming
         try:
@@ -275,14 +275,14 @@ def _clear(places: Places) -> None:
 def finish(places: Places) -> bool:
     """Move a complete download into the node's data directory and return True.
 
-    If no download is complete, return False. Also delete an incomplete download, because it may be
-    as large as the node's state. Call this function before the node opens any of its data. Raises
-    DiskFailed.
+    If no download is complete, return False. The function deletes an incomplete download, which may
+    be as large as the node's state. Call this function before the node opens any of its data.
+    Raises DiskFailed.
     """
     try:
         if not (places.whole / JOURNAL).is_dir():
-            # The journal moves last. If the download has no journal, all its data is in place, or
-            # a reinit of the node has deleted the download.
+            # The journal moves last. A download without a journal is in place already, or a reinit
+            # has deleted the journal of the download.
             shutil.rmtree(places.whole, ignore_errors=True)
             _clear(places)
             return False
@@ -299,8 +299,8 @@ def finish(places: Places) -> bool:
 def _keep_what_was_given_up(places: Places) -> None:
     """Move the files with given-up records from the old journal to the new journal.
 
-    An earlier forced failover gave up these records. The node never deletes given-up records, but
-    sets them aside in files (RULES.md#r26).
+    The node never deletes the records that a forced failover gave up, but sets them aside in files
+    (RULES.md#r26).
     """
     for file in (places.home / JOURNAL).glob(f"*{GIVEN_UP_SUFFIX}"):
         if (places.whole / JOURNAL).is_dir():
@@ -310,8 +310,8 @@ def _keep_what_was_given_up(places: Places) -> None:
 def _replace_checkpoints(places: Places) -> None:
     """Move the restored checkpoints into the directory of the node's checkpoints.
 
-    An old checkpoint that the snapshot lacks keeps the stamp of the old journal. So the query
-    process later sets this old checkpoint aside.
+    An old checkpoint that the snapshot lacks keeps the stamp of the old journal. The query process
+    later sets a checkpoint with such a stamp aside.
     """
     come = places.staged_checkpoints / CHECKPOINTS
     for fresh in list(come.iterdir()) if come.is_dir() else ():

@@ -1,7 +1,7 @@
 """Record when events arrive in this node's journal, to show a lag in seconds and in events.
 
-The lag is for people, and no decision depends on the lag. So the lag is rounded, and its memory is
-bounded.
+The lag is for people, and no decision depends on the lag. A rounded lag is sufficient, and needs
+only bounded memory.
 """
 
 from __future__ import annotations

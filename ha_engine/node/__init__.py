@@ -1,23 +1,24 @@
-"""The node process: all of a node but Spark, which runs in a process of its own.
+"""The node process: all of a node except Spark, which runs in a separate process.
 
-__main__          parses the arguments and returns the exit code
-startup           checks what must hold before anything is opened
-database          the lease store and listener, the embedded database, the schema's version
-node              starts and stops the stages, and connects them
-build             makes the stages from config and application
-connectors        makes sinks and sources from config and application
-driver            feeds the core and performs its actions
-ports             the interfaces through which the driver calls each stage
-alarm             the timer that wakes the core
-storage           the node's disk: replay at the start, and the core's changes to it
-snapshot_actions  performs the snapshots and restores that the core asks for
-local_service     the server for the query process: marks out, batches in
-adapters          the core as sync, the query process, the status and operators need it
-routes, listening the HTTP interface, and its socket
-supervisor_link   the pipe to the supervisor
-reachability      logs when the database becomes unreachable and when it answers again
-data_dir, high_water  the data directory and its lock, and the highest lease ever read
-check             reads for ``ha-engine config check`` what lies beyond the config
-lease_release     releases the lease of a dead process; also a program of its own
-reinit            ``ha-engine reinit``: empties the data directory of a stopped node
+``__main__`` parses the arguments and returns the exit code.
+``startup`` checks the config, the application and the host before the node opens anything.
+``database`` makes the clients of the database, runs an embedded one, and checks the schema.
+``node`` connects, starts and stops the stages.
+``build`` makes the stages from the config and the application.
+``connectors`` makes sinks and sources from the config and the application.
+``driver`` gives inputs to the core and performs its actions.
+``ports`` has the interfaces through which the driver calls each stage.
+``alarm`` is the timer that wakes the core.
+``storage`` replays the node's disk at a start, and performs the core's changes to the disk.
+``snapshot_actions`` performs the snapshots and restores that the core requests.
+``local_service`` is the gRPC service for the query process.
+``adapters`` lets sync, the query process, the status and operators use the core.
+``routes`` has all routes of the HTTP interface, and ``listening`` opens its socket.
+``supervisor_link`` is the node's end of the pipe to the supervisor.
+``reachability`` logs when the database becomes unreachable and when it answers again.
+``data_dir`` has the data directory and its lock.
+``high_water`` has the file with the highest epoch and version of the lease that the node has read.
+``check`` reads every file that the config names, for ``ha-engine config check``.
+``lease_release`` releases the lease of a dead process, also as a separate program.
+``reinit`` empties the data directory of a stopped node, for ``ha-engine reinit``.
 """

@@ -2,8 +2,9 @@
 
     python -m ha_engine.node --config FILE --process UUID
 
-The supervisor starts it. Started by hand it works too, but nothing starts Spark for it. The program
-runs all checks before it imports the stages, so that the supervisor can start Spark meanwhile.
+The supervisor starts the node process. A node process that an operator starts by hand works too,
+but nothing starts Spark. The program runs all checks before it imports the stages, so the
+supervisor can start Spark during the imports.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ with gc_paused():
 
 
 def main() -> int:
-    """Run the node process; its exit code says whether a restart may help."""
+    """Run the node process, and return an exit code that says whether a restart may help."""
     arguments = _arguments()
     if arguments.parent:
         die_with_parent(arguments.parent)
@@ -54,8 +55,8 @@ def _with_database(
 ) -> Config:
     """Start an embedded database and check the schema; return the config with the database's URL.
 
-    A database that does not answer passes. Raises DatabaseNotReady; an embedded database also
-    raises ConfigError and DatabaseUnreachable.
+    A database that does not answer is not an error. Raises DatabaseNotReady. With an embedded
+    database, also raises ConfigError and DatabaseUnreachable.
     """
     with gc_paused():
         from ha_engine import logs
@@ -81,7 +82,8 @@ def _database_settings(config: Config) -> dict[str, object]:
 
 
 def _complain(error: Exception, debug: bool) -> int:
-    """Print the error like the command line, since an operator who starts a node reads it."""
+    """Print ``error`` as the command line prints errors, because an operator may have started the
+    node."""
     if debug:
         traceback.print_exception(error)
     else:
@@ -139,7 +141,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--parent", type=int, help="end this process when the process with this pid ends"
     )
-    parser.add_argument("--link", type=int, help="descriptor of the pipe to the supervisor")
+    parser.add_argument("--link", type=int, help="file descriptor of the pipe to the supervisor")
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     return parser.parse_args()
 

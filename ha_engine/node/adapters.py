@@ -1,4 +1,4 @@
-"""Adapters of the core and the driver for sync, the query process, the status and operators."""
+"""Adapters through which sync, the query process, the status and operators use core and driver."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ log = structlog.get_logger(__name__)
 
 
 class QueryObserver:
-    """Keeps the query process's reports: each query's newest batch, and the ``step`` of a
-    start."""
+    """Keeps the reports of the query process: the newest batch of each query, and the last step of
+    the process's start."""
 
     def __init__(
         self, metrics: NodeMetrics, counters: NodeCounters, clock: Callable[[], float]
@@ -89,7 +89,7 @@ class QueryObserver:
         self.step: StartStep | None = None
 
     def stepped(self, incarnation: str, step: str, seconds_ago: float) -> None:
-        """Note that the query process ``incarnation`` reached a step of its start."""
+        """Note that the query process ``incarnation`` began a step of its start ``seconds_ago``."""
         log.info("query process step", step=step, incarnation=incarnation)
         self.step = StartStep(incarnation, step, self._clock() - seconds_ago)
 
@@ -113,8 +113,8 @@ class QueryObserver:
 
 @dataclass(frozen=True, slots=True)
 class OperatorRequests:
-    """Requests of operators. Each method returns why it refuses, or an empty text when the work has
-    begun."""
+    """Requests of operators. Each method returns the reason for its refusal, or an empty string if
+    it has accepted the request."""
 
     core: Core
     handle: Callable[[on.Input], None]

@@ -1,4 +1,4 @@
-"""One timer on the event loop, for a moment that another object keeps changing."""
+"""A timer on the event loop, for a point in time that another object may change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ take a whole processor."""
 
 
 class Alarm:
-    """Calls ``ring`` once ``clock`` reaches the moment that ``wake_at`` returns; inf: never."""
+    """Calls ``ring`` when ``clock`` reaches the time that ``wake_at`` returns. If that time is
+    infinity, the alarm never calls ``ring``."""
 
     def __init__(
         self, clock: Callable[[], float], wake_at: Callable[[], float], ring: Callable[[], None]
@@ -20,7 +21,7 @@ class Alarm:
         self._clock, self._wake_at, self._ring = clock, wake_at, ring
         self._loop = asyncio.get_running_loop()
         self._runs = self._looking = False
-        # The next look, and when it is due on ``clock``.
+        # The timer of the next call of ``wake_at``, and the time on ``clock`` when the timer fires.
         self._timer: asyncio.TimerHandle | None = None
         self._due_at = math.inf
 
@@ -34,16 +35,19 @@ class Alarm:
             self._timer.cancel()
 
     def look_soon(self) -> None:
-        """Read the moment again, once in each turn of the event loop: it may have changed."""
+        """Call ``wake_at`` in the next turn of the event loop, because its result may have changed.
+        Several calls of ``look_soon`` in one turn cause one call of ``wake_at``."""
         if self._runs and not self._looking:
             self._looking = True
             self._loop.call_soon(self._look)
 
     def _look(self) -> None:
-        """Move the timer to the new moment, unless it fires earlier or is due already.
+        """Move the timer to the time that ``wake_at`` returns, unless the timer fires earlier or is
+        already due.
 
-        A timer that fires too early only looks again, so it stays. One that is due stays too:
-        otherwise inputs in quick succession would delay the alarm for ever.
+        A timer that fires too early need not move, because it only calls ``wake_at`` again. A timer
+        that is already due must not move, or inputs in quick succession would delay the alarm for
+        ever.
         """
         self._looking = False
         now, wake_at = self._clock(), self._wake_at()

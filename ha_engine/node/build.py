@@ -1,4 +1,5 @@
-"""Make the parts of a node from its config and application; opens nothing by itself."""
+"""Make the parts of a node from its config and application, without opening files or
+connections."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def core_of(
     process_id: str,
     high_water: HighWater,
 ) -> Core:
-    """Make the core of this node, which has not read its journal yet."""
+    """Make the core of this node, before the node replays its journal into the core."""
     lease = config.lease
     identity = NodeIdentity(
         config.node.id,
@@ -75,7 +76,8 @@ def core_of(
 def hello_of(
     config: Config, application: StreamApplication, journal: Journal, process_id: str
 ) -> Hello:
-    """Make the Hello of this node to its peers. Blocks while Java prints its version."""
+    """Make the Hello message that this node sends to its peers. Blocks until Java has printed its
+    version."""
     sync = config.event_sync
     return Hello(
         engine=__version__,
@@ -126,7 +128,7 @@ def snapshot_service_of(
     outbox: Outbox,
     base_path: Path,
 ) -> SnapshotService:
-    """Make the node's snapshot service; it connects when it takes the first snapshot."""
+    """Make the node's snapshot service, which connects to the database at its first call."""
     home, receive, store = config.node.data_dir, config.receive, snapshot_store_of(config)
     base_builder = BaseBuilder(
         base_path,
@@ -172,14 +174,15 @@ def _facts(core: Core, application: StreamApplication, place: SnapshotPlace) -> 
 
 
 def snapshot_store_of(config: Config) -> SnapshotStore:
-    """The store of the group's revisions."""
+    """The database store of the group's snapshot revisions."""
     engine = database_engine(config, None, CALL_SECONDS)
     return SnapshotStore(engine, config.group, schema=config.database.schema_name)
 
 
 def backlog_of(config: Config, core: Core, disk: Disk) -> NodeBacklog:
-    """The back-pressure of the gate: events in no batch yet, this disk, and the disks of in-sync
-    members."""
+    """Make the back-pressure of the gate. The gate refuses events if too many events are in no
+    batch yet. The gate also refuses events if the disk of this node or of an in-sync member is
+    full."""
     return NodeBacklog(
         core.deployment.backlog_events,
         config.receive.max_backlog_events,
@@ -200,7 +203,7 @@ def gate_of(
     backlog: Backlog,
     counters: Counters,
 ) -> Gate:
-    """Make the receive stage, closed."""
+    """Make the gate of the receive stage, closed to events."""
     schemas = {name: stream.arrow_schema for name, stream in application.streams.items()}
     return Gate(schemas, log, backlog, config.receive, lambda: time.time_ns() // 1000, counters)
 
@@ -215,7 +218,8 @@ def publisher_of(
     on_published: Callable[[str, str, int], None],
     on_fenced: Callable[[int], None],
 ) -> Publisher:
-    """Make the publish stage, stopped. The core must have read its journal."""
+    """Make the publish stage, without starting it. The node must have replayed its journal into
+    ``core``."""
     return Publisher(
         outbox,
         sinks,

@@ -1,6 +1,6 @@
-"""Read for ``ha-engine config check`` all files that a node reads at its start.
+"""Read all files that a node reads at its start, for ``ha-engine config check``.
 
-Not checked here: what only Spark, the database or the other node can show.
+The check cannot find problems that only Spark, the database or another node can show.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from ha_engine.web.tls import server_context
 
 
 def read_all(config: Config) -> list[str]:
-    """Read all and return their names. Raises ConfigError with one line for each problem."""
+    """Read all files that a node reads at its start, and return a name for each. Raises ConfigError
+    with one line for each problem."""
     readings, problems = dict(_readings(config)), []
     for read in readings.values():
         try:
@@ -50,8 +51,8 @@ def _read_application(config: Config) -> None:
 
 
 def _with_some_url(config: Config) -> Config:
-    """The config with some URL: an embedded database has none before it runs, and nothing here
-    connects."""
+    """The config with a placeholder as the URL of an embedded database. An embedded database has no
+    URL before it runs, and the check does not connect to it."""
     database = config.database
     if database.url.get_secret_value() != "embedded":
         return config

@@ -1,4 +1,4 @@
-"""Make the sinks and pullers of an application; opens nothing."""
+"""Make the sinks and pullers of an application, without opening files or connections."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ from ha_engine.receive.receivers import Receivers
 
 
 def sinks_of(config: Config, application: StreamApplication) -> dict[tuple[str, str], Sink]:
-    """Make every sink, by (query, name). A sink connects when it is used. Raises ConfigError."""
+    """Make every sink of the application, by its query and its name. A sink connects at its first
+    use. Raises ConfigError."""
     return {
         (query.name, spec.name): _sink(config, query.name, spec, application.directory)
         for query in application.queries.values()
@@ -89,7 +90,8 @@ def _postgres_sink(config: Config, query: str, spec: PostgresSinkSpec, base: Pat
 def receivers_of(
     config: Config, application: StreamApplication, gate: Gate, intake: Intake
 ) -> Receivers:
-    """Make the gate's receivers with every source, closed. Raises ConfigError."""
+    """Make the receivers of the gate, with a puller for each source, all closed. Raises
+    ConfigError."""
     pullers = [
         _puller(config, stream, spec, application.directory, intake)
         for stream in application.streams.values()

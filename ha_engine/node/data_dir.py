@@ -1,5 +1,5 @@
-"""The data directory of a node: its lock for one process (RULES.md#r2), and the highest lease ever
-read (RULES.md#r5)."""
+"""The data directory of a node, with a lock for one process (RULES.md#r2). The directory also has
+the highest epoch and version of the lease that the node has read (RULES.md#r5)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from ha_engine.system.file_lock import lock_for_process
 
 
 class DataDirectory:
-    """Locked from construction to ``close``. Raises DataDirectoryLocked when another has it."""
+    """The data directory of a node, locked from construction to ``close``. Raises
+    DataDirectoryLocked if another process has the lock."""
 
     def __init__(self, path: Path, process_id: str) -> None:
         self.path = path
@@ -29,7 +30,7 @@ class DataDirectory:
 
     @property
     def base(self) -> Path:
-        """The file of the base, which replaces the trimmed records."""
+        """The path of the file with the base, which replaces the trimmed records."""
         return self.journal / base_file.NAME
 
     def close(self) -> None:
@@ -41,5 +42,5 @@ class DataDirectory:
         return kept_high_water(self.path)
 
     def keep(self, high_water: HighWater) -> None:
-        """Write ``high_water`` durably. Blocks for two fsyncs. Raises DiskFailed."""
+        """Write ``high_water`` durably. Blocks for two calls of fsync. Raises DiskFailed."""
         keep_high_water(self.path, high_water)

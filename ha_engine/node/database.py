@@ -1,4 +1,4 @@
-"""Make the clients of the config's database, and run an embedded one."""
+"""Make the clients of the database in the config, and run an embedded database."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ log = structlog.get_logger(__name__)
 
 
 def lease_store_of(config: Config, url: str | None = None) -> PostgresLeaseStore:
-    """The lease row of the group, in the database of the config unless ``url`` names another."""
+    """The store of the group's lease row, in the database at ``url`` or in the config's
+    database."""
     lease = config.lease
     return PostgresLeaseStore(
         database_engine(config, url, lease.db_timeout),
@@ -37,7 +38,8 @@ def lease_store_of(config: Config, url: str | None = None) -> PostgresLeaseStore
 
 
 def database_engine(config: Config, url: str | None, timeout: float) -> Engine:
-    """An engine for ``url``, or the config's database; ``timeout`` seconds bound each statement."""
+    """A SQLAlchemy engine for the database at ``url``, or for the config's database. Each statement
+    may take at most ``timeout`` seconds."""
     database = config.database
     return open_engine(
         url or database.url.get_secret_value(),
@@ -47,8 +49,8 @@ def database_engine(config: Config, url: str | None, timeout: float) -> Engine:
 
 
 def lease_listener_of(config: Config, heard: Callable[[], None]) -> LeaseListener:
-    """A listener that is not started. The listener calls ``heard`` on the event loop that runs
-    now."""
+    """A listener for changes of the lease row, not started yet. The listener calls ``heard`` on the
+    event loop of its creator."""
     loop = asyncio.get_running_loop()
     return LeaseListener(
         database_engine(config, None, config.lease.db_timeout),
@@ -61,7 +63,7 @@ def lease_listener_of(config: Config, heard: Callable[[], None]) -> LeaseListene
 async def release_earlier(config: Config, dead: Holder) -> None:
     """Release the lease of a process of this node that is certainly dead.
 
-    The node tries for one ttl. After that the lease has expired by itself.
+    The node retries the release for one ttl, because the lease then expires by itself.
     """
     store = lease_store_of(config)
     try:
@@ -77,9 +79,9 @@ URL_VARIABLE = "HA_ENGINE_DATABASE_URL"
 
 @contextmanager
 def with_embedded(config: Config) -> Iterator[Config]:
-    """Run the embedded database, with its schema, and yield the config with its URL.
+    """Run the embedded database, with its schema, and yield the config with the database's URL.
 
-    With any other database the config stays as it is.
+    With any other database, yield the config unchanged.
     """
     if config.database.url.get_secret_value() != EMBEDDED:
         yield config
@@ -87,7 +89,7 @@ def with_embedded(config: Config) -> Iterator[Config]:
     from ha_engine.postgres.embedded import EmbeddedPostgres
 
     with EmbeddedPostgres(config.database.embedded_dir) as server:
-        # A reload reads the config again, and a variable takes precedence over the file.
+        # A reload of the config reads this variable, which takes precedence over the file.
         os.environ[URL_VARIABLE] = server.url
         database = config.database.model_copy(update={"url": SecretStr(server.url)})
         config = config.model_copy(update={"database": database})
@@ -109,7 +111,7 @@ def _make_schema(config: Config) -> None:
 def require_schema(config: Config) -> None:
     """Check the schema's version. Raises DatabaseNotReady.
 
-    A database that does not answer passes, since it may start later.
+    A database that does not answer is not an error, because it may start later.
     """
     engine = database_engine(config, None, config.lease.db_timeout)
     try:

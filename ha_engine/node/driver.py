@@ -1,7 +1,7 @@
-"""Feed the core with inputs and perform its actions; the only caller of ``Core.step``.
+"""Feed the core with inputs and perform its actions; nothing else calls ``Core.step``.
 
-The driver adds nothing to a decision and retries nothing. Its one timer is for the moment that
-``Core.wake_at`` names. Each action has one case here that names the port it goes to.
+The driver makes no decisions and retries no action. The driver's only timer fires at the time that
+``Core.wake_at`` returns. For each kind of action, the driver has one case, which calls a port.
 """
 
 from __future__ import annotations
@@ -56,10 +56,11 @@ class Driver:
         self.arrivals = Arrivals()
         self._inputs: deque[on.Input] = deque()
         self._stepping = False
-        # How often the core has taken an input.
+        # The number of inputs that the core has taken.
         self.steps = 0
         self._alarm = Alarm(clock, core.wake_at, self._tick)
-        # A heap: a retried request may wait for an older record than requests before it.
+        # A heap by sequence, because a retried request may wait for an older record than earlier
+        # requests.
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
         self._turns = count()
         self._threads = ThreadPoolExecutor(LEASE_THREADS, thread_name_prefix="lease")
@@ -73,10 +74,11 @@ class Driver:
         self._ports = ports
 
     def handle(self, event: on.Input) -> None:
-        """Step the core with ``event``. An input that arrives during a step waits for its turn.
+        """Give the input ``event`` to the core, and perform the core's actions. An input that
+        arrives during a step of the core waits for the end of the step.
 
-        After the driver has ended it decides nothing: it would renew a lease without doing the work
-        of its holder.
+        A driver that has ended gives no input to the core. Otherwise the node would renew its lease
+        without doing the work of the holder.
         """
         self._inputs.append(event)
         if self._stepping:
@@ -97,7 +99,7 @@ class Driver:
         self._alarm.look_soon()
 
     def start(self) -> None:
-        """From now on give the core a Tick at each moment that it names."""
+        """From now on, give the core a Tick at each time that ``Core.wake_at`` returns."""
         self._alarm.start()
 
     def _tick(self) -> None:
@@ -113,20 +115,21 @@ class Driver:
                 self.counters.digest_mismatches += 1
 
     def fail(self, error: BaseException) -> None:
-        """End the process with ``error`` as its reason, since the core or the disk broke."""
+        """End the node process with ``error`` as the reason, because a part of the node failed."""
         self._alarm.stop()
         if not self.ended.done():
             self.ended.set_exception(error)
             self._refuse_commits(str(error))
 
     def close(self) -> None:
-        """Finish the small file work. Do not wait for a database call that has no answer."""
+        """Finish the pending changes of files, without waiting for a database call that has no
+        answer."""
         self._alarm.stop()
         self._disk.shutdown(wait=True)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def end(self) -> None:
-        """End the process without an error: the core's work is done."""
+        """End the node process without an error, because the core has finished its work."""
         self._alarm.stop()
         if not self.ended.done():
             self.ended.set_result(None)
@@ -134,17 +137,19 @@ class Driver:
     # -- the gate's port to the journal ------------------------------------------------------------
 
     def offer(self, events: Events, payload: bytes) -> Position:
-        """Hand validated events to the core; return their position. Raises NotActive."""
+        """Give validated events to the core, and return the position of their record. Raises
+        NotActive."""
         if not self.core.receiving or self.ended.done():
             raise NotActive(self.core.reason)
         assert not self._stepping, "offer() was called while the core performed a step"
-        # The step appends the events with this position, since no other input can come between.
+        # The core appends the events at this position, because it takes no other input in between.
         position = self.core.journal.next_position(self.core.epoch)
         self.handle(on.EventsOffered(events, payload))
         return position
 
     async def committed(self, sequence: int) -> None:
-        """Wait until ``sequence`` is committed. Raises NotActive when this node demotes or ends."""
+        """Wait until the record ``sequence`` is committed. Raises NotActive if this node demotes or
+        ends."""
         if sequence <= self.core.journal.committed:
             return
         if not self.core.holds_epoch or self.ended.done():
@@ -155,7 +160,7 @@ class Driver:
 
     @property
     def acks_waiting(self) -> int:
-        """The number of waits for a record with events that is not committed yet."""
+        """The number of calls that wait for the commit of a record with events."""
         return len(self._waiters)
 
     def durable(self, sequence: int) -> None:
@@ -237,9 +242,10 @@ class Driver:
                 raise TypeError(f"no port for {action!r}")
 
     def _append(self, ports: Ports, records: tuple[Record, ...]) -> None:
-        """Append records. Replay those from another active in the gate (RULES.md#r27).
+        """Append records. If another node is the active, also replay the records in the gate
+        (RULES.md#r27).
 
-        The gate knows the records of its own node already.
+        The gate already knows the records that its own node made.
         """
         ports.appender.append(records)
         ports.peers.appended(records)
@@ -264,8 +270,8 @@ class Driver:
         return SnapshotActions(ports.snapshots, self.handle)
 
     async def _note_outage(self, outages: Outages, epoch: int, seconds: float) -> None:
-        """Write the outage into the history. The history is for people only, so one try is
-        enough."""
+        """Write the outage into the lease's history. Only people read the history, so the driver
+        does not retry a failed write."""
         try:
             await asyncio.to_thread(outages.note_outage, epoch, seconds)
         except EngineError as error:
@@ -274,7 +280,8 @@ class Driver:
     # -- lease -------------------------------------------------------------------------------------
 
     async def _call_lease(self, action: do.Action) -> None:
-        """Perform one lease call. A reply after the deadline counts as lost; its thread stays."""
+        """Perform one call on the lease row. The driver ignores a reply after the deadline, but the
+        call occupies its thread until the reply."""
         if self._kept is not None and _begins_an_epoch(action):
             await self._kept  # RULES.md#r16: the disk has what is tried before it can take effect
         loop, began = asyncio.get_running_loop(), time.monotonic()
@@ -313,11 +320,13 @@ class Driver:
                 raise TypeError(f"not a lease call: {action!r}")
         if written is None:
             return on.LeaseDenied()
-        # The statement writes a row that names a database into that database only (RULES.md#r5).
+        # If the row names a database, the SQL statement writes the row into that database only
+        # (RULES.md#r5).
         return on.LeaseWritten(written, written.identity or store.identity())
 
     def _on_disk(self, change: Callable[..., None], *arguments: Any) -> asyncio.Future[None]:
-        """Run ``change`` off the event loop, one at a time in the order of the decisions."""
+        """Run ``change`` in a thread. Changes run one at a time, in the order of the core's
+        actions."""
         loop = asyncio.get_running_loop()
         done = loop.run_in_executor(self._disk, change, *arguments)
         self._spawn(done, "small file work")
@@ -336,9 +345,10 @@ class Driver:
 
 
 def _begins_an_epoch(action: do.Action) -> bool:
-    """Whether the call would begin an epoch.
+    """Whether the lease call ``action`` would begin an epoch.
 
-    Only such a call waits for the disk. A slow disk would otherwise cost the holder its lease.
+    Only a call that begins an epoch waits for the disk. If renewals waited too, a slow disk would
+    cost the holder its lease.
     """
     match action:
         case do.CreateLease():

@@ -1,4 +1,4 @@
-"""The highest lease that a node ever read (RULES.md#r5): one small file in its data directory."""
+"""The file with the highest epoch and version of the lease that a node has read (RULES.md#r5)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ FILE_NAME = "high_water.json"
 
 
 def kept_high_water(path: Path) -> HighWater:
-    """Read the high water below ``path``; the lowest possible one in a new directory."""
+    """Read the high water from the data directory ``path``. A new directory gives the lowest high
+    water."""
     try:
         kept = json.loads((path / FILE_NAME).read_text())
     except FileNotFoundError:
@@ -27,7 +28,8 @@ def kept_high_water(path: Path) -> HighWater:
 
 
 def keep_high_water(path: Path, high_water: HighWater) -> None:
-    """Write ``high_water`` durably below ``path``. Blocks for two fsyncs. Raises DiskFailed."""
+    """Write ``high_water`` durably into the data directory ``path``. Blocks for two calls of fsync.
+    Raises DiskFailed."""
     target, draft = path / FILE_NAME, path / "high_water.tmp"
     try:
         with draft.open("w") as file:
@@ -35,7 +37,8 @@ def keep_high_water(path: Path, high_water: HighWater) -> None:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(target)
-        # Otherwise a loss of power may bring back the old file, which lacks an epoch (RULES.md#r5).
+        # Without this fsync, a loss of power may bring back the old file, which lacks an epoch
+        # (RULES.md#r5).
         fsync_directory(path)
     except OSError as error:
         raise DiskFailed(f"{target} cannot be written: {error.strerror}") from error

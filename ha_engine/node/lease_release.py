@@ -1,10 +1,11 @@
-"""Release the lease of a node process that is certainly dead, so that no node waits for its ttl.
+"""Release the lease of a node process that is certainly dead, so that no node waits a ttl.
 
     python -m ha_engine.node.lease_release < wanted.json
 
-The supervisor runs this program when a node process died, since it talks to no database itself. If
-the supervisor died too, the next node process releases the lease of the one before it. Exit code 1
-means that the lease was not released; standard output has the reason.
+The supervisor runs this program after the death of a node process, because the supervisor itself
+does not connect to the database. If the supervisor died too, the next node process releases the
+lease of the dead node process. On an error, the program exits with code 1 and writes the reason to
+standard output.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ AGAIN_SECONDS = 0.5
 
 
 class LeaseStore(Protocol):
-    """The calls on the lease row that a release needs."""
+    """The calls on the lease row that a release of the lease needs."""
 
     def read(self) -> LeaseRow | None: ...
     def identity(self) -> DatabaseIdentity: ...
@@ -44,8 +45,8 @@ def release(store: LeaseStore, dead: Holder, data_dir: Path) -> None:
 
 
 async def release_within(store: LeaseStore, dead: Holder, data_dir: Path, seconds: float) -> None:
-    """Release, and retry for ``seconds`` while the database does not answer; then the ttl is
-    over."""
+    """Release the lease of ``dead``, and retry for ``seconds`` while the database does not
+    answer."""
     from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
     retrying = AsyncRetrying(
@@ -58,7 +59,7 @@ async def release_within(store: LeaseStore, dead: Holder, data_dir: Path, second
 
 
 def main() -> int:
-    """Run the program; standard input has the arguments as JSON."""
+    """Read the arguments as JSON from standard input, and release the lease."""
     from ha_engine.postgres.engine import open_engine
     from ha_engine.postgres.lease_store import PostgresLeaseStore
 

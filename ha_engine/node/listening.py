@@ -1,4 +1,5 @@
-"""Open the socket of the node's HTTP server. A start also binds it for a moment, as a check."""
+"""Open the socket of the node's HTTP server. A start of a node first binds the socket for a moment,
+to check that the address is free."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ def listen(address: str) -> socket.socket:
     """Bind a TCP socket to ``host:port``. Raises AddressInUse."""
     host, port = split_address(address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol named, asyncio turns Nagle's algorithm off for each connection.
+    # With TCP as the explicit protocol, asyncio turns off Nagle's algorithm for each connection.
     opened = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -1,7 +1,7 @@
-"""The node's side of the local socket: marks out, batches in.
+"""The gRPC service of a node for its query process, which asks for marks and reports batches.
 
 The service translates between local.proto and the core's inputs and actions, and decides nothing.
-It refuses every caller that is not the node's current query process (RULES.md#r19).
+The service refuses every caller that is not the node's current query process (RULES.md#r19).
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ VERDICTS = {
 
 
 class Steps(Protocol):
-    """The part of the driver that the service uses."""
+    """The part of the driver that the local service uses."""
 
     def handle(self, event: on.Input) -> None: ...
     def fail(self, error: BaseException) -> None: ...
 
 
 class Answers(Protocol):
-    """Questions about the present state, which the core or the journal answers."""
+    """Answers from the core and the journal to questions of the query process."""
 
     def incarnation(self) -> str | None: ...
     def skipped(self, query: str, number: int) -> bool: ...
@@ -69,7 +69,7 @@ class Observer(Protocol):
 
 
 class LocalService(rpc.LocalServicer):
-    """One per node process. Also the driver's QueryProcessLink."""
+    """The gRPC service of one node process, and the driver's QueryProcessLink."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class LocalService(rpc.LocalServicer):
 
     @property
     def polls_pending(self) -> int:
-        """Queries that wait for a mark."""
+        """The number of queries that wait for a mark."""
         return sum(not waiting.done() for waiting in self._waiting.values())
 
     # -- query process -----------------------------------------------------------------------------
@@ -155,10 +155,12 @@ class LocalService(rpc.LocalServicer):
         return pb.AdmitBatchReply(verdict=VERDICTS[verdict])
 
     def _admission(self, request: pb.AdmitBatchRequest) -> asyncio.Task[Admission]:
-        """Start the admission as its own task: a caller that dies cancels only its own wait.
+        """Start the admission of a batch as a separate task, which the death of the caller does not
+        cancel.
 
-        1. The outbox admits batch n in a thread. 2. The caller dies. 3. If its end cancelled the
-        admission, the core would never learn of n, and batch n+1 would break RULES.md#i6.
+        The caller may die while the outbox admits batch n in a thread. If the death of the caller
+        cancelled the admission, the core would never learn of batch n. The next batch would then
+        break RULES.md#i6.
         """
         name = f"admit {request.query} {request.number}"
         task = asyncio.get_running_loop().create_task(self._admit(request), name=name)
@@ -174,9 +176,9 @@ class LocalService(rpc.LocalServicer):
         except DiskFailed as error:
             self._steps.fail(error)
             raise
-        # 1. The node admits a batch. 2. The query process ends before it reports the digest. 3. The
-        # next query process makes the batch again, and the core learns the digest here
-        # (RULES.md#i6, RULES.md#r28).
+        # A query process may end after the node admits a batch and before the process reports the
+        # digest. The next query process makes the batch again. Its request with verdict DONE then
+        # gives the digest to the core (RULES.md#i6, RULES.md#r28).
         told = r.digest if verdict is Admission.DONE else ""
         if verdict is Admission.MISMATCH and self._answers.was_made_by_other_code(
             r.query, r.number
@@ -220,7 +222,8 @@ class LocalService(rpc.LocalServicer):
         self._steps.handle(on.QueryFailed(query, failed.number, failed.reason, failed.by_host))
 
     async def _prepare(self, query: str, schema: bytes) -> str:
-        """Why the query must not start, or "". A sink that is down is tried again at publishing."""
+        """The reason why the query must not start, or an empty string. An unavailable sink does not
+        prevent the start, because the publish stage retries it."""
         arrow = pa.ipc.read_schema(pa.py_buffer(schema))
         checks = [self._check(query, sink, arrow) for sink in self._sinks(query).values()]
         reason = next(filter(None, await asyncio.gather(*checks)), "")
@@ -244,7 +247,7 @@ class LocalService(rpc.LocalServicer):
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
 
     def _note_orphan(self, incarnation: str) -> None:
-        """Report each orphan once, however often it calls before it ends."""
+        """Count each orphaned query process once, however often it calls before it ends."""
         if incarnation not in self._orphans:
             self._orphans.add(incarnation)
             self._observer.orphaned()

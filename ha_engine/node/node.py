@@ -1,4 +1,5 @@
-"""Connect, start and stop the stages of a node process in order; ``build`` makes them."""
+"""Connect, start and stop the stages of a node process in order. The module ``build`` makes the
+stages."""
 
 from __future__ import annotations
 
@@ -94,7 +95,8 @@ class Node:
         counters = NodeCounters(database_asked=self.metrics.database.observe)
         self.observer = QueryObserver(self.metrics, counters, boottime)
         self.driver = Driver(self.core, boottime, config.lease.db_timeout, counters)
-        # The gate's own bound is lower, so every record with a position from the core fits.
+        # The gate has a lower limit for pending events, so the writer can take every record of the
+        # core.
         bound = 2 * config.receive.max_pending + (64 << 20)
         self.writer = JournalWriter(
             self.journal,
@@ -118,10 +120,12 @@ class Node:
         self.receivers = receivers_of(config, self.application, self.gate, self.intake)
         self.ingest = IngestServer(self.intake, config.ingest, access_of(config), self._ingest_of)
         self.peers = EventSync(config.event_sync, self.journal, self._sync_owner(process_id))
-        # The listener only makes the node read a change sooner; polling alone suffices.
+        # The node also polls the lease row, so the listener only makes the node read a change
+        # sooner.
         self.listener = lease_listener_of(config, partial(self.driver.handle, on.LeaseChanged()))
         self.reloader = Reloader(config, read_config, self._take)
-        # A connection of its own, so that no renewal waits for an operator's request.
+        # Operators' requests use a separate connection, so that no renewal of the lease waits for
+        # them.
         self.lease_admin = lease_store_of(config)
         self.served = self._served()
         self.web = WebServer(WithPage(self.served, self.peers.urls), config.http)
@@ -151,9 +155,9 @@ class Node:
     # -- life --------------------------------------------------------------------------------------
 
     async def run(self, earlier: str | None = None) -> None:
-        """Serve until asked to stop. Raises the error that broke the node.
+        """Run the node until it is asked to stop. Raises the error that made the node fail.
 
-        ``earlier`` is the dead process that had the data directory before, if there is one.
+        ``earlier`` is the id of the dead node process that last used the data directory, or None.
         """
         last, streams = self.journal.last.sequence, self.application.streams
         self.driver.arrivals.start_at(boottime(), last, streams)
@@ -189,8 +193,8 @@ class Node:
             self._watch(self.web.serve(sockets=[web_socket]), "http"),
             self._watch(self.supervisor.attend(self.driver, self.observer.stepped), "supervisor"),
             self._watch(self.snapshots.watch(self._revisions_seen), "revisions"),
-            # RULES.md#r30: the next ack reports to the peer that the disk has no room, or has room
-            # again.
+            # The next ack reports to the peer whether this node's disk has space for events
+            # (RULES.md#r30).
             self._watch(self.disk.watch(self._headroom_changed), "disk"),
             self._watch(self.service.attend(self._condition), "service manager"),
             self._watch(self._release(earlier), "release"),
@@ -219,7 +223,7 @@ class Node:
         self.data.close()
 
     def _exit(self, reason: str) -> None:
-        """End the node as the core decided: after a stop request, or because it cannot continue."""
+        """End the node, because it was asked to stop or because the core cannot continue."""
         if self.core.stopping:
             self.driver.end()
         else:
@@ -235,9 +239,10 @@ class Node:
         self._reloading = self._watch(self.reloader.reload(), "reload")
 
     def _take(self, config: Config) -> None:
-        """Apply the settings that can change while the node runs: ``config.reload.RELOADABLE``.
+        """Apply the settings in ``config.reload.RELOADABLE``, which can change while the node runs.
 
-        Certificates come last. Raises ConfigError for one, when all else is applied.
+        Certificates are the last settings, so a bad certificate prevents no other setting. Raises
+        ConfigError for a bad certificate.
         """
         access = access_of(config)
         set_access(self.served, access)
@@ -251,13 +256,13 @@ class Node:
         self.ingest.look_at_certificate()
 
     async def _release(self, earlier: str | None) -> None:
-        """Release the lease of a process that died with its supervisor; no one else does."""
+        """Release the lease of the node process ``earlier``, whose supervisor also died."""
         if earlier is not None:
             dead = Holder(self.config.node.id, earlier)
             await release_earlier(self.config, dead)
 
     def _watch(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Start a background task. If it fails, the node ends with its error."""
+        """Start a background task. If the task fails, the node ends with the task's error."""
 
         async def run() -> None:
             try:
@@ -310,7 +315,8 @@ class Node:
         return status_of(self.core, self.config.group, self._report_at(now), stages, now)
 
     def _version(self) -> object:
-        """A value that changes whenever a caller can know that the status must have changed."""
+        """A value that changes with each input of the core, request of a producer and reload of the
+        config. A caller that caused such a change must find it in the next status."""
         gate, driver = self.metrics.gate, self.driver
         rejected = sum(gate.requests_rejected.values())
         return driver.steps, gate.rows_accepted, gate.rows_duplicate, rejected, self.reloader.last
@@ -332,7 +338,8 @@ class Node:
         return self.core.authority_seconds(boottime())
 
     def _ingest_of(self, url: str) -> str:
-        """The address for gRPC producers of the node with that URL, by its last report."""
+        """The address for gRPC producers of the peer with the address ``url``, from the peer's last
+        report."""
         reports = (report for _, report in self.peers.reports().values())
         return next((report.ingest for report in reports if report.url == url), "")
 

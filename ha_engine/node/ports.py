@@ -22,7 +22,8 @@ from ha_engine.types import (
 
 
 class LeaseStore(Protocol):
-    """Blocking calls on the group's row. Raise DatabaseUnreachable when the outcome is unknown."""
+    """Blocking calls on the group's lease row. A call raises DatabaseUnreachable if its outcome is
+    unknown."""
 
     def read(self) -> LeaseRow | None: ...
     def identity(self) -> DatabaseIdentity: ...
@@ -33,7 +34,8 @@ class LeaseStore(Protocol):
 
 
 class Outages(Protocol):
-    """A blocking call that raises DatabaseUnreachable. No call of the lease store waits for it."""
+    """A blocking call that writes an outage into the lease's history. No call of the lease store
+    waits for ``note_outage``. Raises DatabaseUnreachable."""
 
     def note_outage(self, epoch: int, seconds: float) -> None: ...
 
@@ -51,7 +53,7 @@ class Receivers(Protocol):
 
 
 class Peers(Protocol):
-    """The links to the other members. In a group of one there are none, and calls do nothing."""
+    """The links to the other members. In a group of one node, the calls do nothing."""
 
     def send(self, peer: str, message: Message) -> None: ...
     def stream(self, peer: str, epoch: int, after: Position) -> None: ...
@@ -66,21 +68,22 @@ class Publishing(Protocol):
 
 
 class Supervisor(Protocol):
-    """Starts and ends the query process."""
+    """The supervisor, which starts and ends the query process."""
 
     def start_process(self, incarnation: str) -> None: ...
     def stop_process(self, incarnation: str, reason: str) -> None: ...
 
 
 class QueryProcessLink(Protocol):
-    """The calls to the query process."""
+    """The driver's calls to the query process."""
 
     def run_query(self, query: do.RunQuery) -> None: ...
     def answer_mark(self, mark: Mark) -> None: ...
 
 
 class NodeStorage(Protocol):
-    """The node's disk, except appends. ``keep`` and ``trim_outbox`` block."""
+    """The changes of the node's disk, except appends to the journal. ``keep`` and ``trim_outbox``
+    block."""
 
     def keep(self, high_water: HighWater) -> None: ...
     def bind_group(self, group_id: str) -> None: ...
@@ -92,25 +95,27 @@ class Snapshots(Protocol):
     """Snapshots in the database, and the base on disk, which replaces trimmed records."""
 
     async def take(self, place: SnapshotPlace) -> int:
-        """Store a snapshot; return its complete draft. Raises EngineError."""
+        """Store a snapshot as a complete draft, and return the draft's id. Raises EngineError."""
 
     async def show(self, draft: int, epoch: int) -> tuple[tuple[Position, Position], ...]:
-        """Make ``draft`` visible; return the kept revisions as in RevisionsKept. Raises
-        EngineError."""
+        """Make the snapshot ``draft`` visible, and return the kept revisions as
+        ``RevisionsKept.places``. Raises EngineError."""
 
     async def look(self) -> tuple[tuple[Position, Position], ...]:
-        """List the visible revisions, in the same form. Raises EngineError."""
+        """List the visible revisions of the database as ``RevisionsKept.places``. Raises
+        EngineError."""
 
     async def restore(self, restore: do.Restore) -> Revision:
-        """Download the revision that replaces journal, outbox and checkpoints at the next start.
-        Raises EngineError."""
+        """Download a revision, which replaces journal, outbox and checkpoints when the node process
+        restarts. Raises EngineError."""
 
     async def bring_state(
         self, run: do.RunQuery, history: History, admitted: int
     ) -> Revision | None:
-        """Restore a query's state from a snapshot in ``history``, as of batch ``admitted`` at most.
+        """Restore a query's state from a snapshot of this ``history``, up to the batch
+        ``admitted``.
 
-        Returns None if the query has its state already. Raises EngineError.
+        Returns None if the query already has its state. Raises EngineError.
         """
 
     async def trim(self, position: Position) -> None:
@@ -119,7 +124,7 @@ class Snapshots(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The ports that the driver sends actions to."""
+    """The ports through which the driver performs the core's actions."""
 
     appender: Appender
     lease_store: LeaseStore

@@ -1,7 +1,8 @@
-"""Decide when the log says that the database is unreachable, and when that it answers again.
+"""Decide when to log that the database is unreachable, and when to log that it answers again.
 
-On a slow host single calls are late every few seconds. A log line for each would hide other lines.
-The metric ``ha_engine_database_failures`` counts them all.
+On a slow host, single calls on the lease row are late every few seconds. A log line for each late
+call would hide other lines. The metric ``ha_engine_database_failures`` counts every
+failed or late call.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ HELD_SECONDS = 10.0
 
 
 class Reachability:
-    """Whether the database is reachable, by the outcome of each call."""
+    """Logs whether the database is reachable, from the outcome of each call on the lease row."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        # The time of the first failure since the log last said that it answers, and their number.
+        # The time of the first failed call after the last success in the log, and the number of
+        # failed calls since then.
         self._unreachable_since: float | None = None
         self._failures = 0
         self._failed_at = 0.0

@@ -1,13 +1,14 @@
 """Empty the data directory of a stopped node, so that it joins its group as a new member.
 
-The reinit deletes the checkpoints first, then the outbox, then the journal, and last a restored
-snapshot that is not in place yet. Of the journal it deletes the identity before the segments. A
-crash in between leaves a state that a start either repairs or refuses, never an outbox without its
-journal.
+Reinit deletes the checkpoints first, then the outbox, then the journal. Last, reinit deletes a
+downloaded snapshot that is not in use yet. Reinit deletes the journal's identity before the
+journal's segments. After a crash during reinit, the next start either repairs the data directory or
+refuses it. Because of the order, an outbox never exists without its journal.
 
-The highest lease ever read stays (RULES.md#r5), and so does the configuration. The lease row does
-not change. The new journal gets a new id, so the row's entry for the old one is void. The holder
-removes that entry as it does for any silent member (RULES.md#r8, RULES.md#r9).
+Reinit keeps the configuration, and the highest epoch and version of the lease that the node has
+read (RULES.md#r5). Reinit does not change the lease row. The new journal gets a new id, so the
+lease row's entry for the old journal is void. The holder removes a void entry as it removes any
+silent member (RULES.md#r8, RULES.md#r9).
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Part:
 
 
 def require_this_host(config: Config, node: str) -> None:
-    """Raises ConfigError if ``node`` is not the one that this configuration describes."""
+    """Raises ConfigError if ``node`` is not the node that the configuration describes."""
     if node != config.node.id:
         raise ConfigError(
             f"this configuration is for node {config.node.id}, not for {node}; run reinit on the "
@@ -57,7 +58,8 @@ def require_this_host(config: Config, node: str) -> None:
 
 @contextmanager
 def stopped(config: Config) -> Iterator[None]:
-    """Hold the locks of the node and its supervisor. Raises DataDirectoryLocked if one runs."""
+    """Hold the locks of the node process and its supervisor. Raises DataDirectoryLocked if the node
+    process, its supervisor or its query process runs."""
     home, locks = config.node.data_dir, []
     try:
         for name in (SUPERVISOR_LOCK, NODE_LOCK):
@@ -75,7 +77,7 @@ def stopped(config: Config) -> Iterator[None]:
 
 
 def parts(config: Config) -> list[Part]:
-    """The directories with content that reinit would delete, in that order."""
+    """The directories whose content reinit would delete, in the order of deletion."""
     home = config.node.data_dir
     found = {
         "checkpoints": config.checkpoint_dir,
@@ -123,7 +125,7 @@ def require_no_journal(config: Config) -> None:
 
 
 def empty(part: Part) -> None:
-    """Delete the content of a part, durably. Raises DiskFailed."""
+    """Delete the content of the directory of ``part``, durably. Raises DiskFailed."""
     try:
         (part.path / identities.FILE_NAME).unlink(missing_ok=True)
         fsync_directory(part.path)
@@ -138,7 +140,8 @@ def empty(part: Part) -> None:
 
 
 def _identity(directory: Path) -> tuple[JournalIdentity | None, bool]:
-    """The identity of the journal, and whether it is known: that of a damaged one is not."""
+    """The identity of the journal, and whether it is known. The identity of a damaged journal is
+    unknown."""
     try:
         identity = identities.load(directory)
     except (JournalDamaged, UnknownJournalVersion):

@@ -27,7 +27,8 @@ def web_application(
     group: str,
     access: Access,
 ) -> Starlette:
-    """Make the application with all routes of the node; ``handle`` feeds the core."""
+    """Make the web application with all routes of the node. ``handle`` gives an input to the
+    core."""
     others = [
         *routes(intake),
         *lease_routes(lease, group),

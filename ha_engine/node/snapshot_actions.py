@@ -1,4 +1,5 @@
-"""Perform the core's snapshot actions with the snapshot service; the outcome becomes an input."""
+"""Perform the core's snapshot actions with the snapshot service, and give the outcomes to the
+core."""
 
 from __future__ import annotations
 
@@ -27,21 +28,23 @@ Wish = do.TakeSnapshot | do.ShowSnapshot | do.FindRevisions | do.TrimJournal | d
 
 @dataclass(frozen=True, slots=True)
 class SnapshotActions:
-    """Performs snapshot actions; ``handle`` feeds the core with their outcomes."""
+    """Performs the core's snapshot actions. ``handle`` gives the outcome of an action to the
+    core."""
 
     snapshots: Snapshots
     handle: Callable[[on.Input], None]
 
     async def perform(self, wish: Wish) -> None:
-        """Perform one action. Raises JournalReplaced when the process must restart after a
-        restore."""
+        """Perform one snapshot action. Raises JournalReplaced after a restore, because the node
+        process must restart."""
         match wish:
             case do.TakeSnapshot(place):
                 await self._take(place)
             case do.ShowSnapshot(draft, epoch):
                 await self._show(draft, epoch)
             case do.FindRevisions():
-                # The service looks again twice a minute, so one failed look does not matter.
+                # The snapshot service lists the revisions twice a minute, so one failed call does
+                # not matter.
                 with contextlib.suppress(EngineError):
                     self.handle(on.RevisionsKept(await self.snapshots.look()))
             case do.TrimJournal(position):
@@ -51,9 +54,9 @@ class SnapshotActions:
                 await self._restore(wish)
 
     async def bring_state(self, run: do.RunQuery, history: History, admitted: int) -> bool:
-        """Restore a state that the journal cannot rebuild, before Spark looks for it.
+        """Restore a query's state that the journal cannot rebuild, before Spark starts the query.
 
-        Returns False if the database is not reachable: the core tries the query again later.
+        Returns False if the database is unreachable, because the core retries the query later.
         """
         try:
             revision = await self.snapshots.bring_state(run, history, admitted)
@@ -82,7 +85,8 @@ class SnapshotActions:
             self.handle(on.SnapshotTaken(place, draft))
 
     async def _show(self, draft: int, epoch: int) -> None:
-        """Make a draft visible. If that fails, the draft stays until the next snapshot begins."""
+        """Make a draft visible. After a failure, the draft remains in the database until the next
+        snapshot begins."""
         try:
             self.handle(on.RevisionsKept(await self.snapshots.show(draft, epoch)))
         except EngineError as error:

@@ -1,8 +1,8 @@
 """Check what a node process needs at its start, before it imports the stages.
 
-The checks come first, so that nothing starts that cannot run. Then this process sends the
-supervisor its settings. The supervisor starts Spark, which takes longer than everything else, while
-this process imports the stages.
+The checks come first, so that a node that cannot run does not start Spark. After the checks, the
+node process sends its settings to the supervisor. The supervisor then starts Spark, the slowest
+part of a start, while the node process imports the stages.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EMBEDDED = "embedded"
 def read_files(path: Path | None) -> tuple[Config, StreamApplication]:
     """Load the config and the application, and check Java.
 
-    Raises JavaMissing, ConfigError, ApplicationError, AddressInUse or ForeignJournal.
+    Raises JavaMissing, ConfigError or ApplicationError.
     """
     check_java()
     config = load_config(path, os.environ)
@@ -35,9 +35,9 @@ def read_files(path: Path | None) -> tuple[Config, StreamApplication]:
 
 
 def check_place(config: Config) -> str | None:
-    """Check the data directory, the address and the runtime directory.
+    """Check the data directory, the HTTP address and the runtime directory.
 
-    Return the node process that had the data directory before, if it is certainly dead.
+    Return the id of the node process that last used the data directory, if it is certainly dead.
 
     Raises DataDirectoryLocked, AddressInUse, ConfigError, ForeignJournal or JournalDamaged.
     """

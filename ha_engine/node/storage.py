@@ -1,4 +1,4 @@
-"""The node's disk: replay it into the core at start, and perform the core's changes to it."""
+"""Replay the node's disk into the core at a start, and perform the core's changes to the disk."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ def replay(base: Path, journal: Journal, outbox: Outbox, core: Core, gate: Gate)
 def give_up() -> None:
     """End the process at once, because the journal's disk hangs.
 
-    A thread that waits for the disk would block the process, its lease and every producer. Nothing
-    can be finished here, and the other node has a disk.
+    A thread that waits for the disk would block the node process, its lease and every producer.
+    This process cannot finish any work, but the other node has a disk that answers.
     """
     log.critical("the journal's disk does not answer; the node process ends", after=STUCK_SECONDS)
     os._exit(DiskFailed.exit_code)
 
 
 class NodeStorage:
-    """The driver's ``NodeStorage``. Every call but ``truncate_journal`` blocks; all raise
-    DiskFailed."""
+    """The driver's ``NodeStorage``. Every method except ``truncate_journal`` blocks. All methods
+    raise DiskFailed."""
 
     def __init__(
         self, data: DataDirectory, journal: Journal, writer: JournalWriter, outbox: Outbox
@@ -86,8 +86,9 @@ class NodeStorage:
         if not set_aside:
             await self._writer.run_exclusive(lambda: self._journal.truncate_after(after))
             return
-        # The outbox goes first: it was made from the records that go. After a crash in between, the
-        # node makes it again.
+        # The outbox is emptied before the truncation, because its batches come from the removed
+        # records. After a crash between the two changes, the node makes the outbox again from the
+        # journal.
         await asyncio.to_thread(self._outbox.drop_all)
         kept = await self._writer.run_exclusive(
             lambda: self._journal.give_up_after(after), copies=True

@@ -1,11 +1,11 @@
-"""The node process's end of the pipe to its supervisor: JSON objects, one a line, both ways.
+"""The node process's end of the pipe to its supervisor, with one JSON object on each line.
 
-    to the supervisor     settings, database, log, served, start, stop
-    from the supervisor   alive, then step and gone of the query process
+The node process sends ``settings``, ``database``, ``log``, ``served``, ``start`` and ``stop``.
+The supervisor sends ``alive``, and later ``step`` and ``gone`` about the query process.
 
 The supervisor answers ``settings`` with ``alive``, which names the query process that runs. All
-later messages come in order, so the node process misses nothing. A restarted node process gets a
-new pipe.
+later messages arrive in order, so the node process misses no change of the query process. A
+restarted node process gets a new pipe.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Stepped: TypeAlias = Callable[[str, str, float], None]
 
 
 class Steps(Protocol):
-    """The call of the driver that the link needs."""
+    """The method of the driver that the supervisor link calls."""
 
     def handle(self, event: on.Input) -> None: ...
 
 
 class NoSupervisor:
-    """The link of a node process that was started by hand: nothing starts Spark for it."""
+    """The link of a node process that an operator started by hand, without a supervisor."""
 
     living: str | None = None
 
@@ -58,8 +58,8 @@ class NoSupervisor:
 
 
 class SupervisorLink:
-    """The link over one end of a socket pair. ``living`` is the query process that runs already at
-    this process's start."""
+    """The link to the supervisor over a socket pair. ``living`` is the query process that already
+    runs when the node process starts."""
 
     def __init__(self, pipe: socket.socket) -> None:
         self._pipe = pipe
@@ -81,11 +81,11 @@ class SupervisorLink:
             self._writer.write(line)
 
     def await_living(self) -> None:
-        """Block until the supervisor is sure that no query process but ``living`` is left
+        """Block until the supervisor is sure that no query process except ``living`` runs
         (RULES.md#r20). Raises SupervisorGone."""
         line = b""
         while not line.endswith(b"\n"):
-            # Read one byte at a time: the bytes after the line are for ``attend``.
+            # Read one byte at a time, because the bytes after the first line are for ``attend``.
             byte = self._pipe.recv(1)
             if not byte:
                 raise SupervisorGone("the supervisor ended while this process started")

@@ -1,20 +1,19 @@
 """The HTTP interface of a node for operators, browsers, load balancers and Prometheus.
 
-The server:
-http         the routes for status, health, metrics and queries
-lease, failover, snapshot
-             the routes that show or change the lease, force a failover, take a snapshot
-server       the HTTP server in the node's event loop
-connection   limits of one connection
-requests     request bodies, read within a limit and checked
-bodies       response bodies as types; mypy checks the code against them
-openapi      GET /openapi.json, built from the routes and the types
-shared       one encoded answer for all requests that arrive at about the same time
-page         the page at ``/``
+``http`` has the routes of the status, the health checks, the metrics and the queries.
+``lease`` has the routes of the lease's history and of the pause of failover.
+``failover`` has the routes of a forced failover.
+``snapshot`` has the routes of snapshots.
+``server`` runs the HTTP server in the node's event loop.
+``connection`` limits the headers of requests on each connection.
+``requests`` reads request bodies up to a size limit, and checks them.
+``bodies`` has the types of response bodies, against which mypy checks the code.
+``openapi`` builds GET /openapi.json from the routes and the types of their bodies.
+``shared`` shares one encoded answer between requests that arrive at about the same time.
+``page`` serves the web page at ``/``.
 
-The answers:
-status, status_body     the node: the value, and its type
-cluster, cluster_body   the group as this node sees it: the value, and its type
-history      the lease's history, for HTTP and for the command line
-prometheus   the metrics, read from the status at each scrape
+``status`` makes the status of this node, and ``status_body`` has the type of the status.
+``cluster`` makes the state of the group as this node sees it, and ``cluster_body`` has the type.
+``history`` makes the lease's history for the HTTP interface and the command line.
+``prometheus`` makes the metrics from the node's status at each scrape.
 """

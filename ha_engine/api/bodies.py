@@ -1,7 +1,7 @@
 """The types of the routes' answers: mypy checks the code against them, and OpenAPI is made of them.
 
-Sequences are of journal records, epochs of the lease. Times as text are ISO 8601. Durations and
-sizes have their unit in the name.
+Every sequence is the number of a journal record, and every epoch is an epoch of the lease. A time
+that is a text is in ISO 8601. The name of a field with a duration or a size contains the unit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RoleName = Annotated[str, WithJsonSchema({"type": "string", "enum": [r.value for
 
 @described
 class NotHere(Refusal):
-    """A refusal by a node that is not the active, or by the active for now."""
+    """The refusal of a request by a node that is not the active, or that cannot serve it now."""
 
     active: str | None
     """URL of the active, where known."""
@@ -27,7 +27,7 @@ class NotHere(Refusal):
 
 @described
 class Check(TypedDict):
-    """The answer to a load balancer."""
+    """The answer to a health check of a load balancer."""
 
     ok: bool
     """Whether the check succeeded; the status code says the same."""
@@ -93,7 +93,7 @@ class Pause(TypedDict):
 
 @described
 class Loss(TypedDict):
-    """The possible loss of a forced failover to this node."""
+    """The records that a forced failover to this node may lose."""
 
     node: str
     refusal: str | None
@@ -109,7 +109,7 @@ class Loss(TypedDict):
 
 @described
 class LossRefused(Loss, Refusal):
-    """The possible loss, and why the failover is refused."""
+    """The records that a forced failover may lose, and why the node refuses the failover."""
 
 
 # -- snapshots -------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ class RevisionBody(TypedDict):
 
 @described
 class Moving(TypedDict):
-    """A snapshot that is being transferred."""
+    """A snapshot that the node is uploading or downloading."""
 
     bytes_total: int
     bytes_done: int
@@ -141,7 +141,7 @@ class Moving(TypedDict):
 
 @described
 class RestoredBody(TypedDict):
-    """The restore from which the node's data began."""
+    """The restore of a snapshot on which the node's data is based."""
 
     revision: int
     position: str
@@ -176,7 +176,7 @@ class SnapshotBody(TypedDict):
 
 @described
 class SnapshotAsked(TypedDict):
-    """A snapshot will be taken."""
+    """The answer of an active that will take a snapshot."""
 
     at_least: int
     """Lowest sequence that the snapshot will include."""

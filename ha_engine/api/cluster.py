@@ -26,10 +26,10 @@ class Neighbours(Protocol):
 
 
 def report_of(core: Core, now: float, to_restore: int, ingest: str = "") -> Report:
-    """This node's report at ``now``, on the core's clock: for its peers and its own status.
+    """This node's report for its peers and its own status, at the time ``now`` of the core's clock.
 
-    ``to_restore`` is the number of bytes of a snapshot that are not downloaded yet. ``ingest`` is
-    the gRPC address for producers.
+    ``to_restore`` is the number of bytes of a snapshot that the node must still download.
+    ``ingest`` is the gRPC address for producers.
     """
     return Report(
         role=core.role.value,
@@ -62,7 +62,8 @@ def report_of(core: Core, now: float, to_restore: int, ingest: str = "") -> Repo
 
 
 def cluster_of(core: Core, group: str, report: Report, links: Neighbours) -> Cluster:
-    """The body of GET /v1/cluster; ``report`` is this node's own."""
+    """The body of GET /v1/cluster, from this node's ``report``, its peers' reports and the lease
+    row."""
     row, said = core.lease.row, _said(core, report, links)
     active = _active(said)
     holds = said[active][1] if active else None
@@ -83,12 +84,13 @@ def cluster_of(core: Core, group: str, report: Report, links: Neighbours) -> Clu
 
 
 def unknown_peers(links: Neighbours) -> dict[str, str]:
-    """Refused nodes that are not peers, with the reason."""
+    """The nodes that this node refused and that are not its peers, with the reasons."""
     return {name: reason for name, reason in links.refusals().items() if name not in links.names()}
 
 
 def _said(core: Core, mine: Report, links: Neighbours) -> dict[str, tuple[float, Report]]:
-    """Fresh reports by node, with their age in seconds; the holder adds what it knows of a peer."""
+    """The recent report of each node, with its age in seconds. The holder of the lease adds each
+    peer's newest ack."""
     fresh = {
         name: (age, _as_the_holder_knows(core, name, report))
         for name, (age, report) in links.reports().items()
@@ -98,7 +100,7 @@ def _said(core: Core, mine: Report, links: Neighbours) -> dict[str, tuple[float,
 
 
 def _as_the_holder_knows(core: Core, name: str, report: Report) -> Report:
-    """Update a report with the peer's acks, which are newer."""
+    """Update a peer's report with the peer's acks, which the holder of the lease received later."""
     peer = core.term.replication.peers.get(name) if core.term else None
     if peer is None or peer.journal_id != report.journal_id:
         return report
@@ -107,8 +109,8 @@ def _as_the_holder_knows(core: Core, name: str, report: Report) -> Report:
 
 
 def _active(said: Mapping[str, tuple[float, Report]]) -> str | None:
-    """The active. If two nodes claim the role, the one with the lower epoch does not yet know that
-    its term is over."""
+    """The name of the active. If two nodes report that they are the active, the node with the lower
+    epoch has not yet noticed the end of its epoch."""
     epochs = {name: report.epoch for name, (_, report) in said.items() if report.role in _ACTING}
     return max(epochs, key=lambda name: epochs[name], default=None)
 

@@ -1,4 +1,4 @@
-"""The type of GET /v1/cluster."""
+"""The type of the answer to GET /v1/cluster."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class LeaseBody(TypedDict):
 
 @described
 class NodeJournal(TypedDict):
-    """The journal of a node. The numbers are sequences."""
+    """The journal of a node. The fields last, durable and committed are sequences."""
 
     id: str
     last: int
@@ -46,7 +46,7 @@ class NodeJournal(TypedDict):
 
 @described
 class NodeQuery(TypedDict):
-    """A query of a node. The numbers are of batches."""
+    """A query of a node. The fields mark, batch, published and differs are numbers of batches."""
 
     state: str
     mark: int
@@ -72,7 +72,7 @@ class Rejoin(TypedDict):
 
 @described
 class ClusterNode(TypedDict):
-    """A node of the group. While it does not answer, all fields but answers, refused and
+    """A node of the group. While the node does not answer, all fields except answers, refused and
     unreachable are null."""
 
     answers: bool
@@ -101,7 +101,7 @@ class ClusterNode(TypedDict):
 
 @described
 class Cluster(TypedDict):
-    """The group as one node sees it."""
+    """The state of the group as one node sees it."""
 
     group: str
     node: str

@@ -1,4 +1,4 @@
-"""One connection to the HTTP interface, with limits that uvicorn leaves to a proxy."""
+"""A connection to the HTTP interface, with limits on headers that uvicorn leaves to a proxy."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ HEADERS_BYTES_MAX = 64 << 10
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """Closes when a request's headers take longer than ``timeout_keep_alive`` seconds, from the
-    start of the connection or from the last answer. Closes with 431 when they are too large."""
+    """A connection that closes if a request's headers are late or too large.
+
+    The headers are late ``timeout_keep_alive`` seconds after the connection's start or last answer.
+    The connection answers 431 if the headers are too large.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -1,4 +1,5 @@
-"""The HTTP routes of a forced failover: one shows the possible loss, the other forces it."""
+"""The HTTP routes of a forced failover: one shows the possible loss, the other starts the
+failover."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ _SHOW = Operation(
     "Show the possible loss of a forced failover to this node.",
     {200: Answer("The possible loss, and whether a forced failover is allowed now.", Loss)},
     takes=[
-        Parameter("confirmed_fenced", "query", "Node that is certainly off; repeatable.", list[str])
+        Parameter(
+            "confirmed_fenced", "query", "Node that is certainly off; may be repeated.", list[str]
+        )
     ],
     needs=Right.READ,
 )
@@ -38,9 +41,10 @@ _FORCE = Operation(
 
 
 def failover_routes(core: Core, handle: Callable[[on.Input], None]) -> list[OperationRoute]:
-    """``GET /v1/failover?confirmed_fenced=…`` shows the loss, ``POST /v1/failover`` forces it.
+    """``GET /v1/failover?confirmed_fenced=…`` shows the loss, ``POST /v1/failover`` starts the
+    failover.
 
-    Both routes are about a failover to this node.
+    Both routes concern a forced failover to the node that answers the request.
     """
 
     async def show(request: Request) -> JSONResponse:

@@ -1,4 +1,4 @@
-"""The lease's history and pause as plain values, for the HTTP interface and the command line."""
+"""The lease's history, and the pause of failover, as the HTTP interface and the CLI show them."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ _QUERY = Parameter("query", "path", "Name of the query.")
 _REVIVED = {
     200: Answer("The query continues.", Revived),
     404: Answer("The application has no such query."),
-    409: Answer("The query has not failed, or this node may not decide that."),
+    409: Answer("The query has not failed, or this node must not skip or retry it."),
 }
 _SKIP = Operation(
     "skip",
@@ -72,10 +72,10 @@ _SWITCHOVER = Operation(
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """The node as the routes see it.
+    """The functions of a node that its HTTP routes call.
 
-    If ``version`` returns equal values, the node has not changed between the calls. The default
-    never returns equal values.
+    While ``version`` returns equal values, requests may share one answer for a short time. The
+    default of ``version`` never returns equal values, so each request gets a new answer.
     """
 
     status: Callable[[], Mapping[str, Any]]
@@ -89,7 +89,8 @@ class NodeView:
 
 
 def application(view: NodeView, others: Sequence[OperationRoute], access: Access) -> Starlette:
-    """The ASGI application of a node; ``others`` are the routes of ingest and of the lease."""
+    """The ASGI application of a node. The routes ``others`` are those of ingest, the lease, forced
+    failovers and snapshots."""
     routes = [
         *others,
         OperationRoute("/v1/status", _tree(view, view.status), _STATUS, "GET"),
@@ -105,7 +106,7 @@ def application(view: NodeView, others: Sequence[OperationRoute], access: Access
 
 
 def http_error(request: Request, error: Exception) -> JSONResponse:
-    """Answer a refusal as a JSON object with the reason."""
+    """Answer a refused request with a JSON object that has the reason."""
     assert isinstance(error, HTTPException)
     body, headers = {"error": error.detail}, dict(error.headers or {})
     if error.status_code in (404, 405):
@@ -116,7 +117,8 @@ def http_error(request: Request, error: Exception) -> JSONResponse:
 
 
 def _allowed(request: Request) -> list[str]:
-    """The methods of all routes with this path, because each route knows only its own."""
+    """The methods of all routes with the request's path, because each route knows only its own
+    methods."""
     routes = [route for route in request.app.routes if isinstance(route, OperationRoute)]
     there = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
     return sorted({method for route in there for method in route.methods or ()})
@@ -241,7 +243,7 @@ def _lags(view: NodeView, request: Request) -> bool:
 
 
 def _alive(view: NodeView, status: Mapping[str, Any]) -> bool:
-    """Whether the event loop runs and the core gets inputs; needs no database."""
+    """Whether the event loop runs and the core gets inputs, even without the database."""
     return view.alive()
 
 
@@ -250,15 +252,15 @@ def _active(view: NodeView, status: Mapping[str, Any]) -> bool:
 
 
 def _passive(view: NodeView, status: Mapping[str, Any]) -> bool:
-    """Whether the node is in sync and not the active: it takes over when the active is gone."""
+    """Whether the node is passive: it is in sync, and can take over if the active fails."""
     return bool(status["role"] == "passive")
 
 
 def _healthy(view: NodeView, status: Mapping[str, Any]) -> bool:
-    """Whether the node is alive, and every query runs or waits."""
+    """Whether the node process works and no query has failed."""
     return view.alive() and all(q["state"] != "failed" for q in status["queries"].values())
 
 
 def _ready(view: NodeView, status: Mapping[str, Any]) -> bool:
-    """Whether the node takes events, or is ready to take over."""
+    """Whether the node is an active that takes events, or a passive that can take over."""
     return _active(view, status) or status["role"] == "passive"

@@ -1,6 +1,6 @@
 """The HTTP routes to the group's lease: its history, and the pause of automatic failover.
 
-The routes work on any node, active or not, that reaches the database.
+The HTTP routes of the lease work on every node that reaches the database, active or not.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from ha_engine.web.route import Answer, Operation, OperationRoute, Parameter
 LIMIT, LIMIT_MAX = 20, 1000
 _AWAY = Answer("The database does not answer, or has no schema of the engine.")
 _PAUSED = {
-    200: Answer("The state after the change.", Pause),
-    409: Answer("The group has no lease row yet, or the row changed during each attempt."),
+    200: Answer("Whether failover is paused after the change.", Pause),
+    409: Answer("The group has no lease row yet, or the row changed during each write."),
     503: _AWAY,
 }
 _HISTORY = Operation(
     "history",
-    "Show each holder of the lease, with start, reason and the outage before.",
+    "Show each holder of the lease, with its start, its reason and the outage before it.",
     {
-        200: Answer("The newest changes of the holder.", History),
+        200: Answer("The newest changes of the lease's holder.", History),
         400: Answer(f"The limit is not a number from 1 to {LIMIT_MAX}."),
         503: _AWAY,
     },
@@ -45,15 +45,17 @@ _HISTORY = Operation(
     ],
     needs=Right.READ,
 )
-_PAUSE = Operation("pause", "Forbid every takeover of the lease until it is resumed.", _PAUSED)
+_PAUSE = Operation(
+    "pause", "Pause automatic failover: forbid every takeover of the lease.", _PAUSED
+)
 _RESUME = Operation("resume", "End a pause of automatic failover.", _PAUSED)
 
 
 class LeaseAdmin(Protocol):
-    """Blocking calls on a connection of their own, so that no renewal waits for them.
+    """Blocking calls on a separate database connection, so that no renewal of the lease waits.
 
-    The functions raise DatabaseUnreachable and DatabaseNotReady; ``set_paused`` also GroupUnknown
-    and LeaseNotChanged.
+    Raises DatabaseUnreachable and DatabaseNotReady. The call ``set_paused`` also raises
+    GroupUnknown and LeaseNotChanged.
     """
 
     def history(self, limit: int) -> list[HolderChange]: ...
@@ -61,7 +63,7 @@ class LeaseAdmin(Protocol):
 
 
 def lease_routes(admin: LeaseAdmin, group: str) -> list[OperationRoute]:
-    """``GET /v1/history?limit=``, ``POST /v1/pause`` and ``POST /v1/resume``."""
+    """The routes ``GET /v1/history?limit=``, ``POST /v1/pause`` and ``POST /v1/resume``."""
 
     async def history(request: Request) -> JSONResponse:
         limit = _limit(request.query_params.get("limit", str(LIMIT)))

@@ -19,8 +19,8 @@ VERSION = "3.1.0"
 _ABOUT = (
     "The HTTP interface of one node of a group. Any node shows the state of the group. Only the "
     "active takes events, switchovers and snapshots; another node refuses them and names the "
-    "active. Every refusal is a JSON object with the key 'error', also 404 for an unknown path and "
-    "405 for another method."
+    "active. Every refusal is a JSON object with the key 'error', including 404 for an unknown "
+    "path and 405 for another method."
 )
 _ITSELF = Operation(
     "openapi",
@@ -30,13 +30,14 @@ _ITSELF = Operation(
 )
 _DENIED = {
     401: Answer("The request has no token, or an unknown one."),
-    403: Answer("The token does not give the right to do this."),
+    403: Answer("The token does not give the right to send this request."),
 }
 _BEARER = {"bearer": {"type": "http", "scheme": "bearer"}}
 
 
 def openapi_route(routes: Sequence[OperationRoute]) -> OperationRoute:
-    """``GET /openapi.json``, about ``routes`` and itself, with the tokens that they need now."""
+    """The route ``GET /openapi.json``, which describes ``routes`` and itself. The answer says which
+    routes need a token under the present config."""
 
     async def show(request: Request) -> JSONResponse:
         return JSONResponse(told(request.app.state.access.guarded))
@@ -50,7 +51,8 @@ def openapi_route(routes: Sequence[OperationRoute]) -> OperationRoute:
 
 
 def document(routes: Sequence[OperationRoute], rights: Collection[Right]) -> dict[str, Any]:
-    """The OpenAPI document of ``routes``; operations that need one of ``rights`` need a token."""
+    """The OpenAPI document of ``routes``. An operation that needs one of ``rights`` needs a
+    token."""
     schemas = _Schemas.of(routes)
     paths: dict[str, Any] = {}
     for route in routes:
@@ -66,7 +68,7 @@ def document(routes: Sequence[OperationRoute], rights: Collection[Right]) -> dic
 
 @dataclass(frozen=True)
 class _Schemas:
-    """JSON schemas of types. A named type is written once, in ``definitions``."""
+    """JSON schemas of types. The dict ``definitions`` has the schema of each named type once."""
 
     by_type: list[tuple[Any, dict[str, Any]]]
     definitions: dict[str, Any]
@@ -94,7 +96,7 @@ def _types(operation: Operation) -> Iterator[Any]:
 
 
 def _item(route: OperationRoute, schemas: _Schemas, *, guarded: bool) -> dict[str, Any]:
-    """The operation under each of its methods; an answer to HEAD has no body."""
+    """The OpenAPI operation of ``route`` for each of its methods. An answer to HEAD has no body."""
     methods = sorted(route.methods or ())
     return {one.lower(): _operation(route, one, schemas, guarded=guarded) for one in methods}
 

@@ -1,4 +1,4 @@
-"""The page at ``/``: static files of this package, and the rules by which it may read other nodes.
+"""The web page at ``/``: its static files, and the rules by which a page may read other nodes.
 
 docs/adr/0010 says why a peer's page may read a node, and why no other page may.
 """
@@ -37,10 +37,10 @@ _HEADERS = {
 
 
 class WithPage:
-    """An ASGI application: ``api`` with the page at ``/``, and limits for requests of browsers.
+    """An ASGI application that serves ``api`` and the page at ``/``, and limits browsers' requests.
 
-    A peer's page may read READ_BY_PEERS. A page of another site may change nothing. The API answers
-    every path that is not part of the page, refusals included.
+    A peer's page may read only the paths in READ_BY_PEERS. A page of another site may change
+    nothing on the node. The API answers, or refuses, every request for a path outside the page.
     """
 
     def __init__(self, api: ASGIApp, peers: Urls) -> None:
@@ -69,8 +69,9 @@ _NOT_FROM_THERE = JSONResponse(
 def _is_of_another_site(scope: Scope) -> bool:
     """Whether a page of another site sent the request.
 
-    A browser sends such requests for any page that its user visits, without the user's knowledge.
-    A browser sends ``Sec-Fetch-Site`` only over https or to loopback, but ``Origin`` always.
+    A page of another site can make a browser send requests to this node without the user's
+    knowledge. A browser sends ``Sec-Fetch-Site`` only over https or to a loopback address. A
+    browser sends ``Origin`` with every request except GET and HEAD.
     """
     headers = Headers(scope=scope)
     relation, origin = headers.get("sec-fetch-site"), headers.get("origin")
@@ -88,7 +89,7 @@ def _routes(peers: Urls) -> list[BaseRoute]:
 
 
 class _Files(StaticFiles):
-    """The page's files. A browser checks them again by their ETag at each load of the page."""
+    """The page's files. At each load of the page, a browser checks each file again by its ETag."""
 
     def file_response(self, *args: object, **kwargs: object) -> Response:
         response = super().file_response(*args, **kwargs)  # type: ignore[arg-type]
@@ -97,9 +98,11 @@ class _Files(StaticFiles):
 
 
 def content_security_policy(urls: Iterable[str]) -> str:
-    """Allow scripts and styles from this node only, JSON from it and from ``urls``, nothing else.
+    """A policy that allows scripts, styles and images from this node only.
 
-    Trusted types without a policy make a browser refuse to parse any string as markup.
+    The policy allows requests for data only to this node and to the origins of ``urls``.
+
+    The directives on trusted types make a browser refuse to parse any string as markup.
     """
     heard = " ".join(["'self'", *sorted(origins(urls))])
     return (
@@ -112,7 +115,7 @@ def content_security_policy(urls: Iterable[str]) -> str:
 def origins(urls: Iterable[str]) -> set[str]:
     """The origins of ``urls`` as browsers write them.
 
-    A text that is no URL is left out, because peers report their URLs themselves.
+    The result omits a text that is not a URL, because a peer may report any text as its URL.
     """
     found = filter(None, (_URL.fullmatch(url.lower()) for url in urls))
     return {_origin(*match.groups(default="")) for match in found}
@@ -123,9 +126,9 @@ def _origin(scheme: str, host: str, port: str) -> str:
 
 
 class ReadByPeers(CORSMiddleware):
-    """Lets a peer's page read the answers of ``app``, also with a token.
+    """Middleware that lets a peer's page read the answers of ``app``, also with a token.
 
-    Any other page's request gets an answer without the header, so its browser hides the answer.
+    The answer to any other page has no CORS header, so the browser hides the answer from that page.
     """
 
     def __init__(self, app: ASGIApp, peers: Urls) -> None:

@@ -1,4 +1,4 @@
-"""Prometheus metrics of a node: gauges from its status at each scrape, and two histograms."""
+"""Prometheus metrics of a node: its status at each scrape, and three histograms."""
 
 from __future__ import annotations
 
@@ -65,7 +65,11 @@ _NODE_GAUGES = {
     "journal_last_sequence": ("journal", "last_sequence", "Newest record in the journal."),
     "journal_durable_sequence": ("journal", "durable_sequence", "Newest record on disk."),
     "journal_committed_sequence": ("journal", "committed_sequence", "Newest committed record."),
-    "journal_pending_bytes": ("journal", "pending_bytes", "Bytes that are not on disk yet."),
+    "journal_pending_bytes": (
+        "journal",
+        "pending_bytes",
+        "Bytes of the journal that are not on disk yet.",
+    ),
     "receive_backlog_events": ("receive", "backlog_events", "Events that are in no batch yet."),
     "receive_pending_bytes": (
         "receive",
@@ -86,19 +90,20 @@ _NODE_GAUGES = {
     "outage_seconds": (
         "counts",
         "outage_seconds",
-        "Seconds without an active before this node last became active; NaN if it never did.",
+        "Seconds without an active before this node last became active, or NaN if it never did.",
     ),
 }
 _NODE_COUNTERS = {
     "events_accepted": ("accepted_events", "Events stored."),
-    "events_duplicate": ("duplicate_events", "Events of repeated requests, not stored twice."),
+    "events_duplicate": (
+        "duplicate_events",
+        "Events in repeated requests, which the node does not store again.",
+    ),
 }
 _COUNTS = {
     "digest_mismatches": "Batches whose output differed from the active's.",
     "database_failures": "Calls on the lease row that failed or were late.",
-    "orphaned_query_processes": (
-        "Query processes that called but are not the one that this node runs."
-    ),
+    "orphaned_query_processes": ("Query processes that called this node, which does not run them."),
 }
 _SNAPSHOT_GAUGES = {
     "age_seconds": (
@@ -182,7 +187,7 @@ _QUERY_COUNTERS = {
 
 
 class GateCounters(MemoryCounters):
-    """The gate's counters, with the latency of acks."""
+    """The counters of the gate for events, with the latency of acks."""
 
     def __init__(self, ack_seconds: Histogram) -> None:
         super().__init__()
@@ -196,7 +201,7 @@ class GateCounters(MemoryCounters):
 
 
 class NodeMetrics:
-    """One registry per node process; ``status`` is called at each scrape."""
+    """The metrics of one node process, which calls ``status`` at each scrape."""
 
     def __init__(self, group: str, node: str, status: Callable[[], Mapping[str, Any]]) -> None:
         self._labels = {"group": group, "node": node}
@@ -266,9 +271,9 @@ class NodeMetrics:
             value = told.get(key)
             yield self._gauge(f"snapshot_{name}", text, _number(value))
         restored = seen["restored"] or {"seconds": math.nan, "skipped": ()}
-        text = "Duration of the restore from which this node's data began; NaN without one."
+        text = "Duration of the restore on which this node's data is based; NaN without one."
         yield self._gauge("snapshot_restore_seconds", text, restored["seconds"])
-        text = "Newer snapshots that this restore could not use."
+        text = "Newer snapshots that the restore on which this node's data is based could not use."
         yield self._gauge("snapshot_restore_skipped", text, len(restored["skipped"]))
         for key, text in _SNAPSHOT_COUNTERS.items():
             yield self._counter(f"snapshots_{key}", text, seen[key])
@@ -290,7 +295,9 @@ class NodeMetrics:
     def _role_changes(self, changes: list[dict[str, Any]]) -> CounterMetricFamily:
         labels = [*self._labels, "role", "reason"]
         counter = CounterMetricFamily(
-            "ha_engine_role_changes", "Changes to a role, by role and reason.", labels=labels
+            "ha_engine_role_changes",
+            "Changes of the node's role, by new role and reason.",
+            labels=labels,
         )
         for change in changes:
             own = [*self._labels.values(), change["role"], change["reason"]]
@@ -303,7 +310,8 @@ class NodeMetrics:
         yield from self._counters(("peer",), _PEER_COUNTERS, seen)
 
     def _gauges(self, by: tuple[str, ...], told: _Told, seen: _Seen) -> Iterator[Metric]:
-        """Yield a gauge for each of ``told``, with a sample for each value in ``seen`` but None."""
+        """Yield a gauge for each metric in ``told``, with a sample for each value that is not
+        None."""
         for name, (key, text) in told.items():
             gauge = GaugeMetricFamily(f"ha_engine_{name}", text, labels=[*self._labels, *by])
             for which, values in seen.items():

@@ -1,4 +1,4 @@
-"""Read the bodies of operators' HTTP requests, with a limit, and check them."""
+"""Read and check the bodies of operators' HTTP requests, up to a size limit."""
 
 from __future__ import annotations
 
@@ -29,30 +29,38 @@ class _Asked(BaseModel):
 
 
 class SkipBody(_Asked):
-    """The operator who skips a batch."""
+    """The body of a request to skip a batch."""
 
-    by: Word = Field(default="operator", description="Name of the operator; recorded.")
+    by: Word = Field(
+        default="operator", description="Name of the operator, which the node records."
+    )
 
 
 class SwitchoverBody(_Asked):
-    """The node that takes over; without ``to``, any node that can."""
+    """The body of a request for a switchover. Without ``to``, any node that can take over does
+    so."""
 
     to: Word | None = Field(default=None, description="Node that takes over.")
-    by: Word = Field(default="operator", description="Name of the operator; recorded.")
+    by: Word = Field(
+        default="operator", description="Name of the operator, which the node records."
+    )
 
 
 class FailoverBody(_Asked):
-    """The operator's consent to give up the records that this node does not have."""
+    """The operator's consent to lose the records that this node does not have."""
 
-    force: Literal[True] = Field(description="Always true: an automatic failover needs no request.")
+    force: Literal[True] = Field(description="Must be true, as the consent to a possible loss.")
     confirmed_fenced: tuple[Word, ...] = Field(
         default=(), description="Nodes that are certainly off."
     )
-    by: Word = Field(default="operator", description="Name of the operator; recorded.")
+    by: Word = Field(
+        default="operator", description="Name of the operator, which the node records."
+    )
 
 
 async def read(request: Request, model: type[Model]) -> Model:
-    """Read the body of ``request``, an empty one as ``{}``. Raises HTTPException: 400 or 413."""
+    """Read the body of ``request`` as a ``model``. An empty body counts as ``{}``. Raises
+    HTTPException with status 400 or 413."""
     raw = bytearray()
     async for part in request.stream():
         raw += part
@@ -67,7 +75,7 @@ async def read(request: Request, model: type[Model]) -> Model:
 
 
 def body_of(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
-    """The content types that ``read`` accepts, with the type of the body."""
+    """The content type that ``read`` accepts, with ``model`` as the type of the request body."""
     return {JSON: model}
 
 
@@ -76,7 +84,7 @@ def _in_words(error: ValidationError) -> str:
     place = ".".join(str(part) for part in first["loc"])
     if place == "force":
         return (
-            "a failover needs no request; send force: true to give up the records that this node "
-            "does not have, or POST /v1/switchover to change the active without loss"
+            "force must be true, to give up the records that this node does not have; to change "
+            "the active without loss, send POST /v1/switchover instead"
         )
     return f"{place}: {first['msg']}" if place else first["msg"]

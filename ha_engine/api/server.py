@@ -19,7 +19,7 @@ DATE_SECONDS = 1.0
 
 
 class WebServer(uvicorn.Server):
-    """uvicorn without its signal handlers: the node has its own."""
+    """The server of uvicorn without its signal handlers, because the node has its own."""
 
     def __init__(self, application: Any, http: HttpConfig) -> None:
         self._stopping = asyncio.Event()
@@ -41,27 +41,30 @@ class WebServer(uvicorn.Server):
         )
 
     def renew_certificate(self) -> None:
-        """Use the files' present certificate for new connections. Raises ConfigError."""
+        """Read the certificate's files again, and use the certificate for new connections. Raises
+        ConfigError."""
         self._newest = server_context(self._tls, "http.tls")
 
     def _show_newest(self, connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
-        """Switch to the newest certificate; called in each handshake.
+        """Switch the connection to the newest certificate, during its TLS handshake.
 
-        Loading a pair into the listening context instead would keep the old pair for clients that
-        support another kind of key. If the load failed midway, no key would be left.
+        A TLS context has one certificate for each type of key. If the listening context loaded a
+        new certificate with another type of key, some clients would still get the old certificate.
+        If the load failed midway, the listening context would have no key.
         """
         if self._newest is not None:
             connection.context = self._newest
 
     async def main_loop(self) -> None:
-        """Wait for ``stop`` and renew the Date header; uvicorn itself polls ten times a second."""
+        """Wait for ``stop``, and renew the Date header each second. The original method of uvicorn
+        polls ten times a second."""
         self._loop = asyncio.get_running_loop()
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), DATE_SECONDS)
 
     def stop(self) -> None:
-        """Stop the server; call it from any thread."""
+        """Stop the server. Any thread may call this method."""
         self.should_exit = True
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._stopping.set)

@@ -10,7 +10,8 @@ SHARED_SECONDS = 0.2
 
 
 class SharedAnswer:
-    """Calls ``make`` again when ``version`` differs or the answer is too old."""
+    """An encoded answer, made again when ``version`` returns another value or the answer is too
+    old."""
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ from ha_engine.web.route import Answer, Operation, OperationRoute
 _SHOW = Operation(
     "snapshots",
     "Show the state of snapshots.",
-    {200: Answer("The state, as this node knows it.", SnapshotBody)},
+    {200: Answer("The state of snapshots, as this node knows it.", SnapshotBody)},
     needs=Right.READ,
 )
 _ASK = Operation(
@@ -40,7 +40,7 @@ _ASK = Operation(
 
 
 class SnapshotState(Protocol):
-    """The known revisions, newest first, and this process's work on them."""
+    """The revisions that this node knows, newest first, and its own snapshots and restores."""
 
     counts: SnapshotCounters
     revisions: list[Revision]
@@ -56,7 +56,8 @@ class SnapshotState(Protocol):
 def snapshot_routes(
     core: Core, snapshots: SnapshotState, handle: Callable[[on.Input], None]
 ) -> list[OperationRoute]:
-    """``GET /v1/snapshot`` shows the state, ``POST /v1/snapshot`` requests one from the active."""
+    """``GET /v1/snapshot`` shows the state of snapshots, ``POST /v1/snapshot`` requests a
+    snapshot."""
 
     async def show(request: Request) -> JSONResponse:
         return JSONResponse(snapshot_tree(core, snapshots))
@@ -111,7 +112,8 @@ def _bytes_of(transfer: Transfer) -> Moving | None:
 
 
 def revision_tree(revision: Revision) -> RevisionBody:
-    """One revision, for the routes and the command line. Times are ISO 8601, sizes are bytes."""
+    """One revision of a snapshot, for the HTTP routes and the command line. Times are in ISO 8601,
+    and sizes are in bytes."""
     return {
         "id": revision.id,
         "epoch": revision.position.epoch,

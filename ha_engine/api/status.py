@@ -1,7 +1,7 @@
 """The status of a node as plain values: the only source of /v1/status, /metrics and the CLI.
 
-The facts that the node also reports to its peers come from that report. So the page of any node
-shows these facts as the node itself does.
+The status takes the facts that the node also reports to its peers from the node's report. So the
+web pages of all nodes show the same facts about a node.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from ha_engine.sync import QueryReport, Report
 
 
 class GateCounts(Protocol):
-    """Totals of the receive stage since the process started."""
+    """Totals of the receive stage since the node process started."""
 
     rows_accepted: int
     rows_duplicate: int
@@ -51,7 +51,7 @@ class GateCounts(Protocol):
 
 
 class Traffic(Protocol):
-    """Totals of one link since the process started."""
+    """Bytes that this node exchanged with one peer since the node process started."""
 
     @property
     def bytes_sent(self) -> int: ...
@@ -60,7 +60,7 @@ class Traffic(Protocol):
 
 
 class Links(Neighbours, Protocol):
-    """The sync stage, with its traffic."""
+    """The links of the sync stage, with the bytes that they transferred."""
 
     def traffic(self) -> Mapping[str, Traffic]: ...
     def in_flight(self) -> Mapping[str, int]: ...
@@ -68,7 +68,8 @@ class Links(Neighbours, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Spark's figures of the newest batch of a query. Times in milliseconds, sizes in bytes."""
+    """Spark's figures of the newest batch of a query. Durations are in milliseconds, and sizes are
+    in bytes."""
 
     batch: int = 0
     input_rows: int = 0
@@ -82,7 +83,8 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class StartStep:
-    """The step that the query process ``incarnation`` reported, and the boot time of the report."""
+    """The last step in the start of the query process ``incarnation``. The step began at the time
+    ``at`` of the boot clock."""
 
     incarnation: str
     name: str
@@ -101,7 +103,8 @@ class Queues:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """The figures of a node's stages at one moment; ``progress`` is by query."""
+    """The figures of a node's stages at one moment. The dict ``progress`` has the figures of each
+    query's newest batch."""
 
     gate: GateCounts
     sinks: Sequence[SinkStatus]
@@ -119,7 +122,7 @@ class Stages:
 
 @dataclass(frozen=True, slots=True)
 class _Ages:
-    """Ages of arrivals and marks at ``now``, in seconds."""
+    """The ages of events and marks at the time ``now``, in seconds."""
 
     arrivals: Arrivals
     now: float
@@ -132,7 +135,8 @@ class _Ages:
         return None if seconds is None else round(seconds, 2)
 
     def of_query(self, marks: QueryMarks) -> float:
-        """The lag of a query. Neither an empty batch nor events of other queries add to it."""
+        """The lag of a query in seconds. Empty batches and the events of other queries do not add
+        to the lag."""
         if not marks.events_pending and marks.in_flight is None:
             return 0.0
         done = min(max(marks.admitted, marks.kept_after.number), marks.last.number)
@@ -140,7 +144,8 @@ class _Ages:
 
 
 def status_of(core: Core, group: str, report: Report, stages: Stages, now: float) -> Status:
-    """The body of GET /v1/status. ``now`` is on the core's clock; its last step may be earlier."""
+    """The body of GET /v1/status. The time ``now`` of the core's clock may be later than the core's
+    last step."""
     handover = core.term and core.term.handover
     authority, ages = core.authority_seconds(now), _Ages(stages.arrivals, now)
     return {
@@ -241,7 +246,7 @@ def _ack_ms(acks: RecentLatency) -> AckLatency | None:
 
 
 def _peer(name: str, core: Core, links: Links, ages: _Ages) -> PeerStatus:
-    """The status of a peer. Only the active knows how far the peer is."""
+    """The status of a peer. Only the active knows which records the peer has on disk."""
     peer = core.term.replication.peers.get(name) if core.term else None
     traffic = links.traffic()[name]
     known = peer is not None and peer.connected
@@ -310,7 +315,7 @@ def _query(report: QueryReport, core: Core, stages: Stages, ages: _Ages) -> Quer
 
 
 def _sources(sources: Sequence[SourceStatus]) -> dict[str, dict[str, SourceBody]]:
-    """The sources by stream and name."""
+    """The status of each source, by stream and by the source's name."""
     found: dict[str, dict[str, SourceBody]] = {}
     for one in sources:
         found.setdefault(one.stream, {})[one.source] = _source(one)

@@ -1,4 +1,4 @@
-"""The type of GET /v1/status."""
+"""The type of the answer to GET /v1/status."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ConfigStatus(TypedDict):
 
 @described
 class LeaseStatus(TypedDict):
-    """The last read lease row, and this node's authority under it."""
+    """The lease row that this node read last, and the node's authority under that row."""
 
     holder: str | None
     epoch: int | None
@@ -66,7 +66,8 @@ class PeerStatus(TypedDict):
 
 @described
 class RoleChange(TypedDict):
-    """How often the node took a role for one reason; docs/METRICS.md lists roles and reasons."""
+    """The number of times that the node took a role for one reason. The page docs/METRICS.md lists
+    the roles and reasons."""
 
     role: RoleName
     reason: str
@@ -81,7 +82,7 @@ class Counts(TypedDict):
     digest_mismatches: int
     database_failures: int
     orphaned_query_processes: int
-    """Query processes that called but are not the one that this node runs."""
+    """Query processes that called this node, which does not run them."""
     outage_seconds: float | None
     """How long no node was active before this node last became active."""
 
@@ -104,8 +105,8 @@ class JournalStatus(TypedDict):
 
 @described
 class AckLatency(TypedDict):
-    """Milliseconds from a request's validated events to their commit, in the last five to ten
-    seconds."""
+    """The latency of acks in the last five to ten seconds. An ack's latency is the time from the
+    validation of events to their commit, in milliseconds."""
 
     p50: float
     p99: float
@@ -131,8 +132,8 @@ class ReceiveStatus(TypedDict):
 
 @described
 class SourceBody(TypedDict):
-    """One source of a stream. Rows, rejected and batches count all that the journal ever
-    contained."""
+    """One source of a stream. The fields rows, rejected and batches also count what the journal has
+    trimmed."""
 
     type: str
     state: str
@@ -155,7 +156,7 @@ class SourceBody(TypedDict):
 
 @described
 class QueryProcessStatus(TypedDict):
-    """The process with Spark in it."""
+    """The query process, which runs Spark."""
 
     incarnation: str | None
     attended: bool
@@ -190,7 +191,7 @@ class SinkBody(TypedDict):
 
 @described
 class QueryStatus(TypedDict):
-    """One query. Batches are given by number."""
+    """One query. Each batch is identified by its number."""
 
     state: str
     """'waiting', 'running' or 'failed'."""
@@ -232,7 +233,7 @@ class QueryStatus(TypedDict):
 
 @described
 class Status(TypedDict):
-    """A node as it sees itself."""
+    """The status of a node, as the node itself sees it."""
 
     group: str
     node: str

@@ -13,7 +13,7 @@
 ``page`` serves the web page at ``/``.
 
 ``status`` makes the status of this node, and ``status_body`` has the type of the status.
-``cluster`` makes the state of the group as this node sees it, and ``cluster_body`` has the type.
-``history`` makes the lease's history for the HTTP interface and the command line.
-``prometheus`` makes the metrics from the node's status at each scrape.
+``cluster`` makes the state of the group as this node sees it, and ``cluster_body`` has its type.
+``history`` makes the lease's history for the HTTP interface and the command line. ``prometheus``
+makes the metrics from the node's status at each scrape.
 """

@@ -1,4 +1,4 @@
-"""The types of the routes' answers: mypy checks the code against them, and OpenAPI is made of them.
+"""The types of the bodies with which the HTTP routes answer, for mypy and for OpenAPI.
 
 Every sequence is the number of a journal record, and every epoch is an epoch of the lease. A time
 that is a text is in ISO 8601. The name of a field with a duration or a size contains the unit.

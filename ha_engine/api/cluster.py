@@ -1,4 +1,4 @@
-"""The group as one node sees it: its own report, the last one of each peer, and the lease row."""
+"""The group as one node sees it, from its own report, its peers' last reports and the lease row."""
 
 from __future__ import annotations
 

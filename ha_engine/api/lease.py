@@ -52,7 +52,7 @@ _RESUME = Operation("resume", "End a pause of automatic failover.", _PAUSED)
 
 
 class LeaseAdmin(Protocol):
-    """Blocking calls on a separate database connection, so that no renewal of the lease waits.
+    """Blocking calls on a separate database connection, so that they delay no renewal of the lease.
 
     Raises DatabaseUnreachable and DatabaseNotReady. The call ``set_paused`` also raises
     GroupUnknown and LeaseNotChanged.

@@ -37,8 +37,8 @@ class SkipBody(_Asked):
 
 
 class SwitchoverBody(_Asked):
-    """The body of a request for a switchover. Without ``to``, any node that can take over does
-    so."""
+    """The body of a request for a switchover. Without ``to``, any node that can take over becomes
+    the active."""
 
     to: Word | None = Field(default=None, description="Node that takes over.")
     by: Word = Field(

@@ -64,7 +64,7 @@ class WebServer(uvicorn.Server):
                 await asyncio.wait_for(self._stopping.wait(), DATE_SECONDS)
 
     def stop(self) -> None:
-        """Stop the server. Any thread may call this method."""
+        """Stop the server. Any thread may call the method ``stop``."""
         self.should_exit = True
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._stopping.set)

@@ -1,7 +1,7 @@
 """The status of a node as plain values: the only source of /v1/status, /metrics and the CLI.
 
-The status takes the facts that the node also reports to its peers from the node's report. So the
-web pages of all nodes show the same facts about a node.
+For facts that the node also reports to its peers, the status uses the node's report. So the web
+pages of all nodes show the same facts about a node.
 """
 
 from __future__ import annotations

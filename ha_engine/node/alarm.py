@@ -12,8 +12,8 @@ take a whole processor."""
 
 
 class Alarm:
-    """Calls ``ring`` when ``clock`` reaches the time that ``wake_at`` returns. If that time is
-    infinity, the alarm never calls ``ring``."""
+    """Calls ``ring`` when ``clock`` reaches the time that ``wake_at`` returns. If ``wake_at``
+    returns infinity, the alarm never calls ``ring``."""
 
     def __init__(
         self, clock: Callable[[], float], wake_at: Callable[[], float], ring: Callable[[], None]

@@ -61,7 +61,7 @@ def lease_listener_of(config: Config, heard: Callable[[], None]) -> LeaseListene
 
 
 async def release_earlier(config: Config, dead: Holder) -> None:
-    """Release the lease of a process of this node that is certainly dead.
+    """Release the lease of a process of this node, which is certainly dead.
 
     The node retries the release for one ttl, because the lease then expires by itself.
     """
@@ -89,7 +89,8 @@ def with_embedded(config: Config) -> Iterator[Config]:
     from ha_engine.postgres.embedded import EmbeddedPostgres
 
     with EmbeddedPostgres(config.database.embedded_dir) as server:
-        # A reload of the config reads this variable, which takes precedence over the file.
+        # A reload of the config reads the URL from the variable, which takes precedence over the
+        # file.
         os.environ[URL_VARIABLE] = server.url
         database = config.database.model_copy(update={"url": SecretStr(server.url)})
         config = config.model_copy(update={"database": database})

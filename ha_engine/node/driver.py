@@ -77,8 +77,8 @@ class Driver:
         """Give the input ``event`` to the core, and perform the core's actions. An input that
         arrives during a step of the core waits for the end of the step.
 
-        A driver that has ended gives no input to the core. Otherwise the node would renew its lease
-        without doing the work of the holder.
+        A driver that has ended gives no input to the core. If an ended driver still stepped the
+        core, the node would renew its lease without doing the holder's work.
         """
         self._inputs.append(event)
         if self._stepping:
@@ -142,7 +142,7 @@ class Driver:
         if not self.core.receiving or self.ended.done():
             raise NotActive(self.core.reason)
         assert not self._stepping, "offer() was called while the core performed a step"
-        # The core appends the events at this position, because it takes no other input in between.
+        # The core appends the events at ``position``, because it takes no other input before them.
         position = self.core.journal.next_position(self.core.epoch)
         self.handle(on.EventsOffered(events, payload))
         return position

@@ -37,8 +37,8 @@ def keep_high_water(path: Path, high_water: HighWater) -> None:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(target)
-        # Without this fsync, a loss of power may bring back the old file, which lacks an epoch
-        # (RULES.md#r5).
+        # Without an fsync of the directory, a loss of power may bring back the old file, which
+        # lacks an epoch (RULES.md#r5).
         fsync_directory(path)
     except OSError as error:
         raise DiskFailed(f"{target} cannot be written: {error.strerror}") from error

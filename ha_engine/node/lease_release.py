@@ -1,4 +1,5 @@
-"""Release the lease of a node process that is certainly dead, so that no node waits a ttl.
+"""Release the lease of a node process that is certainly dead, so that another node need not wait a
+ttl.
 
     python -m ha_engine.node.lease_release < wanted.json
 

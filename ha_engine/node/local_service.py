@@ -177,8 +177,8 @@ class LocalService(rpc.LocalServicer):
             self._steps.fail(error)
             raise
         # A query process may end after the node admits a batch and before the process reports the
-        # digest. The next query process makes the batch again. Its request with verdict DONE then
-        # gives the digest to the core (RULES.md#i6, RULES.md#r28).
+        # digest. The next query process makes the batch again. The second request for an admission
+        # has the verdict DONE, and gives the digest to the core (RULES.md#i6, RULES.md#r28).
         told = r.digest if verdict is Admission.DONE else ""
         if verdict is Admission.MISMATCH and self._answers.was_made_by_other_code(
             r.query, r.number

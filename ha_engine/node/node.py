@@ -316,7 +316,7 @@ class Node:
 
     def _version(self) -> object:
         """A value that changes with each input of the core, request of a producer and reload of the
-        config. A caller that caused such a change must find it in the next status."""
+        config. A client that knows of a change must find the change in the next status."""
         gate, driver = self.metrics.gate, self.driver
         rejected = sum(gate.requests_rejected.values())
         return driver.steps, gate.rows_accepted, gate.rows_duplicate, rejected, self.reloader.last

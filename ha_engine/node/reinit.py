@@ -3,7 +3,8 @@
 Reinit deletes the checkpoints first, then the outbox, then the journal. Last, reinit deletes a
 downloaded snapshot that is not in use yet. Reinit deletes the journal's identity before the
 journal's segments. After a crash during reinit, the next start either repairs the data directory or
-refuses it. Because of the order, an outbox never exists without its journal.
+refuses it. Reinit deletes the outbox before the journal, so an outbox never remains without its
+journal.
 
 Reinit keeps the configuration, and the highest epoch and version of the lease that the node has
 read (RULES.md#r5). Reinit does not change the lease row. The new journal gets a new id, so the

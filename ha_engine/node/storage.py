@@ -87,7 +87,7 @@ class NodeStorage:
             await self._writer.run_exclusive(lambda: self._journal.truncate_after(after))
             return
         # The outbox is emptied before the truncation, because its batches come from the removed
-        # records. After a crash between the two changes, the node makes the outbox again from the
+        # records. After a crash before the truncation, the node makes the outbox again from the
         # journal.
         await asyncio.to_thread(self._outbox.drop_all)
         kept = await self._writer.run_exclusive(

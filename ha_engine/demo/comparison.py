@@ -17,7 +17,7 @@ from ha_engine.postgres.engine import open_engine
 ALERT_MEAN_ABOVE = 60.0
 ALERT_DEPARTED_MIN = 5
 WATERMARK = timedelta(hours=2)
-"""These three values equal those of conf/applications/flights.yaml; a test checks that."""
+"""The values of the alert query in conf/applications/flights.yaml. A test compares both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Outcome:
 
 
 def compare(url: str, flights: pa.Table) -> list[Outcome]:
-    """Return one outcome for each query of the demo. Means are compared bit by bit."""
+    """Compare the table of each query of the demo; mean delays must be equal to the last bit."""
     references: dict[str, Callable[[], pd.DataFrame]] = {
         "delays": lambda: reference_delays(flights),
         "alerts": lambda: reference_alerts(
@@ -49,8 +49,8 @@ def compare(url: str, flights: pa.Table) -> list[Outcome]:
 
 
 def _rows_of(url: str, table_name: str) -> list[dict[str, Any]]:
-    # Without a transaction: PostgreSQL ends one that is idle for ten seconds, and a slow host needs
-    # longer to make dictionaries of the rows.
+    # Read the rows without a transaction. PostgreSQL ends a transaction that is idle for ten
+    # seconds, and a slow host needs longer to make dictionaries of the rows.
     engine = open_engine(url).execution_options(isolation_level="AUTOCOMMIT")
     table = Table(table_name, MetaData(), autoload_with=engine)
     with engine.connect() as connection:
@@ -58,7 +58,7 @@ def _rows_of(url: str, table_name: str) -> list[dict[str, Any]]:
 
 
 def _outcome(query: str, found: list[dict[str, Any]], expected: pd.DataFrame) -> Outcome:
-    """Compare one table. The counts of equal rows must match, so a duplicate row differs."""
+    """Compare one table. A duplicate row counts as a difference."""
     columns = list(expected.columns)
     have = pd.Series([_key(row, columns) for row in found], dtype=object).value_counts()
     records = expected.to_dict("records")

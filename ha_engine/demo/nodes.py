@@ -22,7 +22,8 @@ from ha_engine.demo.processes import kill_all_in, marked_environment
 from ha_engine.errors import EngineError
 
 STOP_SECONDS_MAX = 60.0
-"""A process that has not stopped by then is killed, because its data are no longer needed."""
+"""The demo kills a node that has not stopped within this time, since it no longer needs the node's
+data."""
 ANSWER_SECONDS_MAX = 5.0
 NAMES = ("node-a", "node-b")
 
@@ -37,7 +38,7 @@ class DemoNode:
         self._directory = directory
         self._config = directory / "ha-engine.yaml"
         self._process: subprocess.Popen[bytes] | None = None
-        # One connection for all requests, without certificates, because it is loopback.
+        # Use one client without certificates for all requests, because the node is on loopback.
         self._http = httpx.Client(verify=False, trust_env=False, timeout=ANSWER_SECONDS_MAX)
         directory.mkdir(parents=True)
         self._config.write_text(yaml.safe_dump(config, sort_keys=False))
@@ -63,21 +64,21 @@ class DemoNode:
         return status if answer.is_success else None
 
     def require_alive(self) -> None:
-        """Raise EngineError if the node has ended by itself."""
+        """Raise EngineError if the node's process has ended, for example after an error."""
         if self._process is not None and self._process.poll() is not None:
             code = self._process.returncode
             raise EngineError(f"{self.name} ended with exit code {code}; see {self.log}")
 
     def lose(self) -> None:
-        """Kill all its processes, as a loss of its host does.
+        """Kill all processes of the node, as a loss of its host does.
 
-        The first call looks at every process of this machine; later calls do nothing.
+        The call does nothing if the node is stopped, since the search for its processes is slow.
         """
         if not self.is_stopped:
             self.kill_everything()
 
     def kill_everything(self) -> None:
-        """Kill each of its processes with kill -9."""
+        """Kill each process of the node with kill -9."""
         kill_all_in(self._directory)
         if self._process is not None:
             self._process.wait()
@@ -93,7 +94,10 @@ class DemoNode:
 
 
 class DemoPair:
-    """Two nodes that are peers over loopback. ``interrupts`` can end a graceful stop early."""
+    """Two nodes that are peers over loopback.
+
+    A signal that ``interrupts`` has noted ends the wait for a graceful stop early.
+    """
 
     def __init__(
         self, directory: Path, database_url: str, application: str, interrupts: Interrupts
@@ -114,7 +118,7 @@ class DemoPair:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Start both nodes for a ``with`` block; kill both at its end."""
+        """Start both nodes for a ``with`` block, and kill both nodes at the end of the block."""
         try:
             for node in self.nodes:
                 node.start()
@@ -124,7 +128,10 @@ class DemoPair:
                 node.kill_everything()
 
     def stop(self) -> None:
-        """Ask both nodes to stop, and wait. The end of ``running`` kills what remains."""
+        """Ask both nodes to stop, and wait at most ``STOP_SECONDS_MAX``.
+
+        The end of the ``running`` block kills a node that has not stopped.
+        """
         for node in self.nodes:
             node.ask_to_stop()
         until = time.monotonic() + STOP_SECONDS_MAX
@@ -141,7 +148,7 @@ class DemoPair:
 
 
 def sample_application(name: str) -> str:
-    """The text of a sample application: packaged in a wheel, in conf/ of a source tree."""
+    """The text of a sample application, from the installed package or from the source tree."""
     packaged = importlib.resources.files("ha_engine") / "samples" / name
     if packaged.is_file():
         return packaged.read_text()
@@ -163,7 +170,7 @@ def _config(
         "node": {"id": name, "data_dir": str(directory / name / "data")},
         "database": {"url": database_url},
         "http": {"listen": f"127.0.0.1:{http_port}"},
-        # Loopback needs no TLS. Two Sparks share this machine, so batches have pauses between them.
+        # Loopback needs no TLS. Each query pauses between batches, since two Sparks share the CPU.
         "event_sync": {"listen": listens[name], "peers": peers, "insecure": True},
         "query": {"min_batch_interval": "500ms", "heap": "768MiB", "class_archive": False},
     }

@@ -1,4 +1,4 @@
-"""Ports for servers that start later."""
+"""Choose free ports for servers that the demo starts later."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import random
 import socket
 
 PORTS = range(10_000, 32_768)
-"""Below the ports that Linux gives to outgoing connections and to servers that ask for any port.
+"""The ports below those that Linux gives to outgoing connections and to servers that ask for any
+port.
 
-A port of those may be taken between this choice and the start of the server.
+Linux could give away a higher port between the choice of the port and the start of its server.
 """
 
 
 class FreePorts:
-    """Ports of the loopback interface that nothing uses now, each given once.
+    """Finds ports of the loopback interface that no process uses now.
 
-    The first port is chosen at random, so that two processes seldom give the same ones.
+    The search begins at a random port, so that two demos seldom choose the same ports.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""Find every process that works in a directory of the demo, however it was started.
+"""Find every process that a demo in a directory started, directly or not.
 
-Every process that a node starts inherits an environment variable. PostgreSQL's processes overwrite
-theirs, so their working directory identifies them.
+Every process that a node starts inherits an environment variable that names the directory.
+PostgreSQL's processes overwrite their environment, so their working directory identifies them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def marked_environment(directory: Path) -> dict[str, str]:
 
 
 def processes_in(directory: Path) -> list[psutil.Process]:
-    """The living processes of ``directory`` and of directories below it."""
+    """The running processes of the demo that belong to ``directory`` or to a directory below it."""
     return [one for one in psutil.process_iter() if _works_in(one, directory)]
 
 
@@ -38,7 +38,11 @@ def _works_in(process: psutil.Process, directory: Path) -> bool:
 
 @retry(retry=retry_if_result(bool), wait=wait_fixed(0.05))
 def kill_all_in(directory: Path) -> bool:
-    """Kill until no process is left, because one may start another meanwhile."""
+    """Kill all processes of ``directory``.
+
+    Repeat the search until it finds no process, because a process may start another one before it
+    is killed.
+    """
     found = processes_in(directory)
     for process in found:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -47,7 +51,7 @@ def kill_all_in(directory: Path) -> bool:
 
 
 def cpu_of(directory: Path) -> Mapping[tuple[int, float], float]:
-    """The seconds of CPU of each process, by (pid, start)."""
+    """The seconds of CPU that each process of ``directory`` has used, by its (pid, start)."""
     usage = {}
     for process in processes_in(directory):
         with contextlib.suppress(psutil.Error):

@@ -11,9 +11,9 @@ import pyarrow as pa
 def reference_delays(flights: pa.Table) -> pd.DataFrame:
     """The expected result of the delay query for ``flights`` (schema ``DEPARTURES``).
 
-    One row per origin, carrier and hour of the scheduled departure, sorted by them: ``origin``,
-    ``carrier``, ``hour`` (UTC), ``departed`` and ``cancelled`` (counts), ``delay_sum`` and
-    ``delay_mean`` (minutes, over departed flights; null when none departed).
+    The result has one row per origin, carrier and hour of the scheduled departure, sorted by these
+    three columns. ``departed`` and ``cancelled`` are counts of flights. ``delay_sum`` and
+    ``delay_mean`` are minutes over the departed flights, and null if no flight departed.
     """
     return _delays_by(flights, ["origin", "carrier", "hour"])
 
@@ -23,9 +23,10 @@ def reference_alerts(
 ) -> pd.DataFrame:
     """The expected output of the alert query, in append mode, after it has read all of ``flights``.
 
-    One row per origin and hour with a mean delay in minutes above ``delay_mean_above`` and at least
-    ``departed_min`` departed flights, if the watermark (the latest event_time less ``watermark``)
-    has passed the end of the hour. Columns as in ``reference_delays``, without carrier.
+    The output has one row for each origin and hour with a mean delay above ``delay_mean_above``
+    minutes. In each such hour at least ``departed_min`` flights departed from the origin. Spark has
+    output an hour only if the watermark has passed the end of the hour. The watermark is the latest
+    event_time minus ``watermark``. The columns are those of ``reference_delays`` without carrier.
     """
     delays = _delays_by(flights, ["origin", "hour"])
     latest = flights["event_time"].to_pandas().max()

@@ -1,4 +1,4 @@
-"""Show both nodes and the traffic while the demo runs, as the watch saw them last."""
+"""Show the newest status of both nodes, and the traffic, while the demo runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DRAWN_PER_SECOND = 2
 
 
 class Scoreboard:
-    """Draws the watch's newest answers; it asks no node itself."""
+    """Draws the newest status that the watch has of each node, and sends no request itself."""
 
     def __init__(self, watch: Watch, steps: Steps) -> None:
         self._watch, self._steps = watch, steps
@@ -28,7 +28,7 @@ class Scoreboard:
 
     @contextlib.contextmanager
     def shown(self, console: Console) -> Iterator[None]:
-        """Show the board on a terminal. Elsewhere the demo only prints its lines."""
+        """Show the scoreboard during the block, if the output is a terminal."""
         if not console.is_terminal:
             yield
             return

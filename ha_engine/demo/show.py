@@ -36,15 +36,16 @@ if TYPE_CHECKING:
     from ha_engine.demo.comparison import Outcome
 
 FADE_SECONDS = 100.0
-"""Each second the traffic sends the remaining year divided by this, so that it lasts to the end."""
+"""Each second the traffic sends the number of remaining flights divided by this number."""
 PEACE_SECONDS = 3.0
 """How long traffic flows undisturbed before each fault."""
 
 
 def show(directory: Path, console: Console) -> bool:
-    """Run the whole demo below ``directory``, which it empties first. True if all tables are equal.
+    """Empty ``directory``, and run the whole demo in it.
 
-    Raises DemoInterrupted after a signal, DemoStuck when nothing moves any more.
+    Returns True if the sink's tables equal the expected results. Raises DemoInterrupted after a
+    signal, DemoStuck when the demo makes no progress.
     """
     check_java()
     interrupts = Interrupts()
@@ -91,7 +92,7 @@ def _database(directory: Path, steps: Steps) -> Iterator[str]:
 
 
 def _compare(url: str, year: pa.Table) -> list[Outcome]:
-    # Imported only here, because it imports pandas, which takes time.
+    # Import the comparison only here, because its import of pandas takes time.
     from ha_engine.demo.comparison import compare
 
     return compare(url, year)
@@ -112,7 +113,7 @@ def _alone_in(directory: Path) -> Iterator[None]:
     with mark.open("a") as lock:
         _lock(lock, directory)
         try:
-            # A demo that died of kill -9 may have left processes.
+            # An earlier demo that was killed with kill -9 may have left processes.
             kill_all_in(directory)
             for entry in set(directory.iterdir()) - {mark}:
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
@@ -137,7 +138,7 @@ SELECT query, extract(epoch FROM published_at) FROM ha_engine_ledger WHERE batch
 
 @dataclass
 class _Demo:
-    """The acts of the demo, in order."""
+    """The acts of the demo, such as the switchover and the loss of a node, in order."""
 
     watch: Watch
     steps: Steps
@@ -176,9 +177,10 @@ class _Demo:
             self._measure(step, lambda: self._ask_for_switchover(active, successor))
 
     def _ask_for_switchover(self, active: DemoNode, successor: DemoNode) -> None:
-        """Request the switchover; called again while the active refuses.
+        """Request the switchover, unless a handover is in progress.
 
-        On a slow host the successor may be a batch behind, or the active may give the handover up.
+        The demo repeats the request while the active refuses. On a slow host the successor may lack
+        a batch, or the active may abort the handover.
         """
         status = self.watch.seen[active.name]
         if status and status["role"] == "active" and status["handover_to"] is None:
@@ -220,15 +222,18 @@ class _Demo:
     def _roles(self) -> tuple[DemoNode, DemoNode]:
         """The active and the other node.
 
-        The roles may have changed since the last act: on a slow host Spark may fail, and the other
-        node then takes over by itself.
+        The roles may have changed since the last act of the demo. On a slow host Spark may fail on
+        the active, and then the other node takes over.
         """
         active = self.watch.active()
         assert active is not None
         return active, self.pair.other(active)
 
     def _send_in_peace(self) -> tuple[DemoNode, DemoNode]:
-        """Let both queries publish for a while, with the passive's queries caught up."""
+        """Wait until both queries have published and both nodes are warm; return active and other.
+
+        The wait lasts at least ``PEACE_SECONDS``.
+        """
         until = time.time() + PEACE_SECONDS
         with self.steps.step("traffic", "sending events, both nodes run the same batches"):
             self.watch.wait(
@@ -237,10 +242,10 @@ class _Demo:
             return self._roles()
 
     def _measure(self, step: Step, cause: Callable[[], None]) -> None:
-        """Measure an outage: of acks at the producer, of output at the sink.
+        """Cause an outage, and measure how long acks and output stopped.
 
-        ``cause`` is called at each look until acks resume. The sink's ledger shows only its newest
-        output, so the figure for output is an upper bound.
+        The watch calls ``cause`` after each poll of the nodes until acks resume. The time without
+        output is an upper bound, since the sink's ledger has the time of its newest output only.
         """
         epoch, outputs, began = self._epoch(), self._outputs(), time.time()
 
@@ -263,7 +268,7 @@ class _Demo:
         return self.traffic.acks[-1][1] if self.traffic.acks else 0
 
     def _acked_after(self, epoch: int) -> float | None:
-        """The time of the first ack under a later epoch, in seconds since 1970."""
+        """The time of the first ack of an epoch later than ``epoch``, in seconds since 1970."""
         acks = list(self.traffic.acks)
         return next((at for at, found in acks if found > epoch), None)
 

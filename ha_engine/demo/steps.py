@@ -1,4 +1,4 @@
-"""Print the steps of the demo: a line when a step ends, and a table of all at the end."""
+"""Print a line when a step of the demo ends, and a table of all steps at the end."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.table import Table
 
 WAITING_EVERY_SECONDS = 10.0
-"""Interval of lines about the present wait, if no board shows it."""
+"""Interval of lines about the present wait, if the output is no terminal."""
 
 
 @dataclass
 class Step:
-    """One step. ``what`` describes its work, and after its end the result."""
+    """One step of the demo. ``what`` is the work of the step, and after its end the result."""
 
     name: str
     what: str
@@ -25,7 +25,7 @@ class Step:
 
 
 class Steps:
-    """Prints to ``console``. On a terminal the board shows the present step."""
+    """Prints the steps to ``console``, and knows the present step."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -53,7 +53,7 @@ class Steps:
         )
 
     def line(self, waiting: str) -> str:
-        """The present step, its duration so far, and what it waits for."""
+        """The present step, its duration so far, and ``waiting``, which says what it waits for."""
         if self.doing is None:
             return ""
         seconds = time.monotonic() - self.doing.began

@@ -13,11 +13,11 @@ import pyarrow as pa
 from ha_engine.client import Ack, Producer
 
 Moment = tuple[float, int]
-"""A time in seconds since 1970, and the epoch of the event at that time."""
+"""The time of an ack in seconds since 1970, and the epoch of the ack."""
 EVERY_SECONDS, PAUSE_SECONDS_MAX = 0.02, 0.5
 REST = 4
-"""After each request the thread pauses for this multiple of the answer's time, to leave Spark the
-CPU on a slow host."""
+"""After each request the thread pauses for this multiple of the request's duration, so that Spark
+gets CPU on a slow host."""
 ROWS_PER_SEND = 2_000
 STOP_SECONDS_MAX = 10.0
 
@@ -25,9 +25,9 @@ STOP_SECONDS_MAX = 10.0
 class Traffic(threading.Thread):
     """Sends ``rows`` to ``stream`` in small requests, one after the other, and notes each ack.
 
-    Each second it sends one ``fade``-th of the remaining rows, so that traffic lasts until
-    ``finish`` sends the rest. ``sent`` counts rows, all of them acknowledged. No request has a
-    deadline, because the watch knows better whether anything still moves.
+    Each second the thread sends the fraction 1/``fade`` of the remaining rows, so that rows remain
+    until ``finish`` sends them. ``sent`` counts the acked rows. No request has a deadline, because
+    the watch detects when the demo makes no progress.
     """
 
     def __init__(self, urls: Sequence[str], stream: str, rows: pa.Table, fade: float) -> None:
@@ -64,12 +64,12 @@ class Traffic(threading.Thread):
         self.sent += batch.num_rows
 
     def _acked(self, ack: Ack) -> None:
-        # An ack without a position answers a retry whose position the nodes have forgotten.
+        # An ack of a retry has no position if the nodes have forgotten the request's position.
         epoch = ack.position.epoch if ack.position else self.acks[-1][1]
         self.acks.append((time.time(), epoch))
 
     def acked_since(self, at: float) -> bool:
-        """Whether an ack arrived after ``at``. Raises the error that ended the traffic."""
+        """Whether an ack arrived after ``at``. Raises the error that ended the traffic, if any."""
         self.require_well()
         return bool(self.acks) and self.acks[-1][0] > at
 
@@ -87,9 +87,9 @@ class Traffic(threading.Thread):
         self._finish.set()
 
     def stop(self) -> None:
-        """Send no more, and wait at most STOP_SECONDS_MAX for a request in flight.
+        """Send no more requests, and wait at most STOP_SECONDS_MAX for a request in flight.
 
-        The wait has a limit, because no node may be left to answer the request.
+        The wait has a limit, because perhaps no node is left that can answer the request.
         """
         self._ended.set()
         self._finish.set()
@@ -98,16 +98,17 @@ class Traffic(threading.Thread):
 
 
 def gap_across(moments: Sequence[Moment], since: float, epoch: int) -> float:
-    """The longest time in seconds without a moment, up to the first under a later epoch.
+    """The longest gap in seconds between acks that ends after ``since``, up to the first ack of an
+    epoch later than ``epoch``.
 
-    All such times count, not only the last: the first answer of a new active may be to a retry that
-    was stored under the old epoch. If there is no later epoch, it is the longest since ``since``.
+    The outage is not always the last gap before the later epoch. The first ack of a new active may
+    answer a retry of a request that the old active stored under its epoch.
     """
     later = next((n for n, (_, found) in enumerate(moments) if found > epoch), len(moments))
     return longest_gap(moments[: later + 1], since)
 
 
 def longest_gap(moments: Sequence[Moment], since: float) -> float:
-    """The longest time in seconds without a moment that ends after ``since``."""
+    """The longest gap in seconds between two acks, among the gaps that end after ``since``."""
     pairs = pairwise(list(moments))
     return max((after - before for (before, _), (after, _) in pairs if after >= since), default=0.0)

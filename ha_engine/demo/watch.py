@@ -1,4 +1,7 @@
-"""Wait in the demo: ask both nodes at most twice a second, and fail when nothing moves."""
+"""Wait for conditions in the demo, and fail when the demo makes no progress.
+
+The watch asks both nodes for their status at most twice a second.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,12 @@ from ha_engine.demo.traffic import Traffic
 from ha_engine.errors import DemoStuck
 
 LOOK_SECONDS = 0.5
-"""The pause between two looks. A slow host answers late, and so is asked less often."""
+"""The pause after each request for the nodes' status. A slow host answers late, so the demo asks a
+slow host less often."""
 
 
 class Watch:
-    """Polls the nodes. ``seen`` has the newest answer of each, and everything else uses that."""
+    """Polls the nodes. ``seen`` has the newest status of each node, which the whole demo uses."""
 
     def __init__(
         self, pair: DemoPair, directory: Path, traffic: Traffic, interrupts: Interrupts
@@ -34,7 +38,8 @@ class Watch:
     def wait(self, what: str, condition: Callable[[], object]) -> None:
         """Wait for ``condition``.
 
-        Raises DemoStuck when nothing moves, EngineError when a node or the traffic ends.
+        Raises DemoStuck when the demo makes no progress, EngineError when a node ends, and the
+        error that ended the traffic.
         """
         self._what, self.refusal = what, ""
         while True:
@@ -61,7 +66,8 @@ class Watch:
 
     @property
     def waiting(self) -> str:
-        """The present wait, the work of each node that is not ready, and the last refusal."""
+        """The present wait, the work of each node that is not ready, and the last refusal of a
+        switchover."""
         if not self._what:
             return ""
         nodes = {name: waits_for(status) for name, status in self.seen.items()}

@@ -1,17 +1,17 @@
 """The one config tree of a node: frozen and strict models.
 
-sections    every key with its type, default and description
-event_sync  the section of the stream between nodes
-http        the section of the HTTP interface
-ingest      the section of the gRPC interface for producers
-server_tls  the certificate of the HTTP or gRPC interface
-access      the section of the rights over both interfaces
-tree        the sections together, and the relations between their keys
-load        reads files, HA_ENGINE_* and secrets, and reports every problem at once
-reload      reads the config again while the node runs, after SIGHUP
-group       the settings that must be equal on every node of a group
-show        the values in use, with their origin, and the JSON schema
-quantities  durations, sizes and addresses
+``sections``    has most sections of the config, with the type, default and description of each key.
+``event_sync``  is the section of the connections between nodes.
+``http``        is the section of the HTTP interface.
+``ingest``      is the section of the gRPC interface for producers.
+``server_tls``  is the certificate of the HTTP or gRPC interface.
+``access``      is the section of the rights of callers over both interfaces.
+``tree``        combines the sections, and checks the relations between their keys.
+``load``        reads files, HA_ENGINE_* and secrets, and reports all problems at once.
+``reload``      reads the config again after SIGHUP, while the node runs.
+``group``       lists the settings that must be equal on every node of a group.
+``show``        shows the values in use with their origin, and the JSON schema.
+``quantities``  parses and formats durations, sizes and addresses.
 """
 
 from ha_engine.config.event_sync import EventSyncConfig

@@ -1,4 +1,4 @@
-"""The section of the callers' rights, over HTTP and over gRPC."""
+"""The section ``access``: the rights of callers, over HTTP and over gRPC."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class AccessConfig(Section):
-    """The callers and their rights. You choose a name for each caller, and add the SHA-256 of its
-    token, which ha-engine config token prints."""
+    """The callers and their rights. You choose a name for each caller, and add the SHA-256 of the
+    caller's token. The command ha-engine config token makes a token and prints its SHA-256."""
 
     admin: dict[Name, Digest] = Field(
         default_factory=dict,
@@ -30,8 +30,8 @@ class AccessConfig(Section):
     read: dict[Name, Digest] = Field(
         default_factory=dict,
         description="Callers that may read status, history and metrics; with no entry, every "
-        "caller may. The page at / asks for one of these tokens. It must be the same one on each "
-        "node. Reloadable.",
+        "caller may. The page at / asks for one of these tokens; every node must list this token. "
+        "Reloadable.",
     )
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""The section of the stream between nodes, with the certificates that they present."""
+"""The section ``event_sync``: the connections between nodes, and the nodes' certificates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TlsConfig(Section):
 
     @property
     def given(self) -> bool:
-        """Whether all three files are set. A check ensures that it is all or none."""
+        """Whether the three files are set. The config is invalid if only some of them are set."""
         return self.certificate is not None
 
     @model_validator(mode="after")

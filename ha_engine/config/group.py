@@ -1,9 +1,9 @@
-"""The settings that must be equal on every node of a group, and their digest, which two nodes
-compare (RULES.md#r32).
+"""The settings that must be equal on every node of a group.
 
-A setting belongs here if nodes with different values would end batches elsewhere, compute or
-remember differently, or would wait differently for a silent node. Addresses and capacities do not
-belong here.
+Two nodes compare the digests of these settings when they connect (RULES.md#r32). A setting is
+group-wide if different values would make two nodes compute or remember different things. A setting
+is also group-wide if nodes with different values would wait differently for a silent node.
+Addresses and capacities are not group-wide.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ GROUP_WIDE = (
     "query.state_store",
     "query.spark",
 )
-"""Keys of the config tree. Their descriptions say "Group-wide" too."""
+"""The keys of the group-wide settings. The description of each key says "Group-wide." too."""
 
 
 def group_digest(config: Config) -> str:
-    """The hex digest of the group-wide settings, whatever file or variable sets them."""
+    """The hex digest of the values of the group-wide settings."""
     tree = config.model_dump(mode="json", by_alias=True)
     values = {name: _at(tree, name) for name in GROUP_WIDE}
     text = json.dumps(values, sort_keys=True)

@@ -46,7 +46,7 @@ class HttpConfig(Section):
 
     @property
     def url(self) -> str:
-        """The URL of this node that it gives to others."""
+        """The URL of this node that the node gives to producers and to its peers."""
         return self.advertise or f"{'https' if self.tls.pair else 'http'}://{self.listen}"
 
     @model_validator(mode="after")

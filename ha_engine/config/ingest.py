@@ -22,7 +22,8 @@ class IngestConfig(Section):
     advertise: Address | None = Field(
         default=None,
         description="Address (host:port) at which producers reach gRPC on this node, by default "
-        "the listen address. A passive refers producers to the active's.",
+        "the listen address. A passive node refers producers to the address that the active "
+        "advertises.",
     )
     tls: ServerTls = ServerTls()
     insecure: bool = Field(

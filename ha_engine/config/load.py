@@ -1,7 +1,8 @@
-"""Read the config: one YAML file or a directory of them, then ``HA_ENGINE_*``, then secrets.
+"""Read the config: one YAML file or a directory of YAML files, then ``HA_ENGINE_*``, then secrets.
 
-The loader finds every problem at once and reports one per line, with its key. ``config`` defines
-the keys and their relations; this module only finds their values.
+The loader finds all problems at once, and reports one problem per line, with its key. The package
+``config`` defines the keys and their relations. The module ``load`` only finds the values of the
+keys.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ RESERVED = frozenset(
     PREFIX + name
     for name in ("CONFIG", "URL", "TOKEN", "INCARNATION", "QUERY_OF", "REPORT_FD", "PYTHON")
 )
-"""Variables of the engine that are not keys of the tree."""
+"""Environment variables of ha-engine that set no key of the config."""
 DEFAULT = "default"
 _NO_YAML = (yaml.YAMLError, ValueError, RecursionError)
-"""Errors of the loader: also for a date such as 2026-99-99, and for endless nesting."""
+"""Errors of the YAML loader. A date such as 2026-99-99 raises ValueError, and endless nesting
+raises RecursionError."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +49,11 @@ class Setting:
 
     @property
     def variable(self) -> str:
-        """The environment variable that sets it."""
+        """The environment variable that sets this key."""
         return PREFIX + "_".join(self.key).upper()
 
     def holds(self, kind: type) -> bool:
-        """Whether a value may be of ``kind``, as in ``Path | None``."""
+        """Whether a value of this key may have the type ``kind``, as in ``Path | None``."""
         return kind in _kinds(self.annotation)
 
 
@@ -59,7 +61,7 @@ class Setting:
 class Loaded:
     """A config, with the origin of each set key: the name of a file or of a variable.
 
-    ``references`` are the secrets as they were written: ``env:NAME`` or ``file:/path``.
+    ``references`` has each secret as the config refers to it: ``env:NAME`` or ``file:/path``.
     """
 
     config: Config
@@ -69,7 +71,7 @@ class Loaded:
 
 @dataclass
 class _Draft:
-    """Values by key while they are collected, and the problems found."""
+    """The values by key that the loader has collected so far, and the problems that it found."""
 
     values: dict[Key, Any] = field(default_factory=dict)
     origins: dict[Key, str] = field(default_factory=dict)
@@ -82,14 +84,16 @@ class _Draft:
 
 
 def load_config(path: Path | None, environ: Mapping[str, str]) -> Config:
-    """Load the config of ``path`` (None: defaults only) and ``environ``; see ``load``."""
+    """Load the config as ``load`` does, without the origins of its values."""
     return load(path, environ).config
 
 
 def load(path: Path | None, environ: Mapping[str, str]) -> Loaded:
-    """Read, merge and check the config. Relative paths start at the file's directory.
+    """Read, merge and check the config of ``path`` and ``environ``.
 
-    Raises ConfigError with one line for each problem; no line shows a secret.
+    If ``path`` is None, only ``environ`` and the defaults give values. A relative path in the
+    config starts at the directory of the config file. Raises ConfigError with one line for each
+    problem; no line shows a secret.
     """
     draft = _Draft()
     base = _read_files(draft, path)
@@ -131,7 +135,7 @@ def _sections() -> set[Key]:
 
 
 def _open_keys() -> set[Key]:
-    """Keys below which the user chooses the names: ``query.spark``."""
+    """The keys below which the user chooses the names of further keys, such as ``query.spark``."""
     return {setting.key for setting in settings() if setting.holds(dict)}
 
 
@@ -139,7 +143,7 @@ def _open_keys() -> set[Key]:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """SafeLoader that refuses a key written twice in one mapping."""
+    """A SafeLoader that refuses a mapping in which a key occurs twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -154,7 +158,10 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 def _read_files(draft: _Draft, path: Path | None) -> Path:
-    """Fill the draft, and return the directory where relative paths start."""
+    """Read the files at ``path`` into the draft.
+
+    Returns the directory where relative paths of the config start.
+    """
     if path is None:
         return Path.cwd()
     for file in _files_of(path):
@@ -178,7 +185,7 @@ def _files_of(path: Path) -> list[Path]:
 
 def _tree_of(file: Path) -> Mapping[str, Any]:
     try:
-        # _StrictLoader is a SafeLoader: it builds plain values only.
+        # yaml.load is safe here: _StrictLoader is a SafeLoader, and builds plain values only.
         tree = yaml.load(file.read_text(encoding="utf-8"), Loader=_StrictLoader)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"config {file} cannot be read: {error}") from error
@@ -192,7 +199,7 @@ def _tree_of(file: Path) -> Mapping[str, Any]:
 
 
 def _in_one_line(error: Exception) -> str:
-    # str(error) quotes the line, which may hold a password.
+    # Do not use str(error): it quotes the line of the file, which may hold a password.
     match error:
         case yaml.MarkedYAMLError(problem=str(problem), problem_mark=yaml.Mark() as mark):
             return f"{problem}, in line {mark.line + 1}"
@@ -261,9 +268,9 @@ def _resolve_secrets(draft: _Draft, base: Path, environ: Mapping[str, str]) -> N
 
 
 def dereferenced(written: str, base: Path, environ: Mapping[str, str]) -> str | None:
-    """The value that ``env:NAME`` or ``file:/path`` refers to, None when it is missing.
+    """The value to which ``written`` refers with ``env:NAME`` or ``file:/path``.
 
-    Any other text is returned unchanged.
+    Returns None if the variable or the file is missing, and any other text unchanged.
     """
     scheme, _, target = written.partition(":")
     match scheme:
@@ -276,7 +283,7 @@ def dereferenced(written: str, base: Path, environ: Mapping[str, str]) -> str | 
 
 
 def is_reference(written: object) -> bool:
-    """Whether ``written`` refers to a value elsewhere, and is no value itself."""
+    """Whether ``written`` refers to a variable or a file that has the value."""
     return isinstance(written, str) and written.startswith(("env:", "file:"))
 
 

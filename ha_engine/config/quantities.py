@@ -1,7 +1,7 @@
 """Parse and format the values of settings: durations and sizes with units, addresses of hosts and
 databases.
 
-For ``config`` and the application file.
+The config and the application file use these types.
 """
 
 from __future__ import annotations
@@ -53,18 +53,21 @@ def parse_size(value: object) -> int:
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds as in a file: ``3s``, or ``500ms`` if they are not a whole number."""
+    """Format seconds as in a config file: ``3s``, or ``500ms`` for a fraction of a second."""
     return f"{seconds:.0f}s" if seconds == int(seconds) else f"{seconds * 1000:.12g}ms"
 
 
 def format_size(size_bytes: int) -> str:
-    """Bytes as in a file, in the largest unit that divides them: ``64MiB``."""
+    """Format bytes as in a config file: ``64MiB``, in the largest unit without a fraction."""
     unit = next(u for u in reversed(_UNITS_OF_SIZE) if size_bytes % _UNITS_OF_SIZE[u] == 0)
     return f"{size_bytes // _UNITS_OF_SIZE[unit]}{unit}" if size_bytes else "0B"
 
 
 def split_address(listen: str) -> tuple[str, int]:
-    """``127.0.0.1:8080`` or ``[::1]:8080`` as host and port; ValueError when it is neither."""
+    """Split an address such as ``127.0.0.1:8080`` or ``[::1]:8080`` into host and port.
+
+    Raises ValueError if ``listen`` is no such address.
+    """
     host, _, port = listen.rpartition(":")
     if not host or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
         raise ValueError(f"{listen!r} is no address; write host:port, such as 127.0.0.1:8080")
@@ -74,7 +77,10 @@ def split_address(listen: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches ``host``; a name other than localhost never counts."""
+    """Whether only this machine can reach ``host``.
+
+    Returns False for every host name except localhost.
+    """
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -100,7 +106,7 @@ def as_text(value: object) -> object:
 
 
 def _checked_database(url: SecretStr) -> SecretStr:
-    # The value may contain a password, so no message quotes it.
+    # The URL may contain a password, so the message does not quote the URL.
     known = ("postgresql://", "postgresql+psycopg2://")
     if url.get_secret_value() == "embedded" or url.get_secret_value().startswith(known):
         return url

@@ -1,7 +1,8 @@
-"""Read the config again while a node runs: use what can change, and name what needs a restart.
+"""Read the config again while a node runs: apply the reloadable settings, and name the settings
+that need a restart.
 
-The certificates of event sync and of ingest do not need this, because each connection reads their
-files. The certificate of HTTP is read at the start and at each reload.
+The certificates of event sync and of ingest need no reload, because each new connection reads their
+files. The node reads the certificate of HTTP at its start and at each reload.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ RELOADABLE: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """The result of the last reload; ``at`` is ISO 8601, None before the first.
+    """The result of the last reload.
 
-    ``problems`` say why the new config, or a part of it, is not used. ``needs_restart`` names the
-    keys whose values in the files differ from those in this process.
+    ``at`` is the time of the reload in ISO 8601, or None before the first reload. ``problems`` say
+    why the process does not use the new config, or a part of it. ``needs_restart`` names the keys
+    whose values in the new config differ from those that the process uses.
     """
 
     at: str | None = None
@@ -46,8 +48,8 @@ class Reloaded:
 class Reloader:
     """Reloads the config of one process.
 
-    The reload calls ``take`` with the config that holds from then on. A ConfigError from ``take``
-    says which part could not be applied.
+    The reload calls ``take`` with the config that the process must use from now on. If ``take``
+    cannot apply a part of the config, it raises ConfigError.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class Reloader:
         self.last = Reloaded()
 
     async def reload(self) -> None:
-        """Reload. An invalid config is reported and changes nothing."""
+        """Reload the config. The log reports an invalid config, which changes no setting."""
         async with self._one_by_one:
             at = datetime.now(UTC).isoformat(timespec="milliseconds")
             try:
@@ -89,7 +91,10 @@ class Reloader:
 
 
 def merged(running: Config, found: Config) -> Config:
-    """``running`` with the reloadable values of ``found``. Raises ConfigError."""
+    """The config ``running`` with the reloadable values of the config ``found``.
+
+    Raises ConfigError if these values do not fit the others.
+    """
     sections = {}
     for name, keys in RELOADABLE.items():
         new = getattr(found, name)
@@ -108,10 +113,11 @@ def merged(running: Config, found: Config) -> Config:
 
 
 def _require_guards(running: Config, found: Config) -> None:
-    """Refuse to drop tokens while ``found`` also changes an address.
+    """Refuse to drop all tokens of a right if ``found`` also changes an address.
 
-    A right may need no token only because the node is to listen on another address. It does so
-    only after a restart, and until then the old address would be open. Raises ConfigError.
+    The config ``found`` may need no token because the node is to listen on another address, such as
+    loopback. But the node changes its address only at a restart. Until then every caller could use
+    the right at the old address. Raises ConfigError.
     """
     opened = [
         f"access.{name}"
@@ -131,7 +137,7 @@ def _doors(config: Config) -> tuple[object, ...]:
 
 
 def differing(one: Config, other: Config) -> Iterator[str]:
-    """Yield the names of the keys whose values differ."""
+    """Yield the names of the keys whose values differ between two configs."""
     trees = [config.model_dump(by_alias=True) for config in (one, other)]
     for setting in settings():
         first, second = (_at(tree, setting.key) for tree in trees)

@@ -1,7 +1,8 @@
 """The sections of the config tree: every key with its type, default and description.
 
-Durations are seconds and sizes are bytes once loaded. In the file and in JSON both have a unit
-(``3s``, ``64MiB``). ``config schema`` and the sample file contain the descriptions.
+In Python a duration is in seconds and a size is in bytes. In the config file and in JSON durations
+and sizes have a unit (``3s``, ``64MiB``). The command ``ha-engine config schema`` and the sample
+file show the descriptions.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 
 
 class Section(BaseModel):
-    """A section of the tree: frozen; it refuses unknown keys."""
+    """A section of the config tree. A section is frozen and refuses unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class NodeConfig(Section):
-    """The identity of this node, and the place of its files."""
+    """The name of this node, and the directories of its files."""
 
     id: Name = Field(
         default="node-a", description="Name of this node, unique in its group and never reused."
@@ -149,14 +150,15 @@ class JournalConfig(Section):
     )
     min_free: Size = Field(
         default=512 << 20,
-        description="Minimum free space on the disk of data_dir. Below it the node refuses events, "
-        "and so does the active while this node is in sync. The reserve is for processing the "
-        "events that are already accepted. Reloadable.",
+        description="Minimum free space on the disk of data_dir. With less free space the node "
+        "refuses events, and the active refuses events too while this node is in sync. The node "
+        "needs this space to process the events that it has already accepted. Reloadable.",
     )
     max_size: Size = Field(
         default=0,
-        description="Size of all segments at which the node refuses events in the same way, until "
-        "a snapshot trims the journal; 0B sets no limit but min_free. Reloadable.",
+        description="Size of all segments of the journal at which events are refused, as with less "
+        "free space than min_free, until a snapshot trims the journal. With 0B only min_free "
+        "limits the journal. Reloadable.",
     )
 
     @model_validator(mode="after")
@@ -184,8 +186,8 @@ class QueryConfig(Section):
         ge=0,
         le=19,
         description="Nice value of the Spark process, so that acks and the lease do not wait for a "
-        "micro-batch when CPU is short. It is at most 5 until the first batch has ended, so that "
-        "Spark can start.",
+        "micro-batch when CPU is short. The process starts with a nice value of at most 5, and "
+        "keeps it until the first batch has ended, so that Spark can start.",
     )
     shuffle_partitions: int = Field(
         default=1,
@@ -223,12 +225,13 @@ class QueryConfig(Section):
         default=120.0,
         ge=1,
         description="How long a start of the Spark process may make no progress: no step reached, "
-        "no CPU used, nothing read. The node then ends it, and gives the next start twice as long.",
+        "no CPU used, nothing read. After this time the node ends the process, and gives the next "
+        "start twice as much time.",
     )
     class_archive: bool = Field(
         default=True,
         description="Keep an archive of Spark's classes below data_dir (about 190 MB), which makes "
-        "starts faster. The node writes it in idle time after the first start.",
+        "starts faster. The node writes the archive in idle time after the first start.",
     )
     restart_backoff_max: Duration = Field(
         default=30.0,
@@ -264,12 +267,14 @@ class OutboxConfig(Section):
     max_batches: int = Field(
         default=64,
         ge=1,
-        description="Maximum number of a query's batches that wait; at the limit the query waits.",
+        description="Maximum number of a query's batches that wait to be published; at the limit "
+        "the query starts no new batch.",
     )
     max_bytes: Size = Field(
         default=256 << 20,
         ge=1 << 20,
-        description="Maximum size of a query's batches that wait; at the limit the query waits.",
+        description="Maximum size of a query's batches that wait to be published; at the limit the "
+        "query starts no new batch.",
     )
 
 
@@ -279,7 +284,7 @@ class PublishConfig(Section):
     timeout: Duration = Field(
         default=10.0,
         gt=0,
-        description="How long one delivery to a sink may take; it never outlasts the lease.",
+        description="How long one delivery to a sink may take; no delivery outlasts the lease.",
     )
     retry_backoff_max: Duration = Field(
         default=5.0, gt=0, description="Maximum wait before a failed delivery is tried again."

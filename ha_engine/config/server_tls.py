@@ -11,8 +11,8 @@ from ha_engine.config.sections import Section
 
 
 class ServerTls(Section):
-    """Files (PEM) with which this node proves its identity to callers, which trust the authority
-    that signed its certificate."""
+    """Files (PEM) with which this node proves its identity to callers. The callers must trust the
+    authority that signed the certificate."""
 
     certificate: Path | None = Field(
         default=None, description="Certificate of this host, with all intermediate certificates."
@@ -21,7 +21,7 @@ class ServerTls(Section):
 
     @property
     def pair(self) -> tuple[Path, Path] | None:
-        """The certificate and its key. A check ensures that it is both or none."""
+        """The certificate and its key, or None. The config is invalid if only one is set."""
         return (self.certificate, self.key) if self.certificate and self.key else None
 
     @model_validator(mode="after")
@@ -32,12 +32,12 @@ class ServerTls(Section):
 
 
 def listens_beyond_loopback(listen: str) -> bool:
-    """Whether other hosts can reach the address."""
+    """Whether other hosts can reach the address ``listen``."""
     return not is_loopback(split_address(listen)[0])
 
 
 def require_on_purpose(listen: str, tls: ServerTls, insecure: bool, what: str) -> None:
-    """Raise ValueError if other hosts would talk in plain text without ``insecure``."""
+    """Raise ValueError if other hosts can connect in plain text and ``insecure`` is False."""
     if listens_beyond_loopback(listen) and not (tls.pair or insecure):
         raise ValueError(
             f"listen is {listen}, which other hosts reach, and {what} does not encrypt without "
@@ -47,7 +47,8 @@ def require_on_purpose(listen: str, tls: ServerTls, insecure: bool, what: str) -
 
 
 def require_named(listen: str, advertise: str | None) -> None:
-    """Raise ValueError if a node would send producers to an address of no single host."""
+    """Raise ValueError if a node would refer producers to an address that means every interface,
+    such as 0.0.0.0."""
     if advertise is None and is_unspecified(split_address(listen)[0]):
         raise ValueError(
             f"listen is {listen}, every address of this host; set advertise to the address at "

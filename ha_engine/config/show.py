@@ -24,7 +24,8 @@ class Shown:
 
 
 def shown_settings(loaded: Loaded) -> list[Shown]:
-    """Every setting in the order of the sample file; a secret is its reference or redacted."""
+    """Every setting in the order of the sample file. The value of a secret is its reference or
+    redacted."""
     tree = loaded.config.model_dump(mode="json", by_alias=True)
     return [shown for setting in settings() for shown in _shown(setting, loaded, tree)]
 
@@ -56,7 +57,7 @@ def _at(tree: dict[str, Any], key: Key) -> Any:
 
 
 def config_schema() -> dict[str, Any]:
-    """The JSON schema of a config file; defaults have units as in the file."""
+    """The JSON schema of a config file. The defaults have units as in a config file."""
     schema = Config.model_json_schema(by_alias=True)
     defaults = Config().model_dump(mode="json", by_alias=True)
     for setting in settings():

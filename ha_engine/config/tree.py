@@ -31,7 +31,7 @@ from ha_engine.system.runtime_dir import SOCKET_NAME, SOCKET_PATH_BYTES_MAX, der
 
 
 class Config(Section):
-    """The whole tree of one node."""
+    """The whole config tree of one node."""
 
     group: Name = Field(
         default="default", description="Name of the group: the nodes that share one lease."
@@ -57,12 +57,12 @@ class Config(Section):
 
     @property
     def checkpoint_dir(self) -> Path:
-        """The root of Spark's checkpoints, configured or derived."""
+        """The directory of Spark's checkpoints, as configured or below ``node.data_dir``."""
         return self.query.checkpoint_dir or self.node.data_dir / "checkpoints"
 
     @property
     def runtime_dir(self) -> Path:
-        """The absolute directory of the node's socket, configured or derived."""
+        """The absolute directory of the node's socket, as configured or derived from data_dir."""
         given = self.node.runtime_dir
         return given.absolute() if given else derived_runtime_dir(self.node.data_dir, os.environ)
 
@@ -111,7 +111,10 @@ class Config(Section):
         )
 
     def _access_problem(self) -> str | None:
-        """Refuse an interface without a token that other hosts reach, unless it is ``insecure``."""
+        """The problem of an interface that other hosts reach without a token, if there is one.
+
+        An interface with ``insecure`` needs no token.
+        """
         http = listens_beyond_loopback(self.http.listen) and not self.http.insecure
         grpc = (
             listens_beyond_loopback(self.ingest.listen or DEFAULT_LISTEN)

@@ -1,20 +1,23 @@
-"""The command line: one module per noun, without logic; ``root`` combines them.
+"""The command line. Its modules contain no logic of the engine; ``root`` combines them.
 
-run            one node in the foreground
-status         ``status``, ``switchover`` and ``query``
-failover       ``failover --force``
-lease          ``pause``, ``resume`` and ``history``
-app, config, db, journal, snapshot   one group of commands each
-publish, reinit, demo                one command each
-cluster_table, status_table, history_table   tables that commands print for people
-formats        prints an answer for people, or as JSON or YAML
-transfers      shows the progress of bytes on a terminal
-database       the database of a config, for commands that need no running node
+``run``                            runs one node in the foreground.
+``status``                         has the commands ``status``, ``switchover`` and ``query``.
+``failover``                       has the command ``failover --force``.
+``lease``                          has the commands ``pause``, ``resume`` and ``history``.
+``app``, ``config``, ``db``        have one group of commands each.
+``journal``, ``snapshot``          have one group of commands each.
+``publish``, ``reinit``, ``demo``  have one command each.
+``cluster_table``                  makes the table of the nodes of a group.
+``status_table``                   makes the tables of the status of a node.
+``history_table``                  makes the table of the history of the lease.
+``formats``                        prints an answer for people, or as JSON or YAML.
+``transfers``                      shows the progress of a transfer of bytes on a terminal.
+``database``                       opens the database for commands without a running node.
 
-The import of a module of this package must stay cheap, because ``ha-engine --help`` imports all of
-them. So the commands import heavy packages (pydantic, pyarrow, sqlalchemy, grpc, Spark, rich)
-inside their functions. ``ha-engine run`` imports none of these packages, because its process lives
-as long as the node.
+The import of a module of this package must stay cheap, because ``ha-engine --help`` imports all
+modules of the package. So the commands import heavy packages (pydantic, pyarrow, sqlalchemy, grpc,
+Spark, rich) inside their functions. ``ha-engine run`` imports none of the heavy packages, because
+its process lives as long as the node.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader of the output closed the pipe. The interpreter must not flush into it again.
+        # The reader of the output closed the pipe. Redirect standard output to /dev/null, so that
+        # the interpreter's flush at its exit does not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
 

@@ -45,8 +45,8 @@ def check(
 ) -> None:
     """Plan every query as a node does, and print its output columns, or why it cannot run.
 
-    Exit code 0 if all queries can run, 2 if one cannot. The check starts Spark once, which takes
-    some seconds.
+    The exit code is 0 if all queries can run, and 2 if a query cannot run. The check starts Spark
+    once, which takes some seconds.
 
     Example: ha-engine app check flights.yaml
     """
@@ -81,7 +81,7 @@ def _check(file: Path, steps: _Steps) -> ApplicationReport:
 
 
 class _Steps:
-    """Prints progress for a person who waits. Standard output is only for the report."""
+    """Prints the progress of the check to standard error. Standard output has only the report."""
 
     def __init__(self, wanted: bool) -> None:
         self._wanted = wanted

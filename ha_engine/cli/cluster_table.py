@@ -16,7 +16,7 @@ _RIGHT = ("epoch", "lag")
 
 
 def cluster_table(cluster: dict[str, Any]) -> Group:
-    """One row per node. Below, one line per node gives the reason of its role."""
+    """A table with one row per node, and below it one line per node with the reason of its role."""
     table = Table(title=_title(cluster))
     for name in _COLUMNS:
         table.add_column(name, justify="right" if name in _RIGHT else "left", overflow="fold")
@@ -80,7 +80,7 @@ def _to_go(rejoin: dict[str, Any]) -> str:
 
 
 def _reasons(node: dict[str, Any]) -> list[str]:
-    """The reason of the node's role, the work it has left to rejoin, and its problems."""
+    """The reason of the node's role, the work that the node must do to rejoin, and its problems."""
     reasons = [node["reason"]]
     if rejoin := node["rejoin"]:
         reasons.append(f"{rejoin['stage']}, {_to_go(rejoin)} to go")

@@ -76,7 +76,8 @@ def schema() -> None:
 def token(output: FormatOption = "pretty", as_json: JsonOption = False) -> None:
     """Make a token for a client, and print it with its SHA-256 for the section 'access'.
 
-    Nothing stores the token. Clients read it from the environment variable HA_ENGINE_TOKEN.
+    ha-engine does not store the token. Clients read their token from the environment variable
+    HA_ENGINE_TOKEN.
 
     Example: ha-engine config token
     """

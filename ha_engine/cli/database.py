@@ -15,16 +15,18 @@ from ha_engine.postgres.lease_store import PostgresLeaseStore
 from ha_engine.postgres.snapshot_store import CALL_SECONDS, SnapshotStore
 
 PATIENCE_SECONDS = 10.0
-"""How long a command waits for one answer. An operator can wait longer than a lease can."""
+"""How long a command waits for one answer of the database. A command may wait longer than a node,
+which must renew its lease in time."""
 
 
 @contextmanager
 def opened_engine(
     database: DatabaseConfig, url: str | None = None, patience: float = PATIENCE_SECONDS
 ) -> Iterator[Engine]:
-    """Open an engine for ``url``, by default the config's; an embedded server runs meanwhile.
+    """Open an engine for ``url``, by default the URL of the config.
 
-    A statement ends after ``patience`` seconds.
+    An embedded PostgreSQL runs while the engine is open. PostgreSQL cancels a statement that takes
+    longer than ``patience`` seconds.
     """
     wanted, timeout = url or database.url.get_secret_value(), database.connect_timeout
     if wanted != "embedded":

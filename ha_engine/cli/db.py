@@ -28,7 +28,9 @@ DatabaseUrl = Annotated[
 
 @app.command()
 def init(path: ConfigPath = None, url: DatabaseUrl = None) -> None:
-    """Create the schema. You may repeat it, and run it from several hosts at once.
+    """Create the engine's schema in the database.
+
+    You may repeat the command, and run it from several hosts at once.
 
     Example: ha-engine db init -c engine.yaml
     """

@@ -29,9 +29,10 @@ def failover(
 ) -> None:
     """Make the node at --url the active although it is not in sync: acked events may be lost.
 
-    Use it only when no in-sync node can be brought back. The node refuses while one may be alive.
-    With --confirm-fenced you state that such a node is off; keep it off until this is done. When it
-    returns, it follows, and keeps the records that only it had beside its journal.
+    Use this command only when you cannot start any in-sync node again. The node at --url refuses
+    while an in-sync node may be alive. With --confirm-fenced NODE you state that NODE is off. Keep
+    NODE off until the command ends. After its next start NODE follows the new active, and moves the
+    records that only NODE had to a file beside its journal.
 
     Example: ha-engine failover --force --confirm-fenced node-a --url http://node-b:8080
     """
@@ -60,5 +61,7 @@ def failover(
 
 def _confirmed(node: str) -> bool:
     if not sys.stdin.isatty():
-        raise typer.BadParameter("there is no terminal to ask on; add --yes", param_hint="--yes")
-    return typer.confirm(f"Make {node} the active and give those records up?", err=True)
+        raise typer.BadParameter(
+            "the command cannot ask without a terminal; add --yes", param_hint="--yes"
+        )
+    return typer.confirm(f"Make {node} the active and give up the records that it lacks?", err=True)

@@ -16,7 +16,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="The same as -f json.")
 def show(
     tree: Mapping[str, Any], output: Format, as_json: bool, to_people: Callable[[], None]
 ) -> None:
-    """Print plain values as one JSON line or as YAML, or call ``to_people``."""
+    """Print ``tree`` as one JSON line or as YAML, or call ``to_people`` to print for people."""
     match "json" if as_json else output:
         case "json":
             typer.echo(json.dumps(tree))

@@ -12,7 +12,7 @@ from ha_engine.types import Holder, HolderChange
 
 
 def history_table(group: str, changes: Sequence[HolderChange]) -> Table:
-    """One row per change, in the given order."""
+    """A table with one row per change of the holder, in the order of ``changes``."""
     none = None if changes else "no node has held the lease yet"
     table = Table(title=f"holders of group {group}", caption=none)
     for name in ("when (UTC)", "epoch", "node", "previous node"):

@@ -32,7 +32,7 @@ def inspect(
     records: Annotated[
         int, typer.Option("--records", min=0, metavar="N", help="Show the last N records too.")
     ] = 0,
-    oldest: Annotated[bool, typer.Option("--oldest", help="Show the first N instead.")] = False,
+    oldest: Annotated[bool, typer.Option("--oldest", help="Show the first N records.")] = False,
     output: FormatOption = "pretty",
     as_json: JsonOption = False,
 ) -> None:
@@ -51,7 +51,9 @@ def inspect(
 
 @app.command()
 def verify(path: Directory, output: FormatOption = "pretty", as_json: JsonOption = False) -> None:
-    """Check every checksum and the order of all records; on damage print file and offset, exit 1.
+    """Check every checksum and the order of all records of a journal.
+
+    If the journal is damaged, print the file and the offset of the damage, and exit with code 1.
 
     Example: ha-engine journal verify var/node-a
     """
@@ -68,7 +70,8 @@ def verify(path: Directory, output: FormatOption = "pretty", as_json: JsonOption
 
 
 def _print_verdict(report: Report) -> None:
-    """Print the verdict on a sound journal; the caller raises damage as an error."""
+    """Print that the journal is undamaged. Print nothing about a damaged one: the caller raises
+    the damage as an error."""
     if report.damage is None:
         _print_torn(report)
         typer.echo(f"OK: {report.records} records, {report.size_bytes} bytes")

@@ -20,8 +20,9 @@ def pause(
 ) -> None:
     """Forbid every takeover of the lease until 'resume', for work on a host or on the database.
 
-    The active continues and renews its lease. If it dies or stops during the pause, no node takes
-    events before 'resume', not even the one that was active. Works without a running node.
+    During the pause the active works as before and renews its lease. If the active dies or stops
+    during the pause, no node takes events before 'resume', not even the former active. The command
+    needs no running node.
 
     Example: ha-engine pause -c engine.yaml
     """
@@ -46,7 +47,7 @@ def history(
     output: FormatOption = "pretty",
     as_json: JsonOption = False,
 ) -> None:
-    """Show each holder of the lease, with start, reason and the outage before; newest first.
+    """Show the holders of the lease, newest first: start, reason, and the outage before each start.
 
     Example: ha-engine history -n 5 -f json
     """

@@ -42,11 +42,14 @@ def publish(
     in_flight: Annotated[
         int,
         typer.Option(
-            min=1, max=32, help="Requests at once; above 1, a retry may change the order of rows."
+            min=1,
+            max=32,
+            help="Maximum number of unanswered requests; above 1, a retry may change the order of "
+            "rows.",
         ),
     ] = 1,
     deadline: Annotated[
-        float, typer.Option(min=0, help="Seconds for the retries of a request.")
+        float, typer.Option(min=0, help="Seconds after which the retries of a request end.")
     ] = 60.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from ha_engine.node.reinit import Part
 
 _AFTERWARDS = (
-    "{node} has no journal now. Start it. It restores the newest snapshot, or starts from the "
-    "active's first record if there is none. 'ha-engine status' shows its progress until it is in "
-    "sync and warm."
+    "{node} has no journal now. Start {node}. At its start the node restores the newest snapshot. "
+    "If there is no snapshot, the node gets all records from the active. 'ha-engine status' shows "
+    "the progress of the node until it is in sync and warm."
 )
 _AFTER_THE_ONLY_COPY = (
     "If the lease row lists no other journal, no node becomes active by itself. An operator must "
@@ -32,11 +32,11 @@ def reinit(
         bool, typer.Option("--force", help="Delete the data even if it may be the only copy.")
     ] = False,
 ) -> None:
-    """Delete journal, outbox and checkpoints of this host's stopped node; it then joins as new.
+    """Delete the journal, outbox and checkpoints of this host's stopped node.
 
-    Use it if the node's journal is damaged, has another history than the active's, or if its
-    batches differ. The command refuses while the node runs, or while its journal is the only one in
-    sync.
+    At its next start the node joins as a new node. Use this command if the node's journal is
+    damaged, or if its records or its batches differ from the active's. The command refuses while
+    the node runs, or while only its journal is in sync.
 
     Example: ha-engine reinit node-b -c engine.yaml
     """
@@ -66,9 +66,10 @@ def reinit(
 
 
 def _has_another_copy(config: Config, force: bool, yes: bool) -> bool:
-    """Whether another copy exists; False if there may be none and the user confirmed the deletion.
+    """Whether another copy of the node's data exists.
 
-    Raises OnlyCopy, Abort.
+    Returns False if there may be no other copy, and ``force`` and the user permit the deletion.
+    Raises OnlyCopy if there may be no other copy and ``force`` is False, Abort if the user refuses.
     """
     from ha_engine.cli.database import opened_lease
     from ha_engine.errors import DatabaseNotReady, DatabaseUnreachable, OnlyCopy

@@ -36,7 +36,7 @@ _COMMANDS = {
 
 @dataclass
 class Invocation:
-    """The options before the command."""
+    """The values of the options that stand before the name of the command."""
 
     debug: bool = False
 
@@ -63,7 +63,10 @@ def _options(
 
 
 def program(*names: str) -> typer.Typer:
-    """Build the program with the named commands, by default all. Each import takes CPU."""
+    """Build the program with the commands ``names``, by default all commands.
+
+    A program with one command starts faster, since it imports only the module of this command.
+    """
     whole = typer.Typer(
         name="ha-engine",
         no_args_is_help=True,
@@ -82,7 +85,8 @@ def program(*names: str) -> typer.Typer:
 
 
 def _named(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The first command in ``arguments``; none if the program must list or suggest all commands."""
+    """The command in ``arguments``. Empty if ``arguments`` begin with no known command, since the
+    program must then list or suggest all commands."""
     rest = [one for one in arguments if one != "--debug"]
     return (rest[0],) if rest and rest[0] in _COMMANDS else ()
 

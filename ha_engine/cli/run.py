@@ -13,8 +13,8 @@ from ha_engine.cli.config import ConfigPath
 def run(context: typer.Context, path: ConfigPath = None) -> None:
     """Run this node: supervisor, node process and Spark.
 
-    SIGTERM and Ctrl-C stop it gracefully: it releases the lease first. SIGHUP reloads the config;
-    the log and 'ha-engine status' list the settings that need a restart.
+    On SIGTERM or Ctrl-C the node stops gracefully, and releases the lease first. On SIGHUP the node
+    reloads the config. The log and 'ha-engine status' list the settings that need a restart.
 
     Example: ha-engine run --config /etc/ha-engine/ha-engine.yaml
     """

@@ -34,7 +34,7 @@ def now(
     output: FormatOption = "pretty",
     as_json: JsonOption = False,
 ) -> None:
-    """Take a snapshot of everything that is committed now, and wait for it.
+    """Take a snapshot of all records that are committed now, and wait until it is stored.
 
     Example: ha-engine snapshot now --url http://node-a:8080
     """
@@ -56,7 +56,7 @@ def _sentence(revision: Mapping[str, Any]) -> str:
 def list_revisions(
     path: ConfigPath = None, output: FormatOption = "pretty", as_json: JsonOption = False
 ) -> None:
-    """Show the kept snapshots, newest first. Works without a running node.
+    """Show the kept snapshots, newest first. The command needs no running node.
 
     Example: ha-engine snapshot list -c engine.yaml -f json
     """
@@ -75,10 +75,10 @@ def list_revisions(
 def verify(
     path: ConfigPath = None, output: FormatOption = "pretty", as_json: JsonOption = False
 ) -> None:
-    """Read every chunk of every kept snapshot, and print whether it can be restored.
+    """Read every chunk of every kept snapshot, and print which snapshots are damaged.
 
-    Exit code 1 if one cannot. A damaged chunk then counts as missing, so that the next snapshot
-    stores it again.
+    The exit code is 1 if a snapshot is damaged. The command marks a damaged chunk as missing, so
+    that the next snapshot stores the chunk again.
 
     Example: ha-engine snapshot verify -c engine.yaml
     """
@@ -110,8 +110,8 @@ def _verified(store: SnapshotStore, revision: Revision, advance: Progress) -> di
 
 _AFTERWARDS = (
     "{node} is restored to position {place}, {whence}. Later committed records are lost, even if "
-    "they were acked; batches that were published from them stay in the sinks. Start the node. The "
-    "lease row does not list its new journal, so then make it the active: "
+    "they were acked. Batches that were published from these records stay in the sinks. Start the "
+    "node. The lease row does not list the node's new journal, so then make the node the active: "
     "ha-engine failover --force --confirm-fenced OTHER-NODE"
 )
 
@@ -124,8 +124,9 @@ def restore(
 ) -> None:
     """Restore this host's stopped, empty node from the newest undamaged snapshot.
 
-    Use it when the journals of all nodes are lost. Do not use it while one in-sync node is left: an
-    empty node that starts restores its snapshot by itself, and gets every later record.
+    Use this command when the journals of all nodes are lost. Do not use it while an in-sync node is
+    left, but start the empty node. At its start an empty node restores the newest snapshot by
+    itself, and then gets every later record from the active.
 
     Example: ha-engine snapshot restore node-a -c engine.yaml
     """
@@ -164,7 +165,10 @@ def _place_of(places: Places) -> str:
 
 
 def _newest(restoring: Restoring) -> Revision:
-    """The newest sound revision. Raises SnapshotDamaged, with what to do, if there is none."""
+    """Restore the newest undamaged revision, and return it.
+
+    Raises SnapshotDamaged, with advice for the user, if no revision can be restored.
+    """
     from ha_engine.cli.transfers import shown_transfer
     from ha_engine.errors import SnapshotDamaged, SnapshotUnfit
 
@@ -173,8 +177,8 @@ def _newest(restoring: Restoring) -> Revision:
             return replace(restoring, transfer=transfer).restore(None)
     except SnapshotUnfit as error:
         raise SnapshotUnfit(
-            f"{error}; put back the application of that time ('ha-engine app check' prints the "
-            "digest of one), restore, and change the application after that"
+            f"{error}; install the application of the snapshot again ('ha-engine app check' prints "
+            "an application's digest), restore, and change the application after the restore"
         ) from error
     except SnapshotDamaged as error:
         raise SnapshotDamaged(

@@ -32,8 +32,8 @@ def status(
 ) -> None:
     """Show the nodes of the group, and lease, journal and queries of the node at --url.
 
-    Any node shows all nodes. JSON and YAML contain the answer of GET /v1/status, with the answer of
-    GET /v1/cluster below 'cluster'.
+    Any node of the group can show all nodes. JSON and YAML contain the answer of GET /v1/status,
+    with the answer of GET /v1/cluster below 'cluster'.
 
     Example: ha-engine status -w 2
     """
@@ -46,7 +46,10 @@ def status(
 
 
 def _show_if_it_answers(url: str, output: Format) -> None:
-    """Show the status; if the node does not answer, say so and continue, because it may return."""
+    """Show the status, or print an error if the node does not answer.
+
+    The command then continues, because the node may start again.
+    """
     from ha_engine.errors import NodeUnreachable
 
     try:
@@ -88,9 +91,9 @@ def switchover(
     output: FormatOption = "pretty",
     as_json: JsonOption = False,
 ) -> None:
-    """Make another node the active without loss, in a short pause.
+    """Make another node the active, with a short pause and without loss of events.
 
-    Works at any node. The other node must be in sync and warm.
+    You may send the command to any node of the group. The new active must be in sync and warm.
 
     Example: ha-engine switchover --to node-b
     """
@@ -110,8 +113,8 @@ def skip(
 ) -> None:
     """Skip the batch at which a query failed, and let the query continue after it.
 
-    The batch's events stay in the journal but are not in the query's result. The journal records
-    the decision.
+    The events of the skipped batch stay in the journal, but the query's result lacks them. The
+    journal records the skip.
 
     Example: ha-engine query skip delays --by alice
     """

@@ -57,7 +57,7 @@ def snapshot_line(seen: dict[str, Any]) -> str:
 
 
 def _sources(status: dict[str, Any]) -> dict[str, str]:
-    """The sources by name. A node of an older engine has no such part in its status."""
+    """The state of each source by its name. The status of an older ha-engine lists no sources."""
     found = {}
     for stream, sources in status.get("sources", {}).items():
         for name, source in sources.items():
@@ -85,7 +85,7 @@ def _pause(lease: dict[str, Any]) -> dict[str, str]:
 
 
 def _config(config: dict[str, Any]) -> dict[str, str]:
-    """The problems of the config, and the keys that need a restart; else empty."""
+    """The problems of the last reload, and the keys that need a restart; empty without both."""
     told = [f"not applied: {problem}" for problem in config["problems"]]
     if config["needs_restart"]:
         told.append(f"needs a restart: {', '.join(config['needs_restart'])}")
@@ -102,7 +102,7 @@ def _process(process: dict[str, Any]) -> str:
 
 
 def query_table(status: dict[str, Any]) -> Table:
-    """One row per query."""
+    """A table with one row per query."""
     table = Table(title="queries")
     for name in ("query", "state", "batch", "published", "backlog", "outbox", "ms", "watermark"):
         table.add_column(name, justify="left" if name in ("query", "state") else "right")

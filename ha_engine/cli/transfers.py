@@ -12,7 +12,8 @@ from ha_engine.stats.counters import Transfer
 def shown_bytes(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
     """Yield a function to call with each number of transferred bytes.
 
-    The progress leaves nothing on the screen. Nothing is written if standard error is no terminal.
+    The display disappears at the end of the block. If standard error is no terminal, nothing is
+    shown.
     """
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
@@ -26,7 +27,7 @@ def shown_bytes(what: str, total: int | None = None) -> Iterator[Callable[[int],
 
 @contextmanager
 def shown_transfer(what: str) -> Iterator[Transfer]:
-    """Yield a transfer that shows its progress. It learns its length when it begins."""
+    """Yield a transfer that shows its progress."""
     with shown_bytes(what) as advance:
         yield _Shown(advance)
 

@@ -100,7 +100,7 @@ def test_reinit_deletes_the_data_and_keeps_the_high_water(
     for name in ("journal", "outbox", "checkpoints"):
         assert f"deleted the {name}" in result.output
     assert "2.0 kB" in result.output
-    assert "It restores the newest snapshot, or starts from" in result.output
+    assert "At its start the node restores the newest snapshot." in result.output
     data = DataDirectory(home, "p1")
     assert data.high_water() == HIGH_WATER
     with closing(Journal.open(data.journal, group="flights")) as journal:

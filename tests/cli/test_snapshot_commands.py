@@ -174,5 +174,5 @@ async def test_restore_under_a_changed_application_advises_to_use_the_former_one
     assert f"revision {newest.id}: the revision was taken under the application app, but" in str(
         refused
     )
-    assert "put back the application of that time" in str(refused)
+    assert "install the application of the snapshot again" in str(refused)
     assert "begin without data" not in str(refused)

@@ -1,4 +1,4 @@
-"""``python -m ha_engine`` is ``ha-engine``."""
+"""``python -m ha_engine`` runs the same program as the command ``ha-engine``."""
 
 from ha_engine.cli import main
 

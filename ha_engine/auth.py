@@ -1,7 +1,7 @@
-"""Authorization by bearer tokens (RFC 6750); a node knows only the SHA-256 of each.
+"""Authorization by bearer tokens (RFC 6750).
 
-Tokens are long and random, so a plain digest protects them: an attacker would have to guess the
-whole token.
+A node knows only the SHA-256 of each token. Tokens are long and random, so an attacker who knows a
+digest would have to guess the whole token.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SCHEME = "bearer "
 
 
 class Right(Enum):
-    """Permission that an operation needs. A token for ADMIN gives every one."""
+    """Permission that an operation needs. A token for ADMIN gives every permission."""
 
     NOTHING = "nothing"
     READ = "read"
@@ -27,7 +27,7 @@ class Right(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """``known``: the token is one of ours, for something else."""
+    """The refusal of a request. ``known`` is True if the token is valid for another right."""
 
     known: bool
     reason: str
@@ -35,19 +35,28 @@ class Denied:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """``rights`` by the SHA-256 (hex) of a token. What is not ``guarded`` is open to all."""
+    """The right of each token. Every caller has the rights that are not in ``guarded``.
+
+    The keys of ``rights`` are the SHA-256 digests (hex) of the tokens.
+    """
 
     rights: Mapping[str, Right]
     guarded: frozenset[Right]
 
     @classmethod
     def of(cls, tokens: Mapping[Right, Mapping[str, str]]) -> Access:
-        """From the digests by name, for each right; a right that nobody has is open to all."""
+        """Build the access from ``tokens``: for each right, the digests by the callers' names.
+
+        Every caller has a right for which ``tokens`` lists no caller.
+        """
         rights = {one: right for right, named in tokens.items() for one in named.values()}
         return cls(rights, frozenset(right for right, named in tokens.items() if named))
 
     def denial(self, right: Right, authorization: str | None) -> Denied | None:
-        """``authorization`` is the header of that name. None: go on."""
+        """Return why a request is refused, or None if the request is permitted.
+
+        ``authorization`` is the Authorization header of the request.
+        """
         if right not in self.guarded:
             return None
         token = _token(authorization)
@@ -75,6 +84,6 @@ def digest_of(token: str) -> str:
 
 
 def _token(authorization: str | None) -> str:
-    """Empty when there is none."""
+    """The bearer token in an Authorization header; empty if the header has no bearer token."""
     said = authorization or ""
     return said[len(_SCHEME) :].strip() if said.lower().startswith(_SCHEME) else ""

@@ -1,14 +1,15 @@
-"""Every error that a user or another module may get: what happened, and what to do.
+"""Every error that a user or another module may get.
 
-A message is one sentence, or two joined by a semicolon. Errors of drivers are translated into
-these at the place that calls the driver, with ``from``. Programmer errors are not here: they crash.
+The message of an error says what happened and what to do, in one sentence or in two joined by a
+semicolon. The code that calls a driver translates the driver's errors into these classes, with
+``from``. Errors of programmers have no class here, since they crash the process.
 """
 
 from __future__ import annotations
 
 
 class EngineError(Exception):
-    """Base of all errors. ``exit_code`` is the exit code of the command line."""
+    """Base of all errors. A command that an error ends exits with the error's ``exit_code``."""
 
     exit_code = 1
 
@@ -22,7 +23,7 @@ def sentence_of(error: BaseException) -> str:
 
 
 class InvariantBroken(EngineError):
-    """An invariant of docs/RULES.md does not hold after a step of the core; the process ends."""
+    """An invariant of docs/RULES.md does not hold, so the process ends."""
 
     exit_code = 70
 
@@ -31,7 +32,7 @@ class InvariantBroken(EngineError):
 
 
 class ConfigError(EngineError):
-    """A configuration file, variable or relation between settings is wrong."""
+    """A configuration file or variable is wrong, or two settings contradict each other."""
 
     exit_code = 2
 
@@ -43,11 +44,11 @@ class ApplicationError(EngineError):
 
 
 class NonDeterministicQuery(ApplicationError):
-    """A query would yield another result on the other node (RULES.md#i6)."""
+    """A query may compute different results on two nodes (RULES.md#i6)."""
 
 
 class JavaMissing(EngineError):
-    """Java is missing, or Spark cannot run on this version."""
+    """Java is missing, or Spark cannot run on the installed version of Java."""
 
     exit_code = 2
 
@@ -59,7 +60,7 @@ class DemoNotInstalled(EngineError):
 
 
 class DemoInterrupted(EngineError):
-    """A signal asked the demo to end; its nodes and its database have ended."""
+    """A signal ended the demo, with its nodes and its database."""
 
     def __init__(self, number: int) -> None:
         super().__init__("the demo was interrupted; all of its processes have ended")
@@ -67,7 +68,7 @@ class DemoInterrupted(EngineError):
 
 
 class DemoStuck(EngineError):
-    """The demo made no progress for minutes: no step, no number, no CPU."""
+    """The demo made no progress for minutes: no status changed, and the nodes used little CPU."""
 
 
 class AddressInUse(EngineError):
@@ -82,18 +83,21 @@ class DataDirectoryLocked(EngineError):
 
 
 class DiskFailed(EngineError):
-    """A write or fsync of the journal or the outbox failed; it is never retried."""
+    """An operation on a node's file failed, such as an fsync of the journal.
+
+    The operation is never retried.
+    """
 
     exit_code = 74
 
 
 class JournalReplaced(EngineError):
-    """The journal was truncated to what it shares with the active's, or replaced by a snapshot;
-    the process restarts (RULES.md#i8)."""
+    """The node truncated its journal or replaced it with a snapshot, so the node process restarts
+    (RULES.md#i8)."""
 
 
 class JournalDamaged(EngineError):
-    """A record inside the journal is unreadable; names file and offset."""
+    """A record inside the journal is unreadable. The message names the file and the offset."""
 
     def __init__(self, path: str, offset: int, reason: str) -> None:
         self.path, self.offset, self.reason = path, offset, reason
@@ -104,7 +108,7 @@ class JournalDamaged(EngineError):
 
 
 class OnlyCopy(EngineError):
-    """The data to delete may be the only copy."""
+    """A command refuses to delete a node's data, since they may be the only copy."""
 
 
 class ForeignJournal(EngineError):
@@ -112,32 +116,32 @@ class ForeignJournal(EngineError):
 
 
 class UnknownJournalVersion(EngineError):
-    """The journal on this disk has a format that this version does not read (RULES.md#r32)."""
+    """The journal on this disk has a format that this ha-engine does not read (RULES.md#r32)."""
 
 
 class OutboxDamaged(EngineError):
-    """An admitted batch is missing or unreadable."""
+    """A batch of the outbox is missing, unreadable or out of order."""
 
 
 # -- the database ----------------------------------------------------------------------------------
 
 
 class DatabaseUnreachable(EngineError):
-    """The database did not answer in time, or the outcome of a call is unknown."""
+    """The database cannot be reached, or the outcome of a call to the database is unknown."""
 
 
 class DatabaseNotReady(EngineError):
-    """The database answers, but its schema is missing or of another version."""
+    """The database answers, but refuses the role, or lacks the schema in the right version."""
 
     exit_code = 2
 
 
 class GroupUnknown(EngineError):
-    """The database has no lease row of this group: no node of it ever became active there."""
+    """The database has no lease row of this group, since no node of the group was ever active."""
 
 
 class LeaseNotChanged(EngineError):
-    """The lease row could not be changed as an operator asked; it is unchanged."""
+    """A change of the lease row that an operator requested failed, and left the row unchanged."""
 
 
 # -- snapshots -------------------------------------------------------------------------------------
@@ -155,11 +159,11 @@ class ChunkDamaged(EngineError):
 
 
 class CheckpointIncomplete(EngineError):
-    """Spark's checkpoint lacks a file of the state to copy, perhaps only for a moment."""
+    """Spark's checkpoint lacks a file that a snapshot needs, perhaps only for a moment."""
 
 
 class SnapshotFailed(EngineError):
-    """A snapshot could not be taken; the next one comes at its usual time."""
+    """The node could not take a snapshot. The node takes the next snapshot at the usual time."""
 
 
 class SnapshotDamaged(EngineError):
@@ -167,11 +171,11 @@ class SnapshotDamaged(EngineError):
 
 
 class SnapshotUnfit(SnapshotDamaged):
-    """A revision was taken under another application or runtime than this node's; it is whole."""
+    """An undamaged revision does not fit this node, which has another application or runtime."""
 
 
 class RevisionForgotten(EngineError):
-    """A listed revision was removed meanwhile; nothing is damaged."""
+    """A revision was deleted after it had been listed, since newer revisions replaced it."""
 
     def __init__(self, revision_id: int) -> None:
         super().__init__(
@@ -180,14 +184,16 @@ class RevisionForgotten(EngineError):
 
 
 class DraftLost(EngineError):
-    """Another writer of the group began a snapshot while this one was being written."""
+    """The draft of a snapshot is gone: another node began a newer draft, or the database lost a
+    part of the draft."""
 
 
 # -- events ----------------------------------------------------------------------------------------
 
 
 class Rejected(EngineError):
-    """Base of the answers that a producer gets instead of an ack. The node stored nothing."""
+    """Base of the errors that a producer gets instead of an ack. The node stored no event of the
+    rejected request."""
 
 
 class NotAllowed(Rejected):
@@ -195,7 +201,10 @@ class NotAllowed(Rejected):
 
 
 class InvalidEvents(Rejected):
-    """The payload does not fit the stream's schema. ``row`` counts from 0; None: not known."""
+    """The payload does not fit the stream's schema.
+
+    ``row`` is the index of the wrong row, from 0, or None if the index is not known.
+    """
 
     def __init__(self, reason: str, row: int | None = None) -> None:
         self.reason, self.row = reason, row
@@ -215,20 +224,22 @@ class BodyTooSlow(Rejected):
 
 
 class UnsupportedFormat(Rejected):
-    """The gate does not read this content type."""
+    """The node does not read the content type of the request."""
 
 
 class SequenceConflict(Rejected):
-    """A producer reused a sequence for another payload, or sent one that is too old to be known
-    (RULES.md#r27)."""
+    """A producer reused a sequence for another payload (RULES.md#r27)."""
 
 
 class SequenceForgotten(SequenceConflict):
-    """The sequence is older than those that the node remembers; it may be stored or not."""
+    """A producer sent a sequence older than those that the node remembers.
+
+    The node cannot know whether it has already stored a request with this sequence.
+    """
 
 
 class Backpressure(Rejected):
-    """The node is full for now; retry after ``retry_after_seconds``."""
+    """The node has reached a limit. The producer may retry after ``retry_after_seconds``."""
 
     def __init__(self, reason: str, retry_after_seconds: float = 1.0) -> None:
         self.retry_after_seconds = retry_after_seconds
@@ -236,7 +247,7 @@ class Backpressure(Rejected):
 
 
 class NotActive(Rejected):
-    """This node does not take events now; ``active`` is the URL of the node that does, if known."""
+    """This node does not take events now. ``active`` is the URL of the active, if known."""
 
     def __init__(self, reason: str, active: str | None = None) -> None:
         self.active = active
@@ -244,29 +255,32 @@ class NotActive(Rejected):
 
 
 class OffsetMoved(EngineError):
-    """The rows do not continue what the journal has of their source.
+    """The rows that a source gave do not continue at the source's offset in the journal.
 
     The node opens the source again at the offset in the journal.
     """
 
 
 class SourceUnavailable(EngineError):
-    """The source cannot be read now; the node retries."""
+    """The node cannot read a source now, and retries."""
 
 
 class SourceRefused(EngineError):
-    """The source cannot continue until a person repairs the cause."""
+    """The node cannot read a source until an operator removes the cause."""
 
 
 # -- output ----------------------------------------------------------------------------------------
 
 
 class SinkUnavailable(EngineError):
-    """The sink did not take the batch now; the publisher retries."""
+    """The sink did not take a batch, and the publisher retries."""
 
 
 class SinkRefused(EngineError):
-    """The sink will never take this output: schema, rights or value; an operator must act."""
+    """The sink will never take a batch, because of its schema, its rights or a value.
+
+    An operator must remove the cause.
+    """
 
 
 class Fenced(EngineError):
@@ -281,23 +295,26 @@ class Fenced(EngineError):
 
 
 class NodeUnreachable(EngineError):
-    """A command needs a running node, and none answered."""
+    """A command needs a running node, but no node answered."""
 
 
 class NotReady(EngineError):
-    """The active refuses for now: no other node can take over without a gap."""
+    """The active refuses a switchover for now, since no other node is ready to take over."""
 
 
 class QueryProcessFailed(EngineError):
-    """The Spark process could not be started or kept alive."""
+    """The query process cannot run Spark, since Spark did not start or its JVM ended."""
 
 
 class HostKilled(QueryProcessFailed):
-    """The host killed a process of Spark, mostly because memory ran out; no batch is the cause."""
+    """The operating system killed a process of Spark, often for lack of memory.
+
+    The node blames no batch for this failure.
+    """
 
 
 class SupervisorGone(EngineError):
-    """The supervisor of the node process ended, so nothing starts or reaps Spark for it."""
+    """The supervisor ended, so no process can start or reap the query process of this node."""
 
 
 class DeliveryFailed(EngineError):

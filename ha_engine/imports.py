@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Pause the garbage collector: it would scan all imported modules again and free nothing."""
+    """Pause the garbage collector, which would scan all imported modules again and free nothing."""
     gc.disable()
     try:
         yield

@@ -1,8 +1,9 @@
 """Logging of the engine's processes: structlog to stderr, for people or as JSON, without secrets.
 
-A call of ``configure`` at the start of a process; modules take ``structlog.get_logger()``. What
-libraries log through ``logging`` (uvicorn, alembic, grpc) takes the same way out. Start uvicorn
-with ``log_config=None``, so that it does not set up its own.
+Each process calls ``configure`` at its start. Modules get their logger from
+``structlog.get_logger()``. Libraries (uvicorn, alembic, grpc) log through ``logging``, and
+``configure`` sends their lines to the same stream. Start uvicorn with ``log_config=None``, so that
+uvicorn does not configure logging itself.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from ha_engine.redaction import REDACTED, redact
 
 _SECRET_NAMES = re.compile(r"password|passwd|secret|token|authorization|api_?key", re.IGNORECASE)
 _CHATTY = ("py4j", "grpc", "alembic", "asyncio", "httpx", "httpcore", "uvicorn.access")
-"""Libraries whose info lines would bury ours; their warnings are kept."""
+"""Libraries that log too many info lines. The log keeps only their warnings and errors."""
 _SELF_MADE = ("uvicorn", "uvicorn.error", "uvicorn.access")
 
 
 def configure(log: LogConfig, *, node: str, process: str, stream: TextIO | None = None) -> None:
     """Send every log line of this process to stderr (or ``stream``), each with node and process.
 
-    May be called again with another level or format.
+    A process may call ``configure`` again with another level or format.
     """
     out = stream or sys.stderr
     handler = logging.StreamHandler(out)
@@ -35,8 +36,8 @@ def configure(log: LogConfig, *, node: str, process: str, stream: TextIO | None 
     level = logging.getLevelNamesMapping()[log.level.upper()]
     _route_standard_logging(handler, level)
     structlog.configure(
-        # The level is asked of the standard logger at each line: who has logged before keeps his
-        # logger, and a reload must reach him too.
+        # Read the level from the standard logger at each line. Modules cache their structlog
+        # loggers, so a reload would not change a level that these loggers hold.
         processors=[
             structlog.stdlib.filter_by_level,
             *_common(_named(node, process)),
@@ -52,7 +53,7 @@ def _route_standard_logging(handler: logging.Handler, level: int) -> None:
     logging.basicConfig(handlers=[handler], level=level, force=True)
     logging.captureWarnings(True)
     for name in _SELF_MADE:
-        # A server that was started with a log set-up of its own leaves level and handlers behind.
+        # uvicorn may have configured its loggers already. Remove its level and its handlers.
         own = logging.getLogger(name)
         own.handlers.clear()
         own.propagate = True
@@ -105,11 +106,12 @@ def _rendered(log: LogConfig, *, colours: bool) -> list[Processor]:
                 structlog.processors.JSONRenderer(default=str),
             ]
         case "human":
-            # Plain tracebacks: the pretty ones print local variables, and with them secrets.
+            # Print plain tracebacks, since rich tracebacks print local variables, which may hold
+            # secrets.
             plain = structlog.dev.plain_traceback
             return [structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=plain)]
 
 
 def _redacted_line(_: WrappedLogger, __: str, line: Any) -> str:
-    # Last of all, so that nothing reaches the stream past it: messages, values, tracebacks.
+    # Redaction is the last processor, so that it sees the messages, the values and the tracebacks.
     return redact(str(line))

@@ -1,4 +1,4 @@
-"""Blots secrets out of text, for logs."""
+"""Redact the secrets in a text before it is logged."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ _SECRETS_IN_TEXT = re.compile(
 
 
 def redact(text: str) -> str:
-    """``text`` with the passwords of URLs and connection strings blotted out."""
+    """Return ``text`` with redacted passwords in URLs and connection strings."""
     return _SECRETS_IN_TEXT.sub(lambda m: (m["before"] or m["name"]) + REDACTED, text)

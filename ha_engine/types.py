@@ -1,7 +1,7 @@
-"""The values that stages hand to each other: positions, records and the bodies of records.
+"""The values that the stages exchange: positions, records and the bodies of records.
 
-Everything here is a frozen value without behaviour that touches the world. The words are those of
-docs/GLOSSARY.md.
+Each type in this module is a frozen value, and none does I/O. docs/GLOSSARY.md defines the words in
+the names of these types.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import Enum, IntEnum
 
 
 class Role(Enum):
-    """The role of a node in its group. Legal transitions are data in core/role.py."""
+    """The role of a node in its group. core/role.py lists the legal changes of the role."""
 
     STARTING = "starting"
     JOINING = "joining"
@@ -24,7 +24,7 @@ class Role(Enum):
 
 
 class RecordKind(IntEnum):
-    """Kind byte of a journal record. Values are on disk: never renumber."""
+    """Kind byte of a journal record. Never renumber the kinds, since journals on disk have them."""
 
     EVENTS = 1
     MARK = 2
@@ -35,7 +35,11 @@ class RecordKind(IntEnum):
 
 @dataclass(frozen=True, order=True, slots=True)
 class Position:
-    """A place in the journal: sequence orders its records, epoch distinguishes histories."""
+    """The place of a record in a journal.
+
+    The sequence orders the records of one journal. The epoch distinguishes records of two journals
+    that have the same sequence.
+    """
 
     epoch: int
     sequence: int
@@ -52,8 +56,8 @@ ORIGIN = Position(0, 0)
 class Submission:
     """One idempotent request inside an events record (RULES.md#r27).
 
-    ``digest`` is the hex digest of the request's payload. ``rows`` is the number of the record's
-    rows, in order, that came from it.
+    ``digest`` is the hex digest of the request's payload. ``rows`` is the number of rows of the
+    record that came from the request. The submissions of a record have the order of its rows.
     """
 
     producer: str
@@ -66,8 +70,9 @@ class Submission:
 class Pulled:
     """One batch of a source inside an events record.
 
-    ``offset`` is where the source continues after it, in the source's own format. ``rows`` are in
-    the record; ``rejected`` were put aside.
+    ``offset`` is where the source continues after the batch, in the source's own format. ``rows``
+    counts the batch's rows in the record. ``rejected`` counts the batch's rows that became dead
+    letters.
     """
 
     source: str
@@ -89,7 +94,7 @@ class Events:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Micro-batch ``number`` of ``query`` ends after the record with sequence ``through``."""
+    """Body of a mark: micro-batch ``number`` of ``query`` ends after sequence ``through``."""
 
     query: str
     number: int
@@ -98,7 +103,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The sink ``sink`` has every batch of ``query`` up to and including ``batch``."""
+    """Body of a record: ``sink`` has every batch of ``query`` up to and including ``batch``."""
 
     query: str
     sink: str
@@ -107,8 +112,8 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class EpochStart:
-    """The first record of an epoch. The commit of this record commits every record before it
-    (RULES.md#r3)."""
+    """Body of the first record of an epoch. The commit of this record commits every record before
+    it (RULES.md#r3)."""
 
     node: str
     process: str
@@ -117,10 +122,10 @@ class EpochStart:
 
 @dataclass(frozen=True, slots=True)
 class QueryVersion:
-    """The version of one query from an application record on.
+    """The version of one query that an application record starts.
 
-    ``first`` is the mark after which this version starts. With ``reset`` it starts with an empty
-    state instead of its checkpoint.
+    ``first`` is the mark after which this version starts. With ``reset`` the version starts with an
+    empty state instead of the query's checkpoint.
     """
 
     query: str
@@ -131,7 +136,8 @@ class QueryVersion:
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """Every node switches to this application at this record (RULES.md#r23)."""
+    """Body of an application record, at which every node switches to this application
+    (RULES.md#r23)."""
 
     digest: str
     queries: tuple[QueryVersion, ...]
@@ -139,7 +145,8 @@ class Application:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Batch ``number`` of ``query`` reads no rows: an operator gave it up (RULES.md#i15)."""
+    """Body of a skip: batch ``number`` of ``query`` reads no rows, since an operator skipped it
+    (RULES.md#i15)."""
 
     query: str
     number: int
@@ -148,7 +155,7 @@ class Skip:
 
 
 Body = Events | Mark | Published | EpochStart | Application | Skip
-"""The body of a record. Skip shares RecordKind.APPLICATION: both change what a query does."""
+"""The body of a record. A Skip has the kind APPLICATION too, since both change a query's work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +163,7 @@ class Record:
     """One entry of the journal.
 
     ``committed`` is the highest sequence that the writer knew to be committed when it wrote the
-    record (RULES.md#r12); ``payload`` is empty for everything but events.
+    record (RULES.md#r12). Only an events record has a ``payload``.
     """
 
     position: Position
@@ -167,7 +174,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """A run of bytes of one segment file, made of whole frames."""
+    """A range of bytes of one segment file that contains only whole frames."""
 
     path: str
     offset: int
@@ -178,7 +185,8 @@ class Extent:
 class Chunk:
     """A piece of a snapshot's file as the database stores it.
 
-    It is compressed and named by its content's BLAKE2b. ``size`` is that of the content.
+    ``digest`` is the BLAKE2b digest of the chunk's content, and names the chunk. ``size`` is the
+    size of the content. ``stored`` is the compressed content.
     """
 
     digest: bytes
@@ -191,13 +199,15 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class QueryBase:
-    """The part of a base about one query. Base files on disk have the names of the fields as keys.
+    """The state of one query in a base. Base files on disk have the names of the fields as keys.
 
-    ``lineage`` is the sequence of the record that began the state, or that continued it under
-    changed code. ``carried_on`` is the last mark before that change. ``initial`` is the mark before
-    the first batch, ``last`` the newest mark. ``published`` has (sink, batch). ``unheard`` lists
-    the sinks whose ledgers have not answered since a history was given up (RULES.md#r26). The
-    records of the marks ``ahead`` come after the base; the last of these marks is ``last``.
+    ``lineage`` is the sequence of the record that began the query's state, or that continued the
+    state under changed code. ``carried_on`` is the number of the last mark before the change of the
+    code, or None if the state began under the present code. ``initial`` is the mark before the
+    query's first batch. ``last`` is the query's newest mark. ``published`` has pairs of a sink and
+    its last published batch. ``unheard`` lists the sinks whose ledgers have not answered since a
+    forced failover gave up records (RULES.md#r26). ``ahead`` lists marks whose records come after
+    the base; if there are such marks, ``last`` is the last of them.
     """
 
     version: QueryVersion
@@ -212,10 +222,11 @@ class QueryBase:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The state that the trimmed records of a journal, up to ``position``, left behind.
+    """The state that results from the trimmed records of a journal, up to ``position``.
 
-    ``epochs`` and ``forced`` are first positions of epochs. ``application`` is the digest that was
-    in force. ``skips`` has (query, batch) for batches that a node may still run.
+    ``epochs`` has the first position of each epoch. ``forced`` has the first position of each epoch
+    that began with a forced failover. ``application`` is the digest of the application at
+    ``position``. ``skips`` has the (query, batch) of each skipped batch that a node may still run.
     """
 
     position: Position = ORIGIN
@@ -228,10 +239,11 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """A visible revision. ``bytes_new`` counts the bytes in chunks that it added to the database.
+    """A visible revision: the draft of this snapshot is complete in the database.
 
-    Both sizes are uncompressed. ``age_seconds`` counts from the moment when the revision became
-    visible, by the database's clock.
+    ``bytes_new`` counts the bytes in the chunks that this revision added to the database.
+    ``bytes_total`` and ``bytes_new`` are sizes before compression. ``age_seconds`` counts from the
+    moment when the revision became visible, by the database's clock.
     """
 
     id: int
@@ -247,7 +259,10 @@ class Revision:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The positions from ``begins`` to ``ends`` (None: open) of a journal with these epochs."""
+    """The positions of a journal from ``begins`` to ``ends``, or to its end if ``ends`` is None.
+
+    ``epochs`` has the first position of each epoch.
+    """
 
     begins: Position
     epochs: tuple[Position, ...]
@@ -267,8 +282,8 @@ class History:
 class SnapshotPlace:
     """The place of a snapshot: each of ``batches``, (query, number), ends at ``position``.
 
-    ``last_mark`` is the newest record of the marks that end them. A history without that record has
-    other marks.
+    ``last_mark`` is the position of the newest mark that ends one of these batches. A journal
+    without a record at ``last_mark`` has other marks.
     """
 
     request: int
@@ -282,7 +297,7 @@ class SnapshotPlace:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The holder of the lease: a node and the one process of it that acquired (RULES.md#r2)."""
+    """The holder of the lease: a node, and its process that acquired the lease (RULES.md#r2)."""
 
     node: str
     process: str
@@ -290,7 +305,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A node together with the journal that makes it in-sync (RULES.md#r8)."""
+    """A node with one particular journal, which is in sync or not (RULES.md#r8)."""
 
     node: str
     journal_id: str
@@ -298,7 +313,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseIdentity:
-    """The PostgreSQL that answered: its system identifier and timeline (RULES.md#r5)."""
+    """The system identifier and the timeline of the PostgreSQL that answered (RULES.md#r5)."""
 
     system_identifier: str
     timeline: str
@@ -306,10 +321,12 @@ class DatabaseIdentity:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRow:
-    """The group's row as one read saw it. Every write adds one to ``version`` (RULES.md#r1).
+    """The lease row of a group, as one read saw it.
 
-    ``holder`` is None after a release. ``successor`` then names the node that may acquire at once;
-    None: any in-sync member may. ``advertise`` is the holder's URL for producers.
+    Every write of the row adds one to ``version`` (RULES.md#r1). ``holder`` is None after a
+    release. If a release names a ``successor``, only this node may acquire the lease at once. If
+    ``successor`` is None after a release, any in-sync member may acquire the lease at once.
+    ``advertise`` is the holder's URL for producers.
     """
 
     group_id: str
@@ -327,7 +344,8 @@ class LeaseRow:
 class HolderChange:
     """One line of the lease's history: from ``at`` on, ``holder`` replaces ``previous``.
 
-    ``outage_seconds`` is for how long no node acted, as the new holder measured it.
+    ``outage_seconds`` is how long no node took events before the new holder did, as the new holder
+    measured it.
     """
 
     at: datetime

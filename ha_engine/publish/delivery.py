@@ -99,11 +99,10 @@ class Delivery:
         timing: Timing,
         start_after: Callable[[], int],
         group_id: Callable[[], str],
-        changed: Callable[[SinkStatus], None],
     ) -> None:
         self.query, self.sink = query, sink
         self._outbox, self._authority, self._timing = outbox, authority, timing
-        self._start_after, self._group_id, self._changed = start_after, group_id, changed
+        self._start_after, self._group_id = start_after, group_id
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"publish {query}/{sink.name}")
         self._news = asyncio.Event()
         self._through: int | None = None
@@ -273,7 +272,6 @@ class Delivery:
             log.warning("sink fails", query=self.query, sink=self.sink.name, reason=error)
         elif failed_before and state is SinkState.PUBLISHING:
             log.info("sink takes batches again", query=self.query, sink=self.sink.name)
-        self._changed(self.status())
 
 
 async def _over(running: asyncio.Future[Any]) -> None:

@@ -27,7 +27,6 @@ class Publisher:
 
     ``on_published(query, sink, batch)`` is called when the ledger has every batch up to ``batch``.
     ``on_fenced(epoch)`` is called after a task ended because its ledger has the higher ``epoch``.
-    ``on_state`` is called when the state or the error of a sink changes, not for every batch.
     ``start_after`` returns the batch after which a sink without a ledger row begins.
     ``group_id`` returns the group's UUID, which is known once a node is promoted.
     Each claim of a ledger calls ``start_after`` and ``group_id``.
@@ -43,7 +42,6 @@ class Publisher:
         on_published: Callable[[str, str, int], None],
         on_fenced: Callable[[int], None],
         group_id: Callable[[], str],
-        on_state: Callable[[SinkStatus], None] = lambda status: None,
         timing: Timing | None = None,
         start_after: Callable[[str, str], int] = lambda query, sink: 0,
     ) -> None:
@@ -58,7 +56,6 @@ class Publisher:
                 timing,
                 partial(start_after, query, name),
                 group_id,
-                on_state,
             )
             for (query, name), sink in sinks.items()
         }

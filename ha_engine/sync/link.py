@@ -31,7 +31,6 @@ class Traffic:
     bytes_sent: int = 0
     bytes_received: int = 0
     messages_sent: int = 0
-    messages_received: int = 0
 
 
 def size_of(frame: pb.SyncFrame) -> int:
@@ -118,7 +117,6 @@ class Link:
             frame = await self._wire.read()
             if self._ended.done():
                 return
-            self._traffic.messages_received += 1
             self._traffic.bytes_received += size_of(frame)
             receive(frame)
             if frame.HasField("records"):

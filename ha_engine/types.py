@@ -68,11 +68,11 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """One batch of a source inside an events record.
+    """Rows that the active read from a source in one step, and that are part of an events record.
 
-    ``offset`` is where the source continues after the batch, in the source's own format. ``rows``
-    counts the batch's rows in the record. ``rejected`` counts the batch's rows that became dead
-    letters.
+    ``offset`` is where the source continues after these rows, in the source's own format. ``rows``
+    counts the rows that are in the record. ``rejected`` counts the rows that became dead letters
+    instead.
     """
 
     source: str

@@ -50,7 +50,7 @@ def share_directory(path: Path, name: str) -> int:
 def lock_for_process(path: Path, process_id: str) -> int:
     """Lock like ``lock_directory``, and write the node process's name into the lock file."""
     lock = lock_directory(path, NODE_LOCK)
-    # If the disk is full, the lock file names no process, or an earlier one that is dead too.
+    # If the disk is full, the lock file names no process, or an earlier process, which is dead.
     with contextlib.suppress(OSError):
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{process_id} {_whereabouts(lock)}".encode(), 0)

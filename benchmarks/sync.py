@@ -69,7 +69,7 @@ class Side:
             warm=True,
             headroom=True,
             follows=True,
-            attended=True,
+            query_process_connected=True,
         )
 
     def committed(self) -> int:

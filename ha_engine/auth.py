@@ -85,5 +85,5 @@ def digest_of(token: str) -> str:
 
 def _token(authorization: str | None) -> str:
     """The bearer token in an Authorization header; empty if the header has no bearer token."""
-    said = authorization or ""
-    return said[len(_SCHEME) :].strip() if said.lower().startswith(_SCHEME) else ""
+    header = authorization or ""
+    return header[len(_SCHEME) :].strip() if header.lower().startswith(_SCHEME) else ""

@@ -83,7 +83,7 @@ BREAKAGES = (
     Breakage(
         "R5",
         "core.high_water",
-        "HighWater.freed",
+        "HighWater.released_row",
         "self.above(row)",
         "",
         "component/test_releasing.py",
@@ -91,7 +91,7 @@ BREAKAGES = (
     Breakage(
         "R5",
         "core.high_water",
-        "HighWater.freed",
+        "HighWater.released_row",
         "row.identity != identity",
         "",
         "component/test_releasing.py",

@@ -42,7 +42,7 @@ def status(**changes: Any) -> dict[str, Any]:
         "protected": True,
         "lease": {"epoch": 1},
         "journal": {"last": "1.7"},
-        "query_process": {"incarnation": "x", "attended": False, "last_death": None},
+        "query_process": {"incarnation": "x", "connected": False, "last_death": None},
         "queries": {
             "delays": {"state": "running", "mark": 4, "batch": 2, "published": {"table": 2}}
         },
@@ -95,8 +95,8 @@ def test_ended_process_does_not_reduce_the_cpu_of_the_others() -> None:
         status(role="active"),
         status(warm=True),
         status(journal={"last": "1.8"}),
-        status(query_process={"incarnation": "x", "attended": False, "step": "starting Spark"}),
-        status(query_process={"incarnation": "y", "attended": False}),
+        status(query_process={"incarnation": "x", "connected": False, "step": "starting Spark"}),
+        status(query_process={"incarnation": "y", "connected": False}),
         status(
             queries={
                 "delays": {"state": "running", "mark": 4, "batch": 2, "published": {"table": 3}}
@@ -110,7 +110,7 @@ def test_every_step_of_a_node_is_a_sign_of_progress(changed: dict[str, Any] | No
 
 
 def test_time_alone_is_no_sign_of_progress() -> None:
-    process = {"incarnation": "x", "attended": False, "step": "starting Java"}
+    process = {"incarnation": "x", "connected": False, "step": "starting Java"}
     earlier = status(query_process={**process, "step_seconds": 3.0})
     later = status(query_process={**process, "step_seconds": 4.0})
     assert signs_of(earlier) == signs_of(later)
@@ -124,7 +124,7 @@ def test_time_alone_is_no_sign_of_progress() -> None:
         (
             status(
                 query_process={
-                    "attended": False,
+                    "connected": False,
                     "step": "starting Java",
                     "step_seconds": 12.3,
                     "last_death": None,
@@ -133,11 +133,11 @@ def test_time_alone_is_no_sign_of_progress() -> None:
             "starting Java (12 s)",
         ),
         (
-            status(query_process={"attended": False, "last_death": "killed by SIGKILL"}),
+            status(query_process={"connected": False, "last_death": "killed by SIGKILL"}),
             "starting Spark, the last process ended: killed by SIGKILL",
         ),
         (
-            status(query_process={"attended": True, "step": "ready", "last_death": None}),
+            status(query_process={"connected": True, "step": "ready", "last_death": None}),
             "delays at batch 2 of 4",
         ),
         (status(warm=True), ""),

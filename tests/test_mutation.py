@@ -25,11 +25,11 @@ class Lease:
 '''
 CASES = {
     "an expression": (
-        "Lease.mine", "self.row.holder == self.me", "True",
+        "Lease.is_holder", "self.row.holder == self.me", "True",
         "return self.row is not None and True",
     ),
     "an operand": (
-        "Lease.mine", "self.row is not None", "", "return self.row.holder == self.me",
+        "Lease.is_holder", "self.row is not None", "", "return self.row.holder == self.me",
     ),
     "a keyword": ("Lease.renew", "self.epoch + 1", "", "return self.write(now)"),
     "a statement": (
@@ -63,14 +63,14 @@ def test_missing_or_ambiguous_place_of_a_mutation_is_an_error(old: str) -> None:
 
 
 def test_layout_order_and_other_names_do_not_affect_a_mutation(home: Path) -> None:
-    mutant = Mutation("lease", "Lease.mine", *CASES["an expression"][1:3])
-    before = _function("Lease.mine", mutant)
+    mutant = Mutation("lease", "Lease.is_holder", *CASES["an expression"][1:3])
+    before = _function("Lease.is_holder", mutant)
     first, _, last = SOURCE.partition("    def renew")
     last = last.replace("now", "moment").replace("self.sent", "self.asked_at")
     head, _, body = first.partition("class Lease:\n")
     layout = body.replace(" and self", "   and (self").replace("self.me", "self.me)")
     (home / "lease.py").write_text(f"{head}class Lease:\n    def renew{last}\n{layout}")
-    assert _function("Lease.mine", mutant) == before
+    assert _function("Lease.is_holder", mutant) == before
 
 
 def _function(name: str, mutant: Mutation) -> str:

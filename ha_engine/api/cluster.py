@@ -44,7 +44,7 @@ def report_of(core: Core, now: float, to_restore: int, ingest: str = "") -> Repo
         warm=core.warm,
         headroom=core.follower.headroom,
         follows=core.follower.epoch > 0,
-        attended=core.query_control.process.attended,
+        query_process_connected=core.query_control.process.connected,
         queries=tuple(
             QueryReport(
                 name,
@@ -64,11 +64,11 @@ def report_of(core: Core, now: float, to_restore: int, ingest: str = "") -> Repo
 def cluster_of(core: Core, group: str, report: Report, links: Neighbours) -> Cluster:
     """The body of GET /v1/cluster, from this node's ``report``, its peers' reports and the lease
     row."""
-    row, said = core.lease.row, _said(core, report, links)
-    active = _active(said)
-    holds = said[active][1] if active else None
+    row, recent = core.lease.row, _recent_reports(core, report, links)
+    active = _active(recent)
+    holds = recent[active][1] if active else None
     names = sorted([core.identity.node, *links.names()])
-    nodes = {name: _node(name, said.get(name), row, holds) for name in names}
+    nodes = {name: _node(name, recent.get(name), row, holds) for name in names}
     for name in links.names():
         nodes[name]["refused"] = links.refusals().get(name)
         nodes[name]["unreachable"] = links.unreachable().get(name)
@@ -88,7 +88,7 @@ def unknown_peers(links: Neighbours) -> dict[str, str]:
     return {name: reason for name, reason in links.refusals().items() if name not in links.names()}
 
 
-def _said(core: Core, mine: Report, links: Neighbours) -> dict[str, tuple[float, Report]]:
+def _recent_reports(core: Core, mine: Report, links: Neighbours) -> dict[str, tuple[float, Report]]:
     """The recent report of each node, with its age in seconds. The holder of the lease adds each
     peer's newest ack."""
     fresh = {
@@ -108,19 +108,19 @@ def _as_the_holder_knows(core: Core, name: str, report: Report) -> Report:
     return replace(report, durable=durable, headroom=report.headroom and peer.headroom)
 
 
-def _active(said: Mapping[str, tuple[float, Report]]) -> str | None:
+def _active(recent: Mapping[str, tuple[float, Report]]) -> str | None:
     """The name of the active. If two nodes report that they are the active, the node with the lower
     epoch has not yet noticed the end of its epoch."""
-    epochs = {name: report.epoch for name, (_, report) in said.items() if report.role in _ACTING}
+    epochs = {name: report.epoch for name, (_, report) in recent.items() if report.role in _ACTING}
     return max(epochs, key=lambda name: epochs[name], default=None)
 
 
 def _node(
-    name: str, said: tuple[float, Report] | None, row: LeaseRow | None, holds: Report | None
+    name: str, recent: tuple[float, Report] | None, row: LeaseRow | None, holds: Report | None
 ) -> ClusterNode:
-    if said is None:
+    if recent is None:
         return _silent()
-    age, report = said
+    age, report = recent
     in_sync = row is not None and Member(name, report.journal_id) in row.in_sync
     return {
         "answers": True,
@@ -194,7 +194,7 @@ def _stage(report: Report, in_sync: bool) -> str:
         return "snapshot"
     if not in_sync:
         return "journal" if report.follows else "comparing"
-    if not report.attended:
+    if not report.query_process_connected:
         return "starting Spark"
     return "rebuild" if any(query.differs for query in report.queries) else "batches"
 

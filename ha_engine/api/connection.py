@@ -35,8 +35,8 @@ class BoundedConnection(HttpToolsProtocol):
         self._unparsed_bytes += len(data)
         super().data_received(data)
         if self._awaits_headers and self._unparsed_bytes > HEADERS_BYTES_MAX:
-            told = f"the headers have more than {HEADERS_BYTES_MAX} bytes"
-            self._end_with("431 Request Header Fields Too Large", told)
+            text = f"the headers have more than {HEADERS_BYTES_MAX} bytes"
+            self._end_with("431 Request Header Fields Too Large", text)
 
     def on_headers_complete(self) -> None:
         self._awaits_headers = False
@@ -68,6 +68,6 @@ class BoundedConnection(HttpToolsProtocol):
     def _end_with(self, status: str, reason: str) -> None:
         body = json.dumps({"error": reason})
         headers = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-        told = f"HTTP/1.1 {status}\r\n{headers}Connection: close\r\n\r\n{body}"
-        self.transport.write(told.encode("ascii"))
+        text = f"HTTP/1.1 {status}\r\n{headers}Connection: close\r\n\r\n{body}"
+        self.transport.write(text.encode("ascii"))
         self.transport.close()

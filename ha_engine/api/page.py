@@ -104,10 +104,10 @@ def content_security_policy(urls: Iterable[str]) -> str:
 
     The directives on trusted types make a browser refuse to parse any string as markup.
     """
-    heard = " ".join(["'self'", *sorted(origins(urls))])
+    sources = " ".join(["'self'", *sorted(origins(urls))])
     return (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
-        f"connect-src {heard}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        f"connect-src {sources}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
         "require-trusted-types-for 'script'; trusted-types 'none'"
     )
 

@@ -22,9 +22,9 @@ from prometheus_client.core import (
 from ha_engine.receive.gate import MemoryCounters
 from ha_engine.stats.latency import RecentLatency
 
-_Told = Mapping[str, tuple[str, str]]
+_Definitions = Mapping[str, tuple[str, str]]
 """By metric: its place in the status, and its meaning."""
-_Seen = Mapping[tuple[str, ...], Mapping[str, Any]]
+_Values = Mapping[tuple[str, ...], Mapping[str, Any]]
 """By values of the labels: the part of the status about them."""
 
 ROLE_CODES = {
@@ -265,18 +265,18 @@ class NodeMetrics:
         yield from self._sources(status["sources"])
         yield from self._queries(status["queries"])
 
-    def _snapshots(self, seen: dict[str, Any]) -> Iterator[Metric]:
-        told = seen | (seen["newest"] or {})
+    def _snapshots(self, labelled: dict[str, Any]) -> Iterator[Metric]:
+        definitions = labelled | (labelled["newest"] or {})
         for name, (key, text) in _SNAPSHOT_GAUGES.items():
-            value = told.get(key)
+            value = definitions.get(key)
             yield self._gauge(f"snapshot_{name}", text, _number(value))
-        restored = seen["restored"] or {"seconds": math.nan, "skipped": ()}
+        restored = labelled["restored"] or {"seconds": math.nan, "skipped": ()}
         text = "Duration of the restore on which this node's data is based; NaN without one."
         yield self._gauge("snapshot_restore_seconds", text, restored["seconds"])
         text = "Newer snapshots that the restore on which this node's data is based could not use."
         yield self._gauge("snapshot_restore_skipped", text, len(restored["skipped"]))
         for key, text in _SNAPSHOT_COUNTERS.items():
-            yield self._counter(f"snapshots_{key}", text, seen[key])
+            yield self._counter(f"snapshots_{key}", text, labelled[key])
 
     def _authority(self, seconds: float | None) -> GaugeMetricFamily:
         text = "Seconds of authority left; +Inf while no other node can acquire, 0 when not active."
@@ -305,35 +305,39 @@ class NodeMetrics:
         return counter
 
     def _peers(self, peers: dict[str, Any]) -> Iterator[Metric]:
-        seen: _Seen = {(peer,): values for peer, values in peers.items()}
-        yield from self._gauges(("peer",), _PEER_GAUGES, seen)
-        yield from self._counters(("peer",), _PEER_COUNTERS, seen)
+        labelled: _Values = {(peer,): values for peer, values in peers.items()}
+        yield from self._gauges(("peer",), _PEER_GAUGES, labelled)
+        yield from self._counters(("peer",), _PEER_COUNTERS, labelled)
 
-    def _gauges(self, by: tuple[str, ...], told: _Told, seen: _Seen) -> Iterator[Metric]:
-        """Yield a gauge for each metric in ``told``, with a sample for each value that is not
+    def _gauges(
+        self, by: tuple[str, ...], definitions: _Definitions, labelled: _Values
+    ) -> Iterator[Metric]:
+        """Yield a gauge for each metric in ``definitions``, with a sample for each value except
         None."""
-        for name, (key, text) in told.items():
+        for name, (key, text) in definitions.items():
             gauge = GaugeMetricFamily(f"ha_engine_{name}", text, labels=[*self._labels, *by])
-            for which, values in seen.items():
+            for which, values in labelled.items():
                 if values[key] is not None:
                     gauge.add_metric([*self._labels.values(), *which], values[key])
             yield gauge
 
-    def _counters(self, by: tuple[str, ...], told: _Told, seen: _Seen) -> Iterator[Metric]:
-        for name, (key, text) in told.items():
+    def _counters(
+        self, by: tuple[str, ...], definitions: _Definitions, labelled: _Values
+    ) -> Iterator[Metric]:
+        for name, (key, text) in definitions.items():
             counter = CounterMetricFamily(f"ha_engine_{name}", text, labels=[*self._labels, *by])
-            for which, values in seen.items():
+            for which, values in labelled.items():
                 counter.add_metric([*self._labels.values(), *which], values[key])
             yield counter
 
     def _sources(self, streams: dict[str, Any]) -> Iterator[Metric]:
-        seen: _Seen = {
+        labelled: _Values = {
             (stream, source): {**values, "state": SOURCE_CODES[values["state"]]}
             for stream, sources in streams.items()
             for source, values in sources.items()
         }
-        yield from self._counters(("stream", "source"), _SOURCE_COUNTERS, seen)
-        yield from self._gauges(("stream", "source"), _SOURCE_GAUGES, seen)
+        yield from self._counters(("stream", "source"), _SOURCE_COUNTERS, labelled)
+        yield from self._gauges(("stream", "source"), _SOURCE_GAUGES, labelled)
 
     def _rejected(self, reasons: dict[str, int]) -> CounterMetricFamily:
         counter = CounterMetricFamily(
@@ -351,11 +355,11 @@ class NodeMetrics:
         put_aside = CounterMetricFamily(
             "ha_engine_dead_letters", "Rows that the sink will never take.", labels=labels
         )
-        for query, seen in queries.items():
+        for query, labelled in queries.items():
             own = [*self._labels.values(), query]
-            for sink, batch in seen["published"].items():
+            for sink, batch in labelled["published"].items():
                 published.add_metric([*own, sink], batch)
-            for sink, status in seen["sinks"].items():
+            for sink, status in labelled["sinks"].items():
                 put_aside.add_metric([*own, sink], status["dead_letters"])
         yield from (published, put_aside)
 
@@ -364,16 +368,16 @@ class NodeMetrics:
         state = GaugeMetricFamily(
             "ha_engine_query_state", "0 waiting, 1 running, 2 failed.", labels=labels
         )
-        for query, seen in queries.items():
-            state.add_metric([*self._labels.values(), query], STATE_CODES[seen["state"]])
+        for query, labelled in queries.items():
+            state.add_metric([*self._labels.values(), query], STATE_CODES[labelled["state"]])
         yield state
         yield from self._sinks(queries)
-        told: _Seen = {
+        definitions: _Values = {
             (query,): {**values, "differs": values["differs"] or 0}
             for query, values in queries.items()
         }
-        yield from self._gauges(("query",), _QUERY_GAUGES, told)
-        yield from self._counters(("query",), _QUERY_COUNTERS, told)
+        yield from self._gauges(("query",), _QUERY_GAUGES, definitions)
+        yield from self._counters(("query",), _QUERY_COUNTERS, definitions)
 
 
 def _number(value: float | None) -> float:

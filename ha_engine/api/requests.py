@@ -13,7 +13,7 @@ from ha_engine.web.route import JSON, Answer
 BYTES_MAX = 64 << 10
 """Limit of a body, which needs only a few words."""
 
-Word = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$")]
+Text = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$")]
 """A text for the journal, the log and the database, which cannot store NUL."""
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -31,7 +31,7 @@ class _Asked(BaseModel):
 class SkipBody(_Asked):
     """The body of a request to skip a batch."""
 
-    by: Word = Field(
+    by: Text = Field(
         default="operator", description="Name of the operator, which the node records."
     )
 
@@ -40,8 +40,8 @@ class SwitchoverBody(_Asked):
     """The body of a request for a switchover. Without ``to``, any node that can take over becomes
     the active."""
 
-    to: Word | None = Field(default=None, description="Node that takes over.")
-    by: Word = Field(
+    to: Text | None = Field(default=None, description="Node that takes over.")
+    by: Text = Field(
         default="operator", description="Name of the operator, which the node records."
     )
 
@@ -50,10 +50,10 @@ class FailoverBody(_Asked):
     """The operator's consent to lose the records that this node does not have."""
 
     force: Literal[True] = Field(description="Must be true, as the consent to a possible loss.")
-    confirmed_fenced: tuple[Word, ...] = Field(
+    confirmed_fenced: tuple[Text, ...] = Field(
         default=(), description="Nodes that are certainly off."
     )
-    by: Word = Field(
+    by: Text = Field(
         default="operator", description="Name of the operator, which the node records."
     )
 
@@ -71,7 +71,7 @@ async def read(request: Request, model: type[Model]) -> Model:
     try:
         return model.model_validate_json(bytes(raw) or b"{}")
     except ValidationError as error:
-        raise HTTPException(400, _in_words(error)) from None
+        raise HTTPException(400, _in_sentences(error)) from None
 
 
 def body_of(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
@@ -79,7 +79,7 @@ def body_of(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
     return {JSON: model}
 
 
-def _in_words(error: ValidationError) -> str:
+def _in_sentences(error: ValidationError) -> str:
     first = error.errors(include_input=False, include_context=False)[0]
     place = ".".join(str(part) for part in first["loc"])
     if place == "force":

@@ -191,7 +191,7 @@ def _process(
     known = step is not None and step.incarnation == process.incarnation
     return {
         "incarnation": process.incarnation,
-        "attended": process.attended,
+        "connected": process.connected,
         "step": step.name if step and known else None,
         "step_seconds": round(now - step.at, 1) if step and known else None,
         "starts": process.starts,
@@ -268,7 +268,7 @@ def _peer(name: str, core: Core, links: Links, ages: _Ages) -> PeerStatus:
 
 def _lease(lease: Lease, authority: float, now: float) -> LeaseStatus:
     row, takeover_at = lease.row, lease.takeover_at
-    takeover = None if takeover_at is None or lease.mine else max(0.0, takeover_at - now)
+    takeover = None if takeover_at is None or lease.is_holder else max(0.0, takeover_at - now)
     return {
         "holder": row.holder.node if row and row.holder else None,
         "epoch": row.epoch if row else None,

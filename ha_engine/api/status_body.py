@@ -159,7 +159,7 @@ class QueryProcessStatus(TypedDict):
     """The query process, which runs Spark."""
 
     incarnation: str | None
-    attended: bool
+    connected: bool
     """Whether the process has reported to the node."""
     step: str | None
     """Current step, such as "starting Java" or "ready"; null before the first report."""

@@ -47,15 +47,15 @@ def failover(
             param_hint="--force",
         )
     nodes = tuple(confirmed_fenced or ())
-    told = fetch_failover(url, nodes)
-    typer.echo(f"{told['node']}: {told['may_be_lost']}", err=True)
-    if told["refusal"] is not None:
-        raise EngineError(told["refusal"])
-    if not (yes or _confirmed(told["node"])):
+    loss = fetch_failover(url, nodes)
+    typer.echo(f"{loss['node']}: {loss['may_be_lost']}", err=True)
+    if loss["refusal"] is not None:
+        raise EngineError(loss["refusal"])
+    if not (yes or _confirmed(loss["node"])):
         raise EngineError("the failover was not confirmed; nothing was done")
     seconds = await_failover(url, nodes, by)
-    sentence = f"{told['node']} became the active {seconds:.2f} s after the call"
-    tree = {"active": told["node"], "seconds": round(seconds, 3), "lost": told["may_be_lost"]}
+    sentence = f"{loss['node']} became the active {seconds:.2f} s after the call"
+    tree = {"active": loss["node"], "seconds": round(seconds, 3), "lost": loss["may_be_lost"]}
     show(tree, output, as_json, lambda: typer.echo(sentence))
 
 

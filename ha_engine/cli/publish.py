@@ -85,7 +85,7 @@ def _progress(plan: Plan, *, shown: bool) -> Iterator[Callable[[Sending, int], N
         task = progress.add_task("connecting", total=size)
 
         def show(sending: Sending, bytes_read: int) -> None:
-            said = f"{sending.acked:,} rows acked, {sending.rows_per_second:,.0f} rows/s"
-            progress.update(task, description=said, completed=bytes_read)
+            text = f"{sending.acked:,} rows acked, {sending.rows_per_second:,.0f} rows/s"
+            progress.update(task, description=text, completed=bytes_read)
 
         yield show

@@ -100,11 +100,11 @@ def invoke(arguments: list[str]) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1
     except Exception as error:
-        return _tell(error, invocation)
+        return _report(error, invocation)
     return 0
 
 
-def _tell(error: Exception, invocation: Invocation) -> int:
+def _report(error: Exception, invocation: Invocation) -> int:
     if invocation.debug:
         traceback.print_exception(error)
     else:

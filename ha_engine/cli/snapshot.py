@@ -93,7 +93,7 @@ def verify(
             with shown_bytes(f"revision {revision.id}", revision.bytes_total) as advance:
                 found.append({"id": revision.id, **_verified(store, revision, advance)})
     tree = {"group": config.group, "revisions": found}
-    show(tree, output, as_json, lambda: _tell_of_damage(found))
+    show(tree, output, as_json, lambda: _print_damage(found))
     if any(one["damage"] for one in found):
         raise typer.Exit(1)
 
@@ -187,7 +187,7 @@ def _newest(restoring: Restoring) -> Revision:
         ) from error
 
 
-def _tell_of_damage(found: list[dict[str, Any]]) -> None:
+def _print_damage(found: list[dict[str, Any]]) -> None:
     if not found:
         typer.echo("there is no snapshot yet")
     for one in found:

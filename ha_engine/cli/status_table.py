@@ -40,20 +40,20 @@ def node_table(status: dict[str, Any]) -> Table:
     return table
 
 
-def snapshot_line(seen: dict[str, Any]) -> str:
+def snapshot_line(snapshots: dict[str, Any]) -> str:
     """The newest snapshot, the transfers in progress, and why there is no newer snapshot."""
-    newest, moving = seen["newest"], seen["taking"] or seen["restoring"]
-    told = ["none yet"]
+    newest, moving = snapshots["newest"], snapshots["taking"] or snapshots["restoring"]
+    parts = ["none yet"]
     if newest is not None:
         place, size = f"{newest['epoch']}.{newest['sequence']}", decimal(newest["bytes_total"])
-        told = [f"at {place}, {seen['age_seconds']:.0f} s old, {size}"]
+        parts = [f"at {place}, {snapshots['age_seconds']:.0f} s old, {size}"]
     if moving is not None:
-        what = "storing" if seen["taking"] else "restoring"
+        what = "storing" if snapshots["taking"] else "restoring"
         done, total = (decimal(moving[key]) for key in ("bytes_done", "bytes_total"))
-        told.append(f"{what} {done} of {total}")
-    if seen["why_not"]:
-        told.append(f"no newer one: {seen['why_not']}")
-    return "; ".join(told)
+        parts.append(f"{what} {done} of {total}")
+    if snapshots["why_not"]:
+        parts.append(f"no newer one: {snapshots['why_not']}")
+    return "; ".join(parts)
 
 
 def _sources(status: dict[str, Any]) -> dict[str, str]:
@@ -61,9 +61,9 @@ def _sources(status: dict[str, Any]) -> dict[str, str]:
     found = {}
     for stream, sources in status.get("sources", {}).items():
         for name, source in sources.items():
-            told = f"{source['state']}, {source['rows']} rows, {source['rejected']} rejected"
+            parts = f"{source['state']}, {source['rows']} rows, {source['rejected']} rejected"
             error = f": {escape(source['error'])}" if source["error"] else ""
-            found[f"source {stream}/{name}"] = told + error
+            found[f"source {stream}/{name}"] = parts + error
     return found
 
 
@@ -86,15 +86,15 @@ def _pause(lease: dict[str, Any]) -> dict[str, str]:
 
 def _config(config: dict[str, Any]) -> dict[str, str]:
     """The problems of the last reload, and the keys that need a restart; empty without both."""
-    told = [f"not applied: {problem}" for problem in config["problems"]]
+    parts = [f"not applied: {problem}" for problem in config["problems"]]
     if config["needs_restart"]:
-        told.append(f"needs a restart: {', '.join(config['needs_restart'])}")
-    return {"config": "[bold yellow]" + escape("; ".join(told)) + "[/]"} if told else {}
+        parts.append(f"needs a restart: {', '.join(config['needs_restart'])}")
+    return {"config": "[bold yellow]" + escape("; ".join(parts)) + "[/]"} if parts else {}
 
 
 def _process(process: dict[str, Any]) -> str:
     step = process["step"] or "starting"
-    if process["attended"] and step in ("starting", "ready"):
+    if process["connected"] and step in ("starting", "ready"):
         return "running"
     since = f" for {process['step_seconds']:.0f} s" if process["step"] else ""
     died = f"; the last one ended: {process['last_death']}" if process["last_death"] else ""

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 import httpx
 
-from ha_engine.client.answers import object_of, said_by
+from ha_engine.client.answers import body_of, object_of
 from ha_engine.client.token import TOKEN_VARIABLE, authorization, require_as_safe, trusted
 from ha_engine.errors import EngineError, NodeUnreachable, NotAllowed, NotReady
 
@@ -64,10 +64,10 @@ def begin_switchover(url: str, to: str | None, by: str) -> tuple[str, str]:
 
     Raises NotReady with the active's reason when the active refuses, EngineError, NodeUnreachable.
     """
-    active, status, said = _ask_active(url, "/v1/switchover", {"to": to, "by": by})
+    active, status, answered = _ask_active(url, "/v1/switchover", {"to": to, "by": by})
     if status == httpx.codes.CONFLICT:
-        raise NotReady(said["error"])
-    return active, _accepted(status, said)["to"]
+        raise NotReady(answered["error"])
+    return active, _accepted(status, answered)["to"]
 
 
 def ask_snapshot(url: str) -> tuple[str, int]:
@@ -76,13 +76,13 @@ def ask_snapshot(url: str) -> tuple[str, int]:
 
     Raises EngineError when there is no active, NodeUnreachable.
     """
-    active, status, said = _ask_active(url, "/v1/snapshot", None)
-    return active, _accepted(status, said)["at_least"]
+    active, status, answered = _ask_active(url, "/v1/snapshot", None)
+    return active, _accepted(status, answered)["at_least"]
 
 
 def _read(url: str, path: str) -> dict[str, Any]:
-    status, said = _call("GET", url, path)
-    return _accepted(status, said, httpx.codes.OK)
+    status, answered = _call("GET", url, path)
+    return _accepted(status, answered, httpx.codes.OK)
 
 
 def _change(url: str, path: str, body: Any, expected: int) -> None:
@@ -95,19 +95,19 @@ def _ask_active(url: str, path: str, body: Any) -> tuple[str, int, dict[str, Any
 
     The named active is asked only once, because a node may name itself again under another URL.
     """
-    status, said = _call("POST", url, path, body)
-    if status == httpx.codes.CONFLICT and said.get("active"):
-        url = require_as_safe(url, said["active"])
-        status, said = _call("POST", url, path, body)
-    return url, status, said
+    status, answered = _call("POST", url, path, body)
+    if status == httpx.codes.CONFLICT and answered.get("active"):
+        url = require_as_safe(url, answered["active"])
+        status, answered = _call("POST", url, path, body)
+    return url, status, answered
 
 
 def _accepted(
-    status: int, said: dict[str, Any], expected: int = httpx.codes.ACCEPTED
+    status: int, answered: dict[str, Any], expected: int = httpx.codes.ACCEPTED
 ) -> dict[str, Any]:
     if status != expected:
-        raise EngineError(said["error"])
-    return said
+        raise EngineError(answered["error"])
+    return answered
 
 
 def _verify(url: str) -> ssl.SSLContext | bool:
@@ -133,12 +133,12 @@ def _call(method: str, url: str, path: str, body: Any = None) -> tuple[int, dict
             f"no node answers at {url} ({reason}); check --url, and that 'ha-engine run' is running"
         ) from error
     if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
-        reason = said_by(answer)["error"]
+        reason = body_of(answer)["error"]
         raise NotAllowed(f"{reason}; set {TOKEN_VARIABLE} to a token with this right")
-    said = object_of(answer)
-    if said is None or (answer.is_error and "error" not in said):
+    answered = object_of(answer)
+    if answered is None or (answer.is_error and "error" not in answered):
         raise NodeUnreachable(
             f"{url} answered {answer.status_code}, but not like a node; check that --url is the "
             "URL of a node, and that the node is running"
         )
-    return answer.status_code, said
+    return answer.status_code, answered

@@ -8,18 +8,18 @@ from typing import Any
 import httpx
 
 
-def said_by(answer: httpx.Response) -> dict[str, Any]:
+def body_of(answer: httpx.Response) -> dict[str, Any]:
     """The JSON object of the refusal ``answer``, which always has an ``error``."""
-    said = object_of(answer)
-    if said is not None and isinstance(said.get("error"), str):
-        return said
+    body = object_of(answer)
+    if body is not None and isinstance(body.get("error"), str):
+        return body
     return {"error": f"the answer has status {answer.status_code} and no reason"}
 
 
 def object_of(answer: httpx.Response) -> dict[str, Any] | None:
     """The JSON object of ``answer``, or None if a proxy before the node sent something else."""
     try:
-        said = answer.json()
+        body = answer.json()
     except ValueError:
         return None
-    return said if isinstance(said, dict) else None
+    return body if isinstance(body, dict) else None

@@ -162,7 +162,7 @@ class Endpoints:
     async def _attempt(self, ask: Ask[Answer]) -> Answer:
         url = self._asked
         try:
-            return await self._hear(ask, url)
+            return await self._response(ask, url)
         except Backpressure as refusal:
             raise _Again(f"{url}: {refusal}", refusal.retry_after_seconds) from None
         except NotActive as refusal:
@@ -173,7 +173,7 @@ class Endpoints:
             self._ask_another(url, None)
             raise _Again(f"{url}: {lost}") from None
 
-    async def _hear(self, ask: Ask[Answer], url: str) -> Answer:
+    async def _response(self, ask: Ask[Answer], url: str) -> Answer:
         patience = SILENT_ANSWER_SECONDS if url == self._silent else ANSWER_TIMEOUT_SECONDS
         try:
             answer = await ask(self._transport(url), url, patience)

@@ -69,12 +69,12 @@ class OverGrpc:
     async def columns(self, url: str, stream: str, patience: float) -> list[RemoteColumn]:
         """The columns of ``stream``. Raises NoAnswer, UnknownStream."""
         try:
-            said = await self._connection(url).describe(stream, patience)
+            reply = await self._connection(url).describe(stream, patience)
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.NOT_FOUND:
                 raise UnknownStream(error.details() or "") from None
             raise _failure(error) from None
-        return [RemoteColumn(one.name, one.type, one.nullable) for one in said.columns]
+        return [RemoteColumn(one.name, one.type, one.nullable) for one in reply.columns]
 
     async def close(self) -> None:
         for connection in list(self._connections.values()):
@@ -186,27 +186,27 @@ def _message(request: Request) -> pb.PublishRequest:
     return message
 
 
-def _refusal(said: pb.EventsRefused, scheme: str) -> Rejected:
+def _refusal(reply: pb.EventsRefused, scheme: str) -> Rejected:
     reasons = pb.EventsRefused
-    match said.reason:
+    match reply.reason:
         case reasons.INVALID_EVENTS:
-            return InvalidEvents(said.error, said.row if said.HasField("row") else None)
+            return InvalidEvents(reply.error, reply.row if reply.HasField("row") else None)
         case reasons.UNKNOWN_STREAM:
-            return UnknownStream(said.error)
+            return UnknownStream(reply.error)
         case reasons.TOO_LARGE:
-            return PayloadTooLarge(said.error)
+            return PayloadTooLarge(reply.error)
         case reasons.SEQUENCE_CONFLICT:
-            return SequenceConflict(said.error)
+            return SequenceConflict(reply.error)
         case reasons.SEQUENCE_FORGOTTEN:
-            return SequenceForgotten(said.error)
+            return SequenceForgotten(reply.error)
         case reasons.BACKPRESSURE:
-            return Backpressure(said.error, said.retry_after_seconds)
+            return Backpressure(reply.error, reply.retry_after_seconds)
         case reasons.NOT_ACTIVE:
             return NotActive(
-                said.error, scheme + said.active_address if said.active_address else None
+                reply.error, scheme + reply.active_address if reply.active_address else None
             )
         case _:
-            return Rejected(said.error)
+            return Rejected(reply.error)
 
 
 def _failure(error: grpc.aio.AioRpcError) -> NoAnswer | NotAllowed:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import httpx
 
-from ha_engine.client.answers import object_of, said_by
+from ha_engine.client.answers import body_of, object_of
 from ha_engine.client.token import TOKEN_VARIABLE, authorization, trusted
 from ha_engine.client.transport import (
     CONNECT_TIMEOUT_SECONDS,
@@ -57,14 +57,14 @@ class OverHttp:
             "X-Sequence": str(request.sequence),
         }
         path = f"/v1/streams/{quote(request.stream, safe='')}/events"
-        said = await self._ask("POST", url + path, patience, headers, request.payload.body)
-        return Position(said["position"]["epoch"], said["position"]["sequence"])
+        content = await self._ask("POST", url + path, patience, headers, request.payload.body)
+        return Position(content["position"]["epoch"], content["position"]["sequence"])
 
     async def columns(self, url: str, stream: str, patience: float) -> list[RemoteColumn]:
         """The columns of ``stream``. Raises NoAnswer, Rejected."""
         path = f"/v1/streams/{quote(stream, safe='')}"
-        said = await self._ask("GET", url + path, patience, {}, b"")
-        return [RemoteColumn(**column) for column in said["schema"]]
+        content = await self._ask("GET", url + path, patience, {}, b"")
+        return [RemoteColumn(**column) for column in content["schema"]]
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False)
@@ -90,23 +90,23 @@ class OverHttp:
             raise NoAnswer(str(error) or type(error).__name__) from None
         if answer.status_code != httpx.codes.OK:
             raise _refusal(answer)
-        said = object_of(answer)
-        if said is None:
+        content = object_of(answer)
+        if content is None:
             raise NoAnswer("the answer has status 200, but is not from a node")
-        return said
+        return content
 
 
 def _refusal(answer: httpx.Response) -> Rejected | NoAnswer:
-    said = said_by(answer)
-    reason = said["error"]
+    content = body_of(answer)
+    reason = content["error"]
     match answer.status_code:
         case 400:
-            return InvalidEvents(said.get("reason", reason), said.get("row"))
+            return InvalidEvents(content.get("reason", reason), content.get("row"))
         case 401 | 403:
             return NotAllowed(f"{reason}; set {TOKEN_VARIABLE} to a token that may send")
         case 404:
             return UnknownStream(reason)
-        case 409 if said.get("conflict") == "forgotten":
+        case 409 if content.get("conflict") == "forgotten":
             return SequenceForgotten(reason)
         case 409:
             return SequenceConflict(reason)
@@ -115,17 +115,19 @@ def _refusal(answer: httpx.Response) -> Rejected | NoAnswer:
         case 415:
             return UnsupportedFormat(reason)
         case 429:
-            return Backpressure(reason, _retry_after(answer, said))
+            return Backpressure(reason, _retry_after(answer, content))
         case 503:
-            return NotActive(reason, said.get("active"))
+            return NotActive(reason, content.get("active"))
         case 408 | 425 | 500 | 502 | 504:
             return NoAnswer(reason)
         case status:
             return Rejected(f"{answer.url.host} answered {status}: {reason}")
 
 
-def _retry_after(answer: httpx.Response, said: dict[str, Any]) -> float:
+def _retry_after(answer: httpx.Response, content: dict[str, Any]) -> float:
     try:
-        return max(0.0, float(said.get("retry_after_seconds", answer.headers.get("Retry-After"))))
+        return max(
+            0.0, float(content.get("retry_after_seconds", answer.headers.get("Retry-After")))
+        )
     except (TypeError, ValueError):
         return 1.0

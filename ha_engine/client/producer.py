@@ -143,8 +143,8 @@ class Producer:
             return running.result()
         finally:
             running.cancel()
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         while self._acks and self._on_ack is not None:
             self._on_ack(self._acks.popleft())

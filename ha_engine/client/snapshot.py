@@ -20,12 +20,12 @@ def await_snapshot(url: str, patience: float) -> dict[str, Any]:
     asked, at_least = ask_snapshot(url)
 
     def look() -> dict[str, Any] | None:
-        told = fetch_snapshot(asked)
-        newest: dict[str, Any] | None = told["newest"]
+        snapshots = fetch_snapshot(asked)
+        newest: dict[str, Any] | None = snapshots["newest"]
         if newest is not None and newest["sequence"] >= at_least:
             return newest
-        if told["state"] == "waiting" and told["why_not"]:
-            raise SnapshotFailed(f"no snapshot was taken: {told['why_not']}")
+        if snapshots["state"] == "waiting" and snapshots["why_not"]:
+            raise SnapshotFailed(f"no snapshot was taken: {snapshots['why_not']}")
         return None
 
     ask = Retrying(

@@ -93,7 +93,7 @@ class Core:
         now = self.now = max(now, self.now)
         self.role_machine.begin_step(now)
         high_water = self.lease.high_water
-        if not self.query_control.is_about_a_gone_query(event):
+        if not self.query_control.is_of_ended_process(event):
             self._dispatch(event)
         self._keep_high_water(high_water)
         self._advance()
@@ -314,13 +314,13 @@ class Core:
     def _after_write(self) -> None:
         row = self.lease.row
         assert row is not None
-        if self.holds_epoch and not self.lease.mine and not self.stopping:
+        if self.holds_epoch and not self.lease.is_holder and not self.stopping:
             assert self.term is not None
             self.role_machine.perform_all(self.term.released())
             return
         # RULES.md#r15: an epoch that ended while its renewal was in flight does not resume when the
         # renewal succeeds.
-        new = self.lease.mine and not self.lease.regressed and row.epoch > self.epoch
+        new = self.lease.is_holder and not self.lease.regressed and row.epoch > self.epoch
         if not new or self.stopping or self.follower.replacing_journal:
             return
         if self.holds_epoch:
@@ -360,7 +360,7 @@ class Core:
             case on.PeerMessage(peer, message):
                 if message.epoch > self.lease.high_water.epoch:
                     self._on_epoch(message.epoch, peer)
-                self._on_said(peer, message)
+                self._on_message(peer, message)
 
     def _on_digested(self, event: on.BatchDigested) -> None:
         """Compare this node's digest of a batch with the holder's digest (RULES.md#i6).
@@ -376,7 +376,7 @@ class Core:
         if not equal:
             self.role_machine.perform(do.ReportDifference(query, number))
 
-    def _on_said(self, peer: str, message: say.Message) -> None:
+    def _on_message(self, peer: str, message: say.Message) -> None:
         if isinstance(message, say.MemberMessage):
             if self.term is not None:
                 self.role_machine.perform_all(self.term.handle(self.now, peer, message))
@@ -475,5 +475,5 @@ class Core:
     def is_leaving(self) -> bool:
         """Whether this process may not take over any more, because it stops or replaces its
         journal."""
-        gone = self.stopping or self.role is Role.STOPPED
-        return gone or self.follower.replacing_journal
+        ended = self.stopping or self.role is Role.STOPPED
+        return ended or self.follower.replacing_journal

@@ -286,8 +286,8 @@ class Deployment:
     def progress(self) -> tuple[tuple[str, int], ...]:
         """For each running query, the newest batch that its process has reported as admitted or
         finished."""
-        told = ((name, marks.passed) for name, marks in self.marks.items())
-        return tuple((name, passed) for name, passed in told if passed is not None)
+        highest = ((name, marks.passed) for name, marks in self.marks.items())
+        return tuple((name, passed) for name, passed in highest if passed is not None)
 
     def caught_up(self, committed: int) -> bool:
         """Whether every query runs and is at most one batch behind the newest published batch
@@ -364,7 +364,7 @@ class Deployment:
         have the query then."""
         return self.marks[name].last.through < self._trimmed_through
 
-    def attended(self) -> None:
+    def process_connected(self) -> None:
         """Set every running query to WAITING, since a query process asks which queries to start."""
         for life in self.lives.values():
             if life.state is QueryState.RUNNING:

@@ -176,7 +176,7 @@ class ForcedFailover:
         row, tried = self._lease.row, self._lease.high_water.forced
         if row is None or row.epoch != tried or self._journal.is_forced(tried):
             return
-        if not self._lease.mine and row.in_sync == (self._lease.member,):
+        if not self._lease.is_holder and row.in_sync == (self._lease.member,):
             self._epoch = self._lease.acquired(None).epoch
 
     def acquired(self, epoch: int) -> bool:

@@ -27,7 +27,7 @@ class HighWater:
     def above(self, row: LeaseRow) -> bool:
         return (row.epoch, row.version) < (self.epoch, self.version)
 
-    def freed(
+    def released_row(
         self, row: LeaseRow | None, dead: Holder, identity: DatabaseIdentity
     ) -> LeaseRow | None:
         """The row that releases the lease of ``dead``, a process that has certainly ended

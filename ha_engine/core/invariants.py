@@ -21,8 +21,8 @@ def check(core: Core) -> None:
 
     Raises InvariantBroken, which names the first invariant that does not hold.
     """
-    for number, said in _broken(core):
-        raise InvariantBroken(f"{number} of docs/RULES.md does not hold: {said}")
+    for number, sentence in _broken(core):
+        raise InvariantBroken(f"{number} of docs/RULES.md does not hold: {sentence}")
 
 
 def _broken(core: Core) -> Iterator[tuple[str, str]]:

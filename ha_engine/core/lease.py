@@ -33,7 +33,7 @@ class Lease:
 
     ==================  ===================================================================
     row                 row_read, row_written
-    held                row_read, row_written
+    own_row             row_read, row_written
     identity            row_read, row_written
     unchanged_since     row_read, row_written
     high_water          request_sent, row_read, row_written, write_refused, note_epoch, note_forced
@@ -62,7 +62,7 @@ class Lease:
         self.row: LeaseRow | None = None
         # RULES.md#r5, RULES.md#r6: the newest row that this node has seen, if that row names this
         # process as the holder.
-        self.held: LeaseRow | None = None
+        self.own_row: LeaseRow | None = None
         # The database that answered last.
         self.identity: DatabaseIdentity | None = None
         # RULES.md#r4: since when this process has seen the row unchanged.
@@ -139,7 +139,7 @@ class Lease:
         """Note the row that a read returned. A read never extends ``safe_until`` (RULES.md#r1)."""
         self.row_is_current, self.read_at, self.identity = True, self.sent_at or now, identity
         self._remember(now, row)
-        if row is not None and not self.moved:
+        if row is not None and not self.database_failed_over:
             # A write can no longer take effect if the row has the version of that write or a higher
             # one (RULES.md#r1). After a failover of the database, the row's version proves nothing:
             # the row may be the result of that write, without later writes.
@@ -151,7 +151,7 @@ class Lease:
         if takeover is not None and takeover > now:
             self.next_at = min(self.next_at, takeover)
         self._answered()
-        self.failing = self.mine and self._write_failed
+        self.failing = self.is_holder and self._write_failed
 
     def row_written(self, now: float, row: LeaseRow, identity: DatabaseIdentity) -> None:
         """Note that a write of this node succeeded.
@@ -220,15 +220,15 @@ class Lease:
             )
             # RULES.md#r5: a failover of the database may lose this process's last write of the row.
             # Another write, for example an operator's pause, may then change the older row.
-            # ``held`` keeps the row that this process wrote, since that row is newer.
-            same = self.held is not None and self.held.epoch == row.epoch
-            if not (same and self.mine and self.moved):
-                self.held = row if self.mine else None
+            # ``own_row`` keeps the row that this process wrote, since that row is newer.
+            same = self.own_row is not None and self.own_row.epoch == row.epoch
+            if not (same and self.is_holder and self.database_failed_over):
+                self.own_row = row if self.is_holder else None
 
     # -- questions ---------------------------------------------------------------------------------
 
     @property
-    def mine(self) -> bool:
+    def is_holder(self) -> bool:
         """Whether the row names this process as the holder of an epoch that is not over.
 
         If the reply to its acquisition was lost, a process acts only after another write succeeds
@@ -247,7 +247,7 @@ class Lease:
         row = self.row
         if row is None:
             return False
-        return self.high_water.above(row) or (self.moved and not self._is_as_written)
+        return self.high_water.above(row) or (self.database_failed_over and not self._is_as_written)
 
     @property
     def _is_as_written(self) -> bool:
@@ -257,13 +257,13 @@ class Lease:
         database fails over and loses that write. 3. An operator's pause gives the row the version
         of the lost write.
         """
-        row, held = self.row, self.held
-        if row is None or held is None or not self.mine:
+        row, own_row = self.row, self.own_row
+        if row is None or own_row is None or not self.is_holder:
             return False
-        return held.epoch != row.epoch or held.in_sync == row.in_sync
+        return own_row.epoch != row.epoch or own_row.in_sync == row.in_sync
 
     @property
-    def moved(self) -> bool:
+    def database_failed_over(self) -> bool:
         """Whether the database has failed over and no holder has written the row since."""
         row = self.row
         return row is not None and row.identity not in (None, self.identity)
@@ -276,7 +276,7 @@ class Lease:
         (RULES.md#r5).
         """
         sole = self.possible == {self.member}  # then no other node can have acquired
-        return self.mine and self.moved and now >= authority_ends and not sole
+        return self.is_holder and self.database_failed_over and now >= authority_ends and not sole
 
     def must_read(self, now: float, authority_ends: float) -> bool:
         """Whether the next request must be a read.
@@ -284,7 +284,7 @@ class Lease:
         A write by a holder without authority could succeed on a row from which the database lost
         another node's write (RULES.md#r5).
         """
-        if not self.mine or not self.row_is_current or self.regressed:
+        if not self.is_holder or not self.row_is_current or self.regressed:
             return True
         late = now >= authority_ends and self.read_at < authority_ends
         return late or self.is_doubtful(now, authority_ends)
@@ -292,7 +292,7 @@ class Lease:
     @property
     def possible(self) -> frozenset[Member]:
         """The members that any outcome of the unresolved writes lists as in sync (RULES.md#r1)."""
-        known = (self.held, self.row, self._in_flight, *self._unresolved)
+        known = (self.own_row, self.row, self._in_flight, *self._unresolved)
         if known != self._known:
             ours = [row for row in known if row is not None and self._is_ours(row)]
             self._possible = frozenset(member for row in ours for member in row.in_sync)
@@ -309,8 +309,8 @@ class Lease:
         No other node can acquire the lease while the row lists this process alone (RULES.md#r3,
         RULES.md#r15).
         """
-        confirmed = self.mine and self.safe_until > -math.inf
-        return confirmed and self.held is not None and self.possible == {self.member}
+        confirmed = self.is_holder and self.safe_until > -math.inf
+        return confirmed and self.own_row is not None and self.possible == {self.member}
 
     @property
     def carries_until(self) -> float:
@@ -322,12 +322,12 @@ class Lease:
 
         The holder may do so if no other node can hold a higher epoch.
         """
-        held, lost = self.held, self.row is None or self.regressed
-        if held is None or not lost or self.safe_until == -math.inf:
+        own_row, lost = self.own_row, self.row is None or self.regressed
+        if own_row is None or not lost or self.safe_until == -math.inf:
             return False
         # An unanswered write may have listed another member, which acquired the lease before the
         # database lost both writes (RULES.md#r1).
-        newest = [held, *(row for row in self._unresolved if self._is_ours(row))]
+        newest = [own_row, *(row for row in self._unresolved if self._is_ours(row))]
         alone = all(row.in_sync == (self.member,) for row in newest)
         return alone or now < authority_ends
 
@@ -431,11 +431,11 @@ class Lease:
         The new epoch is above every epoch that this node has read, so that no older row counts
         (RULES.md#r5, RULES.md#r6).
         """
-        assert self.held is not None
+        assert self.own_row is not None
         return replace(
-            self.held,
-            epoch=max(self.held.epoch, self.high_water.epoch) + 1,
-            version=(self.row or self.held).version + 1,
+            self.own_row,
+            epoch=max(self.own_row.epoch, self.high_water.epoch) + 1,
+            version=(self.row or self.own_row).version + 1,
             in_sync=(self.member,),
             identity=self.identity,
         )

@@ -87,7 +87,7 @@ class LeaseClient:
                 return AnswerEffect.READ
             case on.LeaseWritten(row, identity) if row.identity in (None, identity):
                 self.lease.row_written(now, row, identity)
-                if self.lease.mine:
+                if self.lease.is_holder:
                     self._release_of = None
                 return AnswerEffect.WRITTEN
             case on.LeaseWritten() | on.DatabaseUnreachable():
@@ -134,7 +134,7 @@ class LeaseClient:
                 "the database lost writes to the lease row, and another node may have acquired the "
                 f"lease in them: {HOW_TO_CHOOSE}"
             )
-        if not lease.mine:
+        if not lease.is_holder:
             return _lost(row)
         lease.ask_at_once(now)
         return None
@@ -149,7 +149,7 @@ class LeaseClient:
             return Stop(self._foreign())
         if row is None:
             return self._create(now, new and self.group_id is None)
-        if lease.mine and not lease.regressed:
+        if lease.is_holder and not lease.regressed:
             # This process has acquired the lease, but the reply was lost (RULES.md#r1). Only the
             # success of another write gives authority.
             lease.ask_at_once(now)

@@ -386,7 +386,7 @@ class QueryMarks:
             return self._next(now, self.last.through, slowest)
         through = self._pending.next_batch_end(committed, self._barrier_ahead(barrier))
         if through is not None:
-            self._pace.input_came()
+            self._pace.note_input()
         else:
             self._pace.planned_empty()
             through = self.last.through

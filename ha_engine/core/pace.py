@@ -55,7 +55,7 @@ class Pace:
         if batch > self._timed and self.planned_at > -math.inf:
             self._took, self._timed = now - self.planned_at, batch
 
-    def input_came(self) -> None:
+    def note_input(self) -> None:
         self._empty_in_a_row, self.quiet = 0, False
 
     def planned_empty(self) -> None:

@@ -19,7 +19,7 @@ class QueryProcessState:
         self._deaths = 0
         self._start_at = -math.inf
         self.incarnation: str | None = None
-        self.attended = False
+        self.connected = False
         self.last_death: str | None = None
 
     def start(self, now: float) -> str | None:
@@ -40,18 +40,18 @@ class QueryProcessState:
     def adopt(self, incarnation: str) -> None:
         self.incarnation = incarnation
 
-    def attend(self, incarnation: str) -> bool:
+    def connect(self, incarnation: str) -> bool:
         """Note that a query process asks which queries to run.
 
         Return False if the process is not the current incarnation (RULES.md#r19).
         """
-        self.attended = self.attended or incarnation == self.incarnation
+        self.connected = self.connected or incarnation == self.incarnation
         return incarnation == self.incarnation
 
-    def gone(self, now: float, incarnation: str, reason: str) -> bool:
+    def ended(self, now: float, incarnation: str, reason: str) -> bool:
         if incarnation != self.incarnation:
             return False
-        self.incarnation, self.attended, self.last_death = None, False, reason
+        self.incarnation, self.connected, self.last_death = None, False, reason
         self._deaths += 1
         self._start_at = now + self._restarts.backoff(self._deaths)
         return True

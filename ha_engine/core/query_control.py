@@ -59,7 +59,7 @@ class QueryControl:
         self._wanted: _SnapshotRequest | None = None
         self._taking: _SnapshotRequest | None = None
 
-    def is_about_a_gone_query(self, event: on.Input) -> bool:
+    def is_of_ended_process(self, event: on.Input) -> bool:
         """Whether ``event`` names a query that the application no longer has.
 
         A query process that outlived a change of the application still reports on such queries.
@@ -87,10 +87,10 @@ class QueryControl:
             case on.QueryProcessAdopted():
                 self.process.adopt(event.incarnation)
             case on.QueryProcessAttended():
-                if self.process.attend(event.incarnation):
-                    self.deployment.attended()
+                if self.process.connect(event.incarnation):
+                    self.deployment.process_connected()
             case on.QueryProcessGone():
-                return self._gone(now, event)
+                return self._ended(now, event)
             case on.QueryFailed():
                 return self._failed(now, event)
             case on.QueryRefused():
@@ -101,8 +101,8 @@ class QueryControl:
                 raise TypeError(f"no step for {event!r}")
         return None
 
-    def _gone(self, now: float, event: on.QueryProcessGone) -> Breakdown | None:
-        if not self.process.gone(now, event.incarnation, event.reason):
+    def _ended(self, now: float, event: on.QueryProcessGone) -> Breakdown | None:
+        if not self.process.ended(now, event.incarnation, event.reason):
             return None
         in_flight = self.deployment.in_flight()
         self.deployment.process_died(now, event.reason, by_host=event.by_host)
@@ -126,12 +126,12 @@ class QueryControl:
         incarnation = self.process.start(now)
         if incarnation is not None:
             yield do.StartQueryProcess(incarnation)
-        if self.process.attended:
+        if self.process.connected:
             yield from self.deployment.runs(now, committed, journal_id)
 
     def wake_at(self, committed: int) -> float:
         """The moment at which ``run`` has something to start, if no input arrives before."""
-        queries = self.deployment.wake_at(committed) if self.process.attended else math.inf
+        queries = self.deployment.wake_at(committed) if self.process.connected else math.inf
         return min(self.process.wake_at, queries)
 
     def request_snapshot(self, epoch: int, place: SnapshotPlace) -> None:
@@ -171,8 +171,8 @@ class QueryControl:
         """Whether all queries run and keep up with the published batches, and no digest of a batch
         differed (RULES.md#r10)."""
         caught_up = self.deployment.caught_up(committed)
-        return self.process.attended and not self.digests.differing and caught_up
+        return self.process.connected and not self.digests.differing and caught_up
 
     def batches(self) -> tuple[tuple[str, int], ...]:
         """The newest batch of each query that runs."""
-        return self.deployment.progress() if self.process.attended else ()
+        return self.deployment.progress() if self.process.connected else ()

@@ -204,7 +204,7 @@ class RoleMachine:
         waits = lease.sent_at is not None or self.journal.durable < self.journal.last.sequence
         if not self.stopping or self.role is Role.STOPPED or waits:
             return
-        holds = lease.row is not None and lease.mine and not lease.regressed
+        holds = lease.row is not None and lease.is_holder and not lease.regressed
         if not holds or lease_client.releasing or lease.is_doubtful(self.now, self.authority_ends):
             self.become_stopped("the node was asked to stop")
             return

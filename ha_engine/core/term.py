@@ -276,7 +276,7 @@ class Term:
         """
         lease, row = self._lease, self._lease.row
         free = lease.idle and not lease.failing
-        holds = self.active and lease.mine and not lease.regressed
+        holds = self.active and lease.is_holder and not lease.regressed
         if not free or not holds or row is None:
             return False
         return self.wanted_in_sync(now) != row.in_sync
@@ -387,7 +387,7 @@ class Term:
         # RULES.md#r7: during a pause no node may acquire a released lease.
         paused = row is not None and row.paused
         doubtful = lease.is_doubtful(now, self.authority_ends())
-        holds = lease.mine and not lease.regressed and not doubtful
+        holds = lease.is_holder and not lease.regressed and not doubtful
         late = now >= handover.since + HANDOVER_SECONDS_MAX
         if successor is None or paused or late or not holds:
             self.handover = None

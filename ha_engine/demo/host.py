@@ -50,11 +50,11 @@ def cpu_quota(groups: str, root: Path) -> float:
     """
     quotas = [float("inf")]
     for place in _places(groups, root, "cpu"):
-        quota, period = _words(place / "cpu.max", 2)
+        quota, period = _numbers(place / "cpu.max", 2)
         if period is None:
             [quota], [period] = (
-                _words(place / "cpu.cfs_quota_us"),
-                _words(place / "cpu.cfs_period_us"),
+                _numbers(place / "cpu.cfs_quota_us"),
+                _numbers(place / "cpu.cfs_period_us"),
             )
         if quota is not None and period:
             quotas.append(quota / period)
@@ -69,7 +69,7 @@ def memory_left(groups: str, root: Path) -> float:
             ("memory.max", "memory.current"),
             ("memory.limit_in_bytes", "memory.usage_in_bytes"),
         ):
-            [most], [now] = _words(place / limit), _words(place / used)
+            [most], [now] = _numbers(place / limit), _numbers(place / used)
             if most is not None and now is not None:
                 left.append(max(most - now, 0.0))
     return min(left)
@@ -95,7 +95,7 @@ def _places(groups: str, root: Path, controller: str) -> list[Path]:
     return found
 
 
-def _words(file: Path, count: int = 1) -> list[float | None]:
+def _numbers(file: Path, count: int = 1) -> list[float | None]:
     """The first ``count`` numbers in the file. A missing number, "max" or -1 is None."""
     try:
         words = file.read_text(encoding="ascii").split()

@@ -34,14 +34,14 @@ class Movement:
     ) -> None:
         self._usage, self._clock = usage, clock
         self._signs: object = None
-        self._moved_at = self._looked_at = clock()
+        self._progress_at = self._looked_at = clock()
         self._before: Usage = {}
 
     def look(self, signs: object) -> None:
         """Note whether ``signs``, a value that changes with each step, has changed."""
         now = self._clock()
         if signs != self._signs:
-            self._signs, self._moved_at, self._looked_at, self._before = signs, now, now, {}
+            self._signs, self._progress_at, self._looked_at, self._before = signs, now, now, {}
         elif now - self._looked_at >= CPU_LOOK_SECONDS:
             self._looked_at = now
             self._look_at_cpu(now)
@@ -51,11 +51,11 @@ class Movement:
         if not self._before:
             self._before = usage
         elif used_since(self._before, usage) >= CPU_SECONDS:
-            self._moved_at, self._before = now, usage
+            self._progress_at, self._before = now, usage
 
     @property
     def still_seconds(self) -> float:
-        return self._clock() - self._moved_at
+        return self._clock() - self._progress_at
 
     @property
     def stopped(self) -> bool:
@@ -108,7 +108,7 @@ def waits_for(status: Status | None) -> str:
 def _step(process: Mapping[str, Any]) -> str:
     step = process.get("step")
     if not step:
-        return "" if process["attended"] else "starting Spark"
+        return "" if process["connected"] else "starting Spark"
     if step == "ready":
         return ""
     seconds = process.get("step_seconds")

@@ -44,7 +44,7 @@ class Scoreboard:
         table = Table()
         for title in ("node", "role", "epoch", "protected", "warm", "journal", "published"):
             table.add_column(title, justify="left" if title in ("node", "role") else "right")
-        for name, status in self._watch.seen.items():
+        for name, status in self._watch.latest.items():
             table.add_row(name, *(_row(status) if status else ["[red]no answer[/red]"]))
         doing = self._steps.line(self._watch.waiting)
         return Group(table, Text(self._rate()), Text(doing, style="bold"))

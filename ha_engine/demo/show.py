@@ -182,7 +182,7 @@ class _Demo:
         The demo repeats the request while the active refuses. On a slow host the successor may lack
         a batch, or the active may abort the handover.
         """
-        status = self.watch.seen[active.name]
+        status = self.watch.latest[active.name]
         if status and status["role"] == "active" and status["handover_to"] is None:
             try:
                 begin_switchover(active.url, successor.name, "the demo")
@@ -286,7 +286,7 @@ class _Demo:
     def _settled(self) -> Callable[[], bool]:
         def settled() -> bool:
             active = self.watch.active()
-            status = self.watch.seen[active.name] if active else None
+            status = self.watch.latest[active.name] if active else None
             queries = status["queries"] if status else {}
             for name, query in queries.items():
                 if query["state"] == "failed":

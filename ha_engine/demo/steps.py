@@ -31,12 +31,12 @@ class Steps:
         self.console = console
         self.doing: Step | None = None
         self._ended: list[Step] = []
-        self._said_at = 0.0
+        self._shown_at = 0.0
 
     @contextmanager
     def step(self, name: str, what: str) -> Iterator[Step]:
         began = time.monotonic()
-        self.doing, self._said_at = Step(name, what, began), began
+        self.doing, self._shown_at = Step(name, what, began), began
         try:
             yield self.doing
             self.doing.seconds = time.monotonic() - began
@@ -61,8 +61,8 @@ class Steps:
 
     def say_waiting(self, waiting: str) -> None:
         now = time.monotonic()
-        if not self.console.is_terminal and now - self._said_at >= WAITING_EVERY_SECONDS:
-            self._said_at = now
+        if not self.console.is_terminal and now - self._shown_at >= WAITING_EVERY_SECONDS:
+            self._shown_at = now
             line = f"{'':<11} {self.line(waiting)}"
             self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 

@@ -22,13 +22,13 @@ slow host less often."""
 
 
 class Watch:
-    """Polls the nodes. ``seen`` has the newest status of each node, which the whole demo uses."""
+    """Polls the nodes. ``latest`` has the newest status of each node, which the whole demo uses."""
 
     def __init__(
         self, pair: DemoPair, directory: Path, traffic: Traffic, interrupts: Interrupts
     ) -> None:
         self.pair, self.traffic = pair, traffic
-        self.seen: dict[str, Status | None] = {node.name: None for node in pair.nodes}
+        self.latest: dict[str, Status | None] = {node.name: None for node in pair.nodes}
         self.on_look: Callable[[], None] = lambda: None
         self.refusal = ""
         self._what = ""
@@ -60,8 +60,8 @@ class Watch:
         for node in self.pair.nodes:
             node.require_alive()
         self.traffic.require_well()
-        self.seen = {node.name: node.status() for node in self.pair.nodes}
-        signs = [signs_of(status) for status in self.seen.values()]
+        self.latest = {node.name: node.status() for node in self.pair.nodes}
+        signs = [signs_of(status) for status in self.latest.values()]
         self._movement.look((signs, self.traffic.sent))
 
     @property
@@ -70,7 +70,7 @@ class Watch:
         switchover."""
         if not self._what:
             return ""
-        nodes = {name: waits_for(status) for name, status in self.seen.items()}
+        nodes = {name: waits_for(status) for name, status in self.latest.items()}
         doing = [f"{name}: {what}" for name, what in nodes.items() if what]
         return "; ".join(filter(None, (f"waiting for {self._what}", *doing, self.refusal)))
 
@@ -82,18 +82,18 @@ class Watch:
 
     def active(self) -> DemoNode | None:
         for node in self.pair.nodes:
-            status = self.seen[node.name]
+            status = self.latest[node.name]
             if status is not None and status["role"] == "active":
                 return node
         return None
 
     def has_joined(self, node: DemoNode) -> bool:
-        status = self.seen[node.name]
+        status = self.latest[node.name]
         return status is not None and status["role"] in ("passive", "active")
 
     def is_whole(self) -> bool:
         """Whether one node is active, the other in sync, and the queries of both are warm."""
-        statuses = self.seen.values()
+        statuses = self.latest.values()
         roles = sorted(status["role"] if status else "" for status in statuses)
         return roles == ["active", "passive"] and all(
             status and status["warm"] for status in statuses

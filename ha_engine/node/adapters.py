@@ -93,19 +93,19 @@ class QueryObserver:
         log.info("query process step", step=step, incarnation=incarnation)
         self.step = StartStep(incarnation, step, self._clock() - seconds_ago)
 
-    def progressed(self, query: str, told: pb.QueryProgress) -> None:
+    def progressed(self, query: str, update: pb.QueryProgress) -> None:
         before = self.progress.get(query, Progress())
         self.progress[query] = Progress(
-            told.number,
-            told.input_rows,
-            told.duration_ms,
-            told.watermark,
-            told.late_rows,
-            told.state_rows,
-            told.state_bytes,
-            before.dropped_rows + told.late_rows,
+            update.number,
+            update.input_rows,
+            update.duration_ms,
+            update.watermark,
+            update.late_rows,
+            update.state_rows,
+            update.state_bytes,
+            before.dropped_rows + update.late_rows,
         )
-        self._metrics.observe_batch(query, told.duration_ms / 1000)
+        self._metrics.observe_batch(query, update.duration_ms / 1000)
 
     def orphaned(self) -> None:
         self._counters.orphans += 1

@@ -48,14 +48,14 @@ def database_engine(config: Config, url: str | None, timeout: float) -> Engine:
     )
 
 
-def lease_listener_of(config: Config, heard: Callable[[], None]) -> LeaseListener:
-    """A listener for changes of the lease row, not started yet. The listener calls ``heard`` on the
-    event loop of its creator."""
+def lease_listener_of(config: Config, on_change: Callable[[], None]) -> LeaseListener:
+    """A listener for changes of the lease row, not started yet. The listener calls ``on_change``
+    on the event loop of its creator."""
     loop = asyncio.get_running_loop()
     return LeaseListener(
         database_engine(config, None, config.lease.db_timeout),
         config.group,
-        lambda: loop.call_soon_threadsafe(heard),
+        lambda: loop.call_soon_threadsafe(on_change),
         schema=config.database.schema_name,
     )
 

@@ -40,7 +40,7 @@ def release(store: LeaseStore, dead: Holder, data_dir: Path) -> None:
     Raises EngineError, OSError, ValueError.
     """
     row, identity = store.read(), store.identity()
-    free = kept_high_water(data_dir).freed(row, dead, identity)
+    free = kept_high_water(data_dir).released_row(row, dead, identity)
     if row is not None and free is not None:
         store.compare_and_set(row, free, reason="the node process died")
 

@@ -192,7 +192,7 @@ class Node:
         tasks = [
             self._watch(self.web.serve(sockets=[web_socket]), "http"),
             self._watch(self.supervisor.attend(self.driver, self.observer.stepped), "supervisor"),
-            self._watch(self.snapshots.watch(self._revisions_seen), "revisions"),
+            self._watch(self.snapshots.watch(self._revisions_listed), "revisions"),
             # The next ack reports to the peer whether this node's disk has space for events
             # (RULES.md#r30).
             self._watch(self.disk.watch(self._headroom_changed), "disk"),
@@ -354,7 +354,7 @@ class Node:
     def _sinks_of(self, query: str) -> dict[str, Sink]:
         return {sink: opened for (name, sink), opened in self.sinks.items() if name == query}
 
-    def _revisions_seen(self, places: tuple[tuple[Position, Position], ...]) -> None:
+    def _revisions_listed(self, places: tuple[tuple[Position, Position], ...]) -> None:
         self.driver.handle(on.RevisionsKept(places))
 
     def _headroom_changed(self, headroom: bool) -> None:

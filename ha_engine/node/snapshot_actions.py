@@ -23,7 +23,7 @@ from ha_engine.types import History, SnapshotPlace
 
 log = structlog.get_logger(__name__)
 
-Wish = do.TakeSnapshot | do.ShowSnapshot | do.FindRevisions | do.TrimJournal | do.Restore
+SnapshotAction = do.TakeSnapshot | do.ShowSnapshot | do.FindRevisions | do.TrimJournal | do.Restore
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,10 @@ class SnapshotActions:
     snapshots: Snapshots
     handle: Callable[[on.Input], None]
 
-    async def perform(self, wish: Wish) -> None:
+    async def perform(self, action: SnapshotAction) -> None:
         """Perform one snapshot action. Raises JournalReplaced after a restore, because the node
         process must restart."""
-        match wish:
+        match action:
             case do.TakeSnapshot(place):
                 await self._take(place)
             case do.ShowSnapshot(draft, epoch):
@@ -51,7 +51,7 @@ class SnapshotActions:
                 await self.snapshots.trim(position)
                 self.handle(on.JournalTrimmed(position))
             case do.Restore():
-                await self._restore(wish)
+                await self._restore(action)
 
     async def bring_state(self, run: do.RunQuery, history: History, admitted: int) -> bool:
         """Restore a query's state that the journal cannot rebuild, before Spark starts the query.

@@ -50,7 +50,7 @@ class NoSupervisor:
     def stop_process(self, incarnation: str, reason: str) -> None:
         pass
 
-    def send(self, name: str, said: Any) -> None:
+    def send(self, name: str, body: Any) -> None:
         pass
 
     async def attend(self, steps: Steps, stepped: Stepped) -> None:
@@ -73,8 +73,8 @@ class SupervisorLink:
     def stop_process(self, incarnation: str, reason: str) -> None:
         self.send("stop", {"incarnation": incarnation, "reason": reason})
 
-    def send(self, name: str, said: Any) -> None:
-        line = json.dumps({name: said}).encode() + b"\n"
+    def send(self, name: str, body: Any) -> None:
+        line = json.dumps({name: body}).encode() + b"\n"
         if self._writer is None:
             self._pipe.sendall(line)
         else:

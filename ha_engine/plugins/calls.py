@@ -22,7 +22,7 @@ def begin(step: str, work: Callable[[], T]) -> Future[T]:
     return outcome
 
 
-def told(error: BaseException) -> str:
+def description_of(error: BaseException) -> str:
     """Describe an error by its class and text, or by its class alone if reading the text fails."""
     try:
         return f"{type(error).__name__}: {error}"

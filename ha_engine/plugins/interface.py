@@ -217,8 +217,8 @@ def _kind(what: str, group: str, name: str, built_in: tuple[str, ...] = ()) -> A
     if name not in kinds:
         known = [*built_in, *sorted(kinds)]
         near = get_close_matches(name, known, n=1)
-        told = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-        raise ApplicationError(f"there is no {what} of type {name!r}; {told}")
+        advice = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+        raise ApplicationError(f"there is no {what} of type {name!r}; {advice}")
     entry = kinds[name]
     try:
         found = entry.load()

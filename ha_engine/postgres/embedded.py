@@ -196,7 +196,7 @@ class EmbeddedPostgres:
         except _NotYet:
             raise DatabaseUnreachable(
                 f"the embedded PostgreSQL in {self.directory} did not start: "
-                f"{self._last_words()}; see {self._log}, "
+                f"{self._log_end()}; see {self._log}, "
                 "or remove the directory to start with an empty database"
             ) from None
 
@@ -210,7 +210,7 @@ class EmbeddedPostgres:
     def _log(self) -> Path:
         return self._data / "server.log"
 
-    def _last_words(self) -> str:
+    def _log_end(self) -> str:
         lines = (
             self._log.read_text(errors="replace").strip().splitlines() if self._log.exists() else []
         )

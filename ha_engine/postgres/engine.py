@@ -123,11 +123,11 @@ def database_error(engine: Engine, error: BaseException) -> Exception:
     An unknown error becomes DatabaseUnreachable, because a needless retry is harmless. A wrong
     conclusion about the outcome of a write is not harmless (RULES.md#r1).
     """
-    where, state, words = place(engine), sqlstate(error), first_line(error)
+    where, state, message = place(engine), sqlstate(error), first_line(error)
     match state:
         case "42P01" | "42703" | "3F000" | "42883":
             return DatabaseNotReady(
-                f"the database {where} lacks the tables of ha-engine ({words}); "
+                f"the database {where} lacks the tables of ha-engine ({message}); "
                 "run: ha-engine db init"
             )
         case "3D000":
@@ -136,19 +136,19 @@ def database_error(engine: Engine, error: BaseException) -> Exception:
             )
         case "42501" | "28000" | "28P01":
             return DatabaseNotReady(
-                f"the database {where} refuses this role ({words}); grant it the rights"
+                f"the database {where} refuses this role ({message}); grant it the rights"
             )
         case _ if state == BACKSTOP or state.startswith("23"):
             return InvariantBroken(
-                f"the database {where} refused a write that would break an invariant: {words}"
+                f"the database {where} refused a write that would break an invariant: {message}"
             )
         case "":
             return DatabaseUnreachable(
-                f"the database {where} cannot be reached: {words}; "
+                f"the database {where} cannot be reached: {message}; "
                 "check that it runs, and that its URL is right"
             )
         case _:
-            return DatabaseUnreachable(f"the database {where} answered with an error: {words}")
+            return DatabaseUnreachable(f"the database {where} answered with an error: {message}")
 
 
 def sqlstate(error: BaseException) -> str:
@@ -158,10 +158,10 @@ def sqlstate(error: BaseException) -> str:
         code = diagnostic.sqlstate
     if code is None and isinstance(error, psycopg2.OperationalError):
         # The driver reports a refused connection without a SQLSTATE, only with a message.
-        words = str(error)
-        if 'database "' in words and "does not exist" in words:
+        message = str(error)
+        if 'database "' in message and "does not exist" in message:
             return "3D000"
-        if "password authentication failed" in words or "no pg_hba.conf entry" in words:
+        if "password authentication failed" in message or "no pg_hba.conf entry" in message:
             return "28P01"
     return code or ""
 

@@ -51,7 +51,7 @@ class LeaseListener:
     ) -> None:
         self._engine, self._on_change = engine, on_change
         self._channel = lease_channel(schema, group)
-        self._stopping, self._deaf = threading.Event(), False
+        self._stopping, self._failing = threading.Event(), False
         self._woken, self._waker = socket.socketpair()
         self._wire: socket.socket | None = None
         self._thread: threading.Thread | None = None
@@ -88,7 +88,7 @@ class LeaseListener:
             stop=stop_when_event_set(self._stopping),
             wait=wait_random(*RECONNECT_SECONDS),
             sleep=sleep_using_event(self._stopping),
-            before_sleep=self._tell_deaf,
+            before_sleep=self._log_failure,
         )
         with suppress(RetryError), self._woken:
             retrying(self._listen)
@@ -98,14 +98,14 @@ class LeaseListener:
         with translated(self._engine), self._connected() as connection:
             with connection.cursor() as cursor:
                 cursor.execute(f"LISTEN {self._channel}")
-            self._tell_hearing()
-            heard = True
+            self._log_recovery()
+            notified = True
             while not self._stopping.is_set():
-                if heard:
+                if notified:
                     self._on_change()
                 self._wait(connection)
                 connection.poll()
-                heard = bool(connection.notifies)
+                notified = bool(connection.notifies)
                 connection.notifies.clear()
 
     @contextmanager
@@ -132,15 +132,15 @@ class LeaseListener:
 
     # -- the log, once for each change -------------------------------------------------------------
 
-    def _tell_deaf(self, state: RetryCallState) -> None:
+    def _log_failure(self, state: RetryCallState) -> None:
         reason = state.outcome.exception() if state.outcome is not None else None
-        if not self._deaf:
+        if not self._failing:
             log.warning(
                 "lease notifications unavailable, polling the lease row", reason=str(reason)
             )
-        self._deaf = True
+        self._failing = True
 
-    def _tell_hearing(self) -> None:
-        if self._deaf:
+    def _log_recovery(self) -> None:
+        if self._failing:
             log.info("lease notifications available again")
-        self._deaf = False
+        self._failing = False

@@ -153,7 +153,7 @@ class PostgresLeaseStore:
         write except a renewal notifies the listeners.
         """
         statement = self._update(
-            notify=_news(wanted) != _news(expected),
+            notify=_worth_notifying(wanted) != _worth_notifying(expected),
             changes_holder=(wanted.holder, wanted.epoch) != (expected.holder, expected.epoch),
             names_database=wanted.identity is not None,
         )
@@ -331,7 +331,7 @@ class PostgresLeaseStore:
         return insert(lease_history).from_select(list(line), lines).cte("history_line")
 
 
-def _news(row: LeaseRow) -> tuple[object, ...]:
+def _worth_notifying(row: LeaseRow) -> tuple[object, ...]:
     """The fields of the lease row whose changes notify listeners."""
     return row.holder, row.epoch, row.in_sync, row.successor, row.paused
 

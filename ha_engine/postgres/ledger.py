@@ -103,12 +103,12 @@ class Ledger:
         row's last batch is before ``batch`` - 1.
         """
         ledger = self.table.c
-        moved = connection.execute(
+        updated = connection.execute(
             update(self.table)
             .where(*self._ours(), ledger.epoch == epoch, ledger.batch == batch - 1)
             .values(batch=batch, published_at=func.clock_timestamp())
         ).rowcount
-        return True if moved == 1 else self._why_not(connection, epoch, batch)
+        return True if updated == 1 else self._why_not(connection, epoch, batch)
 
     def _why_not(self, connection: Connection, epoch: int, batch: int) -> bool:
         found_epoch, found_batch = self._read(connection)

@@ -82,13 +82,15 @@ class LedgerStore:
 
 def _sink_error(engine: Engine, error: BaseException) -> Exception:
     where, state = place(engine), sqlstate(error)
-    words = first_line(error) + _row_of(error)
+    message = first_line(error) + _row_of(error)
     if state.startswith(_FOR_EVER):
         return SinkRefused(
-            f"the sink database {where} refuses the request: {words}; "
+            f"the sink database {where} refuses the request: {message}; "
             "correct the cause, and the node continues"
         )
-    return SinkUnavailable(f"the sink database {where} is not available: {words}; the node retries")
+    return SinkUnavailable(
+        f"the sink database {where} is not available: {message}; the node retries"
+    )
 
 
 def _row_of(error: BaseException) -> str:

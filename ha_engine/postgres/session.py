@@ -135,7 +135,7 @@ class Session:
             raise
 
     def _connected(self) -> Connection:
-        if self._connection is not None and _hung_up(self._connection):
+        if self._connection is not None and _is_closed(self._connection):
             self.close()
         if self._connection is None:
             connection = self.engine.connect().execution_options(**self._options)
@@ -149,7 +149,7 @@ def _driver(connection: Connection) -> Any:
     return connection.connection.driver_connection
 
 
-def _hung_up(connection: Connection) -> bool:
+def _is_closed(connection: Connection) -> bool:
     """Whether the server has closed the idle connection.
 
     The session checks the connection before it sends a statement. If the connection breaks later,

@@ -60,8 +60,8 @@ class PostgresSinkStore:
 
         def work(connection: Connection) -> None:
             # Update the ledger row first, so that a fenced node fails before it sends a row.
-            moved = self._ledgers.ledger.advance(connection, epoch, batch)
-            if not moved or csv is None:
+            advanced = self._ledgers.ledger.advance(connection, epoch, batch)
+            if not advanced or csv is None:
                 return
             if self._target.mode == "insert":
                 self._copy(connection, self._target.quoted, columns, rows, csv)

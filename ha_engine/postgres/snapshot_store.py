@@ -181,10 +181,10 @@ class SnapshotStore:
             lease.c.epoch == epoch,
         )
         there = revision.c.id == draft, revision.c.group_name == self._group
-        seen_at = func.coalesce(revision.c.visible_at, func.clock_timestamp())
+        visible_since = func.coalesce(revision.c.visible_at, func.clock_timestamp())
 
         def work(connection: Connection) -> bool:
-            shown = update(revision).where(*there, holds).values(visible_at=seen_at)
+            shown = update(revision).where(*there, holds).values(visible_at=visible_since)
             if connection.execute(shown).rowcount == 1:
                 return True
             if connection.execute(select(revision.c.id).where(*there)).first() is None:

@@ -104,14 +104,14 @@ class Delivery:
         self._outbox, self._authority, self._timing = outbox, authority, timing
         self._start_after, self._group_id = start_after, group_id
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"publish {query}/{sink.name}")
-        self._news = asyncio.Event()
+        self._wake = asyncio.Event()
         self._through: int | None = None
         self._ledger_known = False
         self._state, self._error, self._since = SinkState.STOPPED, "", time.time()
 
     def wake(self) -> None:
         """Wake the delivery if it waits, because a batch was admitted."""
-        self._news.set()
+        self._wake.set()
 
     def status(self) -> SinkStatus:
         """The present status."""
@@ -200,13 +200,13 @@ class Delivery:
 
     async def _next_batch(self, number: int) -> OutboxBatch:
         while True:
-            self._news.clear()
+            self._wake.clear()
             batch = self._outbox.batch(self.query, number)
             if batch is not None:
                 return batch
             self._require_ahead(number)
             self._become(SinkState.PUBLISHING)
-            await self._news.wait()
+            await self._wake.wait()
 
     def _require_ahead(self, number: int) -> None:
         floor = self._outbox.floor(self.query)
@@ -238,9 +238,9 @@ class Delivery:
     async def _authorized(self) -> None:
         while self._authority.remaining_seconds() < LEAST_SECONDS:
             self._become(SinkState.SUSPENDED)
-            self._news.clear()
+            self._wake.clear()
             try:
-                await asyncio.wait_for(self._news.wait(), LEAST_SECONDS)
+                await asyncio.wait_for(self._wake.wait(), LEAST_SECONDS)
             except TimeoutError:
                 pass  # check again: a renewal need not call wake()
 

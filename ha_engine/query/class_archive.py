@@ -167,10 +167,10 @@ def installation(java: Path, jars: Iterable[Path], settings: Iterable[str]) -> s
 
     Each file counts by its name, size and time of change.
     """
-    seen = hashlib.blake2b(digest_size=8)
+    digest = hashlib.blake2b(digest_size=8)
     for path in (java.resolve(), *sorted(jars)):
         stat = path.stat()
-        seen.update(f"{path} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+        digest.update(f"{path} {stat.st_size} {stat.st_mtime_ns}\n".encode())
     for setting in sorted(settings):
-        seen.update(f"{setting}\n".encode())
-    return seen.hexdigest()
+        digest.update(f"{setting}\n".encode())
+    return digest.hexdigest()

@@ -88,8 +88,8 @@ def is_worker_death(error: BaseException) -> bool:
 def _message(error: BaseException) -> str:
     """The innermost message for users in the JVM's chain of causes."""
     messages = list(islice(_jvm_messages(error), CAUSES_MAX))
-    told = [text for text in messages if text.startswith("[") or _TRACEBACK in text]
-    return str((told or messages or [f"{type(error).__name__}: {error}"])[-1])
+    explained = [text for text in messages if text.startswith("[") or _TRACEBACK in text]
+    return str((explained or messages or [f"{type(error).__name__}: {error}"])[-1])
 
 
 def _jvm_messages(error: BaseException) -> Iterator[str]:

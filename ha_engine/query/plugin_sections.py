@@ -67,8 +67,8 @@ def _check_options(where: str, model: type[BaseModel], options: dict[str, Any]) 
         if wrong:
             raise _refusal(where, model, [_without_value(one) for one in wrong]) from None
     except Exception as error:  # a validator is other people's code
-        told = f"{where}: its keys cannot be checked: {type(error).__name__}: {error}"
-        raise ApplicationError(told) from error
+        reason = f"{where}: its keys cannot be checked: {type(error).__name__}: {error}"
+        raise ApplicationError(reason) from error
 
 
 def _without_value(one: ErrorDetails) -> ErrorDetails:

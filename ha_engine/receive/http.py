@@ -29,7 +29,7 @@ from ha_engine.errors import (
     UnknownStream,
     UnsupportedFormat,
 )
-from ha_engine.receive import http_operations as told
+from ha_engine.receive import http_operations as operations
 from ha_engine.receive.body import ClientGone, Receive, is_gzip
 from ha_engine.receive.decode import format_of
 from ha_engine.receive.gate import Receipt
@@ -53,10 +53,12 @@ def routes(
         OperationRoute(
             "/v1/streams/{stream}/events",
             EventsEndpoint(intake, body_within_seconds),
-            told.PUBLISH,
+            operations.PUBLISH,
             "POST",
         ),
-        OperationRoute("/v1/streams/{stream}", partial(_show_stream, intake), told.STREAM, "GET"),
+        OperationRoute(
+            "/v1/streams/{stream}", partial(_show_stream, intake), operations.STREAM, "GET"
+        ),
     ]
 
 
@@ -128,36 +130,36 @@ async def _acknowledge(send: Send, receipt: Receipt) -> None:
 
 
 async def _refuse(send: Send, refusal: Rejected) -> None:
-    said = {"error": str(refusal)}
+    content = {"error": str(refusal)}
     match refusal:
         case InvalidEvents(row=row, reason=reason):
-            await _answer(send, 400, said | {"row": row, "reason": reason})
+            await _answer(send, 400, content | {"row": row, "reason": reason})
         case UnknownStream():
-            await _answer(send, 404, said)
+            await _answer(send, 404, content)
         case BodyTooSlow():
-            await _answer(send, 408, said, [(b"connection", b"close")])
+            await _answer(send, 408, content, [(b"connection", b"close")])
         case SequenceForgotten():
-            await _answer(send, 409, said | {"conflict": "forgotten"})
+            await _answer(send, 409, content | {"conflict": "forgotten"})
         case SequenceConflict():
-            await _answer(send, 409, said | {"conflict": "payload"})
+            await _answer(send, 409, content | {"conflict": "payload"})
         case PayloadTooLarge():
-            await _answer(send, 413, said)
+            await _answer(send, 413, content)
         case UnsupportedFormat():
-            await _answer(send, 415, said)
+            await _answer(send, 415, content)
         case Backpressure(retry_after_seconds=seconds):
             after = str(math.ceil(seconds)).encode()
             headers = [(b"retry-after", after)]
-            await _answer(send, 429, said | {"retry_after_seconds": seconds}, headers)
+            await _answer(send, 429, content | {"retry_after_seconds": seconds}, headers)
         case NotActive(active=active):
-            await _answer(send, 503, said | {"active": active})
+            await _answer(send, 503, content | {"active": active})
         case _:
             raise refusal
 
 
 async def _answer(
-    send: Send, status: int, said: dict[str, Any], headers: Headers | None = None
+    send: Send, status: int, content: dict[str, Any], headers: Headers | None = None
 ) -> None:
-    await _send(send, status, json.dumps(said).encode(), headers)
+    await _send(send, status, json.dumps(content).encode(), headers)
 
 
 async def _send(send: Send, status: int, body: bytes, headers: Headers | None = None) -> None:

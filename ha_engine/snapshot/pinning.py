@@ -34,11 +34,11 @@ def pinned(store: Pins, revision_id: int, progress: Progress) -> Progress:
     pin(store, revision_id)
     pinned_at = time.monotonic()
 
-    def told(count: int) -> None:
+    def report(count: int) -> None:
         nonlocal pinned_at
         progress(count)
         if time.monotonic() > pinned_at + PIN_SECONDS / 3:
             pin(store, revision_id)
             pinned_at = time.monotonic()
 
-    return told
+    return report

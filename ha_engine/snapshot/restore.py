@@ -103,8 +103,8 @@ class Restoring:
             self._bring(manifest, progress)
             seconds = round(time.monotonic() - began, 3)
             place, size = str(revision.position), manifest.size
-            told = Restored(revision.id, place, size, seconds, tuple(skipped))
-            restored.store(self.places.coming / JOURNAL, told)
+            restored_snapshot = Restored(revision.id, place, size, seconds, tuple(skipped))
+            restored.store(self.places.coming / JOURNAL, restored_snapshot)
             keep(self.places.coming / JOURNAL)
             os.sync()
             self.places.coming.rename(self.places.whole)
@@ -313,8 +313,8 @@ def _replace_checkpoints(places: Places) -> None:
     An old checkpoint that the snapshot lacks keeps the stamp of the old journal. The query process
     later sets a checkpoint with such a stamp aside.
     """
-    come = places.staged_checkpoints / CHECKPOINTS
-    for fresh in list(come.iterdir()) if come.is_dir() else ():
+    staged_states = places.staged_checkpoints / CHECKPOINTS
+    for fresh in list(staged_states.iterdir()) if staged_states.is_dir() else ():
         _replace(fresh, places.checkpoints / fresh.name)
     shutil.rmtree(places.staged_checkpoints, ignore_errors=True)
 

@@ -118,14 +118,14 @@ class SnapshotService:
         self._looked_at = time.monotonic()
         return tuple((one.position, one.last_mark) for one in self.revisions)
 
-    async def watch(self, seen: Callable[[Places], None]) -> None:
-        """Every LOOK_EVERY_SECONDS, read the visible revisions and call the function ``seen``.
+    async def watch(self, on_revisions: Callable[[Places], None]) -> None:
+        """Every LOOK_EVERY_SECONDS, read the visible revisions and call ``on_revisions``.
 
-        While the database is unreachable, ``seen`` is not called.
+        While the database is unreachable, ``on_revisions`` is not called.
         """
         while True:
             with contextlib.suppress(DatabaseUnreachable, DatabaseNotReady):
-                seen(await self.look())
+                on_revisions(await self.look())
             await asyncio.sleep(LOOK_EVERY_SECONDS)
 
     @property
@@ -243,8 +243,13 @@ class SnapshotService:
     def _show(self, draft: int, epoch: int) -> None:
         if not self._store.show(draft, self._me, epoch):
             raise SnapshotFailed("this node no longer holds the lease")
-        gone = self._store.forget(self.keep)
-        log.info("snapshot visible", draft=draft, gone=gone.revisions, chunks_gone=gone.chunks)
+        removed = self._store.forget(self.keep)
+        log.info(
+            "snapshot visible",
+            draft=draft,
+            revisions_removed=removed.revisions,
+            chunks_removed=removed.chunks,
+        )
 
     def _restore(self, restore: do.Restore) -> Revision:
         """Restore a snapshot, and copy records that an operator gave up beside the new journal.

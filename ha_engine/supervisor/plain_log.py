@@ -73,8 +73,8 @@ class PlainLog:
         print(redact(line), file=_form.stream or sys.stderr, flush=True)
 
     def _json(self, level: str, event: str, at: str, fields: dict[str, Any]) -> str:
-        said = {"event": event, "logger": self._logger, "level": level, "timestamp": at}
-        return json.dumps({**said, **fields}, default=str)
+        entry = {"event": event, "logger": self._logger, "level": level, "timestamp": at}
+        return json.dumps({**entry, **fields}, default=str)
 
     def _human(self, level: str, event: str, at: str, fields: dict[str, Any]) -> str:
         pairs = " ".join(f"{name}={_shown(fields[name])}" for name in sorted(fields))

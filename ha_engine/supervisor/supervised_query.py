@@ -99,7 +99,7 @@ class SupervisedQuery:
         incarnation, pid = (query.incarnation, query.process.pid) if query else ("", 0)
         return {"incarnation": incarnation, "pid": pid}
 
-    def tell_step(self) -> None:
+    def send_step(self) -> None:
         """Report the query process's current step again, for a node process that started later."""
         if (query := self._living) is not None:
             seconds = time.monotonic() - query.stepped_at
@@ -124,7 +124,7 @@ class SupervisedQuery:
             os.close(reading)
             reason = f"start failed: {error.strerror}"
             log.error("query process not started", reason=reason)
-            self._tell_gone(incarnation, reason, True)
+            self._send_end(incarnation, reason, True)
             return
         finally:
             os.close(writing)
@@ -136,7 +136,7 @@ class SupervisedQuery:
 
     async def _reap(self, query: Query, reports: int) -> None:
         """Report the end of the query process to the node, once its session has no process."""
-        listening = asyncio.create_task(self._hear(query, reports), name="query reports")
+        listening = asyncio.create_task(self._read_reports(query, reports), name="query reports")
         watching = asyncio.create_task(self._watch_start(query), name="start watch")
         code = await query.process.wait()
         watching.cancel()
@@ -150,9 +150,9 @@ class SupervisedQuery:
             query.by_host = from_outside and not query.was_signalled
         reason = query.reason or how_it_ended(code)
         (log.debug if query.is_called_off else log.info)("query process ended", reason=reason)
-        self._tell_gone(query.incarnation, reason, query.by_host)
+        self._send_end(query.incarnation, reason, query.by_host)
 
-    async def _hear(self, query: Query, reports: int) -> None:
+    async def _read_reports(self, query: Query, reports: int) -> None:
         """Read the query process's reports of its start and its end."""
         reader = asyncio.StreamReader(limit=REPORT_BYTES_MAX)
         with os.fdopen(reports, "rb") as pipe:
@@ -174,7 +174,7 @@ class SupervisedQuery:
                     self._patience.start_succeeded()
                 elif query.watch is not None:
                     query.watch.reached(step, query.stepped_at)
-                self.tell_step()
+                self.send_step()
             case {"end": str(reason)} if not query.reason:
                 query.reason, query.by_host = reason, bool(report.get("by_host"))
 
@@ -196,7 +196,7 @@ class SupervisedQuery:
             return False
         return True
 
-    def _tell_gone(self, incarnation: str, reason: str, by_host: bool) -> None:
+    def _send_end(self, incarnation: str, reason: str, by_host: bool) -> None:
         gone = {"incarnation": incarnation, "reason": reason, "by_host": by_host}
         self._send({"gone": gone})
 

@@ -255,7 +255,7 @@ class Supervisor:
                 query = await self._take(Settings(**settings))
                 node.link = writer
                 self._send({"alive": query.alive})
-                query.tell_step()
+                query.send_step()
             case {"database": settings}:
                 self._database = settings
             case {"log": settings}:

@@ -73,8 +73,8 @@ async def exchange_hellos(wire: Wire, ours: Hello, welcome: Collection[str]) -> 
         await wire.write(_verdict(reason))
         answer = await _expect(wire, "welcome", "refusal")
         if reason is None and answer.HasField("refusal"):
-            said = answer.refusal.reason[:_REASON_LENGTH_MAX]
-            reason = f"{theirs.node} refuses this node and says: {said}"
+            text = answer.refusal.reason[:_REASON_LENGTH_MAX]
+            reason = f"{theirs.node} refuses this node and says: {text}"
         if reason is not None:
             await wire.finish()
             raise Refused(theirs.node, reason)

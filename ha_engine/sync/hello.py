@@ -43,7 +43,7 @@ class Hello:
 
 
 def to_sync_frame(hello: Hello) -> pb.SyncFrame:
-    said = pb.Hello(
+    frame = pb.Hello(
         protocol_min=hello.protocol_min,
         protocol_max=hello.protocol_max,
         engine=hello.engine,
@@ -57,12 +57,12 @@ def to_sync_frame(hello: Hello) -> pb.SyncFrame:
         runtime=hello.runtime,
         address=hello.address,
     )
-    return pb.SyncFrame(hello=said)
+    return pb.SyncFrame(hello=frame)
 
 
-def from_sync_frame(said: pb.Hello) -> Hello:
+def from_sync_frame(frame: pb.Hello) -> Hello:
     """Decode a Hello. Raises MalformedFrame when a text is longer than any name or digest."""
-    hello = _from_frame(said)
+    hello = _from_frame(frame)
     texts = [hello.engine, hello.group, hello.group_id, hello.node, hello.process]
     texts += [hello.journal_id, hello.application, hello.config, hello.address]
     texts += [text for pair in hello.runtime.items() for text in pair]
@@ -71,20 +71,20 @@ def from_sync_frame(said: pb.Hello) -> Hello:
     return hello
 
 
-def _from_frame(said: pb.Hello) -> Hello:
+def _from_frame(frame: pb.Hello) -> Hello:
     return Hello(
-        said.engine,
-        said.group,
-        said.group_id,
-        said.node,
-        said.process,
-        said.journal_id,
-        said.application,
-        said.config,
-        dict(said.runtime),
-        said.address,
-        said.protocol_min,
-        said.protocol_max,
+        frame.engine,
+        frame.group,
+        frame.group_id,
+        frame.node,
+        frame.process,
+        frame.journal_id,
+        frame.application,
+        frame.config,
+        dict(frame.runtime),
+        frame.address,
+        frame.protocol_min,
+        frame.protocol_max,
     )
 
 

@@ -35,10 +35,10 @@ class Report:
     """A summary of a node's status. ``last``, ``durable`` and ``committed`` are sequences.
 
     ``url`` is the address of the node's HTTP interface. ``follows`` is true while the node receives
-    the holder's records. ``attended`` is true while the node's Spark runs. ``headroom`` is true
-    while the node's disk has space for events. ``to_restore`` is the number of bytes of a snapshot
-    that the node has not yet downloaded. ``ingest`` is the node's gRPC address for producers, or
-    empty.
+    the holder's records. ``query_process_connected`` is true while the node's
+    query process is connected to its node process. ``headroom`` is true while the node's disk has
+    space for events. ``to_restore`` is the number of bytes of a snapshot that the node has not yet
+    downloaded. ``ingest`` is the node's gRPC address for producers, or empty.
     """
 
     role: str
@@ -53,14 +53,14 @@ class Report:
     warm: bool
     headroom: bool
     follows: bool
-    attended: bool
+    query_process_connected: bool
     queries: tuple[QueryReport, ...] = ()
     to_restore: int = 0
     ingest: str = ""
 
 
 def to_sync_frame(report: Report) -> pb.SyncFrame:
-    said = pb.Report(
+    frame = pb.Report(
         role=report.role,
         reason=report.reason[:TEXT_MAX],
         epoch=report.epoch,
@@ -73,37 +73,37 @@ def to_sync_frame(report: Report) -> pb.SyncFrame:
         warm=report.warm,
         headroom=report.headroom,
         follows=report.follows,
-        attended=report.attended,
+        query_process_connected=report.query_process_connected,
         queries=map(_from_query, report.queries[:QUERIES_MAX]),
         to_restore=report.to_restore,
         ingest=report.ingest[:TEXT_MAX],
     )
-    return pb.SyncFrame(report=said)
+    return pb.SyncFrame(report=frame)
 
 
-def from_sync_frame(said: pb.Report) -> Report:
+def from_sync_frame(frame: pb.Report) -> Report:
     """Decode a report. Raises MalformedFrame when the report is longer than any valid report."""
-    texts = [said.role, said.reason, said.url, said.journal_id, said.ingest]
-    texts += [text for query in said.queries for text in (query.query, query.state)]
-    if any(len(text) > TEXT_MAX for text in texts) or len(said.queries) > QUERIES_MAX:
+    texts = [frame.role, frame.reason, frame.url, frame.journal_id, frame.ingest]
+    texts += [text for query in frame.queries for text in (query.query, query.state)]
+    if any(len(text) > TEXT_MAX for text in texts) or len(frame.queries) > QUERIES_MAX:
         raise MalformedFrame("the peer's report is too long")
     return Report(
-        said.role,
-        said.reason,
-        said.epoch,
-        said.url,
-        said.journal_id,
-        said.last,
-        said.durable,
-        said.committed,
-        said.suspended,
-        said.warm,
-        said.headroom,
-        said.follows,
-        said.attended,
-        tuple(map(_to_query, said.queries)),
-        said.to_restore,
-        said.ingest,
+        frame.role,
+        frame.reason,
+        frame.epoch,
+        frame.url,
+        frame.journal_id,
+        frame.last,
+        frame.durable,
+        frame.committed,
+        frame.suspended,
+        frame.warm,
+        frame.headroom,
+        frame.follows,
+        frame.query_process_connected,
+        tuple(map(_to_query, frame.queries)),
+        frame.to_restore,
+        frame.ingest,
     )
 
 
@@ -118,5 +118,7 @@ def _from_query(query: QueryReport) -> pb.QueryReport:
     )
 
 
-def _to_query(said: pb.QueryReport) -> QueryReport:
-    return QueryReport(said.query, said.state, said.mark, said.batch, said.published, said.differs)
+def _to_query(frame: pb.QueryReport) -> QueryReport:
+    return QueryReport(
+        frame.query, frame.state, frame.mark, frame.batch, frame.published, frame.differs
+    )

@@ -50,7 +50,7 @@ class RecordStream:
         # The last sequence and the size of each message that the peer has not confirmed.
         self._unconfirmed: deque[tuple[int, int]] = deque()
         self.in_flight = 0
-        self._moved = asyncio.Event()
+        self._progressed = asyncio.Event()
         self.task = asyncio.get_running_loop().create_task(
             self._run(), name=f"records to {link.peer}"
         )
@@ -61,13 +61,13 @@ class RecordStream:
         self._link.withdraw()
 
     def appended(self) -> None:
-        self._moved.set()
+        self._progressed.set()
 
     def confirmed(self, durable: int) -> None:
         """Note that every record up to ``durable`` is durable on the peer's disk."""
         while self._unconfirmed and self._unconfirmed[0][0] <= durable:
             self.in_flight -= self._unconfirmed.popleft()[1]
-        self._moved.set()
+        self._progressed.set()
 
     async def _run(self) -> None:
         while True:
@@ -104,5 +104,5 @@ class RecordStream:
                     await self._move()
 
     async def _move(self) -> None:
-        self._moved.clear()
-        await self._moved.wait()
+        self._progressed.clear()
+        await self._progressed.wait()

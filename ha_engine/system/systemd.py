@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from ha_engine.types import Role
 
-TELL_EVERY_SECONDS = 1.0
+NOTIFY_INTERVAL_SECONDS = 1.0
 _SOCKET, _TIMEOUT, _PID = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"
 
 
@@ -27,9 +27,9 @@ def take(environ: MutableMapping[str, str]) -> dict[str, str]:
     names the supervisor, so it is not passed on. No other child process may know the socket, since
     it could send reports in the node's name.
     """
-    said = {name: environ.pop(name) for name in (_SOCKET, _TIMEOUT, _PID) if name in environ}
-    said.pop(_PID, None)
-    return said
+    variables = {name: environ.pop(name) for name in (_SOCKET, _TIMEOUT, _PID) if name in environ}
+    variables.pop(_PID, None)
+    return variables
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class ServiceManager:
         self._address = "\0" + name[1:] if name.startswith("@") else name
         # Feed the watchdog at least three times within its timeout.
         third = int(environ.get(_TIMEOUT) or 0) / 3e6
-        self._pause = min(TELL_EVERY_SECONDS, third or TELL_EVERY_SECONDS)
+        self._pause = min(NOTIFY_INTERVAL_SECONDS, third or NOTIFY_INTERVAL_SECONDS)
 
     def send(self, *lines: str) -> bool:
         """Send ``lines`` to the service manager; return whether the call succeeded.
@@ -91,11 +91,11 @@ class ServiceManager:
         ``attend`` runs for the life of the node process. Each changed condition sends READY=1
         again, which is harmless.
         """
-        told = None
+        sent = None
         while self._address:
-            seen = look()
-            if self.send("WATCHDOG=1", *(seen.lines if seen != told else ())):
-                told = seen
+            condition = look()
+            if self.send("WATCHDOG=1", *(condition.lines if condition != sent else ())):
+                sent = condition
             await asyncio.sleep(self._pause)
 
     async def bridge(self, until: asyncio.Event) -> None:

@@ -96,8 +96,8 @@ class SinkContract:
         require_fit(self.kind)
 
     def test_it_refuses_a_key_that_it_does_not_know(self) -> None:
-        told = refusal_of(self.kind.Options, self.options() | {"no_such_key": 1})
-        assert "no_such_key" in told, "Options accepts an unknown key; set extra='forbid'"
+        refusal = refusal_of(self.kind.Options, self.options() | {"no_such_key": 1})
+        assert "no_such_key" in refusal, "Options accepts an unknown key; set extra='forbid'"
 
     def test_a_batch_is_there_when_deliver_returns(self) -> None:
         sink = self._prepared()

@@ -46,7 +46,7 @@ def _rows(first: int, count: int) -> list[dict[str, Any]]:
     return [{"id": row, "text": f'row {row}, "quoted", é'} for row in range(first, first + count)]
 
 
-def _told(batch: SourceBatch) -> list[dict[str, Any]]:
+def _rows_of(batch: SourceBatch) -> list[dict[str, Any]]:
     if isinstance(batch.rows, pa.RecordBatch):
         found: list[dict[str, Any]] = batch.rows.to_pylist()
         return found
@@ -86,8 +86,8 @@ class SourceContract:
         require_fit(self.kind, SOURCES)
 
     def test_it_refuses_a_key_that_it_does_not_know(self) -> None:
-        told = refusal_of(self.kind.Options, self.options() | {"no_such_key": 1})
-        assert "no_such_key" in told, "Options accepts an unknown key; set extra='forbid'"
+        refusal = refusal_of(self.kind.Options, self.options() | {"no_such_key": 1})
+        assert "no_such_key" in refusal, "Options accepts an unknown key; set extra='forbid'"
 
     def test_all_rows_come_in_their_order(self) -> None:
         self.put(_rows(0, 2_500))
@@ -160,14 +160,14 @@ class SourceContract:
             batch = source.read(ROWS_MAX, READ_SECONDS)
             if batch is not None:
                 self._require_fit(batch)
-                found += _told(batch)
+                found += _rows_of(batch)
             elif len(found) >= least or time.monotonic() > until:
                 return found
 
     def _read(self, source: SourcePlugin, rows_max: int) -> list[dict[str, Any]]:
         batch = source.read(rows_max, LATE_SECONDS)
         assert batch is not None, "rows are missing"
-        return _told(batch)
+        return _rows_of(batch)
 
     @staticmethod
     def _require_fit(batch: SourceBatch) -> None:

@@ -731,7 +731,7 @@ class Report(_message.Message):
     WARM_FIELD_NUMBER: _builtins.int
     HEADROOM_FIELD_NUMBER: _builtins.int
     FOLLOWS_FIELD_NUMBER: _builtins.int
-    ATTENDED_FIELD_NUMBER: _builtins.int
+    QUERY_PROCESS_CONNECTED_FIELD_NUMBER: _builtins.int
     QUERIES_FIELD_NUMBER: _builtins.int
     TO_RESTORE_FIELD_NUMBER: _builtins.int
     INGEST_FIELD_NUMBER: _builtins.int
@@ -749,8 +749,8 @@ class Report(_message.Message):
     headroom: _builtins.bool
     follows: _builtins.bool
     """Its journal is a prefix of the holder's, and takes records."""
-    attended: _builtins.bool
-    """Its Spark runs."""
+    query_process_connected: _builtins.bool
+    """Its query process is connected to its node process."""
     to_restore: _builtins.int
     """Bytes of a snapshot that it has yet to restore; 0 when it restores none."""
     ingest: _builtins.str
@@ -772,14 +772,14 @@ class Report(_message.Message):
         warm: _builtins.bool = ...,
         headroom: _builtins.bool = ...,
         follows: _builtins.bool = ...,
-        attended: _builtins.bool = ...,
+        query_process_connected: _builtins.bool = ...,
         queries: _abc.Iterable[Global___QueryReport] | None = ...,
         to_restore: _builtins.int = ...,
         ingest: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attended", b"attended", "committed", b"committed", "durable", b"durable", "epoch", b"epoch", "follows", b"follows", "headroom", b"headroom", "ingest", b"ingest", "journal_id", b"journal_id", "last", b"last", "queries", b"queries", "reason", b"reason", "role", b"role", "suspended", b"suspended", "to_restore", b"to_restore", "url", b"url", "warm", b"warm"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed", b"committed", "durable", b"durable", "epoch", b"epoch", "follows", b"follows", "headroom", b"headroom", "ingest", b"ingest", "journal_id", b"journal_id", "last", b"last", "queries", b"queries", "query_process_connected", b"query_process_connected", "reason", b"reason", "role", b"role", "suspended", b"suspended", "to_restore", b"to_restore", "url", b"url", "warm", b"warm"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

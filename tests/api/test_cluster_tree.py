@@ -80,9 +80,9 @@ def test_member_in_sync_starts_spark_and_then_runs_its_batches(world: World) -> 
     assert seen(world, passive)["in_sync"] is True
     starts = replace(passive, queries=delays(world, behind=2))
     assert seen(world, starts)["rejoin"] == lacks("starting Spark", 0, 2)
-    runs = replace(passive, attended=True, queries=delays(world, behind=1))
+    runs = replace(passive, query_process_connected=True, queries=delays(world, behind=1))
     assert seen(world, runs)["rejoin"] == lacks("batches", 0, 1)
-    differs = replace(passive, attended=True, queries=delays(world, differs=2))
+    differs = replace(passive, query_process_connected=True, queries=delays(world, differs=2))
     assert seen(world, differs)["rejoin"] == lacks("rebuild", 0, 0)
     assert seen(world, differs)["queries"]["delays"]["differs"] == 2
     assert seen(world, replace(runs, warm=True))["rejoin"] is None

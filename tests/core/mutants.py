@@ -138,8 +138,8 @@ MUTANTS = (
         "R15",
         "core",
         "Core._after_write",
-        "self.lease.mine and (not self.lease.regressed) and (row.epoch > self.epoch)",
-        "self.lease.mine",
+        "self.lease.is_holder and (not self.lease.regressed) and (row.epoch > self.epoch)",
+        "self.lease.is_holder",
     ),
     Mutant(
         "R1",
@@ -209,7 +209,7 @@ MUTANTS = (
     Mutant(
         "R2",
         "lease",
-        "Lease.mine",
+        "Lease.is_holder",
         "row is not None and row.holder == self.me and (row.epoch > self.ended)",
         "row is not None and row.holder is not None and (row.holder.node == self.me.node)"
         " and (row.epoch > self.ended)",
@@ -269,7 +269,7 @@ MUTANTS = (
     Mutant("R14", "core", "Core._on_epoch", "epoch > self.epoch", "False"),
     Mutant("R14", "core", "Core._on_epoch", "self.lease.note_epoch(epoch)", "pass"),
     Mutant("I14", "core", "Core._on_epoch", "epoch > self.epoch", ""),
-    Mutant("R15", "lease_client", "LeaseClient.read_as_holder", "not lease.mine", "False"),
+    Mutant("R15", "lease_client", "LeaseClient.read_as_holder", "not lease.is_holder", "False"),
     Mutant(
         "I12",
         "lease",
@@ -281,7 +281,7 @@ MUTANTS = (
         "R15",
         "lease",
         "Lease.alone",
-        "confirmed and self.held is not None and (self.possible == {self.member})",
+        "confirmed and self.own_row is not None and (self.possible == {self.member})",
         "confirmed and True",
     ),
     Mutant("history", "follower", "Follower.silent_since", "self._last_message[0] != epoch", ""),
@@ -356,7 +356,9 @@ MUTANTS = (
         "return epoch == self._epoch",
         "return False",
     ),
-    Mutant("R26", "forced_failover", "ForcedFailover._force_again", "not self._lease.mine", ""),
+    Mutant(
+        "R26", "forced_failover", "ForcedFailover._force_again", "not self._lease.is_holder", ""
+    ),
     Mutant("R26", "lease", "Lease.forced", "EPOCHS_SKIPPED if self.regressed else 0", "0"),
     Mutant("R26", "follower", "Follower._make_prefix", "not message.forced", ""),
     Mutant(
@@ -406,7 +408,7 @@ MUTANTS = (
         "R5",
         "lease",
         "Lease.rewritten",
-        "max(self.held.epoch, self.high_water.epoch) + 1",
+        "max(self.own_row.epoch, self.high_water.epoch) + 1",
         "self.high_water.epoch",
     ),
     Mutant("R6", "lease_client", "LeaseClient.read_as_holder", "not stopping", ""),
@@ -541,14 +543,14 @@ MUTANTS = (
     Mutant(
         "R19",
         "process",
-        "QueryProcessState.attend",
+        "QueryProcessState.connect",
         "return incarnation == self.incarnation",
         "return True",
     ),
     Mutant(
         "R19",
         "process",
-        "QueryProcessState.gone",
+        "QueryProcessState.ended",
         "if incarnation != self.incarnation:\n    return False",
         "",
     ),
@@ -576,7 +578,7 @@ MUTANTS = (
     Mutant(
         "R22",
         "process",
-        "QueryProcessState.gone",
+        "QueryProcessState.ended",
         "now + self._restarts.backoff(self._deaths)",
         "0 * self._restarts.backoff(self._deaths)",
     ),

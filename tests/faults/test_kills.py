@@ -38,9 +38,9 @@ def test_jvm_that_dies_while_queries_are_planned_fails_no_query(
         return dict(status["query_process"]) if status else {}
 
     with running(node):
-        wait_until(lambda: process().get("attended"), within=SPARK_SECONDS)
+        wait_until(lambda: process().get("connected"), within=SPARK_SECONDS)
         first = process()["incarnation"]
         node.kill("jvm")
         wait_until(lambda: process().get("incarnation") not in (first, None), within=60)
-        wait_until(lambda: process().get("attended"), within=SPARK_SECONDS, every=0.1)
+        wait_until(lambda: process().get("connected"), within=SPARK_SECONDS, every=0.1)
         assert node.queries_run()

@@ -92,7 +92,7 @@ class SyncNode:
             warm=True,
             headroom=True,
             follows=True,
-            attended=True,
+            query_process_connected=True,
         )
 
     def committed(self) -> int:

@@ -74,7 +74,7 @@ function* ofStatus(name, {lease, snapshot, query_process: spark}, heard) {
     const newer = plural(snapshot.restored.skipped.length, 'newer one');
     yield warn(`${name} restored an older snapshot`, `${newer} could not be used.`);
   }
-  if (!spark.attended && spark.last_death) {
+  if (!spark.connected && spark.last_death) {
     const now = spark.step ? ` Now: ${spark.step}.` : '';
     yield warn(`Spark restarts on ${name}`, `The last process ended: ${spark.last_death}.${now}`);
   }

@@ -118,14 +118,14 @@ class HttpSink:
         answer = self._post(key, body, remaining)
         if answer.is_success:
             return
-        told = f"{self._where} answers {answer.status_code}: {_shown(answer)}"
+        reason = f"{self._where} answers {answer.status_code}: {_shown(answer)}"
         if answer.is_server_error or answer.status_code in _PASSES:
-            raise SinkUnavailable(told)
+            raise SinkUnavailable(reason)
         if answer.is_redirect or answer.status_code in _OPERATOR:
-            raise SinkRefused(told)
+            raise SinkRefused(reason)
         if self._times_refused(batch.number, first) < self._options.attempts:
-            raise SinkUnavailable(f"{told}; the node retries before it puts these rows aside")
-        self._place.put_aside(batch, told, rows)
+            raise SinkUnavailable(f"{reason}; the node retries before it puts these rows aside")
+        self._place.put_aside(batch, reason, rows)
 
     def _times_refused(self, number: int, first: int) -> int:
         """Count a refusal of the request whose first row is ``first``, and return the new count."""

@@ -19,7 +19,7 @@ from ha_engine.errors import OutboxDamaged, SinkRefused, SinkUnavailable
 from ha_engine.outbox.batch_file import in_canonical_order, read_batch_file
 from ha_engine.outbox.outbox import OutboxBatch
 from ha_engine.plugins import OutputBatch, SinkPlace, SinkPlugin
-from ha_engine.plugins.calls import begin, told
+from ha_engine.plugins.calls import begin, description_of
 from ha_engine.publish.sink import Deadline, Remaining
 from ha_engine.publish.sinks.dead_letters import SinkDeadLetters
 
@@ -166,4 +166,4 @@ class Guard:
         except (SinkUnavailable, SinkRefused, OutboxDamaged):
             raise
         except BaseException as error:
-            raise SinkRefused(f"{self._whose} failed in {step}: {told(error)}") from error
+            raise SinkRefused(f"{self._whose} failed in {step}: {description_of(error)}") from error

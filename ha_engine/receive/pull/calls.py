@@ -13,7 +13,7 @@ from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 from ha_engine.errors import SourceRefused, SourceUnavailable
-from ha_engine.plugins.calls import begin, told
+from ha_engine.plugins.calls import begin, description_of
 
 T = TypeVar("T")
 
@@ -51,7 +51,9 @@ class Calls:
         except (SourceUnavailable, SourceRefused):
             raise
         except BaseException as error:
-            raise SourceRefused(f"{self._whose} failed in {step}: {told(error)}") from error
+            raise SourceRefused(
+                f"{self._whose} failed in {step}: {description_of(error)}"
+            ) from error
 
     async def call_last(self, work: Callable[[], None], within: float) -> None:
         """Run ``work`` after the call that runs now; wait ``within`` seconds at most for its end.
@@ -96,15 +98,15 @@ def _watched(outcome: Future[Any]) -> asyncio.Future[None]:
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
 
-    def tell() -> None:
+    def resolve() -> None:
         if not done.done():
             done.set_result(None)
 
-    def heard(_: Future[Any]) -> None:
+    def on_done(_: Future[Any]) -> None:
         try:
-            loop.call_soon_threadsafe(tell)
+            loop.call_soon_threadsafe(resolve)
         except RuntimeError:
             pass  # the node and its event loop have ended meanwhile
 
-    outcome.add_done_callback(heard)
+    outcome.add_done_callback(on_done)
     return done

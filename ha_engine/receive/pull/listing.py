@@ -72,8 +72,8 @@ class Listing:
         except FileNotFoundError as error:
             raise SourceUnavailable(f"{error.filename} does not exist") from error
         except OSError as error:
-            told = f"{error.filename or self._directory} cannot be listed: {error.strerror}"
-            raise SourceUnavailable(told) from error
+            reason = f"{error.filename or self._directory} cannot be listed: {error.strerror}"
+            raise SourceUnavailable(reason) from error
         return {name: size for name, size in sizes.items() if size}
 
     def _is_wanted(self, name: str) -> bool:

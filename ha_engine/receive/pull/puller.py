@@ -238,8 +238,8 @@ class Puller:
             await self._store(await self._without_row(batch, str(too_large)))
             return
         self._rows_max = max(1, len(batch.rows) // 2)
-        told = f"{self._whose} is read again in smaller batches: {too_large}"
-        raise SourceUnavailable(told) from too_large
+        problem = f"{self._whose} is read again in smaller batches: {too_large}"
+        raise SourceUnavailable(problem) from too_large
 
     async def _without_row(self, batch: SourceBatch, reason: str) -> SourceBatch:
         place = await self._calls.call("place", lambda: str(batch.place(0)))
@@ -259,8 +259,8 @@ class Puller:
 
     # -- state -------------------------------------------------------------------------------------
 
-    def _late(self, told: str) -> None:
-        self._become(SourceState.LATE, told)
+    def _late(self, problem: str) -> None:
+        self._become(SourceState.LATE, problem)
 
     def _failed(self, attempt: RetryCallState) -> None:
         error = attempt.outcome.exception() if attempt.outcome else None

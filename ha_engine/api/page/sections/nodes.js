@@ -86,8 +86,8 @@ function lag(member, group) {
 }
 
 /** What the query process does now, and since when; once it is up, that it runs. */
-function spark({attended, step, step_seconds: since}) {
-  if (attended && (step === null || step === 'ready')) return 'running';
+function spark({connected, step, step_seconds: since}) {
+  if (connected && (step === null || step === 'ready')) return 'running';
   return step === null ? 'starting' : `${step} for ${seconds(since)}`;
 }
 

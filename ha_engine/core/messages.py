@@ -1,5 +1,8 @@
-"""The messages between the cores of two nodes. The sync stage delivers these messages in order or
-not at all.
+"""The messages between the cores of two nodes.
+
+The sync stage delivers the messages of a link in order or not at all, with one exception. Records
+wait until the other messages are sent, so a later message such as Committed may arrive before
+Records. The receiver therefore counts a record as committed only once the record is durable.
 
 Every message names the epoch of the holder that sent it or receives it. A node ignores a message of
 an older epoch (RULES.md#i14). A message of a higher epoch demotes the node that receives it

@@ -44,7 +44,8 @@ class Replication:
         # RULES.md#r13: when the next heartbeat is due. The moment is infinite while no member is
         # connected and each has been silent for a sync_timeout.
         self._heartbeat_at = now
-        # A member becomes near when it has all records that the journal had one heartbeat ago.
+        # A member becomes near when it has all records that the journal had at the heartbeat before
+        # the last one. ``_next_goal`` is the end of the journal at the last heartbeat.
         self._goal = self._next_goal = last
         # Pairs of a time and the journal's last sequence at that time. Every member must have that
         # sequence durably one sync_timeout later.

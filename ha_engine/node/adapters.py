@@ -21,8 +21,8 @@ from ha_engine.types import Extent, Role
 from ha_engine.v1 import local_pb2 as pb
 
 PENDING_BYTES_MAX = 32 << 20
-"""Sync stops reading a link while the disk has more than that to write. So the peer's flow-control
-window fills, and the peer waits (RULES.md#r30)."""
+"""The sync stage stops reading a link while the journal's writer has more bytes than this to write.
+Then gRPC's flow-control window fills, and the peer stops sending until the disk has caught up."""
 
 
 class SyncOwner:

@@ -199,13 +199,13 @@ def access_of(config: Config) -> Access:
 def gate_of(
     config: Config,
     application: StreamApplication,
-    log: GroupJournal,
+    journal: GroupJournal,
     backlog: Backlog,
     counters: Counters,
 ) -> Gate:
     """Make the gate of the receive stage, closed to events."""
     schemas = {name: stream.arrow_schema for name, stream in application.streams.items()}
-    return Gate(schemas, log, backlog, config.receive, lambda: time.time_ns() // 1000, counters)
+    return Gate(schemas, journal, backlog, config.receive, lambda: time.time_ns() // 1000, counters)
 
 
 def publisher_of(

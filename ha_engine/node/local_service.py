@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 SLICE_SECONDS = 4.0
-"""The node answers a poll for a mark with `pending` after this time, so that it notices a dead
-caller (RULES.md#r18)."""
+"""The node answers a poll for a mark with `pending` after this time, since a call of the query
+process has a deadline of 10 s (CALL_SECONDS of query/link.py)."""
 
 VERDICTS = {
     Admission.ADMITTED: pb.AdmitBatchReply.ADMITTED,
@@ -92,7 +92,7 @@ class LocalService(rpc.LocalServicer):
     def run_query(self, query: do.RunQuery) -> None:
         run = pb.RunQuery(
             query=query.query,
-            checkpoint_stamp=query.lineage,
+            lineage=query.lineage,
             initial_mark=query.initial.number,
             initial_sequence=query.initial.through,
             must_resume=query.must_resume,

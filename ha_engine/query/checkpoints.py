@@ -35,7 +35,7 @@ _LOST = (
 
 
 def open_checkpoint(
-    root: Path, query: str, stamp: str, *, must_resume: bool = False, boot: str | None = None
+    root: Path, query: str, lineage: str, *, must_resume: bool = False, boot: str | None = None
 ) -> Path:
     """Return the stamped checkpoint directory of a query.
 
@@ -44,9 +44,9 @@ def open_checkpoint(
     Raises QueryProcessFailed if ``must_resume`` is set and no checkpoint has the state. Raises
     DiskFailed.
     """
-    directory, wanted = root / query, _Stamp(stamp, boot or boot_id())
+    directory, wanted = root / query, _Stamp(lineage, boot or boot_id())
     with disk(root):
-        usable = is_whole(root, query, stamp, boot=boot)
+        usable = is_whole(root, query, lineage, boot=boot)
         if must_resume and not usable:
             usable = _may_be_complete(directory, wanted)
             if not usable:
@@ -59,37 +59,37 @@ def open_checkpoint(
     return directory
 
 
-def is_whole(root: Path, query: str, stamp: str, *, boot: str | None = None) -> bool:
-    """Whether the checkpoint has the lineage ``stamp`` and is known to be complete.
+def is_whole(root: Path, query: str, lineage: str, *, boot: str | None = None) -> bool:
+    """Whether the checkpoint belongs to ``lineage`` and is known to be complete.
 
     A checkpoint is complete if Spark wrote it in this boot, or if it was marked clean in its own
     boot.
     """
     found = _Stamp.read(root / query)
-    if found is None or found.lineage != stamp:
+    if found is None or found.lineage != lineage:
         return False
     return found.boot in (boot or boot_id(), _text(root / query / CLEAN_FILE).strip())
 
 
-def carry_on(root: Path, query: str, earlier: Sequence[str], stamp: str) -> None:
-    """Change the lineage of a checkpoint from one of ``earlier`` to ``stamp``.
+def carry_on(root: Path, query: str, earlier: Sequence[str], lineage: str) -> None:
+    """Change the lineage of a checkpoint from one of ``earlier`` to ``lineage``.
 
     The boot in the stamp remains, so the checkpoint is as complete as before. Raises DiskFailed.
     """
     found = _Stamp.read(root / query)
     if found is not None and found.lineage in earlier:
         with disk(root):
-            _write_durably(root / query / STAMP_FILE, str(_Stamp(stamp, found.boot)))
+            _write_durably(root / query / STAMP_FILE, str(_Stamp(lineage, found.boot)))
             _fsync(root / query)
 
 
-def stamp_restored(checkpoint: Path, stamp: str) -> None:
-    """Stamp a restored checkpoint as complete for the lineage ``stamp``, before Spark opens it.
+def stamp_restored(checkpoint: Path, lineage: str) -> None:
+    """Stamp a restored checkpoint as complete for ``lineage``, before Spark opens it.
 
     Raises DiskFailed.
     """
     with disk(checkpoint.parent):
-        _stamp(checkpoint, _Stamp(stamp, boot_id()))
+        _stamp(checkpoint, _Stamp(lineage, boot_id()))
 
 
 def mark_clean(root: Path, *, boot: str | None = None) -> None:

@@ -128,7 +128,7 @@ class QueryRunner:
         checkpoint = open_checkpoint(
             self._directories.checkpoints,
             command.query,
-            command.checkpoint_stamp,
+            command.lineage,
             must_resume=command.must_resume,
         )
         place = OutboxPlace(command.query, self._directories.outbox, planned.spec.deterministic)

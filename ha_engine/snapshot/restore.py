@@ -111,7 +111,7 @@ class Restoring:
 
         return self._newest(history, bring, skipped)
 
-    def restore_state(self, query: str, stamp: str, history: History, admitted: int) -> Revision:
+    def restore_state(self, query: str, lineage: str, history: History, admitted: int) -> Revision:
         """Restore only the checkpoint of ``query``, from the newest usable revision.
 
         The restored state is never after a later batch than ``admitted``, the newest batch that the
@@ -119,7 +119,7 @@ class Restoring:
         """
 
         def bring(_: Revision, manifest: Manifest, progress: Progress) -> None:
-            self._bring_state(manifest, query, stamp, admitted, progress)
+            self._bring_state(manifest, query, lineage, admitted, progress)
 
         return self._newest(history, bring, [])
 
@@ -198,7 +198,7 @@ class Restoring:
         self._make_journal(manifest)
 
     def _bring_state(
-        self, manifest: Manifest, query: str, stamp: str, admitted: int, progress: Progress
+        self, manifest: Manifest, query: str, lineage: str, admitted: int, progress: Progress
     ) -> None:
         """Restore the state of one query from a revision.
 
@@ -207,7 +207,7 @@ class Restoring:
         state is after a later batch than ``admitted``.
         """
         captured = {one.query: one for one in manifest.queries}.get(query)
-        if captured is None or str(captured.lineage) != stamp.rpartition(":")[2]:
+        if captured is None or str(captured.lineage) != lineage.rpartition(":")[2]:
             raise SnapshotDamaged(
                 f"the revision has no state of query {query} of the lineage in the journal"
             )
@@ -221,7 +221,7 @@ class Restoring:
         self.transfer.begin(sum(file.size for file in files))
         download(self.store, files, self.places.staged_checkpoints, progress)
         fresh = self.places.staged_checkpoints / name
-        stamp_restored(fresh, stamp)
+        stamp_restored(fresh, lineage)
         os.sync()
         _replace(fresh, self.places.checkpoints / query)
         shutil.rmtree(self.places.staged_checkpoints)

@@ -163,17 +163,17 @@ class SnapshotService:
         later batch than ``admitted``, the newest batch that the outbox has or had. Raises
         SnapshotDamaged, DatabaseUnreachable, DiskFailed.
         """
-        root, query, stamp = self._restoring.places.checkpoints, run.query, run.lineage
-        await asyncio.to_thread(carry_on, root, query, run.earlier, stamp)
-        if await asyncio.to_thread(is_whole, root, query, stamp):
+        root, query, lineage = self._restoring.places.checkpoints, run.query, run.lineage
+        await asyncio.to_thread(carry_on, root, query, run.earlier, lineage)
+        if await asyncio.to_thread(is_whole, root, query, lineage):
             return None
 
         def bring() -> Revision | None:
             # The core may request the same checkpoint twice. Spark may already use the checkpoint
             # that the first request restored.
-            if is_whole(root, query, stamp):
+            if is_whole(root, query, lineage):
                 return None
-            return self._restoring.restore_state(query, stamp, history, admitted)
+            return self._restoring.restore_state(query, lineage, history, admitted)
 
         return await self._in_thread(bring)
 

@@ -59,7 +59,7 @@ class Owner(Protocol):
         """Return the highest committed sequence."""
 
     def handle(self, event: on.Input) -> None:
-        """Handle PeerConnected, PeerSaid or PeerLost. The inputs about one peer arrive in order."""
+        """Handle PeerConnected, PeerMessage or PeerLost, which arrive in order for each peer."""
 
     async def wait_for_space(self) -> None:
         """Return when the journal's writer can take more records."""

@@ -1,8 +1,8 @@
-"""One open gRPC stream to one peer. Messages are sent in order, and received messages are passed on
-in order.
+"""One open gRPC stream to one peer.
 
-Messages of the core are sent before records. At most one message of records waits to be written. A
-stopped stream of records sends nothing after the message that is being written.
+The messages of the core are sent in order, and received messages are passed on in order. Records
+wait until all other queued messages are sent. At most one message of records waits to be written.
+A stopped stream of records sends nothing after the message that is being written.
 """
 
 from __future__ import annotations

@@ -79,18 +79,18 @@ Global___QueryCommand: _TypeAlias = QueryCommand  # noqa: Y015
 
 @_typing.final
 class RunQuery(_message.Message):
-    """Start one query. A checkpoint whose stamp differs from `checkpoint_stamp` is set aside first."""
+    """Start one query. A checkpoint with another lineage is set aside first."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     QUERY_FIELD_NUMBER: _builtins.int
-    CHECKPOINT_STAMP_FIELD_NUMBER: _builtins.int
+    LINEAGE_FIELD_NUMBER: _builtins.int
     INITIAL_MARK_FIELD_NUMBER: _builtins.int
     INITIAL_SEQUENCE_FIELD_NUMBER: _builtins.int
     MUST_RESUME_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
     query: _builtins.str
-    checkpoint_stamp: _builtins.str
+    lineage: _builtins.str
     initial_mark: _builtins.int
     initial_sequence: _builtins.int
     must_resume: _builtins.bool
@@ -103,7 +103,7 @@ class RunQuery(_message.Message):
         self,
         *,
         query: _builtins.str = ...,
-        checkpoint_stamp: _builtins.str = ...,
+        lineage: _builtins.str = ...,
         initial_mark: _builtins.int = ...,
         initial_sequence: _builtins.int = ...,
         must_resume: _builtins.bool = ...,
@@ -111,7 +111,7 @@ class RunQuery(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_stamp", b"checkpoint_stamp", "digest", b"digest", "initial_mark", b"initial_mark", "initial_sequence", b"initial_sequence", "must_resume", b"must_resume", "query", b"query"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "initial_mark", b"initial_mark", "initial_sequence", b"initial_sequence", "lineage", b"lineage", "must_resume", b"must_resume", "query", b"query"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

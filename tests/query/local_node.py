@@ -205,11 +205,11 @@ class LocalNode(rpc.LocalServicer):
 
 
 def run_command(
-    spec: QuerySpec, *, stamp: str = "s", mark: int = 0, sequence: int = 0
+    spec: QuerySpec, *, lineage: str = "s", mark: int = 0, sequence: int = 0
 ) -> pb.RunQuery:
     return pb.RunQuery(
         query=spec.name,
-        checkpoint_stamp=stamp,
+        lineage=lineage,
         initial_mark=mark,
         initial_sequence=sequence,
         digest=spec.digest,

@@ -177,7 +177,7 @@ def test_large_range_read_by_several_tasks_gives_the_same_rows(
     ids = node.admitted("filter", 1).column("_event_id").to_pylist()
     assert ids == [f"{record}-{row}" for record in range(1, 11) for row in range(5_000)]
     running.halt("updates")
-    running.run(run_command(app.queries["updates"], stamp="another"))
+    running.run(run_command(app.queries["updates"], lineage="another"))
     wait_until(lambda: ("updates", 1, Admission.DONE) in node.seen.verdicts, within=30)
 
 
@@ -343,7 +343,7 @@ def test_only_a_fresh_process_runs_a_changed_python_function(
     running.run(run_command(app.queries["python"]))
     wait_until(lambda: "python" in node.seen.planned)
     module.write_text("def run(streams):\n    return streams['events'].select('at')\n")
-    running.run(run_command(app.queries["python"], stamp="restarted"))
+    running.run(run_command(app.queries["python"], lineage="restarted"))
     assert "fresh.py changed" in node.failure("python").reason
     app = load_application(node.directory / "application.yaml")
     running.run(run_command(app.queries["python"]))
@@ -387,7 +387,9 @@ def test_a_checkpoint_with_another_stamp_is_set_aside(
     node.mark("updates")
     node.admitted("updates", 1)
     running.run(
-        run_command(app.queries["updates"], stamp="t", mark=1, sequence=node.journal.last.sequence)
+        run_command(
+            app.queries["updates"], lineage="t", mark=1, sequence=node.journal.last.sequence
+        )
     )
     node.append(app.streams["events"], [event(1)])
     node.mark("updates")

@@ -17,7 +17,7 @@ from ha_engine.system.procfs import pids, read_stat
 
 START_NICE = 5
 """This niceness gives a third of the CPU time of a process that is not niced, see
-docs/adr/0018-spark-steps-back-once-it-runs.md."""
+docs/adr/0018-spark-lowers-its-cpu-priority.md."""
 _AUTOGROUP = Path("/proc/self/autogroup")
 
 

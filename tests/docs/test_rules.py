@@ -206,14 +206,14 @@ def mutants() -> dict[str, set[str]]:
     """Return the rule and the function that each mutant breaks, by list of mutants."""
     from tests.core.mutants import MUTANTS
     from tests.core.test_snapshots import BROKEN
-    from tests.sim.mutants import HUNTED, TOLD
+    from tests.sim.mutants import HUNTED, SCHEDULED
     from tests.test_broken_edges import BREAKAGES
 
     return {
         "tests/core/mutants.py": {f"{m.rule} {m.function}" for m in MUTANTS},
         "tests/core/test_snapshots.py": {f"{m.rule} {m.function}" for _, m in BROKEN},
         "tests/sim/mutants.py": {
-            f"{one.mutant.rule} {one.mutant.function}" for one in (*HUNTED, *TOLD)
+            f"{one.mutant.rule} {one.mutant.function}" for one in (*HUNTED, *SCHEDULED)
         },
         "tests/test_broken_edges.py": {f"{b.rule} {b.function}" for b in BREAKAGES},
     }

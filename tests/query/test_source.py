@@ -171,13 +171,13 @@ def test_rows_of_every_type_are_equal_in_small_and_large_batches(
         node.append(application.streams["events"], rows)
         node.mark("all")
     runner(application).run(run_command(application.queries["all"]))
-    small, large = (_told(node.admitted("all", number)) for number in (1, 2))
+    small, large = (_rows(node.admitted("all", number)) for number in (1, 2))
     for name in types:
         assert [one[name] for one in small[1:]] == [row(n, "").get(name) for n in range(1, 11)]
     assert (small[0].pop("text"), len(large[0].pop("text"))) == ("short", SMALL_BYTES)
     assert small == large
 
 
-def _told(table: pa.Table) -> list[dict[str, Any]]:
+def _rows(table: pa.Table) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = table.drop_columns(["_event_id"]).to_pylist()
     return rows

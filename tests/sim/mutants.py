@@ -25,7 +25,7 @@ class Hunted:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Scheduled:
     schedule: Callable[[Stage], None]
     mutant: Mutant
 
@@ -157,14 +157,14 @@ HUNTED = (
 """Mutants that the history of a seed detects."""
 
 
-def _told(
+def _scheduled(
     schedule: Callable[[Stage], None], rule: str, module: str, function: str, old: str, new: str
-) -> Told:
-    return Told(schedule, Mutant(rule, module, function, old, new))
+) -> Scheduled:
+    return Scheduled(schedule, Mutant(rule, module, function, old, new))
 
 
-TOLD = (
-    _told(
+SCHEDULED = (
+    _scheduled(
         schedules.a_holder_stops_over_a_row_that_lost_an_acquisition,
         "R5",
         "role_machine",
@@ -172,7 +172,7 @@ TOLD = (
         "lease.is_doubtful(self.now, self.authority_ends)",
         "",
     ),
-    _told(
+    _scheduled(
         schedules.a_release_and_what_it_allowed_are_lost,
         "R3",
         "role_machine",
@@ -180,7 +180,7 @@ TOLD = (
         "self.lease_client.releasing",
         "False",
     ),
-    _told(
+    _scheduled(
         schedules.the_database_answers_reads_and_hangs_on_writes,
         "I12",
         "lease",
@@ -188,7 +188,7 @@ TOLD = (
         "self.is_holder and self._write_failed",
         "False",
     ),
-    _told(
+    _scheduled(
         schedules.a_holder_comes_back_to_a_database_that_lost_nothing,
         "R15",
         "term",
@@ -196,7 +196,7 @@ TOLD = (
         "now >= lease.safe_until",
         "",
     ),
-    _told(
+    _scheduled(
         schedules.an_acquisition_without_an_answer_meets_a_failover,
         "R1",
         "lease",
@@ -204,7 +204,7 @@ TOLD = (
         "not sole",
         "",
     ),
-    _told(
+    _scheduled(
         schedules.the_query_process_dies_before_the_member_has_its_batch,
         "R22",
         "term",
@@ -212,7 +212,7 @@ TOLD = (
         "successor is not None or self._deployment.is_past(breakdown.in_flight)",
         "True",
     ),
-    _told(
+    _scheduled(
         schedules.the_query_process_dies_before_the_member_has_its_batch,
         "R22",
         "replication",
@@ -220,15 +220,15 @@ TOLD = (
         "all((has.get(query, 0) >= number for query, number in batches.items()))",
         "True",
     ),
-    _told(
-        schedules.a_higher_epoch_is_read_behind_a_failover,
+    _scheduled(
+        schedules.a_higher_epoch_is_read_after_a_failover,
         "R14",
         "lease_client",
         "LeaseClient.read_as_holder",
         "row is not None and row.epoch > epoch",
         "False",
     ),
-    _told(
+    _scheduled(
         schedules.an_acquisition_is_lost_while_the_former_holder_sleeps,
         "R5",
         "lease",
@@ -236,7 +236,7 @@ TOLD = (
         "self.is_holder and self.database_failed_over and (now >= authority_ends) and (not sole)",
         "self.is_holder and self.database_failed_over and False",
     ),
-    _told(
+    _scheduled(
         schedules.an_acquisition_is_lost_while_the_former_holder_is_cut_off,
         "R5",
         "lease",
@@ -244,15 +244,15 @@ TOLD = (
         "self.is_doubtful(now, authority_ends)",
         "",
     ),
-    _told(
-        schedules.a_member_is_taken_in_without_an_answer,
+    _scheduled(
+        schedules.a_member_is_listed_by_an_unanswered_write,
         "R15",
         "lease",
         "Lease.alone",
         "confirmed and self.own_row is not None and (self.possible == {self.member})",
         "confirmed and self.row.in_sync == (self.member,)",
     ),
-    _told(
+    _scheduled(
         schedules.a_member_comes_back_with_another_journal_at_once,
         "I3",
         "replication",
@@ -260,15 +260,15 @@ TOLD = (
         "0 if peer is None else peer.acked_through_of(member.journal_id)",
         "peer.acked_through if peer is not None and peer.member == member else 0",
     ),
-    _told(
-        schedules.alone_and_past_safe_until_it_takes_in_a_member,
+    _scheduled(
+        schedules.a_sole_member_past_safe_until_lists_another,
         "I2",
         "term",
         "Term.wanted_in_sync",
         "now < self._lease.safe_until",
         "True",
     ),
-    _told(
+    _scheduled(
         schedules.a_row_regresses_to_one_with_a_removed_member,
         "R5",
         "invariants",
@@ -276,7 +276,7 @@ TOLD = (
         "core.lease.regressed",
         "",
     ),
-    _told(
+    _scheduled(
         schedules.a_row_regresses_and_its_holder_dies,
         "R5",
         "lease",
@@ -284,15 +284,15 @@ TOLD = (
         "self.database_failed_over and (not self._is_as_written)",
         "False",
     ),
-    _told(
-        schedules.a_handover_while_an_operator_pauses,
+    _scheduled(
+        schedules.a_switchover_while_an_operator_pauses,
         "R7",
         "term",
         "Term.hand_over",
         "paused",
         "",
     ),
-    _told(
+    _scheduled(
         schedules.a_late_removal_and_acks_alone,
         "R1",
         "lease",
@@ -300,7 +300,7 @@ TOLD = (
         "(self.own_row, self.row, self._in_flight, *self._unresolved)",
         "(self.own_row, self.row, self._in_flight)",
     ),
-    _told(
+    _scheduled(
         schedules.a_member_without_its_disk_while_the_active_sleeps,
         "R8",
         "lease",
@@ -308,15 +308,15 @@ TOLD = (
         "self.member not in row.in_sync",
         "self.member.node not in [m.node for m in row.in_sync]",
     ),
-    _told(
-        schedules.the_database_is_away_and_promises_hold,
+    _scheduled(
+        schedules.the_database_is_unreachable_and_promises_hold,
         "I12",
         "term",
         "Term.tick",
         "(lease.failing or now >= lease.safe_until) and (not lease.alone)",
         "False",
     ),
-    _told(
+    _scheduled(
         schedules.an_acquisition_is_forgotten_by_a_restart,
         "R16",
         "lease",
@@ -324,23 +324,23 @@ TOLD = (
         "self.high_water.tried[0] > epoch",
         "",
     ),
-    _told(
-        schedules.a_handover_meets_a_row_that_lost_writes,
+    _scheduled(
+        schedules.a_switchover_meets_a_row_that_lost_writes,
         "R5",
         "term",
         "Term.hand_over",
         "lease.is_holder and (not lease.regressed) and (not doubtful)",
         "lease.is_holder",
     ),
-    _told(
-        schedules.a_holder_sleeps_while_another_keeps_other_revisions,
+    _scheduled(
+        schedules.a_paused_holder_does_not_trim_by_old_revisions,
         "R29",
         "core",
         "Core._may_trim",
         "self.term is None or self.term.may_act(self.now)",
         "True",
     ),
-    _told(
+    _scheduled(
         schedules.a_promise_is_forgotten_by_a_restart,
         "R4",
         "lease",
@@ -348,23 +348,23 @@ TOLD = (
         "max(self.unchanged_since + self.timing.ttl, self._promised_until)",
         "self._promised_until",
     ),
-    _told(
-        schedules.a_stopped_follower_does_not_think_its_leader_silent,
+    _scheduled(
+        schedules.a_stopped_holder_does_not_count_its_member_as_silent,
         "R13",
         "replication",
         "Replication.tick",
         "self.restart_timers(now)",
         "pass",
     ),
-    _told(
-        schedules.a_late_word_to_follow_answers_an_earlier_standing,
+    _scheduled(
+        schedules.a_late_follow_answers_an_earlier_probe_reply,
         "I14",
         "follower",
         "Follower._on_follow",
         "message.replied_end == self._journal.last",
         "True",
     ),
-    _told(
+    _scheduled(
         schedules.an_operator_gives_up_what_the_other_has,
         "R26",
         "replication",
@@ -372,7 +372,7 @@ TOLD = (
         "journal.forced_after(shared_end)",
         "False",
     ),
-    _told(
+    _scheduled(
         schedules.an_operator_gives_up_what_the_other_has,
         "R26",
         "follower",
@@ -380,7 +380,7 @@ TOLD = (
         "self.giving_up and incarnation is not None",
         "False",
     ),
-    _told(
+    _scheduled(
         schedules.an_operator_gives_up_what_the_other_has,
         "R26",
         "marks",
@@ -388,7 +388,7 @@ TOLD = (
         "self.last.number < self._given_up_through",
         "False",
     ),
-    _told(
+    _scheduled(
         schedules.a_pause_gives_a_lost_row_the_version_of_a_release,
         "R15",
         "lease",
@@ -396,7 +396,7 @@ TOLD = (
         "row.epoch > self.ended",
         "",
     ),
-    _told(
+    _scheduled(
         schedules.a_pause_gives_a_lost_row_the_version_of_a_removal,
         "R5",
         "lease",
@@ -404,7 +404,7 @@ TOLD = (
         "self._is_as_written",
         "self.is_holder",
     ),
-    _told(
+    _scheduled(
         schedules.a_member_of_an_unanswered_write_acquires_and_that_is_lost,
         "R5",
         "lease",
@@ -412,7 +412,7 @@ TOLD = (
         "not self.database_failed_over",
         "",
     ),
-    _told(
+    _scheduled(
         schedules.a_member_falls_behind_its_removal,
         "R9",
         "replication",

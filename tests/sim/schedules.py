@@ -100,7 +100,7 @@ def an_acquisition_is_lost_while_the_former_holder_is_cut_off(stage: Stage) -> N
     stage.heal()
 
 
-def a_higher_epoch_is_read_behind_a_failover(stage: Stage) -> None:
+def a_higher_epoch_is_read_after_a_failover(stage: Stage) -> None:
     """RULES.md#r14, RULES.md#r5. 1. a is cut off, b acquires, the database fails over and keeps
     that. 2. a reads b's row: it must be demoted by it. 3. The database fails over to the first row,
     which lists a alone: if a took that for its own, it would act beside b."""
@@ -134,7 +134,7 @@ def a_member_comes_back_with_another_journal_at_once(stage: Stage) -> None:
     stage.heal()
 
 
-def alone_and_past_safe_until_it_takes_in_a_member(stage: Stage) -> None:
+def a_sole_member_past_safe_until_lists_another(stage: Stage) -> None:
     """1. a has removed b and is alone; 2. the database stops, and a continues beyond safe_until,
     since no other node can acquire. 3. b catches up. 4. The database is back. If a wrote b into the
     row at once, its authority would end in that moment, receivers open (RULES.md#i2)."""
@@ -153,7 +153,7 @@ def alone_and_past_safe_until_it_takes_in_a_member(stage: Stage) -> None:
     stage.heal()
 
 
-def a_member_is_taken_in_without_an_answer(stage: Stage) -> None:
+def a_member_is_listed_by_an_unanswered_write(stage: Stage) -> None:
     """RULES.md#r1, RULES.md#r15. 1. a is alone, and b returns. 2. a writes b into the row, gets
     no answer, and is cut off. 3. b acquires: a must not continue as if it were still alone."""
     group, a = stage.group, stage.a
@@ -206,7 +206,7 @@ def a_row_regresses_and_its_holder_dies(stage: Stage) -> None:
     stage.heal()
 
 
-def a_cut_takes_a_published_record_with_it(stage: Stage) -> None:
+def a_truncation_removes_a_published_record(stage: Stage) -> None:
     """RULES.md#r25. 1. a publishes batch n and writes that in its journal; b lacks that record. 2.
     a is stopped; b takes over. 3. a starts again, truncates the record, and continues with the
     next batch. If it had trimmed its outbox by the uncommitted record, batch n + 1 would follow
@@ -222,7 +222,7 @@ def a_cut_takes_a_published_record_with_it(stage: Stage) -> None:
     stage.heal()
 
 
-def a_handover_while_an_operator_pauses(stage: Stage) -> None:
+def a_switchover_while_an_operator_pauses(stage: Stage) -> None:
     """RULES.md#r7. 1. a is asked to switch over and waits for b's slow disk. 2. An operator pauses
     failover. 3. a must not release a lease that no node may acquire then."""
     group = stage.group
@@ -264,7 +264,7 @@ def a_member_without_its_disk_while_the_active_sleeps(stage: Stage) -> None:
     stage.heal()
 
 
-def the_database_is_away_and_promises_hold(stage: Stage) -> None:
+def the_database_is_unreachable_and_promises_hold(stage: Stage) -> None:
     """RULES.md#r15, RULES.md#r16, RULES.md#i12. The database is unreachable for ten ttl: no role
     changes and acks continue."""
     group, epochs = stage.group, dict(stage.group.facts.acquired)
@@ -316,7 +316,7 @@ def an_acquisition_is_forgotten_by_a_restart(stage: Stage) -> None:
     stage.heal()
 
 
-def a_handover_meets_a_row_that_lost_writes(stage: Stage) -> None:
+def a_switchover_meets_a_row_that_lost_writes(stage: Stage) -> None:
     """RULES.md#r5. 1. A renewal of a has no answer, and a shall hand over to b, which caught up. 2.
     The database fails over without it and the one before. 3. a, whose authority is over, reads its
     own older row: it must not release from there."""
@@ -357,7 +357,7 @@ def a_reader_sleeps_through_an_acquisition_and_its_loss(stage: Stage) -> None:
     stage.heal()
 
 
-def a_holder_sleeps_while_another_keeps_other_revisions(stage: Stage) -> None:
+def a_paused_holder_does_not_trim_by_old_revisions(stage: Stage) -> None:
     """RULES.md#r29. 1. a may trim up to its oldest revision, and is stopped. 2. b acquires and
     takes snapshots until none is left that joins a's journal. 3. a continues, and does
     not know of its successor: it must not trim by its old list of revisions."""
@@ -381,7 +381,7 @@ def a_holder_sleeps_while_another_keeps_other_revisions(stage: Stage) -> None:
     stage.heal()
 
 
-def a_stopped_follower_does_not_think_its_leader_silent(stage: Stage) -> None:
+def a_stopped_holder_does_not_count_its_member_as_silent(stage: Stage) -> None:
     """RULES.md#r13. 1. a is stopped for longer than sync_timeout and less than a ttl; the link
     breaks. 2. When a continues, b seems silent only because a was stopped: b gets its time to
     reconnect."""
@@ -409,7 +409,7 @@ def a_member_falls_behind_its_removal(stage: Stage) -> None:
     stage.heal()
 
 
-def a_late_word_to_follow_answers_an_earlier_standing(stage: Stage) -> None:
+def a_late_follow_answers_an_earlier_probe_reply(stage: Stage) -> None:
     """RULES.md#i14, RULES.md#i8. 1. b was not linked; a sends it a Follow behind its last record,
     and this message arrives twice, the second time late. 2. b appends records, which a counts, and
     is started again. 3. The late message arrives: b must neither truncate its newer records nor
@@ -635,7 +635,7 @@ def an_acquisition_without_an_answer_meets_a_failover(stage: Stage) -> None:
 
 
 SCHEDULES: tuple[Callable[[Stage], None], ...] = (
-    a_member_is_taken_in_without_an_answer,
+    a_member_is_listed_by_an_unanswered_write,
     a_holder_stops_over_a_row_that_lost_an_acquisition,
     a_release_and_what_it_allowed_are_lost,
     the_database_answers_reads_and_hangs_on_writes,
@@ -643,24 +643,24 @@ SCHEDULES: tuple[Callable[[Stage], None], ...] = (
     an_acquisition_without_an_answer_meets_a_failover,
     an_acquisition_is_lost_while_the_former_holder_sleeps,
     an_acquisition_is_lost_while_the_former_holder_is_cut_off,
-    a_higher_epoch_is_read_behind_a_failover,
+    a_higher_epoch_is_read_after_a_failover,
     a_member_comes_back_with_another_journal_at_once,
-    alone_and_past_safe_until_it_takes_in_a_member,
+    a_sole_member_past_safe_until_lists_another,
     a_row_regresses_to_one_with_a_removed_member,
     a_row_regresses_and_its_holder_dies,
-    a_cut_takes_a_published_record_with_it,
-    a_handover_while_an_operator_pauses,
+    a_truncation_removes_a_published_record,
+    a_switchover_while_an_operator_pauses,
     a_late_removal_and_acks_alone,
     a_member_without_its_disk_while_the_active_sleeps,
-    the_database_is_away_and_promises_hold,
+    the_database_is_unreachable_and_promises_hold,
     a_promise_is_forgotten_by_a_restart,
     an_acquisition_is_forgotten_by_a_restart,
-    a_handover_meets_a_row_that_lost_writes,
+    a_switchover_meets_a_row_that_lost_writes,
     a_reader_sleeps_through_an_acquisition_and_its_loss,
-    a_holder_sleeps_while_another_keeps_other_revisions,
-    a_stopped_follower_does_not_think_its_leader_silent,
+    a_paused_holder_does_not_trim_by_old_revisions,
+    a_stopped_holder_does_not_count_its_member_as_silent,
     a_member_falls_behind_its_removal,
-    a_late_word_to_follow_answers_an_earlier_standing,
+    a_late_follow_answers_an_earlier_probe_reply,
     a_pause_gives_a_lost_row_the_version_of_a_release,
     a_pause_gives_a_lost_row_the_version_of_a_removal,
     a_member_of_an_unanswered_write_acquires_and_that_is_lost,

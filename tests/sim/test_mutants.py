@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.mutants import load
-from tests.sim.mutants import HUNTED, TOLD, Hunted, Told, found_out
+from tests.sim.mutants import HUNTED, SCHEDULED, Hunted, Scheduled, found_out
 from tests.sim.schedules import Stage
 
 
@@ -15,8 +15,8 @@ def test_seed_detects_the_mutant(hunted: Hunted) -> None:
     assert found_out(hunted) is not None
 
 
-@pytest.mark.parametrize("told", TOLD, ids=lambda told: told.schedule.__name__)
-def test_schedule_detects_the_mutant(told: Told) -> None:
-    engine = load(told.mutant)
+@pytest.mark.parametrize("scheduled", SCHEDULED, ids=lambda one: one.schedule.__name__)
+def test_schedule_detects_the_mutant(scheduled: Scheduled) -> None:
+    engine = load(scheduled.mutant)
     with pytest.raises(Exception, match=r"^[A-Z]+\d+|schedule|liveness"):
-        told.schedule(Stage(engine))
+        scheduled.schedule(Stage(engine))

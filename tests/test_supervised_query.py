@@ -86,12 +86,12 @@ async def test_new_node_process_gets_the_current_step_and_its_age(node: Node) ->
     assert set(node.steps()) == {"starting Java"}
     await query.end("the test is over")
     told = len(node.told)
-    query.tell_step()
+    query.send_step()
     assert len(node.told) == told
 
 
 def _repeated_step(node: Node, query: SupervisedQuery) -> dict[str, Any]:
-    query.tell_step()
+    query.send_step()
     step: dict[str, Any] = node.told[-1]["step"]
     return step
 

@@ -297,8 +297,8 @@ class SnapshotConfig(Section):
     interval: Duration = Field(
         default=60.0,
         ge=0,
-        description="How often the active takes a snapshot while events arrive; 0s takes snapshots "
-        "only on request. Reloadable.",
+        description="How often the active begins a snapshot while events arrive; 0s takes "
+        "snapshots only on request. Reloadable.",
     )
     revisions_to_keep: int = Field(
         default=2,

@@ -20,7 +20,7 @@ Each module imports only modules in lower rows of this table:
     marks, pace, pending_events
                             where each batch of a query ends, when, from which events
     outbox_usage, skips, digests
-                            the outbox, batches that were given up, digests of batches
+                            the outbox, batches that an operator skipped, digests of batches
     process, queries        the query process and each query: alive, failed, started again
     lease_client, lease     what to ask the database, what answers mean, when this node may act
     verdicts, inputs, actions, messages

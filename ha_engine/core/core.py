@@ -93,7 +93,7 @@ class Core:
         now = self.now = max(now, self.now)
         self.role_machine.begin_step(now)
         high_water = self.lease.high_water
-        if not self.query_control.is_of_ended_process(event):
+        if not self.query_control.names_removed_query(event):
             self._dispatch(event)
         self._keep_high_water(high_water)
         self._advance()

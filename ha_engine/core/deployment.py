@@ -224,14 +224,14 @@ class Deployment:
         """For each running query, the newest batch that its outbox has admitted."""
         return {name: marks.admitted for name, marks in self._running()}
 
-    def skipped_published(self) -> Iterator[Published]:
+    def published_in_given_up_history(self) -> Iterator[Published]:
         """The published records for batch numbers that a sink already has from a history that was
         given up (RULES.md#r26).
 
         The outbox drops its own batches with these numbers without publishing them.
         """
         for marks in self.marks.values():
-            yield from marks.skipped_published()
+            yield from marks.published_in_given_up_history()
 
     def answers(self, committed: int) -> Iterator[do.AnswerMark]:
         for marks in self.marks.values():
@@ -385,7 +385,7 @@ class Deployment:
             life.failed(now, event.number, event.reason)
 
     def skip(self, event: on.SkipAsked) -> Skip | None:
-        """The skip record that gives up the batch at which a query became FAILED (RULES.md#i15).
+        """The skip record for the batch at which a query became FAILED (RULES.md#i15).
 
         The query runs again once the skip record is committed (RULES.md#i5). The query runs again
         at once if it failed before any batch, or at a batch that is skipped or in the outbox

@@ -266,7 +266,7 @@ class QueryFailed:
 
 @dataclass(frozen=True, slots=True)
 class QueryRefused:
-    """The query process refused to start a query, and a retry would not help."""
+    """The node refused to start a query, since a sink refuses the schema of the query's output."""
 
     query: str
     reason: str
@@ -274,7 +274,7 @@ class QueryRefused:
 
 @dataclass(frozen=True, slots=True)
 class SkipAsked:
-    """An operator asked to give up the batch at which the query failed."""
+    """An operator asked to skip the batch at which the query failed."""
 
     query: str
     by: str

@@ -175,7 +175,7 @@ class QueryMarks:
             self.unanswered.discard(sink)
             self._given_up[sink] = batch
 
-    def skipped_published(self) -> list[Published]:
+    def published_in_given_up_history(self) -> list[Published]:
         """Published records for the batch numbers that a sink has from a given-up history.
 
         The method returns these records once, after the node has admitted all batches up to these

@@ -59,7 +59,7 @@ class QueryControl:
         self._wanted: _SnapshotRequest | None = None
         self._taking: _SnapshotRequest | None = None
 
-    def is_of_ended_process(self, event: on.Input) -> bool:
+    def names_removed_query(self, event: on.Input) -> bool:
         """Whether ``event`` names a query that the application no longer has.
 
         A query process that outlived a change of the application still reports on such queries.

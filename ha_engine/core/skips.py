@@ -1,4 +1,4 @@
-"""The batches that operators have given up (RULES.md#i15)."""
+"""The batches that operators have skipped (RULES.md#i15)."""
 
 from __future__ import annotations
 

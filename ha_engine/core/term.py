@@ -198,7 +198,7 @@ class Term:
             self.replication.note_behind(now, self._in_sync, self._deployment.running_at())
             for mark in list(self._deployment.next_marks(now, *self._planned_on(now))):
                 yield self.append(mark)
-            for published in list(self._deployment.skipped_published()):
+            for published in list(self._deployment.published_in_given_up_history()):
                 yield self.append(published)
 
     def _planned_on(self, now: float) -> PlannedOn:

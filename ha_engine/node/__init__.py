@@ -14,7 +14,7 @@
 ``local_service`` is the gRPC service for the query process.
 ``adapters`` lets sync, the query process, the status and operators use the core.
 ``routes`` has all routes of the HTTP interface, and ``listening`` opens its socket.
-``supervisor_link`` is the node's end of the pipe to the supervisor.
+``supervisor_link`` is the node process's end of the socket pair with the supervisor.
 ``reachability`` logs when the database becomes unreachable and when it answers again.
 ``data_dir`` has the data directory and its lock.
 ``high_water`` has the file with the highest epoch and version of the lease that the node has read.

@@ -141,7 +141,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--parent", type=int, help="end this process when the process with this pid ends"
     )
-    parser.add_argument("--link", type=int, help="file descriptor of the pipe to the supervisor")
+    parser.add_argument("--link", type=int, help="file descriptor of the socket to the supervisor")
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     return parser.parse_args()
 

@@ -1,11 +1,11 @@
-"""The node process's end of the pipe to its supervisor, with one JSON object on each line.
+"""The node process's end of a socket pair with its supervisor: one JSON object on each line.
 
 The node process sends ``settings``, ``database``, ``log``, ``served``, ``start`` and ``stop``.
 The supervisor sends ``alive``, and later ``step`` and ``gone`` about the query process.
 
 The supervisor answers ``settings`` with ``alive``, which names the query process that runs. All
 later messages arrive in order, so the node process misses no change of the query process. A
-restarted node process gets a new pipe.
+restarted node process gets a new socket pair.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class SupervisorLink:
     """The link to the supervisor over a socket pair. ``living`` is the query process that already
     runs when the node process starts."""
 
-    def __init__(self, pipe: socket.socket) -> None:
-        self._pipe = pipe
+    def __init__(self, link: socket.socket) -> None:
+        self._socket = link
         self.living: str | None = None
         self._writer: asyncio.StreamWriter | None = None
 
@@ -76,7 +76,7 @@ class SupervisorLink:
     def send(self, name: str, body: Any) -> None:
         line = json.dumps({name: body}).encode() + b"\n"
         if self._writer is None:
-            self._pipe.sendall(line)
+            self._socket.sendall(line)
         else:
             self._writer.write(line)
 
@@ -86,7 +86,7 @@ class SupervisorLink:
         line = b""
         while not line.endswith(b"\n"):
             # Read one byte at a time, because the bytes after the first line are for ``attend``.
-            byte = self._pipe.recv(1)
+            byte = self._socket.recv(1)
             if not byte:
                 raise SupervisorGone("the supervisor ended while this process started")
             line += byte
@@ -95,7 +95,7 @@ class SupervisorLink:
     async def attend(self, steps: Steps, stepped: Stepped) -> None:
         """Handle the supervisor's messages for the life of the node process. Raises
         SupervisorGone."""
-        reader, self._writer = await asyncio.open_unix_connection(sock=self._pipe)
+        reader, self._writer = await asyncio.open_unix_connection(sock=self._socket)
         while line := await reader.readline():
             match json.loads(line):
                 case {"step": {"incarnation": incarnation, "step": step, "seconds": seconds}}:

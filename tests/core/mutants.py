@@ -390,7 +390,7 @@ MUTANTS = (
         "self.last.number < self._given_up_through",
         "False",
     ),
-    Mutant("R26", "marks", "QueryMarks.skipped_published", "n > known[s]", "False"),
+    Mutant("R26", "marks", "QueryMarks.published_in_given_up_history", "n > known[s]", "False"),
     Mutant("R26", "marks", "QueryMarks.ledger_answered", "self._given_up[sink] = batch", "pass"),
     # -- records -----------------------------------------------------------------------------------
     Mutant(
@@ -626,7 +626,7 @@ MUTANTS = (
     Mutant(
         "I15",
         "query_control",
-        "QueryControl.is_about_a_gone_query",
+        "QueryControl.names_removed_query",
         "query not in self.deployment.marks",
         "False",
     ),

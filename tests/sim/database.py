@@ -123,7 +123,7 @@ class Database:
     def release(self, dead: tuple[str, str]) -> None:
         """Release the lease as the supervisor of a certainly dead node process (RULES.md#r3)."""
         kept = self.group.nodes[dead[0]].disk.high_water or HighWater()
-        free = kept.freed(self.table.row, Holder(*dead), self.table.identity)
+        free = kept.released_row(self.table.row, Holder(*dead), self.table.identity)
         if free is not None and self.reaches(dead[0]):
             self.put(free)
             self.group.count("supervisor releases")

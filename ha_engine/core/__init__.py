@@ -4,7 +4,7 @@
 
 ``inputs`` lists what can happen, and ``actions`` what the node may have to do. ``core`` decides
 which actions follow from an input. ``invariants`` checks the state of all modules after each step.
-Each module imports only modules in lower rows of this table:
+Each module imports only modules of its own row and of lower rows of this table:
 
     core                    one input at a time; questions that change nothing
     role_machine            the role of this node from start to stop

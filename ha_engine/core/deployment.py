@@ -13,7 +13,13 @@ from collections.abc import Callable, Iterator
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.core.marks import MarkLimits, QueryMarks
-from ha_engine.core.queries import UNDECIDED, QueryLife, QueryPlan, QueryState, RestartPolicy
+from ha_engine.core.queries import (
+    ON_CHANGE_MISSING,
+    QueryLife,
+    QueryPlan,
+    QueryState,
+    RestartPolicy,
+)
 from ha_engine.core.skips import Skips
 from ha_engine.core.versions import Versions
 from ha_engine.types import (
@@ -166,7 +172,7 @@ class Deployment:
             return QueryVersion(plan.name, plan.digest, now.first)
         if plan.on_change == "reset":
             return QueryVersion(plan.name, plan.digest, marks.mark_at(marks.admitted), reset=True)
-        self.lives[plan.name].refused(UNDECIDED)
+        self.lives[plan.name].refused(ON_CHANGE_MISSING)
         return now
 
     # -- marks and batches -------------------------------------------------------------------------
@@ -181,9 +187,9 @@ class Deployment:
     ) -> Iterator[Mark]:
         """Plan the next mark of each running query for which a mark is due.
 
-        ``slowest(query, batch)`` returns the lowest batch of a member that is far behind ``batch``,
-        or None. ``starting(query)`` says whether a member has not reported a batch of the query
-        yet. ``barrier`` is a sequence at which every query must end one batch.
+        ``slowest(query, batch)`` returns the lowest batch of a member that is catching up with
+        ``batch``, or None. ``starting(query)`` says whether a member has not reported a batch of
+        the query yet. ``barrier`` is a sequence at which every query must end one batch.
         """
         for name, marks in self._running():
             behind = slowest(name, marks.admitted)

@@ -1,6 +1,6 @@
 """The events of one query that no mark covers yet, counted in bounded memory.
 
-A query that is FAILED or undecided plans no batches, while events keep arriving. When the list of
+A query that is FAILED plans no batches, while events keep arriving. When the list of
 records gets long, neighbouring records merge into one *run*. A batch includes a run as a whole or
 not at all. The merge depends on the records alone, not on time. A node that replays the journal
 therefore makes the same runs, and the marks in the journal end where runs end.

@@ -11,7 +11,7 @@ DOUBLINGS_MAX = 30
 """The highest number of doublings of a backoff. A node may fail for days, and a float overflows
 after about a thousand doublings."""
 
-UNDECIDED = (
+ON_CHANGE_MISSING = (
     "the definition of this query changed since it last ran; set on_change to keep (it keeps its "
     "state) or reset (it starts without state at the present position)"
 )
@@ -28,7 +28,8 @@ class QueryState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class QueryPlan:
-    """One query of the application; ``on_change`` is keep, reset or undecided (None)."""
+    """One query of the application; ``on_change`` is keep, reset, or None if the
+    application does not say."""
 
     name: str
     digest: str

@@ -11,7 +11,7 @@ from ha_engine.api.prometheus import NodeMetrics
 from ha_engine.api.status import Progress, StartStep
 from ha_engine.core import Core, QueryState
 from ha_engine.core import inputs as on
-from ha_engine.core.queries import UNDECIDED
+from ha_engine.core.queries import ON_CHANGE_MISSING
 from ha_engine.journal import Journal
 from ha_engine.journal.writer import JournalWriter
 from ha_engine.node.driver import Driver
@@ -143,6 +143,6 @@ class OperatorRequests:
             return f"query {query} has not failed; there is nothing to {what}"
         if needs_active and self.core.role is not Role.ACTIVE:
             return "this node is not active; ask the active"
-        if life.failure is not None and life.failure.reason == UNDECIDED:
-            return f"a {what} does not help query {query}: {UNDECIDED}"
+        if life.failure is not None and life.failure.reason == ON_CHANGE_MISSING:
+            return f"a {what} does not help query {query}: {ON_CHANGE_MISSING}"
         return ""

@@ -665,7 +665,7 @@ MUTANTS = (
         "R23",
         "deployment",
         "Deployment._next_version",
-        "self.lives[plan.name].refused(UNDECIDED)",
+        "self.lives[plan.name].refused(ON_CHANGE_MISSING)",
         "pass",
     ),
     Mutant("R23", "deployment", "Deployment._ready", "self._is_current(name)", ""),

@@ -187,7 +187,7 @@ async def test_run_command_reaches_an_attending_query_process(local: Local) -> N
     command = await stream.read()
     assert command.run == pb.RunQuery(
         query="q",
-        checkpoint_stamp="journal:2",
+        lineage="journal:2",
         initial_mark=4,
         initial_sequence=17,
         must_resume=False,

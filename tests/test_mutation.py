@@ -13,7 +13,7 @@ from tests.mutation import Mutation, MutationNotFound
 SOURCE = '''
 class Lease:
     @property
-    def mine(self):
+    def is_holder(self):
         """Whose it is."""
         return self.row is not None and self.row.holder == self.me
 

@@ -116,6 +116,7 @@ class Stages:
     snapshots: SnapshotState
     arrivals: Arrivals
     queues: Queues
+    set_aside: Sequence[str]
     reloaded: Reloaded
     uptime_seconds: float
 
@@ -168,7 +169,7 @@ def status_of(core: Core, group: str, report: Report, stages: Stages, now: float
         "peers": {name: _peer(name, core, stages.links, ages) for name in stages.links.names()},
         "unknown_peers": unknown_peers(stages.links),
         "counts": _counts(stages.counters),
-        "journal": _journal(core, report, stages.queues),
+        "journal": _journal(core, report, stages),
         "snapshot": snapshot_tree(core, stages.snapshots),
         "receive": _receive(stages.gate, core, stages.queues),
         "sources": _sources(stages.sources),
@@ -200,7 +201,7 @@ def _process(
     }
 
 
-def _journal(core: Core, report: Report, queues: Queues) -> JournalStatus:
+def _journal(core: Core, report: Report, stages: Stages) -> JournalStatus:
     return {
         "id": report.journal_id,
         "last": str(core.journal.last),
@@ -208,7 +209,8 @@ def _journal(core: Core, report: Report, queues: Queues) -> JournalStatus:
         "last_sequence": report.last,
         "durable_sequence": report.durable,
         "committed_sequence": report.committed,
-        "pending_bytes": queues.journal_bytes,
+        "pending_bytes": stages.queues.journal_bytes,
+        "set_aside": list(stages.set_aside),
     }
 
 

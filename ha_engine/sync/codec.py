@@ -175,6 +175,7 @@ def _from_follow(follow: Follow) -> pb.Follow:
         forced=follow.forced,
         begins=_from_position(follow.begins),
         epochs=map(_from_position, follow.epochs),
+        acked=follow.acked,
     )
 
 
@@ -187,6 +188,7 @@ def _to_follow(follow: pb.Follow) -> Follow:
         follow.forced,
         _to_position(follow.begins),
         tuple(map(_to_position, follow.epochs)),
+        follow.acked,
     )
 
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import math
 import selectors
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from ha_engine.core import HighWater
+from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.node.alarm import SLEEP_SECONDS_MIN
 from ha_engine.node.driver import Driver
-from ha_engine.types import Role
+from ha_engine.types import DatabaseIdentity, Holder, LeaseRow, Role
+from tests.waiting import async_wait_until
 
 INPUT = on.LeaseChanged()
 
@@ -138,3 +142,48 @@ def test_ended_driver_causes_no_tick() -> None:
 
     run(core, end)
     assert core.ticks == []
+
+
+class HungDisk:
+    """The ports of a driver whose disk returns from ``keep`` only when it is told to."""
+
+    def __init__(self) -> None:
+        self.storage, self.lease_store = self, self
+        self.continues = threading.Event()
+        self.asked: list[str] = []
+
+    def keep(self, high_water: HighWater) -> None:
+        self.continues.wait(20)
+
+    def create(self, row: LeaseRow, *, reason: str | None = None) -> LeaseRow:
+        self.asked.append("create")
+        return row
+
+    def identity(self) -> DatabaseIdentity:
+        return DatabaseIdentity("1", "1")
+
+
+class Acquiring(WakingCore):
+    """A core that acquires the lease at its first tick."""
+
+    def step(self, now: float, event: on.Input) -> list[Any]:
+        super().step(now, event)
+        if not isinstance(event, on.Tick):
+            return []
+        row = LeaseRow("g", Holder("a", "p"), 1, 1, ())
+        return [do.KeepHighWater(HighWater(tried=(1, 1))), do.CreateLease(row, "first")]
+
+
+async def test_disk_that_hangs_before_an_acquisition_ends_the_node() -> None:
+    disk, stuck = HungDisk(), asyncio.Event()
+    driver = Driver(
+        Acquiring(0.0), asyncio.get_running_loop().time, 0.5, None, stuck.set, stuck_after=0.3
+    )
+    driver.connect(disk)  # type: ignore[arg-type]
+    driver.start()
+    await async_wait_until(lambda: driver.disk_is_late)
+    await asyncio.wait_for(stuck.wait(), 10)
+    assert disk.asked == []
+    disk.continues.set()
+    await async_wait_until(lambda: disk.asked == ["create"] and not driver.disk_is_late)
+    driver.close()

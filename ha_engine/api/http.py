@@ -248,19 +248,21 @@ def _alive(view: NodeView, status: Mapping[str, Any]) -> bool:
 
 
 def _active(view: NodeView, status: Mapping[str, Any]) -> bool:
-    return bool(status["role"] == "active" and not status["suspended"])
+    serves = status["role"] == "active" and not status["suspended"]
+    return bool(serves and not status["disk_late"])
 
 
 def _passive(view: NodeView, status: Mapping[str, Any]) -> bool:
     """Whether the node is passive: it is in sync, and can take over if the active fails."""
-    return bool(status["role"] == "passive")
+    return bool(status["role"] == "passive" and not status["disk_late"])
 
 
 def _healthy(view: NodeView, status: Mapping[str, Any]) -> bool:
-    """Whether the node process works and no query has failed."""
-    return view.alive() and all(q["state"] != "failed" for q in status["queries"].values())
+    """Whether the node process and its disk work and no query has failed."""
+    failed = any(query["state"] == "failed" for query in status["queries"].values())
+    return view.alive() and not failed and not status["disk_late"]
 
 
 def _ready(view: NodeView, status: Mapping[str, Any]) -> bool:
     """Whether the node is an active that takes events, or a passive that can take over."""
-    return _active(view, status) or status["role"] == "passive"
+    return _active(view, status) or _passive(view, status)

@@ -60,6 +60,7 @@ _FLAGS = {
     "disk_headroom_ok": (
         "1 while the disk has journal.min_free left and the journal is below its max_size."
     ),
+    "disk_late": "1 while the disk has not answered for some seconds.",
 }
 _NODE_GAUGES = {
     "journal_last_sequence": ("journal", "last_sequence", "Newest record in the journal."),

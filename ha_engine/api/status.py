@@ -117,6 +117,7 @@ class Stages:
     arrivals: Arrivals
     queues: Queues
     set_aside: Sequence[str]
+    disk_late: bool
     reloaded: Reloaded
     uptime_seconds: float
 
@@ -144,6 +145,9 @@ class _Ages:
         return self.behind(marks.mark_at(done).through, marks.streams)
 
 
+_DISK_LATE = "the disk does not answer; if it stays so, the node process ends"
+
+
 def status_of(core: Core, group: str, report: Report, stages: Stages, now: float) -> Status:
     """The body of GET /v1/status. The time ``now`` of the core's clock may be later than the core's
     last step."""
@@ -154,13 +158,14 @@ def status_of(core: Core, group: str, report: Report, stages: Stages, now: float
         "node": core.identity.node,
         "version": __version__,
         "role": report.role,
-        "reason": report.reason,
+        "reason": _DISK_LATE if stages.disk_late else report.reason,
         "epoch": report.epoch,
         "suspended": report.suspended,
         "protected": core.lease.protected,
         "in_sync": core.lease.row is not None and core.lease.member in core.lease.row.in_sync,
         "warm": report.warm,
         "disk_headroom_ok": report.headroom,
+        "disk_late": stages.disk_late,
         "active": core.lease.active_url,
         "handover_to": handover.to if handover else None,
         "uptime_seconds": round(stages.uptime_seconds, 1),

@@ -254,6 +254,8 @@ class Status(TypedDict):
     """The queries run and have caught up, and no batch has differed."""
     disk_headroom_ok: bool
     """The disk has room for events."""
+    disk_late: bool
+    """The disk has not answered for some seconds, so the node can neither ack nor take over."""
     active: str | None
     """URL of the active, where known."""
     handover_to: str | None

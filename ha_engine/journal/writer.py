@@ -17,15 +17,10 @@ from typing import Any, TypeVar
 from ha_engine.errors import Backpressure, DiskFailed
 from ha_engine.journal.journal import Journal, check_follows
 from ha_engine.journal.record import Frame, to_frame
+from ha_engine.system.stuck_watch import STUCK_SECONDS, StuckWatch
 from ha_engine.types import Events, Position, Record
 
 PENDING_BYTES_MAX = 256 << 20
-STUCK_SECONDS = 30.0
-"""The node ends if its disk does not answer for this long, because the other node has a disk that
-answers."""
-LOOKS = 6
-"""The number of checks in ``STUCK_SECONDS``, each run by the event loop. While a host is suspended,
-its event loop runs no check, so its disk does not count as stuck."""
 T = TypeVar("T")
 
 
@@ -59,8 +54,7 @@ class JournalWriter:
         pending_bytes_max: int = PENDING_BYTES_MAX,
     ) -> None:
         self._journal, self._on_durable, self._on_failed = journal, on_durable, on_failed
-        self._on_stuck, self._look_every = on_stuck, stuck_after / LOOKS
-        self._look: asyncio.TimerHandle | None = None
+        self._watch = StuckWatch(on_stuck, stuck_after)
         self._pending_bytes, self._pending_bytes_max = 0, pending_bytes_max
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
@@ -73,6 +67,11 @@ class JournalWriter:
         self._idle.set()
         self._progress = asyncio.Event()
         self._failure: BaseException | None = None
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the journal's disk has not answered for some seconds."""
+        return self._watch.is_late
 
     @property
     def pending_bytes(self) -> int:
@@ -106,19 +105,20 @@ class JournalWriter:
             self._progress.clear()
             await self._progress.wait()
 
-    async def run_exclusive(self, call: Callable[[], T], *, copies: bool = False) -> T:
-        """Run ``call`` in the writer's thread, after all records that were appended before.
+    def run_exclusive(self, call: Callable[[], T], *, copies: bool = False) -> asyncio.Future[T]:
+        """Run ``call`` in the writer's thread, after all records that were appended before and
+        before all that are appended later.
 
         The journal's methods truncate_after, trim_before, give_up_after and bind_group need an
-        exclusive call. An exception of ``call`` is raised by this method, and a DiskFailed also
-        ends the writer. A call with ``copies`` takes longer the more data it copies, so it never
+        exclusive call. The future raises an exception of ``call``, and a DiskFailed also ends the
+        writer. A call with ``copies`` takes longer the more data it copies, so it never
         counts as stuck.
         """
         self._refuse_when_done()
         outcome: asyncio.Future[T] = self._loop.create_future()
         self._last = None
         self._enqueue([_Exclusive(call, outcome, copies)])
-        return await outcome
+        return outcome
 
     async def close(self) -> None:
         """Write all queued records, then end the thread. No record may be appended after this
@@ -150,18 +150,17 @@ class JournalWriter:
             frames.append(self._queue[0])
             self._queue.popleft()
         self._submit(lambda: self._write(frames), lambda done: self._written(frames, done))
-        self._look_later(LOOKS)
+        self._watch.begin()
 
     def _submit_exclusive(self, exclusive: _Exclusive) -> None:
         self._queue.popleft()
         self._submit(exclusive.call, lambda done: self._ran(exclusive, done))
         if not exclusive.copies:
-            self._look_later(LOOKS)
+            self._watch.begin()
 
     def _submit(self, call: Callable[[], Any], then: Callable[[Future[Any]], None]) -> None:
         def ended(done: Future[Any]) -> None:
-            if self._look is not None:
-                self._look.cancel()
+            self._watch.end()
             then(done)
 
         future = self._thread.submit(call)
@@ -170,13 +169,6 @@ class JournalWriter:
     def _write(self, frames: list[Frame]) -> None:
         self._journal.append_frames(frames)
         self._journal.sync()
-
-    def _look_later(self, left: int) -> None:
-        """Schedule the next check; after ``left`` more checks the running call counts as stuck."""
-        if left == 0:
-            self._on_stuck()
-        else:
-            self._look = self._loop.call_later(self._look_every, self._look_later, left - 1)
 
     def _written(self, frames: list[Frame], done: Future[Any]) -> None:
         if (failed := done.exception()) is not None:

@@ -32,6 +32,7 @@ from ha_engine.node.reachability import Reachability
 from ha_engine.node.snapshot_actions import SnapshotActions
 from ha_engine.stats.counters import NodeCounters
 from ha_engine.stats.lag import Arrivals
+from ha_engine.system.stuck_watch import STUCK_SECONDS, StuckWatch
 from ha_engine.types import Events, Position, Record, Role
 
 log = structlog.get_logger(__name__)
@@ -49,6 +50,8 @@ class Driver:
         clock: Callable[[], float],
         db_timeout: float,
         counters: NodeCounters | None = None,
+        on_stuck: Callable[[], None] = lambda: None,
+        stuck_after: float = STUCK_SECONDS,
     ) -> None:
         self.core, self._clock, self._db_timeout = core, clock, db_timeout
         self._ports: Ports | None = None
@@ -65,6 +68,7 @@ class Driver:
         self._turns = count()
         self._threads = ThreadPoolExecutor(LEASE_THREADS, thread_name_prefix="lease")
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="storage")
+        self._disk_watch, self._on_disk_now = StuckWatch(on_stuck, stuck_after), 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._reachability = Reachability(clock)
         self._kept: asyncio.Future[None] | None = None
@@ -199,8 +203,8 @@ class Driver:
             case do.KeepHighWater(high_water):
                 self._kept = self._on_disk(ports.storage.keep, high_water)
             case do.BindGroup(group_id):
-                ports.storage.bind_group(group_id)
-                ports.peers.introduce()
+                bound = ports.storage.bind_group(group_id)
+                self._spawn(self._introduce(ports, bound), "bind the journal to its group")
             case do.Send(peer, message):
                 ports.peers.send(peer, message)
             case do.StreamRecords(peer, epoch, after):
@@ -253,6 +257,10 @@ class Driver:
         if not self.core.holds_epoch:
             for record in records:
                 ports.receivers.replay(record)
+
+    async def _introduce(self, ports: Ports, bound: Awaitable[None]) -> None:
+        await bound
+        ports.peers.introduce()
 
     async def _truncate_journal(self, ports: Ports, action: do.TruncateJournal) -> None:
         await ports.storage.truncate_journal(action.after.sequence, set_aside=action.set_aside)
@@ -329,8 +337,24 @@ class Driver:
         actions."""
         loop = asyncio.get_running_loop()
         done = loop.run_in_executor(self._disk, change, *arguments)
+        self._on_disk_now += 1
+        if self._on_disk_now == 1:
+            self._disk_watch.begin()
+        done.add_done_callback(self._left_disk)
         self._spawn(done, "small file work")
         return done
+
+    def _left_disk(self, _: asyncio.Future[None]) -> None:
+        self._on_disk_now -= 1
+        if self._on_disk_now:
+            self._disk_watch.begin()
+        else:
+            self._disk_watch.end()
+
+    @property
+    def disk_is_late(self) -> bool:
+        """Whether a change of a small file has not returned for some seconds."""
+        return self._disk_watch.is_late
 
     def _spawn(self, work: Awaitable[None], name: str) -> None:
         async def run() -> None:

@@ -94,7 +94,7 @@ class Node:
         self.metrics = NodeMetrics(config.group, config.node.id, self.status)
         counters = NodeCounters(database_asked=self.metrics.database.observe)
         self.observer = QueryObserver(self.metrics, counters, boottime)
-        self.driver = Driver(self.core, boottime, config.lease.db_timeout, counters)
+        self.driver = Driver(self.core, boottime, config.lease.db_timeout, counters, give_up)
         # The gate has a lower limit for pending events, so the writer can take every record of the
         # core.
         bound = 2 * config.receive.max_pending + (64 << 20)
@@ -309,6 +309,7 @@ class Node:
             self.driver.arrivals,
             self._queues(),
             self.journal.set_aside_files(),
+            self.driver.disk_is_late or self.writer.is_late,
             self.reloader.last,
             time.monotonic() - self.started_at,
         )

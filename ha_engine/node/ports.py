@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -83,10 +83,10 @@ class QueryProcessLink(Protocol):
 
 class NodeStorage(Protocol):
     """The changes of the node's disk, except appends to the journal. ``keep`` and ``trim_outbox``
-    block."""
+    block. ``bind_group`` takes effect before all later appends."""
 
     def keep(self, high_water: HighWater) -> None: ...
-    def bind_group(self, group_id: str) -> None: ...
+    def bind_group(self, group_id: str) -> Awaitable[None]: ...
     def trim_outbox(self, query: str, through: int) -> None: ...
     async def truncate_journal(self, after: int, *, set_aside: bool) -> None: ...
 

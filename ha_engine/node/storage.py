@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Awaitable
 from pathlib import Path
 
 import structlog
@@ -12,11 +13,12 @@ import structlog
 from ha_engine.core import Core, HighWater
 from ha_engine.errors import DiskFailed, JournalDamaged
 from ha_engine.journal import Journal
-from ha_engine.journal.writer import STUCK_SECONDS, JournalWriter
+from ha_engine.journal.writer import JournalWriter
 from ha_engine.node.data_dir import DataDirectory
 from ha_engine.outbox import Outbox
 from ha_engine.receive.gate import Gate
 from ha_engine.snapshot import base_file
+from ha_engine.system.stuck_watch import STUCK_SECONDS
 from ha_engine.types import Events
 
 log = structlog.get_logger(__name__)
@@ -60,13 +62,13 @@ def give_up() -> None:
     A thread that waits for the disk would block the node process, its lease and every producer.
     This process cannot finish any work, but the other node has a disk that answers.
     """
-    log.critical("the journal's disk does not answer; the node process ends", after=STUCK_SECONDS)
+    log.critical("the disk does not answer; the node process ends", after=STUCK_SECONDS)
     os._exit(DiskFailed.exit_code)
 
 
 class NodeStorage:
-    """The driver's ``NodeStorage``. Every method except ``truncate_journal`` blocks. All methods
-    raise DiskFailed."""
+    """The driver's ``NodeStorage``. The methods that are not asynchronous block. All methods raise
+    DiskFailed."""
 
     def __init__(
         self, data: DataDirectory, journal: Journal, writer: JournalWriter, outbox: Outbox
@@ -76,8 +78,8 @@ class NodeStorage:
     def keep(self, high_water: HighWater) -> None:
         self._data.keep(high_water)
 
-    def bind_group(self, group_id: str) -> None:
-        self._journal.bind_group(group_id)
+    def bind_group(self, group_id: str) -> Awaitable[None]:
+        return self._writer.run_exclusive(lambda: self._journal.bind_group(group_id))
 
     def trim_outbox(self, query: str, through: int) -> None:
         self._outbox.trim(query, through)

@@ -104,6 +104,7 @@ def families() -> dict[str, Any]:
             arrivals,
             Queues(receive_bytes=11, acks=12, journal_bytes=13, mark_polls=14),
             ("given-up.1.6-1.20.frames",),
+            False,
             Reloaded(),
             0.0,
         )

@@ -1,24 +1,32 @@
 """The file of one output batch, and the digest by which nodes compare batches (RULES.md#i6).
 
-A batch file is an Arrow IPC file. The digest depends on column names, types and values. The order
-of rows and their chunks do not affect the digest, since Spark promises neither. ``outbox`` decides
-where batch files are and when they are deleted.
+A batch file is an Arrow IPC file, followed by the magic ``HAOB`` and the CRC32C of the IPC file
+(uint32, little-endian). Each read checks the CRC32C, so the node never publishes a batch that
+changed on the disk. The digest depends on column names, types and values. The order of rows and
+their chunks do not affect the digest, since Spark promises neither. ``outbox`` decides where batch
+files are and when they are deleted.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import struct
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from google_crc32c import extend
 
 from ha_engine.errors import DiskFailed, OutboxDamaged
 from ha_engine.outbox.canonical import canonical_columns
 
 DIGEST_BYTES = 16
+_TRAILER = struct.Struct("<4sI")
+_MAGIC = b"HAOB"
+_PIECE_BYTES = 1 << 20
 _QUERY, _NUMBER = b"ha_engine.query", b"ha_engine.number"
 
 
@@ -36,8 +44,10 @@ def write_batch_file(path: Path, table: pa.Table, *, query: str, number: int) ->
     marked = table.replace_schema_metadata({_QUERY: query.encode(), _NUMBER: str(number).encode()})
     try:
         with path.open("wb") as file:
-            with pa.ipc.new_file(file, marked.schema) as writer:
+            summing = _Summing(file)
+            with pa.ipc.new_file(pa.PythonFile(summing, mode="w"), marked.schema) as writer:
                 writer.write_table(marked)
+            file.write(_TRAILER.pack(_MAGIC, summing.sum))
             file.flush()
             os.fsync(file.fileno())
             return WrittenBatch(path, table.num_rows, file.tell())
@@ -51,13 +61,33 @@ def write_batch_file(path: Path, table: pa.Table, *, query: str, number: int) ->
 def read_batch_file(path: Path) -> pa.Table:
     """The rows of a batch file, memory-mapped. Raises OutboxDamaged."""
     try:
-        with pa.memory_map(str(path)) as file, pa.ipc.open_file(file) as reader:
+        with pa.memory_map(str(path)) as file, pa.ipc.open_file(_checked(file)) as reader:
             return reader.read_all().replace_schema_metadata(None)
-    except (OSError, pa.ArrowInvalid) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise OutboxDamaged(
             f"{path} cannot be read ({error}); "
             "stop the node and restore it from its peer or a snapshot"
         ) from error
+
+
+def _checked(file: pa.MemoryMappedFile) -> pa.Buffer:
+    """The IPC file without the trailer. Raises ValueError if its CRC32C is not that of the
+    trailer."""
+    length = file.size() - _TRAILER.size
+    if length < 0:
+        raise ValueError("it is too short")
+    whole = file.read_buffer()
+    magic, wanted = _TRAILER.unpack(whole[length:].to_pybytes())
+    if magic != _MAGIC or _sum_of(whole[:length]) != wanted:
+        raise ValueError("its checksum is wrong")
+    return whole[:length]
+
+
+def _sum_of(content: pa.Buffer) -> int:
+    found = 0
+    for begin in range(0, content.size, _PIECE_BYTES):
+        found = extend(found, content[begin : begin + _PIECE_BYTES].to_pybytes())
+    return found
 
 
 def digest_of_file(path: Path) -> str:
@@ -98,6 +128,28 @@ def _heading(table: pa.Table) -> bytes:
     """Column names, types and the number of rows, which the hashed rows do not contain."""
     fields = "".join(f"{field.name!r}: {field.type}\n" for field in table.schema)
     return f"{table.num_rows}\n{fields}".encode()
+
+
+class _Summing:
+    """A file object that writes to ``file``, and computes the CRC32C of what it writes."""
+
+    closed = False
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.sum = file, 0
+
+    def write(self, part: bytes) -> int:
+        self.sum = extend(self.sum, part)
+        return self._file.write(part)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 class _Hashing:

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import pyarrow as pa
-
 from ha_engine.errors import OutboxDamaged
+from ha_engine.outbox.batch_file import read_batch_file
 from ha_engine.system.disk import disk
 from ha_engine.system.fsync import fsync_directory
 
@@ -60,7 +59,7 @@ class QueryOutbox:
         with disk(place):
             query_outbox._sweep(living)
             for number, path in _numbered(place, _BATCH):
-                query_outbox._put(number, OutboxBatch(path, _rows(path), path.stat().st_size))
+                query_outbox._put(number, _batch_at(path))
             query_outbox.digests = dict(_whole_digests(place))
             query_outbox.trimmed_through = max(
                 (number for number, _ in _numbered(place, _LEFT)), default=0
@@ -165,6 +164,11 @@ class QueryOutbox:
                 path.unlink(missing_ok=True)
 
 
+def _batch_at(path: Path) -> OutboxBatch:
+    """The batch in a file, which is read whole to prove that it is undamaged."""
+    return OutboxBatch(path, read_batch_file(path).num_rows, path.stat().st_size)
+
+
 def trimmed_file(place: Path, through: int) -> Path:
     """The file whose name records that the query's batches up to ``through`` are trimmed."""
     return place / f"{through}.left"
@@ -186,18 +190,3 @@ def _whole_digests(place: Path) -> Iterator[tuple[int, str]]:
             yield number, text
         else:
             path.unlink()
-
-
-def _rows(path: Path) -> int:
-    """The number of rows, from the metadata of a batch file.
-
-    Reading the metadata proves that the file is complete.
-    """
-    try:
-        with pa.memory_map(str(path)) as file, pa.ipc.open_file(file) as reader:
-            return sum(reader.get_batch(n).num_rows for n in range(reader.num_record_batches))
-    except (OSError, pa.ArrowException) as error:
-        raise OutboxDamaged(
-            f"{path} cannot be read ({error}); "
-            "stop the node and restore it from its peer or a snapshot"
-        ) from error

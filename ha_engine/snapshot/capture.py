@@ -14,6 +14,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from ha_engine.errors import CheckpointIncomplete
 from ha_engine.outbox import Outbox
+from ha_engine.outbox.batch_file import read_batch_file
 from ha_engine.query.checkpoint_files import copy_as_of, last_finished
 from ha_engine.query.offsets import mark_of_batch
 from ha_engine.snapshot.files import Names
@@ -102,6 +103,7 @@ class Capture:
                 staged.hardlink_to(kept.path)
             except FileNotFoundError:
                 break
+            read_batch_file(staged)  # raises if the batch is damaged
             found[name], left = staged, batch - 1
         name = f"outbox/{query}/{left}.left"
         return found | {name: self.add(name, b"")}

@@ -167,6 +167,18 @@ def test_a_damaged_or_missing_file_is_named(tmp_path: Path) -> None:
         read_batch_file(path)
 
 
+@settings(max_examples=60)
+@given(at=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+def test_each_flipped_bit_of_a_file_is_found(tmp_path_factory: Any, at: float, bit: int) -> None:
+    path = tmp_path_factory.mktemp("outbox") / "1.arrow"
+    write_batch_file(path, pa.table({"n": [700, 2, 3]}), query="q", number=1)
+    content = bytearray(path.read_bytes())
+    content[int(at * len(content))] ^= 1 << bit
+    path.write_bytes(content)
+    with pytest.raises(OutboxDamaged, match=r"1\.arrow cannot be read"):
+        read_batch_file(path)
+
+
 def test_full_disk_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DiskFailed, match="missing"):
         write_batch_file(tmp_path / "missing" / "1.arrow", table_of([]), query="q", number=1)

@@ -16,6 +16,7 @@ from ha_engine.core import actions as do
 from ha_engine.errors import (
     CheckpointIncomplete,
     DatabaseUnreachable,
+    OutboxDamaged,
     SnapshotDamaged,
     SnapshotFailed,
 )
@@ -116,6 +117,18 @@ async def test_retired_journal_is_kept_beside_an_empty_one(engine: Engine, tmp_p
     assert journal.set_aside_files() == [kept_in]
     assert Outbox.open(node.home / "outbox").last_admitted(QUERY) == 0
     journal.close()
+
+
+async def test_snapshot_with_a_damaged_batch_is_not_taken(engine: Engine, tmp_path: Path) -> None:
+    node = node_at(tmp_path / "a", engine)
+    batch = node.outbox.batch(QUERY, 3)
+    assert batch is not None
+    content = bytearray(batch.path.read_bytes())
+    content[len(content) // 2] ^= 1
+    batch.path.write_bytes(content)
+    with pytest.raises(OutboxDamaged, match="checksum is wrong"):
+        await taken(node, 3)
+    assert node.store.revisions() == []
 
 
 async def test_retirement_of_an_empty_journal_keeps_no_file(engine: Engine, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from functools import partial
 from typing import Any
 
@@ -38,6 +38,8 @@ from ha_engine.web.route import OperationRoute
 
 BODY_WITHIN_SECONDS = 30.0
 NAMES = "X-Producer-Id", "X-Sequence"
+_ONCE = {b"x-producer-id", b"x-sequence", b"content-type", b"content-encoding"}
+"""Headers whose second value would silently replace the first one."""
 _SEQUENCE = re.compile(rb"[0-9]{1,19}")
 
 Scope = MutableMapping[str, Any]
@@ -72,7 +74,7 @@ class EventsEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         stream: str = scope["path_params"]["stream"]
         try:
-            request = await self._take(stream, dict(scope["headers"]), receive)
+            request = await self._take(stream, _once_each(scope["headers"]), receive)
             receipt = await self._intake.store(request)
         except Rejected as refusal:
             self._intake.count(stream, refusal)
@@ -106,6 +108,16 @@ async def _show_stream(intake: Intake, request: Request) -> JSONResponse:
     except UnknownStream as unknown:
         return JSONResponse({"error": str(unknown)}, 404)
     return JSONResponse({"name": name, "schema": [column._asdict() for column in columns]})
+
+
+def _once_each(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """The headers by name. Raises InvalidEvents if one of _ONCE occurs twice."""
+    found = dict[bytes, bytes]()
+    for name, value in headers:
+        if name in found and name in _ONCE:
+            raise InvalidEvents(f"the header {name.decode()} occurs more than once")
+        found[name] = value
+    return found
 
 
 def _identity(headers: dict[bytes, bytes]) -> SubmissionIdentity | None:

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from ha_engine.api.connection import HEADERS_BYTES_MAX
+from ha_engine.api.connection import HEADERS_BYTES_MAX, PIPELINED_MAX
 from ha_engine.api.server import WebServer
 from ha_engine.config import HttpConfig
 from tests.client.serving import running
@@ -72,6 +72,38 @@ def test_endless_headers_are_refused(connection: socket.socket) -> None:
     headers, _, body = until_closed(connection).partition(b"\r\n\r\n")
     assert headers.startswith(b"HTTP/1.1 431 ")
     assert json.loads(body) == {"error": f"the headers have more than {HEADERS_BYTES_MAX} bytes"}
+
+
+def test_headers_in_one_read_with_their_request_are_bounded_too(
+    connection: socket.socket,
+) -> None:
+    large = b"X-Long: ".ljust(HEADERS_BYTES_MAX, b"a")
+    connection.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n" + large + b"\r\n\r\n")
+    assert until_closed(connection).startswith(b"HTTP/1.1 431 ")
+
+
+def test_pipelined_requests_are_bounded(connection: socket.socket) -> None:
+    """One read of a connection has thousands of small requests, and each needs a turn of the event
+    loop."""
+    connection.sendall((POST % 1 + b"1") * 1000)
+    answers = until_closed(connection)
+    assert answers.count(b"HTTP/1.1 200 OK") == 1 + PIPELINED_MAX
+    assert answers.count(b"connection: close") == 1
+
+
+def test_a_few_pipelined_requests_are_answered(connection: socket.socket) -> None:
+    connection.sendall((POST % 1 + b"1") * PIPELINED_MAX)
+    assert until_closed(connection).count(b"HTTP/1.1 200 OK") == PIPELINED_MAX
+
+
+@pytest.mark.parametrize("hosts", [b"", b"Host: a\r\nHost: b\r\n"])
+def test_request_without_exactly_one_host_is_refused(
+    connection: socket.socket, hosts: bytes
+) -> None:
+    connection.sendall(b"GET / HTTP/1.1\r\n" + hosts + b"\r\n")
+    headers, _, body = until_closed(connection).partition(b"\r\n\r\n")
+    assert headers.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(body) == {"error": "the request must have exactly one Host header"}
 
 
 def test_non_http_bytes_are_refused_with_json(connection: socket.socket) -> None:

@@ -166,6 +166,14 @@ async def test_a_wrong_identity_is_400(
     assert solo.stored() == []
 
 
+async def test_a_header_that_occurs_twice_is_400(solo: Solo, client: httpx.AsyncClient) -> None:
+    twice = [("X-Producer-Id", "p"), ("X-Sequence", "0"), ("X-Sequence", "1")]
+    answer = await client.post(EVENTS, content=EVENT, headers=[*NDJSON.items(), *twice])
+    assert answer.status_code == 400
+    assert answer.json()["error"] == "the header x-sequence occurs more than once"
+    assert solo.stored() == []
+
+
 # -- bad input: a clear answer, no event stored, no crash ------------------------------------------
 
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
 
-import yaml
 from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 
 from ha_engine.config import Config
 from ha_engine.errors import ConfigError
+from ha_engine.formats import strict_yaml
 from ha_engine.system.runtime_dir import derived_runtime_dir
 
 Key = tuple[str, ...]
@@ -33,9 +33,6 @@ RESERVED = frozenset(
 )
 """Environment variables of ha-engine that set no key of the config."""
 DEFAULT = "default"
-_NO_YAML = (yaml.YAMLError, ValueError, RecursionError)
-"""Errors of the YAML loader. A date such as 2026-99-99 raises ValueError, and endless nesting
-raises RecursionError."""
 
 
 @dataclass(frozen=True)
@@ -142,21 +139,6 @@ def _open_keys() -> set[Key]:
 # -- files -----------------------------------------------------------------------------------------
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """A SafeLoader that refuses a mapping in which a key occurs twice."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key_node, _ in node.value:
-            name = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
-            if name in seen:
-                raise yaml.MarkedYAMLError(
-                    problem=f"key {name!r} is written twice", problem_mark=key_node.start_mark
-                )
-            seen.add(name or key_node)
-        return super().construct_mapping(node, deep)
-
-
 def _read_files(draft: _Draft, path: Path | None) -> Path:
     """Read the files at ``path`` into the draft.
 
@@ -185,25 +167,16 @@ def _files_of(path: Path) -> list[Path]:
 
 def _tree_of(file: Path) -> Mapping[str, Any]:
     try:
-        # yaml.load is safe here: _StrictLoader is a SafeLoader, and builds plain values only.
-        tree = yaml.load(file.read_text(encoding="utf-8"), Loader=_StrictLoader)
+        tree = strict_yaml.parse(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"config {file} cannot be read: {error}") from error
-    except _NO_YAML as error:
-        raise ConfigError(f"config {file} is not valid YAML: {_in_one_line(error)}") from error
+    except strict_yaml.NotYaml as error:
+        raise ConfigError(f"config {file} is not valid YAML: {error}") from error
     if not isinstance(tree, dict | None):
         raise ConfigError(
             f"config {file} must contain keys and values, not a single value or a list"
         )
     return tree or {}
-
-
-def _in_one_line(error: Exception) -> str:
-    # Do not use str(error): it quotes the line of the file, which may hold a password.
-    match error:
-        case yaml.MarkedYAMLError(problem=str(problem), problem_mark=yaml.Mark() as mark):
-            return f"{problem}, in line {mark.line + 1}"
-    return "it contains characters or a structure that YAML does not allow"
 
 
 def _leaves(tree: Mapping[Any, Any], prefix: Key, inner: set[Key]) -> Iterator[tuple[Key, Any]]:
@@ -234,9 +207,9 @@ def _set_from_variable(draft: _Draft, setting: Setting, text: str) -> None:
     values: dict[Key, Any] = {setting.key: text}
     if setting.holds(dict):
         try:
-            parsed = yaml.load(text, Loader=_StrictLoader)
-        except _NO_YAML as error:
-            draft.problems.append(f"{setting.variable}: is not valid YAML: {_in_one_line(error)}")
+            parsed = strict_yaml.parse(text)
+        except strict_yaml.NotYaml as error:
+            draft.problems.append(f"{setting.variable}: is not valid YAML: {error}")
             return
         values = dict(_leaves({setting.key[-1]: parsed}, setting.key[:-1], {setting.key}))
     draft.values.update(values)

@@ -13,10 +13,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from ha_engine.errors import ApplicationError
+from ha_engine.formats import strict_yaml
 from ha_engine.query.application import (
     SYSTEM_COLUMNS,
     OnChange,
@@ -99,11 +99,11 @@ def read_application(path: Path) -> StreamApplication:
 
 def _read_yaml(path: Path) -> object:
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        return strict_yaml.parse(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ApplicationError(f"cannot be read: {error.strerror}; check the path") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ApplicationError(f"is not YAML: {' '.join(str(error).split())}") from None
+    except (strict_yaml.NotYaml, UnicodeDecodeError) as error:
+        raise ApplicationError(f"is not YAML: {error}") from None
 
 
 def _refuse_twins(what: str, names: Mapping[str, object]) -> None:

@@ -126,6 +126,8 @@ def test_digest_of_a_function_query_covers_its_file(tmp_path: Path) -> None:
         ("    sinks:", "    function: a:b\n    sinks:", "not both"),
         ("    sinks:", "    output_mode: complete\n    sinks:", "use mode: upsert"),
         ("name: flights", "name: [", "is not YAML"),
+        ("name: flights", "name: flights\nname: other", "key 'name' is written twice, in line"),
+        ("name: flights", "name: " + "[" * 5000, "is not YAML: it contains characters"),
     ],
 )
 def test_invalid_application_file_is_refused_with_advice(

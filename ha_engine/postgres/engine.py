@@ -55,14 +55,25 @@ def open_engine(
     )
 
 
+_NOT_ESCAPED = (
+    "the database URL is not valid; in the user and the password, write @ as %40, : as %3A and / "
+    "as %2F"
+)
+
+
 def _parsed(url: str) -> URL:
     try:
         parsed = make_url(url)
+        # An unescaped @ in the password makes its rest a part of the host, which messages name.
+        if any("@" in part for part in (parsed.host or "", parsed.database or "")):
+            raise ConfigError(_NOT_ESCAPED)
         if parsed.get_backend_name() not in {"postgresql", "postgres"}:
             raise ConfigError(
                 f"{parsed.drivername} is not PostgreSQL; a database URL starts with postgresql://"
             )
         return parsed.set(drivername="postgresql+psycopg2")
+    except ValueError:  # the port is no number
+        raise ConfigError(_NOT_ESCAPED) from None
     except (ArgumentError, NoSuchModuleError):
         raise ConfigError(
             "the database URL is not valid; write postgresql://user@host:5432/database"

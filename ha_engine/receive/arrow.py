@@ -5,8 +5,7 @@ A value of an Arrow body follows the rules for JSON values in the module ``decod
 ``ColumnReader`` makes the checks that both formats share. A column of the body belongs to the
 stream's column of the same name. A nullable column that the body lacks becomes null. A conversion
 must lose no information. An integer may have another width than the stream's column, or be sent for
-a double. A timestamp may have another unit than the stream's column. The last accepted year is
-9999, as in RFC 3339.
+a double. A timestamp may have another unit than the stream's column.
 
 The engine does not trust a body, so it validates each batch in full before any other use. To limit
 memory, the engine refuses compressed buffers (gzip the request instead), dictionaries, views and
@@ -19,16 +18,20 @@ import struct
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ha_engine.errors import InvalidEvents
-from ha_engine.receive.columns import ColumnReader, SchemaMismatch, expected, leaves
+from ha_engine.receive.columns import (
+    ColumnReader,
+    SchemaMismatch,
+    expected,
+    leaves,
+    require_known_years,
+)
 from ha_engine.receive.diagnose import first_bad, of_not_null, shown, unknown
 
 BARE_ELEMENTS_MAX = 1_000_000
 """The most nulls or structs in the lists of one column of a batch. Such a list element may take no
 byte in the body, but it takes memory."""
-_FIRST_YEAR, _LAST_YEAR = 1, 9999
 
 
 class ArrowReader:
@@ -120,7 +123,7 @@ class ArrowReader:
             raise SchemaMismatch(of_not_null(field.name, "is null"))
         reader.check(pa.chunked_array([array]), None)
         for leaf in leaves(array):
-            _require_known_years(leaf)
+            require_known_years(leaf)
         return array
 
     def _accepts(self, batch: pa.RecordBatch) -> bool:
@@ -202,19 +205,6 @@ def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
 def _child(array: pa.StructArray, field: pa.Field) -> pa.Array:
     index = array.type.get_field_index(field.name)
     return pa.nulls(len(array), field.type) if index < 0 else _cast(array.field(index), field.type)
-
-
-def _require_known_years(leaf: pa.Array) -> None:
-    """Refuse dates with a year that Python or PostgreSQL cannot represent: a sink would fail at
-    them.
-
-    Raises SchemaMismatch.
-    """
-    if pa.types.is_date(leaf.type) or pa.types.is_timestamp(leaf.type):
-        seen = pc.min_max(pc.year(leaf)).as_py()
-        years = [year for year in seen.values() if year is not None]
-        if any(not _FIRST_YEAR <= year <= _LAST_YEAR for year in years):
-            raise SchemaMismatch(f"a year that is not between {_FIRST_YEAR} and {_LAST_YEAR}")
 
 
 def _bare_elements(array: pa.Array) -> int:

@@ -13,6 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+_FIRST_DAY, _DAYS_END = -719162, 2932897
+"""The days 0001-01-01 and 10000-01-01, counted from 1970-01-01."""
+_IN_A_DAY = {"s": 86_400, "ms": 86_400 * 10**3, "us": 86_400 * 10**6, "ns": 86_400 * 10**9}
+
 
 class SchemaMismatch(Exception):
     """The data of a request does not match the stream's schema. The text of the exception says why
@@ -31,6 +35,7 @@ class ColumnReader:
         self._has_narrow_floats = _has(field.type, pa.types.is_float32)
         self._has_strings = _has(field.type, pa.types.is_string)
         self._has_decimals = _has(field.type, pa.types.is_decimal)
+        self._has_years = _has(field.type, pa.types.is_temporal)
         self.is_checked = self._has_floats or self._has_strings or self._has_decimals
 
     def check(self, column: pa.ChunkedArray, source: bytes | None) -> None:
@@ -54,12 +59,14 @@ class ColumnReader:
         """Convert the parsed ``column`` to the type that the stream declares. Raises
         SchemaMismatch."""
         array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-        if array.type == self._target:
-            return array
-        try:
-            return _converted(array, self._target)
-        except (pa.ArrowInvalid, binascii.Error) as error:
-            raise SchemaMismatch(str(error)) from None
+        if array.type != self._target:
+            try:
+                array = _converted(array, self._target)
+            except (pa.ArrowInvalid, binascii.Error) as error:
+                raise SchemaMismatch(str(error)) from None
+        for leaf in leaves(array) if self._has_years else ():
+            require_known_years(leaf)
+        return array
 
 
 def _may_hold(source: bytes | None, *words: bytes) -> bool:
@@ -79,9 +86,12 @@ def expected(kind: pa.DataType) -> str:
             whole = kind.precision - kind.scale
             return f"a number with at most {whole} digits before and {kind.scale} after the point"
         case _ if pa.types.is_timestamp(kind):
-            return 'a timestamp such as "2013-01-01T05:15:00Z", with at most 6 fractional digits'
+            return (
+                'a timestamp such as "2013-01-01T05:15:00Z", with at most 6 fractional digits and '
+                "a year from 1 to 9999 in UTC"
+            )
         case _ if pa.types.is_date(kind):
-            return 'a date such as "2013-01-01"'
+            return 'a date such as "2013-01-01", with a year from 1 to 9999'
         case _ if pa.types.is_binary(kind):
             return "a string in base64"
         case _ if pa.types.is_string(kind):
@@ -131,6 +141,27 @@ def leaves(array: pa.Array) -> list[pa.Array]:
             return [leaf for child in children for leaf in leaves(child)]
         case _:
             return [array]
+
+
+def require_known_years(leaf: pa.Array) -> None:
+    """Refuse dates with a year that Python or PostgreSQL cannot represent: a sink would fail at
+    them.
+
+    Raises SchemaMismatch.
+    """
+    match leaf.type:
+        case pa.TimestampType() as kind:
+            in_a_day = _IN_A_DAY[kind.unit]
+        case kind if pa.types.is_date32(kind):
+            in_a_day = 1
+        case kind if pa.types.is_date64(kind):
+            in_a_day = _IN_A_DAY["ms"]
+        case _:
+            return
+    seen = pc.min_max(leaf.view(pa.int32() if in_a_day == 1 else pa.int64())).as_py()
+    known = range(_FIRST_DAY * in_a_day, _DAYS_END * in_a_day)
+    if any(value is not None and value not in known for value in seen.values()):
+        raise SchemaMismatch("a year that is not from 1 to 9999")
 
 
 def _is_finite(array: pa.Array) -> bool:

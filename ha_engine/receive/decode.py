@@ -14,8 +14,8 @@ string. A whole number may be sent for a double column, but a fraction is refuse
 column. A decimal is a JSON number or string, and must fit its column without rounding. A timestamp
 has the format of RFC 3339, with at most six fractional digits. A timestamp may have a space in
 place of the T, or consist of a date alone. A timestamp without a zone is in UTC. A date has the
-form YYYY-MM-DD. A binary value is a string in base64. U+0000 in a string is refused, because
-PostgreSQL cannot store it, and a sink would fail after the ack.
+form YYYY-MM-DD. A year is from 1 to 9999, in UTC. A binary value is a string in base64. U+0000 in a
+string is refused, because PostgreSQL cannot store it, and a sink would fail after the ack.
 """
 
 from __future__ import annotations

@@ -171,6 +171,15 @@ class JournalConfig(Section):
         return self
 
 
+_FIXED_IN_SPARK = (
+    "spark.authenticate",
+    "spark.driver.bindAddress",
+    "spark.driver.host",
+    "spark.driver.blockManager.port",
+    "spark.network.crypto",
+)
+
+
 class QueryConfig(Section):
     """The Spark process."""
 
@@ -258,6 +267,12 @@ class QueryConfig(Section):
             )
         if "spark.master" in self.spark:
             raise ValueError("spark.master under 'spark' has its own key; set query.master instead")
+        fixed = sorted(key for key in self.spark if key.startswith(_FIXED_IN_SPARK))
+        if fixed:
+            raise ValueError(
+                f"{', '.join(fixed)} under 'spark' cannot be changed; remove it, since Spark "
+                "listens on loopback only, and only for its own processes"
+            )
         return self
 
 

@@ -99,6 +99,7 @@ def spark_conf(settings: SparkSettings) -> dict[str, str]:
         **_places(settings.scratch),
         **settings.spark,
         **_repeatable(),
+        **_private(),
         "spark.driver.defaultJavaOptions": " ".join(_java_options(settings)),
     }
 
@@ -133,8 +134,6 @@ def _quiet(settings: SparkSettings) -> dict[str, str]:
         "spark.master": settings.master,
         "spark.app.name": "ha-engine",
         "spark.driver.memory": f"{settings.heap >> 20}m",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.structuredLogging.enabled": "false",
@@ -197,6 +196,19 @@ def _repeatable() -> dict[str, str]:
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.python.worker.reuse": "true",
+    }
+
+
+def _private() -> dict[str, str]:
+    """Let Spark listen on loopback only, and only for its own processes.
+
+    Spark's RPC port deserialises Java objects, so every user of the host could run code in the JVM.
+    With authentication, Spark makes a secret in memory at each start in local mode.
+    """
+    return {
+        "spark.authenticate": "true",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
     }
 
 
@@ -305,6 +317,8 @@ def _equip_workers(modules: tuple[Path, ...]) -> None:
             sys.path.append(directory)
     os.environ["PYSPARK_PYTHON"] = _worker_program()
     os.environ["HA_ENGINE_PYTHON"] = sys.executable
+    # The web interface of Spark, which a user may enable, listens on this address.
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYTHONPATH"] = os.pathsep.join(os.path.abspath(path) for path in sys.path)
     # A module named pyspark_* may be a data source. To look for data sources, Spark starts another
     # worker, but only if the command in PYSPARK_DRIVER_PYTHON exists. The engine does not use

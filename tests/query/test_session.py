@@ -4,6 +4,8 @@ light."""
 from __future__ import annotations
 
 import os
+import socket
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +13,9 @@ from typing import Any
 
 import psutil
 import pytest
+from pydantic import ValidationError
 
+from ha_engine.config.sections import QueryConfig
 from ha_engine.errors import JavaMissing
 from ha_engine.query.session import SparkSettings, check_java, spark_conf
 
@@ -101,12 +105,48 @@ def test_modules_on_the_path_of_a_start_import_no_heavy_module(
     assert done.returncode == 0, done.stderr
 
 
-def started(directory: Path, then: str, **environ: str) -> subprocess.CompletedProcess[str]:
+@pytest.mark.spark
+def test_spark_serves_its_own_processes_on_loopback_only(spark: Any) -> None:
+    """Spark's RPC port deserialises Java objects of everybody whom it does not refuse."""
+    java = psutil.Process(spark.sparkContext._gateway.proc.pid)
+    family = [java, *java.children(recursive=True)]
+    listening = [c.laddr.ip for p in family for c in p.net_connections() if c.status == "LISTEN"]
+    assert {ip.removeprefix("::ffff:") for ip in listening} == {"127.0.0.1"}
+
+    body = b"any object"
+    request = struct.pack(">BQI", 3, 1, len(body)) + body  # the kind RpcRequest, its id, its size
+    port = int(spark.sparkContext.getConf().get("spark.driver.port"))
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as stranger:
+        stranger.sendall(struct.pack(">Q", 8 + len(request)) + request)
+        assert b"does not have SASL enabled" in stranger.recv(1 << 16)
+
+
+def test_settings_cannot_open_sparks_ports() -> None:
+    for key in ("spark.driver.bindAddress", "spark.authenticate", "spark.authenticate.secret"):
+        with pytest.raises(ValidationError, match=f"{key} under 'spark' cannot be changed"):
+            QueryConfig.model_validate({"spark": {key: "0.0.0.0"}})
+
+
+@pytest.mark.spark
+@pytest.mark.nightly("the settings are tested by test_spark_serves_its_own_processes")
+def test_enabled_web_interface_of_spark_listens_on_loopback(tmp_path: Path) -> None:
+    done = started(
+        tmp_path,
+        "print(spark.sparkContext.uiWebUrl)",
+        settings="spark={'spark.ui.enabled': 'true'}",
+    )
+    assert done.stdout.strip().startswith("http://127.0.0.1:"), done.stderr
+
+
+def started(
+    directory: Path, then: str, settings: str = "", **environ: str
+) -> subprocess.CompletedProcess[str]:
     """Run a process that starts Spark as ``spark`` and executes ``then``."""
     code = (
         "import pathlib, sys\n"
         "from ha_engine.query.session import SparkSettings, start_spark\n"
-        "spark = start_spark(SparkSettings(heap=512 << 20, scratch=pathlib.Path(sys.argv[1])))\n"
+        "scratch = pathlib.Path(sys.argv[1])\n"
+        f"spark = start_spark(SparkSettings(heap=512 << 20, scratch=scratch, {settings}))\n"
         f"{then}"
     )
     return subprocess.run(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import httpx
 
@@ -40,13 +40,13 @@ def fetch_snapshot(url: str) -> dict[str, Any]:
 def skip_batch(url: str, query: str, by: str) -> None:
     """Skip the failed batch of ``query``. Raises EngineError with the node's reason when the node
     refuses."""
-    _change(url, f"/v1/queries/{query}/skip", {"by": by}, httpx.codes.OK)
+    _change(url, f"/v1/queries/{quote(query, safe='')}/skip", {"by": by}, httpx.codes.OK)
 
 
 def retry_query(url: str, query: str) -> None:
     """Retry the failed batch of ``query``. Raises EngineError with the node's reason when the node
     refuses."""
-    _change(url, f"/v1/queries/{query}/retry", None, httpx.codes.OK)
+    _change(url, f"/v1/queries/{quote(query, safe='')}/retry", None, httpx.codes.OK)
 
 
 def force_failover(url: str, confirmed_fenced: Sequence[str], by: str) -> None:

@@ -20,7 +20,7 @@ class HttpConfig(Section):
     )
     advertise: str | None = Field(
         default=None,
-        pattern=r"^https?://[^\s/]+$",
+        pattern=r"^https?://[^\s/@]+$",
         description="URL at which producers and the peer reach this node; by default http:// or "
         "https:// and the listen address.",
     )
@@ -38,6 +38,7 @@ class HttpConfig(Section):
     )
     max_body: Size = Field(
         default=16 << 20,
+        ge=1 << 10,
         description="Maximum size of a request body; a larger one gets 413.",
     )
     max_connections: int = Field(

@@ -51,6 +51,12 @@ class NodeConfig(Section):
         "data_dir, below XDG_RUNTIME_DIR, /run or the temporary directory.",
     )
 
+    @model_validator(mode="after")
+    def _data_has_a_directory(self) -> NodeConfig:
+        if self.data_dir.absolute() == Path("/"):
+            raise ValueError("data_dir is /; give the node a directory of its own")
+        return self
+
 
 class DatabaseConfig(Section):
     """The PostgreSQL that contains the lease."""
@@ -73,12 +79,21 @@ class DatabaseConfig(Section):
         default=2.0, gt=0, description="How long one connection attempt may take."
     )
 
+    @model_validator(mode="after")
+    def _schema_is_ours(self) -> DatabaseConfig:
+        if self.schema_name.startswith("pg_") or self.schema_name == "information_schema":
+            raise ValueError(
+                f"schema {self.schema_name} belongs to PostgreSQL; choose another name"
+            )
+        return self
+
 
 class LeaseConfig(Section):
     """The times after which another node may take over from a silent active."""
 
     ttl: Duration = Field(
         default=5.0,
+        le=3600,
         description="How long the lease row must be unchanged before another node may take over. "
         "Group-wide.",
     )
@@ -130,11 +145,13 @@ class ReceiveConfig(Section):
     max_producers: int = Field(
         default=10_000,
         ge=1,
+        le=10_000_000,
         description="Maximum number of producers whose sequences the node remembers. Group-wide.",
     )
     dedup_window: int = Field(
         default=64,
         ge=1,
+        le=100_000,
         description="Number of latest sequences that the node remembers of each producer, to "
         "recognize retries. Group-wide.",
     )

@@ -6,6 +6,7 @@ import json
 import os
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from ha_engine.core.high_water import HighWater
 from ha_engine.errors import DiskFailed
@@ -17,11 +18,18 @@ FILE_NAME = "high_water.json"
 
 def kept_high_water(path: Path) -> HighWater:
     """Read the high water from the data directory ``path``. A new directory gives the lowest high
-    water."""
+    water. Raises DiskFailed."""
     try:
-        kept = json.loads((path / FILE_NAME).read_text())
+        return _from_tree(json.loads((path / FILE_NAME).read_text()))
     except FileNotFoundError:
         return HighWater()
+    except (ValueError, KeyError, TypeError):
+        raise DiskFailed(
+            f"{path / FILE_NAME} is damaged; run ha-engine reinit for this node and delete the file"
+        ) from None
+
+
+def _from_tree(kept: dict[str, Any]) -> HighWater:
     identity = DatabaseIdentity(**kept["identity"]) if kept["identity"] else None
     forced, tried = kept.get("forced", 0), kept.get("tried", (0, 0))
     return HighWater(kept["epoch"], kept["version"], identity, forced, tuple(tried))

@@ -43,7 +43,8 @@ def write_batch_file(path: Path, table: pa.Table, *, query: str, number: int) ->
     """Write a batch file and fsync it; the later rename fsyncs the directory. Raises DiskFailed."""
     marked = table.replace_schema_metadata({_QUERY: query.encode(), _NUMBER: str(number).encode()})
     try:
-        with path.open("wb") as file:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
             summing = _Summing(file)
             with pa.ipc.new_file(pa.PythonFile(summing, mode="w"), marked.schema) as writer:
                 writer.write_table(marked)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ha_engine.core import HighWater
-from ha_engine.errors import DataDirectoryLocked
+from ha_engine.errors import DataDirectoryLocked, DiskFailed
 from ha_engine.node.data_dir import DataDirectory
 from ha_engine.system.file_lock import earlier_process
 from ha_engine.types import DatabaseIdentity
@@ -47,6 +47,15 @@ def test_high_water_file_older_than_forced_failovers_is_readable(tmp_path: Path)
     (tmp_path / "high_water.json").write_text('{"epoch": 3, "version": 7, "identity": null}')
     data = DataDirectory(tmp_path, "p1")
     assert data.high_water() == HighWater(3, 7)
+    data.close()
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"epoch": 3}'])
+def test_damaged_high_water_file_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "high_water.json").write_text(content)
+    data = DataDirectory(tmp_path, "p1")
+    with pytest.raises(DiskFailed, match=r"high_water\.json is damaged; run ha-engine reinit"):
+        data.high_water()
     data.close()
 
 

@@ -38,7 +38,8 @@ from ha_engine.types import Events, Position, Record, Role
 log = structlog.get_logger(__name__)
 
 LEASE_THREADS = 3
-"""A call that a frozen database never answers keeps its thread, so the next calls need others."""
+"""A call that a frozen database does not answer keeps its thread for up to two timeouts, so the next
+calls need others."""
 
 
 class Driver:
@@ -288,8 +289,8 @@ class Driver:
     # -- lease -------------------------------------------------------------------------------------
 
     async def _call_lease(self, action: do.Action) -> None:
-        """Perform one call on the lease row. The driver ignores a reply after the deadline, but the
-        call occupies its thread until the reply."""
+        """Perform one call on the lease row. The driver ignores a reply after the deadline. The
+        session of the lease store ends such a call, which frees its thread."""
         if self._kept is not None and _begins_an_epoch(action):
             await self._kept  # RULES.md#r16: the disk has what is tried before it can take effect
         loop, began = asyncio.get_running_loop(), time.monotonic()

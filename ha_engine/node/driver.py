@@ -38,8 +38,8 @@ from ha_engine.types import Events, Position, Record, Role
 log = structlog.get_logger(__name__)
 
 LEASE_THREADS = 3
-"""A call that a frozen database does not answer keeps its thread for up to two timeouts, so the next
-calls need others."""
+"""A call that a frozen database does not answer keeps its thread for up to two timeouts, so the
+next calls need others."""
 
 
 class Driver:

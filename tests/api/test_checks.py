@@ -10,7 +10,14 @@ import pytest
 from ha_engine.api.http import NodeView, application
 from ha_engine.auth import OPEN
 
-PASSIVE = {"role": "passive", "epoch": 3, "reason": "in sync", "suspended": False, "queries": {}}
+PASSIVE: dict[str, Any] = {
+    "role": "passive",
+    "epoch": 3,
+    "reason": "in sync",
+    "suspended": False,
+    "disk_late": False,
+    "queries": {},
+}
 
 
 async def asked(path: str, lag: int | None, **status: Any) -> httpx.Response:
@@ -35,6 +42,15 @@ async def test_passive_check_fails_when_the_lag_is_too_high(name: str) -> None:
 
 async def test_passive_check_fails_on_an_active_at_any_lag() -> None:
     assert (await asked("/replica?lag=10", 0, role="active")).status_code == 503
+
+
+@pytest.mark.parametrize(
+    ("name", "role"),
+    [("passive", "passive"), ("active", "active"), ("readiness", "passive"), ("health", "active")],
+)
+async def test_check_fails_while_the_disk_does_not_answer(name: str, role: str) -> None:
+    assert (await asked(f"/{name}", 0, role=role)).status_code == 200
+    assert (await asked(f"/{name}", 0, role=role, disk_late=True)).status_code == 503
 
 
 @pytest.mark.parametrize("lag", ["", "-1", "1.5", "many", "9" * 5000])

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import ceil
-from typing import Any
 
 import psycopg2
-from sqlalchemy import URL, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Engine, create_engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.pool import NullPool
 
@@ -38,7 +37,7 @@ def open_engine(
     Raises ConfigError when ``url`` is not a PostgreSQL URL.
     """
     parsed = _parsed(url)
-    engine = create_engine(
+    return create_engine(
         parsed,
         poolclass=NullPool,
         hide_parameters=True,
@@ -54,25 +53,6 @@ def open_engine(
             "options": f"{parsed.query.get('options', '')} {_settings(_ms(statement_timeout))}",
         },
     )
-    event.listen(engine, "connect", lambda driver, _: _require_synchronous_commit(engine, driver))
-    return engine
-
-
-def _require_synchronous_commit(engine: Engine, driver: Any) -> None:
-    """Check the setting on a new connection, since a pooler may drop the options of a connection.
-
-    Raises DatabaseNotReady.
-    """
-    with driver.cursor() as cursor:
-        cursor.execute("SHOW synchronous_commit")
-        (mode,) = cursor.fetchone()
-    driver.rollback()
-    if mode not in ("on", "remote_apply"):
-        raise DatabaseNotReady(
-            f"synchronous_commit is {mode} for the database {place(engine)}, because a pooler "
-            "drops the options of connections; let the pooler pass them, or run ALTER ROLE ... SET "
-            "synchronous_commit = on"
-        )
 
 
 _NOT_ESCAPED = (

@@ -34,7 +34,6 @@ from ha_engine.node.build import (
     core_of,
     gate_of,
     hello_of,
-    host_names_of,
     places_of,
     publisher_of,
     snapshot_service_of,
@@ -44,7 +43,7 @@ from ha_engine.node.data_dir import DataDirectory
 from ha_engine.node.database import lease_listener_of, lease_store_of, release_earlier
 from ha_engine.node.driver import Driver
 from ha_engine.node.listening import listen
-from ha_engine.node.local_service import LocalServer, LocalService
+from ha_engine.node.local_service import LocalService, serve
 from ha_engine.node.ports import Ports
 from ha_engine.node.routes import web_application
 from ha_engine.node.storage import NodeStorage, give_up, replay
@@ -58,9 +57,9 @@ from ha_engine.receive.intake import Intake
 from ha_engine.snapshot.restore import finish
 from ha_engine.stats.counters import NodeCounters
 from ha_engine.sync import EventSync, Report
+from ha_engine.system.runtime_dir import make_runtime_dir
 from ha_engine.system.systemd import Condition, ServiceManager
 from ha_engine.types import Holder, Position
-from ha_engine.web.hosts import KnownHosts
 from ha_engine.web.route import set_access
 
 log = structlog.get_logger(__name__)
@@ -129,8 +128,7 @@ class Node:
         # them.
         self.lease_admin = lease_store_of(config)
         self.served = self._served()
-        page = WithPage(self.served, self.peers.urls)
-        self.web = WebServer(KnownHosts(page, host_names_of(config)), config.http)
+        self.web = WebServer(WithPage(self.served, self.peers.urls), config.http)
 
     def _local_service(self) -> LocalService:
         answers, admitted = LocalAnswers(self.core, self.journal), self.publisher.admitted
@@ -183,8 +181,8 @@ class Node:
         if self.supervisor.living:
             self.driver.handle(on.QueryProcessAdopted(self.supervisor.living))
         web_socket = listen(self.config.http.listen)
-        local_server = LocalServer(self.local, self.config.socket_path)
-        await local_server.start()
+        runtime_dir = make_runtime_dir(self.config.socket_path.parent)
+        local_server = await serve(self.local, str(runtime_dir / self.config.socket_path.name))
         self.supervisor.send("served", {})
         await self.peers.start()
         await self.ingest.start()
@@ -199,7 +197,6 @@ class Node:
             # (RULES.md#r30).
             self._watch(self.disk.watch(self._headroom_changed), "disk"),
             self._watch(self.service.attend(self._condition), "service manager"),
-            self._watch(local_server.watch(), "local socket"),
             self._watch(self._release(earlier), "release"),
         ]
         try:
@@ -207,7 +204,7 @@ class Node:
         finally:
             await self._shut(local_server, tasks)
 
-    async def _shut(self, local_server: LocalServer, tasks: list[asyncio.Task[None]]) -> None:
+    async def _shut(self, local_server: Any, tasks: list[asyncio.Task[None]]) -> None:
         self.web.stop()
         await self.receivers.stop()
         await self.ingest.stop()
@@ -218,7 +215,7 @@ class Node:
         self.driver.close()
         self.lease_admin.close()
         self.snapshots.close()
-        await local_server.stop()
+        await local_server.stop(grace=0.2)
         for task in tasks[1:]:
             task.cancel()
         await asyncio.wait(tasks, timeout=5)

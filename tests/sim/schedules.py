@@ -75,11 +75,6 @@ class Stage:
         self.until(lambda: table.row is not None and table.row.committed > length)
         return image
 
-    def acked_by(self, node: SimNode) -> int:
-        """Return how far the active knows the node's journal to be durable."""
-        member = Member(node.node, node.disk.journal_id)
-        return int(self.a.core.term.replication.acked_through(member))
-
     def heal(self) -> None:
         heal(self.group)
 
@@ -158,22 +153,6 @@ def a_disk_goes_back_while_its_member_is_away(stage: Stage) -> None:
     stage.until(lambda: stage.b.disk.journal_id != before.journal_id)
     stage.until(lambda: len(stage.in_sync) == 2)
     require(stage.a.processes == 1, "schedule", "a had to be started again")
-    stage.heal()
-
-
-def a_disk_goes_back_by_less_than_the_row_shows(stage: Stage) -> None:
-    """RULES.md#r8. 1. a does not reach the database, so the row's commit position is old; a commits
-    by b's promises. 2. b dies and returns with an image that has all records up to that position.
-    3. Only a knows that b has acked more: a must not count b's journal."""
-    stage.group.database.unreachable.add("a")
-    stage.wait(1.0)
-    before = copy.deepcopy(stage.b.disk)
-    stage.until(lambda: stage.acked_by(stage.b) > len(before.records))
-    stage.b.kill(query_process_dies=True)
-    stage.b.go_back_to(before)
-    stage.until(lambda: stage.b.disk.journal_id != before.journal_id)
-    stage.group.database.unreachable.clear()
-    stage.until(lambda: len(stage.in_sync) == 2)
     stage.heal()
 
 
@@ -705,7 +684,6 @@ SCHEDULES: tuple[Callable[[Stage], None], ...] = (
     a_member_comes_back_with_another_journal_at_once,
     a_disk_goes_back_while_its_member_is_away,
     a_disk_goes_back_and_the_active_dies,
-    a_disk_goes_back_by_less_than_the_row_shows,
     a_sole_member_past_safe_until_lists_another,
     a_row_regresses_to_one_with_a_removed_member,
     a_row_regresses_and_its_holder_dies,

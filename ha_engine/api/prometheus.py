@@ -94,7 +94,6 @@ _NODE_GAUGES = {
         "Seconds without an active before this node last became active, or NaN if it never did.",
     ),
 }
-_SET_ASIDE = "Files beside the journal with records that left it."
 _NODE_COUNTERS = {
     "events_accepted": ("accepted_events", "Events stored."),
     "events_duplicate": (
@@ -256,8 +255,6 @@ class NodeMetrics:
             yield self._gauge(name, text, status[name])
         for name, (section, key, text) in _NODE_GAUGES.items():
             yield self._gauge(name, text, _number(status[section][key]))
-        files = len(status["journal"]["set_aside"])
-        yield self._gauge("journal_files_set_aside", _SET_ASIDE, files)
         for name, (key, text) in _NODE_COUNTERS.items():
             yield self._counter(name, text, status["receive"][key])
         for name, text in _COUNTS.items():

@@ -116,7 +116,6 @@ class Stages:
     snapshots: SnapshotState
     arrivals: Arrivals
     queues: Queues
-    set_aside: Sequence[str]
     disk_late: bool
     reloaded: Reloaded
     uptime_seconds: float
@@ -174,7 +173,7 @@ def status_of(core: Core, group: str, report: Report, stages: Stages, now: float
         "peers": {name: _peer(name, core, stages.links, ages) for name in stages.links.names()},
         "unknown_peers": unknown_peers(stages.links),
         "counts": _counts(stages.counters),
-        "journal": _journal(core, report, stages),
+        "journal": _journal(core, report, stages.queues),
         "snapshot": snapshot_tree(core, stages.snapshots),
         "receive": _receive(stages.gate, core, stages.queues),
         "sources": _sources(stages.sources),
@@ -206,7 +205,7 @@ def _process(
     }
 
 
-def _journal(core: Core, report: Report, stages: Stages) -> JournalStatus:
+def _journal(core: Core, report: Report, queues: Queues) -> JournalStatus:
     return {
         "id": report.journal_id,
         "last": str(core.journal.last),
@@ -214,8 +213,7 @@ def _journal(core: Core, report: Report, stages: Stages) -> JournalStatus:
         "last_sequence": report.last,
         "durable_sequence": report.durable,
         "committed_sequence": report.committed,
-        "pending_bytes": stages.queues.journal_bytes,
-        "set_aside": list(stages.set_aside),
+        "pending_bytes": queues.journal_bytes,
     }
 
 

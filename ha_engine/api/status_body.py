@@ -101,9 +101,6 @@ class JournalStatus(TypedDict):
     committed_sequence: int
     pending_bytes: int
     """Bytes that wait to become durable."""
-    set_aside: list[str]
-    """Files beside the journal with records that left it: a forced failover gave them up, or the
-    disk went back in time."""
 
 
 @described

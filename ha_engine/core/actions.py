@@ -93,17 +93,6 @@ class StopStreams:
 
 
 @dataclass(frozen=True, slots=True)
-class RetireJournal:
-    """Set all records of the journal aside, then restart the node process with an empty journal
-    (RULES.md#r8).
-
-    The empty journal has a new id, which the lease row does not list as in sync.
-    """
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class TruncateJournal:
     """Remove every record after ``after``, durably, then restart the node process (RULES.md#i8).
 
@@ -309,7 +298,6 @@ Action = (
     | StreamRecords
     | StopStreams
     | TruncateJournal
-    | RetireJournal
     | Commit
     | ChangeRole
     | OpenReceivers

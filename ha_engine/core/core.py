@@ -268,8 +268,9 @@ class Core:
         # confirms such an acquisition (RULES.md#r1).
         listed = row.in_sync if row is not None else None
         wanted = listed if term is None else term.wanted_in_sync(self.now)
-        ends, committed = self.role_machine.authority_ends, self.journal.committed
-        self.role_machine.perform(self.lease_client.request(self.now, wanted, committed, ends))
+        self.role_machine.perform(
+            self.lease_client.request(self.now, wanted, self.role_machine.authority_ends)
+        )
 
     def _keep_high_water(self, before: HighWater) -> None:
         """Put KeepHighWater before the other actions, so that the disk has the high water before
@@ -293,7 +294,7 @@ class Core:
         outcome = self._read()
         if outcome is not None:
             self.role_machine.perform(outcome)
-        if self.role in (Role.JOINING, Role.PASSIVE) and not self.follower.replacing_journal:
+        if self.role in (Role.JOINING, Role.PASSIVE):
             self.role_machine.take_role_from_row()
             self.role_machine.perform_all(self.follower.bind())
             self.role_machine.perform_all(self.follower.explain_wait())
@@ -305,9 +306,6 @@ class Core:
             return lease_client.read_as_holder(self.now, self.epoch, ends, stopping=self.stopping)
         if self.is_leaving:
             return None
-        rolled_back = self.follower.find_rollback()
-        if rolled_back is not None:
-            return rolled_back
         forced = self.forced_failover.after_read(self.now, self.role_machine.connected)
         if forced is not None:
             return forced

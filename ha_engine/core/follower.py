@@ -117,9 +117,6 @@ class Follower:
     def _on_follow(self, now: float, peer: str, message: say.Follow) -> Iterator[Outcome]:
         if message.journal_id != self._lease.member.journal_id:
             return
-        if message.acked > self._journal.last.sequence == message.replied_end.sequence:
-            yield self._retire(message.acked, f"this journal has acked to {peer}")
-            return
         if self.epoch != message.epoch or message.by_snapshot:
             if message.shared_end != self._journal.last or message.by_snapshot:
                 # A Follow that answers an older ProbeReply says nothing about later records
@@ -141,25 +138,6 @@ class Follower:
         # so the node gives up no records, and its queries may run again.
         self.giving_up, self._not_restored = False, None
         yield self._ack(peer)
-
-    def find_rollback(self) -> Outcome | None:
-        """Retire this journal if the lease row proves that the disk went back in time
-        (RULES.md#r8).
-
-        The row lists this journal as in sync, and names a commit position after its end.
-        """
-        row, last = self._lease.row, self._journal.last.sequence
-        if row is None or self._lease.member not in row.in_sync or row.committed <= last:
-            return None
-        return self._retire(row.committed, "the lease row says that this journal has")
-
-    def _retire(self, sequence: int, source: str) -> do.Action:
-        reason = (
-            f"{source} all records up to {sequence}, but it ends at {self._journal.last}: the disk "
-            "went back in time"
-        )
-        self.giving_up = True
-        return next(self._replace_journal(do.RetireJournal(reason), reason))
 
     def explain_wait(self) -> Iterator[Outcome]:
         """Report a failed restore, so that the status shows this reason and not the reason from the
@@ -211,9 +189,9 @@ class Follower:
             )
 
     def _replace_journal(
-        self, change: do.TruncateJournal | do.Restore | do.RetireJournal, reason: str
+        self, change: do.TruncateJournal | do.Restore, reason: str
     ) -> Iterator[do.Action]:
-        """Truncate, restore or retire the journal, as ``change`` says.
+        """Truncate or restore the journal, as ``change`` says.
 
         If the node gives up records, it first ends the query process, whose state may include these
         records.

@@ -161,7 +161,7 @@ class ForcedFailover:
         if asked is None or self.why_not(now, connected, frozenset(asked.confirmed_fenced)):
             self._force_again()
             return None
-        action, self._epoch = self._lease_client.force(now, asked.by, self._journal.committed)
+        action, self._epoch = self._lease_client.force(now, asked.by)
         self._lease.note_forced(self._epoch)
         return action
 

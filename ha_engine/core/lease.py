@@ -403,7 +403,7 @@ class Lease:
             identity=self.identity,
         )
 
-    def forced_without_row(self, group_id: str, advertise: str | None, committed: int) -> LeaseRow:
+    def forced_without_row(self, group_id: str, advertise: str | None) -> LeaseRow:
         """The row of a forced failover if the database has lost the lease row (RULES.md#r26).
 
         The epoch of the new row is far above any epoch that the lost row may have had.
@@ -413,19 +413,17 @@ class Lease:
             self.first_row(group_id, advertise),
             epoch=known.epoch + 1 + EPOCHS_SKIPPED,
             version=known.version + 1,
-            committed=committed,
         )
 
-    def forced(self, advertise: str | None, committed: int) -> LeaseRow:
+    def forced(self, advertise: str | None) -> LeaseRow:
         """The row of a forced failover over an existing row (RULES.md#r26).
 
         If the database lost writes of the row, the new epoch is far above any epoch in these
-        writes. ``committed`` replaces the commit position of the row, since the operator gives up
-        the records that this node lacks.
+        writes.
         """
         row = self.acquired(advertise)
         skipped = EPOCHS_SKIPPED if self.regressed else 0
-        return replace(row, epoch=row.epoch + skipped, committed=committed)
+        return replace(row, epoch=row.epoch + skipped)
 
     def rewritten(self) -> LeaseRow:
         """This holder's own row, to be written again under a new epoch.
@@ -442,7 +440,7 @@ class Lease:
             identity=self.identity,
         )
 
-    def renewed(self, in_sync: tuple[Member, ...], committed: int) -> LeaseRow:
+    def renewed(self, in_sync: tuple[Member, ...]) -> LeaseRow:
         assert self.row is not None
         return replace(
             self.row,
@@ -450,10 +448,9 @@ class Lease:
             in_sync=in_sync,
             successor=None,
             identity=self.identity,
-            committed=max(committed, self.row.committed),
         )
 
-    def released(self, successor: str | None, committed: int) -> LeaseRow:
+    def released(self, successor: str | None) -> LeaseRow:
         """The row of a release.
 
         A released row keeps the in-sync list, since each listed member has every committed record
@@ -467,7 +464,6 @@ class Lease:
             successor=successor,
             advertise=None,
             identity=self.identity,
-            committed=max(committed, self.row.committed),
         )
 
 

@@ -61,10 +61,10 @@ class LeaseClient:
             yield do.BindGroup(group_id)
 
     def request(
-        self, now: float, in_sync: tuple[Member, ...] | None, committed: int, authority_ends: float
+        self, now: float, in_sync: tuple[Member, ...] | None, authority_ends: float
     ) -> do.Action:
         """The next request: a read if ``Lease.must_read`` says so, otherwise a renewal that lists
-        ``in_sync`` and names the commit position ``committed``.
+        ``in_sync``.
 
         ``in_sync`` is None while this node knows no lease row.
         """
@@ -74,7 +74,7 @@ class LeaseClient:
             return do.ReadLease()
         assert lease.row is not None
         reason = "renew" if in_sync == lease.row.in_sync else _changed(lease.row.in_sync, in_sync)
-        return self._write(now, lease.row, lease.renewed(in_sync, committed), reason)
+        return self._write(now, lease.row, lease.renewed(in_sync), reason)
 
     def handle(
         self,
@@ -98,24 +98,20 @@ class LeaseClient:
                 self.lease.ask_at_once(now)
         return AnswerEffect.NOTHING
 
-    def release(self, now: float, successor: str | None, committed: int, reason: str) -> do.Action:
+    def release(self, now: float, successor: str | None, reason: str) -> do.Action:
         assert self.lease.row is not None
         self._release_of = self.lease.row.epoch
-        wanted = self.lease.released(successor, committed)
-        return self._write(now, self.lease.row, wanted, reason)
+        return self._write(now, self.lease.row, self.lease.released(successor), reason)
 
-    def force(self, now: float, by: str, committed: int) -> tuple[do.Action, int]:
+    def force(self, now: float, by: str) -> tuple[do.Action, int]:
         """Acquire the lease over the row that was read last, and return that write with its new
-        epoch (RULES.md#r26).
-
-        The new row names ``committed``, which is this node's commit position.
-        """
+        epoch (RULES.md#r26)."""
         row, reason = self.lease.row, f"failover forced by {by}"
         if row is None:
             group_id = self.group_id or self._new_group_id
-            wanted = self.lease.forced_without_row(group_id, self._advertise, committed)
+            wanted = self.lease.forced_without_row(group_id, self._advertise)
             return self._make(now, wanted, reason), wanted.epoch
-        wanted = self.lease.forced(self._advertise, committed)
+        wanted = self.lease.forced(self._advertise)
         return self._write(now, row, wanted, reason), wanted.epoch
 
     def read_as_holder(

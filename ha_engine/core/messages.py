@@ -49,9 +49,7 @@ class Follow:
     the holder answers. ``forced`` is True if an operator gave up records that other nodes had
     committed after ``shared_end`` (RULES.md#r26). If ``shared_end`` is before ``begins``, the
     holder no longer has all records that the member lacks. The member then restores a snapshot at
-    ``begins`` or later, in the history of ``epochs`` (RULES.md#r28). ``acked`` is the sequence
-    up to which the journal has acked in this epoch. A journal that ends before ``acked`` was rolled
-    back (RULES.md#r8).
+    ``begins`` or later, in the history of ``epochs`` (RULES.md#r28).
     """
 
     epoch: int
@@ -61,7 +59,6 @@ class Follow:
     forced: bool = False
     begins: Position = ORIGIN
     epochs: tuple[Position, ...] = ()
-    acked: int = 0
 
     @property
     def by_snapshot(self) -> bool:

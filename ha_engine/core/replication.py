@@ -80,13 +80,11 @@ class Replication:
         If the member has nothing to truncate (RULES.md#i8), the holder then sends it records. The
         holder also sends the digests of its newest batches, since the member may still have to run
         some of them (RULES.md#i6). A member with an empty journal restores a snapshot that is at
-        ``begins`` or later, unless ``begins`` is the start of the journal. A member whose journal
-        ends before the records that it has acked must retire its journal (RULES.md#r8).
+        ``begins`` or later, unless ``begins`` is the start of the journal.
         """
         peer = self.peers.get(name)
         if peer is None or peer.stage is Stage.REPLICATE:
             return
-        acked = peer.acked_through_of(reply.journal_id)
         shared_end = common_end(journal.epochs, journal.last, reply.epochs, reply.last)
         follow = say.Follow(
             self.epoch,
@@ -96,12 +94,9 @@ class Replication:
             journal.forced_after(shared_end),
             begins if reply.last == ORIGIN else journal.base,
             journal.epochs,
-            acked,
         )
         yield do.Send(name, follow)
         peer.replied(now, reply.journal_id, reply.last)
-        if reply.last.sequence < acked:
-            return
         if follow.by_snapshot:
             peer.begins(follow.begins.sequence)
         elif shared_end == reply.last:

@@ -208,4 +208,4 @@ class RoleMachine:
         if not holds or lease_client.releasing or lease.is_doubtful(self.now, self.authority_ends):
             self.become_stopped("the node was asked to stop")
             return
-        self.perform(lease_client.release(self.now, None, self.journal.committed, "stopped"))
+        self.perform(lease_client.release(self.now, None, "stopped"))

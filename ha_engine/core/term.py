@@ -394,8 +394,7 @@ class Term:
             yield Wait(f"{handover.to} could not take over")
             yield do.StartPublishing(self.epoch)
         elif self._is_level_with(successor) and lease.idle:
-            committed = self._journal.committed
-            yield self._lease_client.release(now, handover.to, committed, handover.reason)
+            yield self._lease_client.release(now, handover.to, handover.reason)
 
     def _is_level_with(self, successor: Member) -> bool:
         journal = self._journal

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from ha_engine.errors import DiskFailed, ForeignJournal
 from ha_engine.journal import identity as identities
-from ha_engine.journal import set_aside
+from ha_engine.journal import set_aside as given_up
 from ha_engine.journal.identity import JournalIdentity
 from ha_engine.journal.opening import Found, epochs_before, look, read_identity
 from ha_engine.journal.reading import read_records
@@ -74,12 +74,7 @@ class Journal:
 
     @staticmethod
     def create_after(
-        directory: Path,
-        base: Position,
-        *,
-        group: str,
-        group_id: str | None,
-        epochs: Sequence[Position],
+        directory: Path, base: Position, *, group: str, group_id: str, epochs: Sequence[Position]
     ) -> str:
         """Create a journal that begins after ``base``, and return its new id.
 
@@ -119,10 +114,6 @@ class Journal:
         """Description of the torn tail that ``open`` truncated, or None if the journal had no torn
         tail."""
         return self._torn
-
-    def set_aside_files(self) -> list[str]:
-        """The names of the files with records that left the journal. Raises OSError."""
-        return set_aside.files(self._directory)
 
     def bind_group(self, group_id: str) -> None:
         """Store durably that this journal belongs to the group with this id. Raises ForeignJournal,
@@ -249,9 +240,9 @@ class Journal:
     def set_aside_after(self, sequence: int, directory: Path) -> Path:
         """Copy the records after ``sequence`` to a file in ``directory``. Raises DiskFailed."""
         first = next(iter(self.read(sequence + 1, sequence + 1, payloads=False))).position
-        path = set_aside.path_of(directory, first, self._last)
+        path = given_up.path_of(directory, first, self._last)
         with self._fatal("set aside"):
-            set_aside.set_aside(path, self.locate(first.sequence, self._last.sequence))
+            given_up.set_aside(path, self.locate(first.sequence, self._last.sequence))
         return path
 
     def trim_before(self, sequence: int) -> None:

@@ -1,7 +1,6 @@
-"""Keep records that left the journal in a file beside the journal, for people to read.
+"""Keeps records that an operator gave up in a file beside the journal, for people to read.
 
-A forced failover gave these records up, or the disk went back in time. A file has the frames of the
-records exactly as they were in the journal, and this name:
+A file has the frames of the given-up records exactly as they were in the journal, and this name:
 
     given-up.<first epoch>.<first sequence>-<last epoch>.<last sequence>.frames
 """
@@ -19,11 +18,6 @@ from ha_engine.types import Extent, Position
 
 COPY_BYTES = 1 << 20
 SUFFIX = ".frames"
-
-
-def files(directory: Path) -> list[str]:
-    """The names of the files with records that were set aside in ``directory``. Raises OSError."""
-    return sorted(one.name for one in directory.glob(f"*{SUFFIX}"))
 
 
 def path_of(directory: Path, first: Position, last: Position) -> Path:

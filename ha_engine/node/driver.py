@@ -235,8 +235,8 @@ class Driver:
                 self._spawn(self._resume_query(ports, action), "resume a query")
             case do.RunQuery():
                 ports.process_link.run_query(action)
-            case do.Restore() | do.RetireJournal():
-                self._spawn(self._snapshot_actions(ports).perform(action), "replace the journal")
+            case do.Restore():
+                self._spawn(self._snapshot_actions(ports).perform(action), "restore a snapshot")
             case do.TruncateJournal():
                 self._spawn(self._truncate_journal(ports, action), "truncate the journal")
             case do.ReportDifference(query, number):

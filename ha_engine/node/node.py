@@ -139,7 +139,7 @@ class Node:
     def _open(self, living: str | None) -> tuple[Journal, Outbox]:
         config, data = self.config, self.data
         if finish(places_of(config)):
-            log.info("journal, outbox and checkpoints replaced as prepared before the restart")
+            log.info("restored snapshot replaced journal, outbox and checkpoints")
         size = config.journal.segment_size
         journal = Journal.open(data.journal, group=config.group, segment_size=size)
         return journal, Outbox.open(data.outbox, living=living)
@@ -308,7 +308,6 @@ class Node:
             self.snapshots,
             self.driver.arrivals,
             self._queues(),
-            self.journal.set_aside_files(),
             self.driver.disk_is_late or self.writer.is_late,
             self.reloader.last,
             time.monotonic() - self.started_at,

@@ -109,11 +109,6 @@ class Snapshots(Protocol):
         """Download a revision, which replaces journal, outbox and checkpoints when the node process
         restarts. Raises EngineError."""
 
-    async def retire_journal(self) -> str | None:
-        """Prepare an empty journal, which replaces journal and outbox when the node process
-        restarts. Returns the name of the file with the records of the old journal, or None if it
-        has no records. Raises DiskFailed."""
-
     async def bring_state(
         self, run: do.RunQuery, history: History, admitted: int
     ) -> Revision | None:

@@ -23,14 +23,7 @@ from ha_engine.types import History, SnapshotPlace
 
 log = structlog.get_logger(__name__)
 
-SnapshotAction = (
-    do.TakeSnapshot
-    | do.ShowSnapshot
-    | do.FindRevisions
-    | do.TrimJournal
-    | do.Restore
-    | do.RetireJournal
-)
+SnapshotAction = do.TakeSnapshot | do.ShowSnapshot | do.FindRevisions | do.TrimJournal | do.Restore
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +35,8 @@ class SnapshotActions:
     handle: Callable[[on.Input], None]
 
     async def perform(self, action: SnapshotAction) -> None:
-        """Perform one snapshot action. Raises JournalReplaced after a restore or a retirement,
-        because the node process must restart."""
+        """Perform one snapshot action. Raises JournalReplaced after a restore, because the node
+        process must restart."""
         match action:
             case do.TakeSnapshot(place):
                 await self._take(place)
@@ -59,8 +52,6 @@ class SnapshotActions:
                 self.handle(on.JournalTrimmed(position))
             case do.Restore():
                 await self._restore(action)
-            case do.RetireJournal(reason):
-                await self._retire(reason)
 
     async def bring_state(self, run: do.RunQuery, history: History, admitted: int) -> bool:
         """Restore a query's state that the journal cannot rebuild, before Spark starts the query.
@@ -101,13 +92,6 @@ class SnapshotActions:
         except EngineError as error:
             log.warning("snapshot not made visible", reason=str(error))
             self.handle(on.SnapshotNotShown(str(error)))
-
-    async def _retire(self, reason: str) -> None:
-        kept_in = await self.snapshots.retire_journal()
-        raise JournalReplaced(
-            f"{reason}; the node process restarts with an empty journal, and keeps the records of "
-            f"the old one in {kept_in or 'no file, since there are none'}"
-        )
 
     async def _restore(self, restore: do.Restore) -> None:
         log.info("restoring a snapshot in place of the journal", reason=restore.reason)

@@ -25,7 +25,8 @@ from ha_engine.errors import (
     SnapshotDamaged,
     SnapshotUnfit,
 )
-from ha_engine.journal import Journal, set_aside
+from ha_engine.journal import Journal
+from ha_engine.journal.set_aside import SUFFIX as GIVEN_UP_SUFFIX
 from ha_engine.postgres.snapshot_store import SnapshotStore
 from ha_engine.query.checkpoints import stamp_restored
 from ha_engine.snapshot import base_file, restored
@@ -34,7 +35,7 @@ from ha_engine.snapshot.manifest import Manifest
 from ha_engine.snapshot.pinning import pinned
 from ha_engine.snapshot.verification import distrust_damaged, manifest_of
 from ha_engine.stats.counters import Restored, SnapshotCounters, Transfer
-from ha_engine.types import ORIGIN, History, Revision
+from ha_engine.types import History, Revision
 
 log = structlog.get_logger(__name__)
 
@@ -109,25 +110,6 @@ class Restoring:
             self.places.coming.rename(self.places.whole)
 
         return self._newest(history, bring, skipped)
-
-    def begin_empty(self, group_id: str | None, keep: Callable[[Path], None]) -> None:
-        """Prepare an empty journal and an empty outbox, which ``finish`` moves into place.
-
-        The empty journal has a new id (RULES.md#r8). The old checkpoints keep the stamp of the old
-        journal, so no query uses them. The function ``keep`` adds files to the directory of the
-        new journal. Raises DiskFailed.
-        """
-        _clear(self.places)
-        journal = self.places.coming / JOURNAL
-        try:
-            journal.mkdir(parents=True)
-            Journal.create_after(journal, ORIGIN, group=self.group, group_id=group_id, epochs=())
-            (self.places.coming / OUTBOX).mkdir()
-            keep(journal)
-            os.sync()
-            self.places.coming.rename(self.places.whole)
-        except OSError as error:
-            raise DiskFailed(f"{self.places.home} cannot be written: {error.strerror}") from error
 
     def restore_state(self, query: str, lineage: str, history: History, admitted: int) -> Revision:
         """Restore only the checkpoint of ``query``, from the newest usable revision.
@@ -305,7 +287,7 @@ def finish(places: Places) -> bool:
             _clear(places)
             return False
         _replace_checkpoints(places)
-        _keep_files_set_aside(places)
+        _keep_what_was_given_up(places)
         for part in (OUTBOX, JOURNAL):
             _replace(places.whole / part, places.home / part)
         places.whole.rmdir()
@@ -314,12 +296,15 @@ def finish(places: Places) -> bool:
     return True
 
 
-def _keep_files_set_aside(places: Places) -> None:
-    """Move the files with records that were set aside from the old journal to the new journal
-    (RULES.md#r26)."""
-    for name in set_aside.files(places.home / JOURNAL):
+def _keep_what_was_given_up(places: Places) -> None:
+    """Move the files with given-up records from the old journal to the new journal.
+
+    The node never deletes the records that a forced failover gave up, but sets them aside in files
+    (RULES.md#r26).
+    """
+    for file in (places.home / JOURNAL).glob(f"*{GIVEN_UP_SUFFIX}"):
         if (places.whole / JOURNAL).is_dir():
-            (places.home / JOURNAL / name).rename(places.whole / JOURNAL / name)
+            file.rename(places.whole / JOURNAL / file.name)
 
 
 def _replace_checkpoints(places: Places) -> None:

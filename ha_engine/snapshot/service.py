@@ -266,24 +266,6 @@ class SnapshotService:
 
         return self._restoring.restore(restore.history, keep)
 
-    async def retire_journal(self) -> str | None:
-        """Prepare an empty journal, and copy all records of the journal beside it.
-
-        Returns the name of the file with the records, or None if the journal has no records. Raises
-        DiskFailed.
-        """
-        return await self._in_thread(self._retire_journal)
-
-    def _retire_journal(self) -> str | None:
-        journal, kept_in = self._folding.journal, list[str]()
-
-        def keep(directory: Path) -> None:
-            if journal.last.sequence >= journal.first:
-                kept_in.append(journal.set_aside_after(journal.first - 1, directory).name)
-
-        self._restoring.begin_empty(journal.group_id, keep)
-        return next(iter(kept_in), None)
-
     def _store_base(self, position: Position) -> None:
         path = self._folding.path
         try:

@@ -175,7 +175,6 @@ def _from_follow(follow: Follow) -> pb.Follow:
         forced=follow.forced,
         begins=_from_position(follow.begins),
         epochs=map(_from_position, follow.epochs),
-        acked=follow.acked,
     )
 
 
@@ -188,7 +187,6 @@ def _to_follow(follow: pb.Follow) -> Follow:
         follow.forced,
         _to_position(follow.begins),
         tuple(map(_to_position, follow.epochs)),
-        follow.acked,
     )
 
 

@@ -318,15 +318,10 @@ class Follow(_message.Message):
     FORCED_FIELD_NUMBER: _builtins.int
     BEGINS_FIELD_NUMBER: _builtins.int
     EPOCHS_FIELD_NUMBER: _builtins.int
-    ACKED_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     journal_id: _builtins.str
     forced: _builtins.bool
     """An operator gave up what the others had committed after shared_end."""
-    acked: _builtins.int
-    """The sequence up to which the journal has acked in this epoch. A journal that ends before it was
-    rolled back.
-    """
     @_builtins.property
     def shared_end(self) -> Global___Position:
         """The last position that both journals share."""
@@ -353,11 +348,10 @@ class Follow(_message.Message):
         forced: _builtins.bool = ...,
         begins: Global___Position | None = ...,
         epochs: _abc.Iterable[Global___Position] | None = ...,
-        acked: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["begins", b"begins", "replied_end", b"replied_end", "shared_end", b"shared_end"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked", b"acked", "begins", b"begins", "epoch", b"epoch", "epochs", b"epochs", "forced", b"forced", "journal_id", b"journal_id", "replied_end", b"replied_end", "shared_end", b"shared_end"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begins", b"begins", "epoch", b"epoch", "epochs", b"epochs", "forced", b"forced", "journal_id", b"journal_id", "replied_end", b"replied_end", "shared_end", b"shared_end"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

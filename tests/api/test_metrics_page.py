@@ -103,7 +103,6 @@ def families() -> dict[str, Any]:
             Revisions(),
             arrivals,
             Queues(receive_bytes=11, acks=12, journal_bytes=13, mark_polls=14),
-            ("given-up.1.6-1.20.frames",),
             False,
             Reloaded(),
             0.0,

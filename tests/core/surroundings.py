@@ -141,8 +141,7 @@ class Disk:
     ``records[:durable]`` survive for certain, the others as far as a crash leaves them.
     ``outbox[query][n]`` is the batch's content: the positions of its events; ``admitted[query]`` is
     the highest number that was ever in it, ``trimmed[query]`` the highest that left it. Only the
-    tests see the records up to ``base``: the node has trimmed them. ``went_back`` is True on an
-    earlier image of a disk, whose journal has lost records that it once acked.
+    tests see the records up to ``base``: the node has trimmed them.
     """
 
     journal_id: str = "j1"
@@ -156,7 +155,6 @@ class Disk:
     outbox_rows: dict[tuple[str, int], int] = field(default_factory=dict)
     checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
     high_water: object = None
-    went_back: bool = False
 
     def content(self, streams: frozenset[str], after: int, through: int) -> Content:
         """Return the events of a batch, named by the positions of their records."""

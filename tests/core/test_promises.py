@@ -57,7 +57,7 @@ def test_row_that_another_node_created_excludes_the_attempt_of_this_node() -> No
     lease = Lease(Holder("b", "p2"), B, LeaseTiming(3.0, 0.8, 0.4), HighWater(7, 900, IDENTITY))
     lease.request_sent(1.0)
     lease.row_read(1.1, None, IDENTITY)
-    lease.request_sent(2.0, lease.forced_without_row("group-1", None, 0))
+    lease.request_sent(2.0, lease.forced_without_row("group-1", None))
     lease.outcome_unknown()
     assert lease.high_water.tried[0] > 7
     read(lease, 3.0, replace(ROW, epoch=lease.high_water.tried[0] - 1))

@@ -68,7 +68,7 @@ def test_a_node_whose_disk_was_wiped_restores_and_takes_over(
         flights.send(2_000)
         passive.start()
         assert pair.wait_protected() is active
-        assert "journal, outbox and checkpoints replaced" in passive.log_text()
+        assert "restored snapshot replaced journal" in passive.log_text()
         assert base_of(passive) == second["sequence"]
         flights.send(2_000)
 

@@ -248,7 +248,7 @@ class Facts:
         length = len(self.committed)
         for member in row.in_sync:
             disk = self.group.nodes[member.node].disk
-            if disk.journal_id == member.journal_id and length and not disk.went_back:
+            if disk.journal_id == member.journal_id and length:
                 has = disk.durable >= length
                 has = has and disk.records[length - 1].position == self.committed[-1]
                 require(has, "I3", f"{member.node} is in sync without {self.committed[-1]}")

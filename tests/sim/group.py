@@ -16,7 +16,6 @@ from tests.sim.network import Network
 from tests.sim.node import TIMING, SimNode
 from tests.sim.producers import Producers
 from tests.sim.pulling import Pulling, Way
-from tests.sim.variants import Variant
 
 THREE_NODES = 0.25
 DRIFT_MAX = TIMING.margin / TIMING.ttl / 4
@@ -25,7 +24,7 @@ DRIFT_MAX = TIMING.margin / TIMING.ttl / 4
 class Group:
     """The parts that faults and judges use. ``transcript`` holds (true time, node, event).
 
-    ``variant``: further faults. ``off``: the nodes that an operator has switched off.
+    ``forces``: an operator forces failovers too, while the nodes in ``off`` are switched off.
     ``pulls``: there is a source besides the producers, read in that way.
     """
 
@@ -35,10 +34,10 @@ class Group:
         engine: Any = ha_engine.core,
         nodes: int | None = None,
         *,
-        variant: Variant = Variant.PLAIN,
+        forces: bool = False,
         pulls: Way | None = None,
     ) -> None:
-        self.variant, self.off = variant, set[str]()
+        self.forces, self.off = forces, set[str]()
         self.seed, self.random = seed, Random(seed)
         self.agenda, self.around = Agenda(), Surroundings()
         self.transcript: list[tuple[float, str, object]] = []

@@ -6,7 +6,6 @@ database, messages over the network, records to the disk, batches through Spark 
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -221,8 +220,6 @@ class SimNode(World):
                 if set_aside:
                     self._give_up()
                 self._cut(match.sequence)
-            case do.RetireJournal():
-                self._retire()
             case do.TakeSnapshot(place):
                 self.group.archive.take(self, place)
             case do.ShowSnapshot(draft, epoch):
@@ -308,24 +305,6 @@ class SimNode(World):
         for kept in (self.disk.outbox, self.disk.admitted, self.disk.trimmed):
             kept.clear()
         self.disk.outbox_rows.clear()
-
-    def _retire(self) -> None:
-        """RULES.md#r8: the node begins with an empty journal; another process begins."""
-        dead, old = (self.node, self.me.process), self.disk
-        require(self.spark is None, "R20", "a query process lives on what is retired")
-        require(old.went_back, "R8", f"{self.node} retires a journal that lacks nothing")
-        self.group.count("journals retired")
-        self.disks += 1
-        self.disk = Disk(f"{self.node}-{self.disks}", old.group_id, high_water=old.high_water)
-        self._forget_process()
-        self._died(dead, released=False)
-
-    def go_back_to(self, image: Disk) -> None:
-        """Put an earlier image in the place of this dead node's disk."""
-        require(not self.alive, "schedule", f"the disk of {self.node} is in use")
-        self.group.tell(self.node, f"has its disk as of {len(image.records)} records")
-        self.disk = copy.deepcopy(image)
-        self.disk.went_back, self.disk.durable = True, len(self.disk.records)
 
     def _trim(self, through: int) -> None:
         self.trim(through)

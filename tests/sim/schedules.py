@@ -3,7 +3,6 @@ same."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,6 @@ import ha_engine.core
 from ha_engine.core import inputs as on
 from ha_engine.core import messages as say
 from ha_engine.types import Member, Role
-from tests.core.surroundings import Disk
 from tests.core.truth import require
 from tests.sim.forcing import force
 from tests.sim.group import Group
@@ -67,13 +65,6 @@ class Stage:
         table = self.group.around.table
         while table.row is not None and table.row.version < version:
             self.group.database.pause(not table.row.paused)
-
-    def image_of(self, node: SimNode) -> Disk:
-        """Copy a node's disk, and wait until the row proves that the copy lacks records."""
-        image, length = copy.deepcopy(node.disk), len(node.disk.records)
-        table = self.group.around.table
-        self.until(lambda: table.row is not None and table.row.committed > length)
-        return image
 
     def heal(self) -> None:
         heal(self.group)
@@ -140,34 +131,6 @@ def a_member_comes_back_with_another_journal_at_once(stage: Stage) -> None:
     stage.group.database.unreachable.clear()
     stage.until(lambda: stage.b.disk.journal_id in {m.journal_id for m in stage.in_sync})
     require(stage.a.processes == 1, "schedule", "a had to be started again")
-    stage.heal()
-
-
-def a_disk_goes_back_while_its_member_is_away(stage: Stage) -> None:
-    """RULES.md#r8. 1. b acks records, and dies. 2. b returns with an earlier image of its disk, in
-    the same epoch. 3. b must not count as having what it acked before: it takes a new journal id
-    and catches up."""
-    before = stage.image_of(stage.b)
-    stage.b.kill(query_process_dies=True)
-    stage.b.go_back_to(before)
-    stage.until(lambda: stage.b.disk.journal_id != before.journal_id)
-    stage.until(lambda: len(stage.in_sync) == 2)
-    require(stage.a.processes == 1, "schedule", "a had to be started again")
-    stage.heal()
-
-
-def a_disk_goes_back_and_the_active_dies(stage: Stage) -> None:
-    """RULES.md#r8. 1. b acks records. 2. Both nodes die, and b returns with an earlier image of its
-    disk. 3. The row lists b: b must not acquire the lease, since acked records would be lost."""
-    before = stage.image_of(stage.b)
-    stage.group.restart_within = 60
-    stage.a.kill(query_process_dies=True)
-    stage.b.kill(query_process_dies=True)
-    stage.b.go_back_to(before)
-    stage.b.start()
-    stage.wait(8)
-    require(stage.b.truth.role is Role.JOINING, "R8", "b promoted with an earlier image")
-    stage.a.start()
     stage.heal()
 
 
@@ -682,8 +645,6 @@ SCHEDULES: tuple[Callable[[Stage], None], ...] = (
     an_acquisition_is_lost_while_the_former_holder_is_cut_off,
     a_higher_epoch_is_read_after_a_failover,
     a_member_comes_back_with_another_journal_at_once,
-    a_disk_goes_back_while_its_member_is_away,
-    a_disk_goes_back_and_the_active_dies,
     a_sole_member_past_safe_until_lists_another,
     a_row_regresses_to_one_with_a_removed_member,
     a_row_regresses_and_its_holder_dies,

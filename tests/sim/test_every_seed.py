@@ -7,8 +7,7 @@ import os
 import pytest
 
 from tests import tiers
-from tests.sim.many import Result, known_seeds, play_all
-from tests.sim.variants import Variant
+from tests.sim.many import FORCED, Result, known_seeds, play_all
 from tests.tiers import THOROUGH_SEEDS
 
 CORES = os.cpu_count() or 1
@@ -71,8 +70,7 @@ def seeds(request: pytest.FixtureRequest) -> int:
 @pytest.fixture(scope="module")
 def forced(seeds: int) -> Result:
     numbers = range(1, int(seeds * FORCED_SHARE) + 1)
-    variant = Variant.FORCED
-    return play_all([*known_seeds(variant), *numbers], CORES, variant=variant)
+    return play_all([*known_seeds(FORCED), *numbers], CORES, forces=True)
 
 
 @pytest.mark.slow

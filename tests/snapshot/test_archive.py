@@ -104,21 +104,6 @@ async def test_snapshot_restores_in_another_directory(engine: Engine, tmp_path: 
     assert not finish(new.places)
 
 
-async def test_retired_journal_is_kept_beside_an_empty_one(engine: Engine, tmp_path: Path) -> None:
-    node = node_at(tmp_path / "a", engine)
-    former, last = node.journal.journal_id, node.journal.last
-    kept_in = await node.archive.retire_journal()
-    assert kept_in == f"given-up.1.1-{last}.frames"
-    node.journal.close()
-    assert finish(node.places)
-    journal = Journal.open(node.home / "journal", group="test")
-    assert (journal.first, journal.last, journal.group_id) == (1, Position(0, 0), None)
-    assert journal.journal_id != former
-    assert journal.set_aside_files() == [kept_in]
-    assert Outbox.open(node.home / "outbox").last_admitted(QUERY) == 0
-    journal.close()
-
-
 async def test_snapshot_with_a_damaged_batch_is_not_taken(engine: Engine, tmp_path: Path) -> None:
     node = node_at(tmp_path / "a", engine)
     batch = node.outbox.batch(QUERY, 3)
@@ -129,14 +114,6 @@ async def test_snapshot_with_a_damaged_batch_is_not_taken(engine: Engine, tmp_pa
     with pytest.raises(OutboxDamaged, match="checksum is wrong"):
         await taken(node, 3)
     assert node.store.revisions() == []
-
-
-async def test_retirement_of_an_empty_journal_keeps_no_file(engine: Engine, tmp_path: Path) -> None:
-    node = node_at(tmp_path / "a", engine, empty=True)
-    assert await node.archive.retire_journal() is None
-    node.journal.close()
-    assert finish(node.places)
-    assert (node.home / "journal" / "identity.json").exists()
 
 
 async def test_files_of_a_killed_restore_are_deleted_at_the_next_start(

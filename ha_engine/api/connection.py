@@ -100,6 +100,8 @@ class BoundedConnection(HttpToolsProtocol):
         self._end_with("431 Request Header Fields Too Large", text)
 
     def _await_headers(self) -> None:
+        if self._drops_requests:
+            return  # the deadline of the last answer remains
         self._stop_waiting()
         if not self.transport.is_closing():
             self._deadline = self.loop.call_later(self.timeout_keep_alive, self.transport.close)

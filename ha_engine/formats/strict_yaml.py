@@ -37,6 +37,7 @@ def parse(text: str) -> Any:
         if error.problem is None or mark is None:
             raise NotYaml("it has a structure that YAML does not allow") from None
         raise NotYaml(f"{error.problem}, in line {mark.line + 1}") from None
-    except (yaml.YAMLError, ValueError, RecursionError):
-        # A date such as 2026-99-99 raises ValueError, and endless nesting raises RecursionError.
+    except (yaml.YAMLError, ValueError, AttributeError, RecursionError):
+        # A date such as 2026-99-99 raises ValueError, and a text with the tag of a timestamp
+        # AttributeError. Endless nesting raises RecursionError.
         raise NotYaml("it contains characters or a structure that YAML does not allow") from None

@@ -18,7 +18,6 @@ from ha_engine.node.data_dir import DataDirectory
 from ha_engine.outbox import Outbox
 from ha_engine.receive.gate import Gate
 from ha_engine.snapshot import base_file
-from ha_engine.system.stuck_watch import STUCK_SECONDS
 from ha_engine.types import Events
 
 log = structlog.get_logger(__name__)
@@ -62,7 +61,7 @@ def give_up() -> None:
     A thread that waits for the disk would block the node process, its lease and every producer.
     This process cannot finish any work, but the other node has a disk that answers.
     """
-    log.critical("the disk does not answer; the node process ends", after=STUCK_SECONDS)
+    log.critical("the disk does not answer; the node process ends")
     os._exit(DiskFailed.exit_code)
 
 

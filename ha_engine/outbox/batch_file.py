@@ -2,9 +2,11 @@
 
 A batch file is an Arrow IPC file, followed by the magic ``HAOB`` and the CRC32C of the IPC file
 (uint32, little-endian). Each read checks the CRC32C, so the node never publishes a batch that
-changed on the disk. The digest depends on column names, types and values. The order of rows and
-their chunks do not affect the digest, since Spark promises neither. ``outbox`` decides where batch
-files are and when they are deleted.
+changed on the disk. A file of an earlier version has no CRC32C and ends with the IPC file.
+
+The digest depends on column names, types and values. The order of rows and their chunks do not
+affect the digest, since Spark promises neither. ``outbox`` decides where batch files are and when
+they are deleted.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from ha_engine.outbox.canonical import canonical_columns
 DIGEST_BYTES = 16
 _TRAILER = struct.Struct("<4sI")
 _MAGIC = b"HAOB"
+_IPC_END = b"ARROW1"
 _PIECE_BYTES = 1 << 20
 _QUERY, _NUMBER = b"ha_engine.query", b"ha_engine.number"
 
@@ -72,12 +75,13 @@ def read_batch_file(path: Path) -> pa.Table:
 
 
 def _checked(file: pa.MemoryMappedFile) -> pa.Buffer:
-    """The IPC file without the trailer. Raises ValueError if its CRC32C is not that of the
-    trailer."""
+    """The IPC file without the trailer. Raises ValueError if its CRC32C is wrong."""
     length = file.size() - _TRAILER.size
     if length < 0:
         raise ValueError("it is too short")
     whole = file.read_buffer()
+    if whole[whole.size - len(_IPC_END) :].to_pybytes() == _IPC_END:
+        return whole
     magic, wanted = _TRAILER.unpack(whole[length:].to_pybytes())
     if magic != _MAGIC or _sum_of(whole[:length]) != wanted:
         raise ValueError("its checksum is wrong")

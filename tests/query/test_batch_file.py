@@ -179,6 +179,13 @@ def test_each_flipped_bit_of_a_file_is_found(tmp_path_factory: Any, at: float, b
         read_batch_file(path)
 
 
+def test_file_of_an_earlier_version_is_readable(tmp_path: Path) -> None:
+    table = pa.table({"n": [1, 2]})
+    with pa.ipc.new_file(str(tmp_path / "1.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    assert read_batch_file(tmp_path / "1.arrow").equals(table)
+
+
 def test_full_disk_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DiskFailed, match="missing"):
         write_batch_file(tmp_path / "missing" / "1.arrow", table_of([]), query="q", number=1)

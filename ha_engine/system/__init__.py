@@ -5,6 +5,7 @@
 ``file_lock``      lets one process at a time work in a directory.
 ``process_group``  lists and kills the processes of a session.
 ``procfs``         reads files of processes below /proc.
+``stuck_watch``    notices a call on a disk that does not return.
 ``runtime_dir``    chooses the directory of the node's socket.
 ``systemd``        reports readiness to the service manager and feeds its watchdog.
 """

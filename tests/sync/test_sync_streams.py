@@ -95,7 +95,7 @@ async def test_active_sends_records_that_are_not_yet_durable(pair: Pair) -> None
         held.set()
         release.wait(30)
 
-    holding = asyncio.create_task(a.writer.run_exclusive(hold))
+    holding = a.writer.run_exclusive(hold)
     await async_wait_until(held.is_set)
     a.append(some_records(20))
     await async_wait_until(lambda: b.journal.last.sequence == 20)

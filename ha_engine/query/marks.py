@@ -18,7 +18,7 @@ class Marks:
     def after(self, number: int) -> Mark:
         """The mark that follows mark ``number``.
 
-        The call blocks until the node has written that mark.
+        The call blocks until that mark is committed.
         """
         request = pb.AwaitMarkRequest(
             incarnation=self._incarnation, query=self._query, after=number

@@ -29,7 +29,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._awaits_headers, self._unparsed_bytes, self._header_bytes = True, 0, 0
+        self._awaits_headers, self._unparsed_bytes = True, 0
         self._drops_requests = False
         self._deadline: asyncio.TimerHandle | None = None
 
@@ -56,26 +56,14 @@ class BoundedConnection(HttpToolsProtocol):
             # A client that reads no answers must not keep the connection.
             self._deadline = self.loop.call_later(self.timeout_keep_alive, self.transport.abort)
             raise _Stop
-        self._header_bytes = 0
         super().on_message_begin()
-
-    def on_url(self, url: bytes) -> None:
-        self._count(url)
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._count(name, value)
-        super().on_header(name, value)
-
-    def _count(self, *parts: bytes) -> None:
-        self._header_bytes += sum(map(len, parts))
-        if self._header_bytes > HEADERS_BYTES_MAX:
-            self._refuse_headers()
-            raise _Stop
 
     def on_headers_complete(self) -> None:
         self._awaits_headers = False
         self._stop_waiting()
+        if len(self.url) + sum(len(n) + len(v) for n, v in self.headers) > HEADERS_BYTES_MAX:
+            self._refuse_headers()
+            raise _Stop
         hosts = sum(name == b"host" for name, _ in self.headers)
         if hosts != 1 and self.parser.get_http_version() == "1.1":
             self._end_with("400 Bad Request", "the request must have exactly one Host header")

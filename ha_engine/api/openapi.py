@@ -40,10 +40,10 @@ def openapi_route(routes: Sequence[OperationRoute]) -> OperationRoute:
     routes need a token under the present config."""
 
     async def show(request: Request) -> JSONResponse:
-        return JSONResponse(described(request.app.state.access.guarded))
+        return JSONResponse(document_for(request.app.state.access.guarded))
 
     @lru_cache(maxsize=1)
-    def described(rights: frozenset[Right]) -> dict[str, Any]:
+    def document_for(rights: frozenset[Right]) -> dict[str, Any]:
         return document([*routes, itself], rights)
 
     itself = OperationRoute("/openapi.json", show, _ITSELF, "GET")
@@ -107,7 +107,7 @@ def _operation(
     operation = route.operation
     answers = {**operation.answers, **(_DENIED if guarded else {})}
     asked_by = "" if method in ("GET", "POST") else f"-{method.lower()}"
-    described: dict[str, Any] = {
+    operation_object: dict[str, Any] = {
         "operationId": operation.name + asked_by,
         "summary": operation.says,
         "responses": {
@@ -116,15 +116,15 @@ def _operation(
         },
     }
     if guarded:
-        described["security"] = [{"bearer": []}]
+        operation_object["security"] = [{"bearer": []}]
     if operation.takes:
-        described["parameters"] = [_parameter(taken, schemas) for taken in operation.takes]
+        operation_object["parameters"] = [_parameter(taken, schemas) for taken in operation.takes]
     if operation.body:
-        described["requestBody"] = {
+        operation_object["requestBody"] = {
             "required": operation.needs_body,
             "content": _content(operation.body, schemas),
         }
-    return described
+    return operation_object
 
 
 def _parameter(taken: Parameter, schemas: _Schemas) -> dict[str, Any]:
@@ -138,15 +138,15 @@ def _parameter(taken: Parameter, schemas: _Schemas) -> dict[str, Any]:
 
 
 def _answer(answer: Answer, schemas: _Schemas, *, has_body: bool) -> dict[str, Any]:
-    described: dict[str, Any] = {"description": answer.means}
+    response_object: dict[str, Any] = {"description": answer.means}
     if has_body:
-        described["content"] = _content({answer.media_type: answer.body}, schemas)
+        response_object["content"] = _content({answer.media_type: answer.body}, schemas)
     if answer.headers:
-        described["headers"] = {
+        response_object["headers"] = {
             header.name: {"description": header.means, "schema": schemas[header.type]}
             for header in answer.headers
         }
-    return described
+    return response_object
 
 
 def _content(bodies: Any, schemas: _Schemas) -> dict[str, Any]:

@@ -266,18 +266,18 @@ class NodeMetrics:
         yield from self._sources(status["sources"])
         yield from self._queries(status["queries"])
 
-    def _snapshots(self, labelled: dict[str, Any]) -> Iterator[Metric]:
-        definitions = labelled | (labelled["newest"] or {})
+    def _snapshots(self, snapshots: dict[str, Any]) -> Iterator[Metric]:
+        figures = snapshots | (snapshots["newest"] or {})
         for name, (key, text) in _SNAPSHOT_GAUGES.items():
-            value = definitions.get(key)
+            value = figures.get(key)
             yield self._gauge(f"snapshot_{name}", text, _number(value))
-        restored = labelled["restored"] or {"seconds": math.nan, "skipped": ()}
+        restored = snapshots["restored"] or {"seconds": math.nan, "skipped": ()}
         text = "Duration of the restore on which this node's data is based; NaN without one."
         yield self._gauge("snapshot_restore_seconds", text, restored["seconds"])
         text = "Newer snapshots that the restore on which this node's data is based could not use."
         yield self._gauge("snapshot_restore_skipped", text, len(restored["skipped"]))
         for key, text in _SNAPSHOT_COUNTERS.items():
-            yield self._counter(f"snapshots_{key}", text, labelled[key])
+            yield self._counter(f"snapshots_{key}", text, snapshots[key])
 
     def _authority(self, seconds: float | None) -> GaugeMetricFamily:
         text = "Seconds of authority left; +Inf while no other node can acquire, 0 when not active."
@@ -356,11 +356,11 @@ class NodeMetrics:
         put_aside = CounterMetricFamily(
             "ha_engine_dead_letters", "Rows that the sink will never take.", labels=labels
         )
-        for query, labelled in queries.items():
+        for query, values in queries.items():
             own = [*self._labels.values(), query]
-            for sink, batch in labelled["published"].items():
+            for sink, batch in values["published"].items():
                 published.add_metric([*own, sink], batch)
-            for sink, status in labelled["sinks"].items():
+            for sink, status in values["sinks"].items():
                 put_aside.add_metric([*own, sink], status["dead_letters"])
         yield from (published, put_aside)
 
@@ -369,16 +369,16 @@ class NodeMetrics:
         state = GaugeMetricFamily(
             "ha_engine_query_state", "0 waiting, 1 running, 2 failed.", labels=labels
         )
-        for query, labelled in queries.items():
-            state.add_metric([*self._labels.values(), query], STATE_CODES[labelled["state"]])
+        for query, values in queries.items():
+            state.add_metric([*self._labels.values(), query], STATE_CODES[values["state"]])
         yield state
         yield from self._sinks(queries)
-        definitions: _Values = {
+        labelled: _Values = {
             (query,): {**values, "differs": values["differs"] or 0}
             for query, values in queries.items()
         }
-        yield from self._gauges(("query",), _QUERY_GAUGES, definitions)
-        yield from self._counters(("query",), _QUERY_COUNTERS, definitions)
+        yield from self._gauges(("query",), _QUERY_GAUGES, labelled)
+        yield from self._counters(("query",), _QUERY_COUNTERS, labelled)
 
 
 def _number(value: float | None) -> float:

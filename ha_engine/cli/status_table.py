@@ -61,9 +61,9 @@ def _sources(status: dict[str, Any]) -> dict[str, str]:
     found = {}
     for stream, sources in status.get("sources", {}).items():
         for name, source in sources.items():
-            parts = f"{source['state']}, {source['rows']} rows, {source['rejected']} rejected"
+            text = f"{source['state']}, {source['rows']} rows, {source['rejected']} rejected"
             error = f": {escape(source['error'])}" if source["error"] else ""
-            found[f"source {stream}/{name}"] = parts + error
+            found[f"source {stream}/{name}"] = text + error
     return found
 
 

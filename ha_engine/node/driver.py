@@ -40,6 +40,9 @@ log = structlog.get_logger(__name__)
 LEASE_THREADS = 3
 """A call that a frozen database does not answer keeps its thread for up to two timeouts, so the
 next calls need others."""
+SMALL_FILE_STUCK_SECONDS = 4 * STUCK_SECONDS
+"""Longer than the limit for the journal, since an fsync of a small file may wait for the gigabytes
+of a snapshot that the node downloads."""
 
 
 class Driver:
@@ -52,7 +55,7 @@ class Driver:
         db_timeout: float,
         counters: NodeCounters | None = None,
         on_stuck: Callable[[], None] = lambda: None,
-        stuck_after: float = STUCK_SECONDS,
+        stuck_after: float = SMALL_FILE_STUCK_SECONDS,
     ) -> None:
         self.core, self._clock, self._db_timeout = core, clock, db_timeout
         self._ports: Ports | None = None

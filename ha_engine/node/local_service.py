@@ -179,7 +179,7 @@ class LocalService(rpc.LocalServicer):
         # A query process may end after the node admits a batch and before the process reports the
         # digest. The next query process makes the batch again. The second request for an admission
         # has the verdict DONE, and gives the digest to the core (RULES.md#i6, RULES.md#r28).
-        own_digest = r.digest if verdict is Admission.DONE else ""
+        reported = r.digest if verdict is Admission.DONE else ""
         if verdict is Admission.MISMATCH and self._answers.was_made_by_other_code(
             r.query, r.number
         ):
@@ -187,8 +187,8 @@ class LocalService(rpc.LocalServicer):
         if verdict in (Admission.ADMITTED, Admission.DONE):
             self._steps.handle(on.BatchAdmitted(r.query, r.number, r.rows, r.bytes))
             self._admitted(r.query, r.number)
-            if own_digest:
-                self._steps.handle(on.BatchDigested(r.query, r.number, own_digest))
+            if reported:
+                self._steps.handle(on.BatchDigested(r.query, r.number, reported))
         elif verdict is Admission.MISMATCH:
             log.error("batch differs from its admitted output", query=r.query, batch=r.number)
         return verdict

@@ -58,16 +58,11 @@ from ha_engine.snapshot.restore import finish
 from ha_engine.stats.counters import NodeCounters
 from ha_engine.sync import EventSync, Report
 from ha_engine.system.runtime_dir import make_runtime_dir
-from ha_engine.system.stuck_watch import STUCK_SECONDS
 from ha_engine.system.systemd import Condition, ServiceManager
 from ha_engine.types import Holder, Position
 from ha_engine.web.route import set_access
 
 log = structlog.get_logger(__name__)
-
-_SMALL_FILES_STUCK_SECONDS = 4 * STUCK_SECONDS
-"""Longer than the limit for the journal, since an fsync of a small file may wait for the gigabytes
-of a snapshot that the node downloads."""
 
 
 def boottime() -> float:
@@ -99,14 +94,7 @@ class Node:
         self.metrics = NodeMetrics(config.group, config.node.id, self.status)
         counters = NodeCounters(database_asked=self.metrics.database.observe)
         self.observer = QueryObserver(self.metrics, counters, boottime)
-        self.driver = Driver(
-            self.core,
-            boottime,
-            config.lease.db_timeout,
-            counters,
-            give_up,
-            _SMALL_FILES_STUCK_SECONDS,
-        )
+        self.driver = Driver(self.core, boottime, config.lease.db_timeout, counters, give_up)
         # The gate has a lower limit for pending events, so the writer can take every record of the
         # core.
         bound = 2 * config.receive.max_pending + (64 << 20)

@@ -14,9 +14,9 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -48,10 +48,16 @@ def write_batch_file(path: Path, table: pa.Table, *, query: str, number: int) ->
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            summing = _Summing(file)
-            with pa.ipc.new_file(pa.PythonFile(summing, mode="w"), marked.schema) as writer:
+            checksum = 0
+
+            def write(part: bytes) -> None:
+                nonlocal checksum
+                checksum = extend(checksum, part)
+                file.write(part)
+
+            with pa.ipc.new_file(pa.PythonFile(_To(write), mode="w"), marked.schema) as writer:
                 writer.write_table(marked)
-            file.write(_TRAILER.pack(_MAGIC, summing.sum))
+            file.write(_TRAILER.pack(_MAGIC, checksum))
             file.flush()
             os.fsync(file.fileno())
             return WrittenBatch(path, table.num_rows, file.tell())
@@ -106,7 +112,7 @@ def digest_of_table(table: pa.Table) -> str:
     rows = _sorted(canonical_columns(table))
     hasher = hashlib.blake2b(digest_size=DIGEST_BYTES)
     hasher.update(_heading(table))
-    with pa.ipc.new_stream(pa.PythonFile(_Hashing(hasher), mode="w"), rows.schema) as writer:
+    with pa.ipc.new_stream(pa.PythonFile(_To(hasher.update), mode="w"), rows.schema) as writer:
         writer.write_table(rows.combine_chunks())
     return hasher.hexdigest()
 
@@ -135,39 +141,17 @@ def _heading(table: pa.Table) -> bytes:
     return f"{table.num_rows}\n{fields}".encode()
 
 
-class _Summing:
-    """A file object that writes to ``file``, and computes the CRC32C of what it writes."""
+class _To:
+    """A file object that gives what Arrow writes to a function, and counts the bytes."""
 
     closed = False
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file, self.sum = file, 0
-
-    def write(self, part: bytes) -> int:
-        self.sum = extend(self.sum, part)
-        return self._file.write(part)
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class _Hashing:
-    """A file object that hashes what Arrow writes, and stores nothing."""
-
-    closed = False
-
-    def __init__(self, hasher: hashlib.blake2b) -> None:
-        self._hasher = hasher
+    def __init__(self, write: Callable[[bytes], object]) -> None:
+        self._write = write
         self._written = 0
 
     def write(self, part: bytes) -> int:
-        self._hasher.update(part)
+        self._write(part)
         self._written += len(part)
         return len(part)
 

@@ -104,6 +104,7 @@ _NODE_COUNTERS = {
 _COUNTS = {
     "digest_mismatches": "Batches whose output differed from the active's.",
     "database_failures": "Calls on the lease row that failed or were late.",
+    "peer_rollbacks": "Times that the journal of a peer had lost records that it had acked.",
     "orphaned_query_processes": ("Query processes that called this node, which does not run them."),
 }
 _SNAPSHOT_GAUGES = {

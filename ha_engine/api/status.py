@@ -30,7 +30,6 @@ from ha_engine.api.status_body import (
 )
 from ha_engine.config.reload import Reloaded
 from ha_engine.core import Core
-from ha_engine.core.lease import Lease
 from ha_engine.core.marks import QueryMarks
 from ha_engine.core.process import QueryProcessState
 from ha_engine.publish import SinkStatus
@@ -169,7 +168,7 @@ def status_of(core: Core, group: str, report: Report, stages: Stages, now: float
         "handover_to": handover.to if handover else None,
         "uptime_seconds": round(stages.uptime_seconds, 1),
         "config": _config(stages.reloaded),
-        "lease": _lease(core.lease, authority, now),
+        "lease": _lease(core, authority, now),
         "peers": {name: _peer(name, core, stages.links, ages) for name in stages.links.names()},
         "unknown_peers": unknown_peers(stages.links),
         "counts": _counts(stages.counters),
@@ -225,6 +224,7 @@ def _counts(counters: NodeCounters) -> Counts:
         ],
         "digest_mismatches": counters.digest_mismatches,
         "database_failures": counters.database_failures,
+        "peer_rollbacks": counters.peer_rollbacks,
         "orphaned_query_processes": counters.orphans,
         "outage_seconds": counters.outage_seconds,
     }
@@ -271,8 +271,11 @@ def _peer(name: str, core: Core, links: Links, ages: _Ages) -> PeerStatus:
     }
 
 
-def _lease(lease: Lease, authority: float, now: float) -> LeaseStatus:
+def _lease(core: Core, authority: float, now: float) -> LeaseStatus:
+    lease = core.lease
     row, takeover_at = lease.row, lease.takeover_at
+    if lease.lacks_committed(core.journal.last.sequence):
+        takeover_at = None
     takeover = None if takeover_at is None or lease.is_holder else max(0.0, takeover_at - now)
     return {
         "holder": row.holder.node if row and row.holder else None,

@@ -81,6 +81,8 @@ class Counts(TypedDict):
     role_changes: list[RoleChange]
     digest_mismatches: int
     database_failures: int
+    peer_rollbacks: int
+    """Times that the journal of a peer had lost records that it had acked."""
     orphaned_query_processes: int
     """Query processes that called this node, which does not run them."""
     outage_seconds: float | None

@@ -179,6 +179,16 @@ class ReportDifference:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportDiskWentBack:
+    """Report that the journal of ``peer`` ends at ``last``, although it has acked ``acked``
+    (RULES.md#r8)."""
+
+    peer: str
+    acked: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
 class TrimOutbox:
     """Remove the batches of ``query`` up to ``through`` from the outbox (RULES.md#r25).
 
@@ -307,6 +317,7 @@ Action = (
     | StopPublishing
     | AnswerMark
     | ReportDifference
+    | ReportDiskWentBack
     | TrimOutbox
     | TakeSnapshot
     | ShowSnapshot

@@ -29,7 +29,7 @@ from ha_engine.core.retention import Retention
 from ha_engine.core.role_machine import RoleMachine
 from ha_engine.core.term import Term, TermInput
 from ha_engine.core.verdicts import Outcome
-from ha_engine.types import ORIGIN, Base, Holder, Member, Position, Record, Role
+from ha_engine.types import Base, Holder, Member, Position, Record, Role
 
 ALONE = PeerTiming(heartbeat_interval=0.2, sync_timeout=2.0)
 
@@ -268,9 +268,8 @@ class Core:
         # confirms such an acquisition (RULES.md#r1).
         listed = row.in_sync if row is not None else None
         wanted = listed if term is None else term.wanted_in_sync(self.now)
-        self.role_machine.perform(
-            self.lease_client.request(self.now, wanted, self.role_machine.authority_ends)
-        )
+        committed, ends = self.journal.committed, self.role_machine.authority_ends
+        self.role_machine.perform(self.lease_client.request(self.now, wanted, committed, ends))
 
     def _keep_high_water(self, before: HighWater) -> None:
         """Put KeepHighWater before the other actions, so that the disk has the high water before
@@ -309,7 +308,7 @@ class Core:
         forced = self.forced_failover.after_read(self.now, self.role_machine.connected)
         if forced is not None:
             return forced
-        return lease_client.read_as_other(self.now, new=self.journal.last == ORIGIN)
+        return lease_client.read_as_other(self.now, self.journal.last)
 
     def _after_write(self) -> None:
         row = self.lease.row

@@ -91,7 +91,8 @@ class ForcedFailover:
             return "the lease row belongs to another group"
         if row.paused:
             return "failover is paused; run: ha-engine resume"
-        if self._lease.member in row.in_sync and not self._lease.regressed:
+        complete = not self._lease.lacks_committed(self._journal.last.sequence)
+        if self._lease.member in row.in_sync and complete and not self._lease.regressed:
             return "this node is in sync, so it takes over by itself when the active is lost"
         return None
 

@@ -57,7 +57,7 @@ def _broken_journal(core: Core) -> Iterator[tuple[str, str]]:
     # commits.
     if core.term is None or core.lease.regressed:
         return
-    if not core.term.replication.all_have(committed, core.lease.possible):
+    if not core.term.replication.all_had(committed, core.lease.possible):
         yield "I3", f"committed record {committed} is not on every in-sync member"
 
 

@@ -186,8 +186,11 @@ class Lease:
         """
         if self._in_flight is not None:
             self._write_failed = True
-            if self._in_flight not in self._unresolved:
-                self._unresolved += (self._in_flight,)
+            # Each renewal names another commit position. Without it, the renewals during a long
+            # outage of the database are one row, so that the list stays short.
+            lost = replace(self._in_flight, committed=0)
+            if lost not in self._unresolved:
+                self._unresolved += (lost,)
         self.row_is_current = False
         self._answered()
         self.failing = True
@@ -331,6 +334,16 @@ class Lease:
         alone = all(row.in_sync == (self.member,) for row in newest)
         return alone or now < authority_ends
 
+    def lacks_committed(self, last: int) -> bool:
+        """Whether the row lists this journal, which ends at ``last``, but the journal has lost
+        committed records (RULES.md#r8).
+
+        Each listed journal had all records up to the commit position of the row. A shorter journal
+        is on a disk that went back in time.
+        """
+        row = self.row
+        return row is not None and self.member in row.in_sync and row.committed > last
+
     def may_acquire(self, now: float) -> bool:
         """Whether this node may acquire the lease now (RULES.md#r3, RULES.md#r4, RULES.md#r7).
 
@@ -419,11 +432,12 @@ class Lease:
         """The row of a forced failover over an existing row (RULES.md#r26).
 
         If the database lost writes of the row, the new epoch is far above any epoch in these
-        writes.
+        writes. The new row names no commit position, since the operator gives up the records that
+        this node lacks.
         """
         row = self.acquired(advertise)
         skipped = EPOCHS_SKIPPED if self.regressed else 0
-        return replace(row, epoch=row.epoch + skipped)
+        return replace(row, epoch=row.epoch + skipped, committed=0)
 
     def rewritten(self) -> LeaseRow:
         """This holder's own row, to be written again under a new epoch.
@@ -440,7 +454,7 @@ class Lease:
             identity=self.identity,
         )
 
-    def renewed(self, in_sync: tuple[Member, ...]) -> LeaseRow:
+    def renewed(self, in_sync: tuple[Member, ...], committed: int) -> LeaseRow:
         assert self.row is not None
         return replace(
             self.row,
@@ -448,9 +462,10 @@ class Lease:
             in_sync=in_sync,
             successor=None,
             identity=self.identity,
+            committed=max(committed, self.row.committed),
         )
 
-    def released(self, successor: str | None) -> LeaseRow:
+    def released(self, successor: str | None, committed: int) -> LeaseRow:
         """The row of a release.
 
         A released row keeps the in-sync list, since each listed member has every committed record
@@ -464,6 +479,7 @@ class Lease:
             successor=successor,
             advertise=None,
             identity=self.identity,
+            committed=max(committed, self.row.committed),
         )
 
 

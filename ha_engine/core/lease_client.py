@@ -13,7 +13,7 @@ from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
 from ha_engine.core.lease import Lease
 from ha_engine.core.verdicts import Outcome, StepDown, Stop, Wait
-from ha_engine.types import LeaseRow, Member
+from ha_engine.types import ORIGIN, LeaseRow, Member, Position
 
 HOW_TO_CHOOSE = (
     "force a failover to the node whose journal ends last; compare the ends (EPOCH.SEQUENCE) in "
@@ -61,10 +61,10 @@ class LeaseClient:
             yield do.BindGroup(group_id)
 
     def request(
-        self, now: float, in_sync: tuple[Member, ...] | None, authority_ends: float
+        self, now: float, in_sync: tuple[Member, ...] | None, committed: int, authority_ends: float
     ) -> do.Action:
         """The next request: a read if ``Lease.must_read`` says so, otherwise a renewal that lists
-        ``in_sync``.
+        ``in_sync`` and names the commit position ``committed``.
 
         ``in_sync`` is None while this node knows no lease row.
         """
@@ -74,7 +74,7 @@ class LeaseClient:
             return do.ReadLease()
         assert lease.row is not None
         reason = "renew" if in_sync == lease.row.in_sync else _changed(lease.row.in_sync, in_sync)
-        return self._write(now, lease.row, lease.renewed(in_sync), reason)
+        return self._write(now, lease.row, lease.renewed(in_sync, committed), reason)
 
     def handle(
         self,
@@ -98,10 +98,11 @@ class LeaseClient:
                 self.lease.ask_at_once(now)
         return AnswerEffect.NOTHING
 
-    def release(self, now: float, successor: str | None, reason: str) -> do.Action:
+    def release(self, now: float, successor: str | None, committed: int, reason: str) -> do.Action:
         assert self.lease.row is not None
         self._release_of = self.lease.row.epoch
-        return self._write(now, self.lease.row, self.lease.released(successor), reason)
+        released = self.lease.released(successor, committed)
+        return self._write(now, self.lease.row, released, reason)
 
     def force(self, now: float, by: str) -> tuple[do.Action, int]:
         """Acquire the lease over the row that was read last, and return that write with its new
@@ -139,21 +140,23 @@ class LeaseClient:
         lease.ask_at_once(now)
         return None
 
-    def read_as_other(self, now: float, *, new: bool) -> Outcome | None:
+    def read_as_other(self, now: float, last: Position) -> Outcome | None:
         """Decide what follows after a node that holds no epoch has read the row.
 
-        ``new`` is True if the node's journal is empty (RULES.md#r6).
+        The node's journal ends at ``last``, and is new if it is empty (RULES.md#r6).
         """
         row, lease = self.lease.row, self.lease
         if self.is_foreign(row):
             return Stop(self._foreign())
         if row is None:
-            return self._create(now, new and self.group_id is None)
+            return self._create(now, last == ORIGIN and self.group_id is None)
         if lease.is_holder and not lease.regressed:
             # This process has acquired the lease, but the reply was lost (RULES.md#r1). Only the
             # success of another write gives authority.
             lease.ask_at_once(now)
             return None
+        if lease.lacks_committed(last.sequence):
+            return Wait(_went_back(row, last))
         if lease.may_acquire(now):
             reason = "released" if row.holder is None else "not renewed for a ttl"
             return self._write(now, row, lease.acquired(self._advertise), reason)
@@ -231,6 +234,14 @@ def _why_not(lease: Lease, now: float) -> str:
     if row.paused:
         return "automatic failover is paused"
     return _who_has_it(lease, row, now)
+
+
+def _went_back(row: LeaseRow, last: Position) -> str:
+    return (
+        f"the disk went back in time: the journal had all records up to {row.committed}, but it "
+        f"ends at {last}; this node waits for an active that has them; if all newer disks are "
+        f"lost, stop the other nodes and {HOW_TO_CHOOSE}"
+    )
 
 
 def _who_has_it(lease: Lease, row: LeaseRow, now: float) -> str:

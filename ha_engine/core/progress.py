@@ -52,6 +52,8 @@ class Peer:
         # The sequence that each journal of the node has acked. The lease row may still list a lost
         # journal as in sync (RULES.md#i3).
         self._acked_through: dict[str, int] = {}
+        # The sequence that a journal had acked before its disk went back (RULES.md#r8).
+        self._acked_before: dict[str, int] = {}
         self.headroom, self.warm = True, False
         self.batches: dict[str, int] = {}
         # When each query last made progress on the member. For a query without an entry, the time
@@ -78,12 +80,22 @@ class Peer:
     def acked_through(self) -> int:
         """The sequence up to which the member has acked in this epoch, or 0 before its first ack.
 
-        The acked sequence of one journal never falls.
+        The acked sequence of one journal falls only if the disk goes back.
         """
         return self.acked_through_of(self.journal_id)
 
     def acked_through_of(self, journal_id: str | None) -> int:
         return 0 if journal_id is None else self._acked_through.get(journal_id, 0)
+
+    def acked_before(self, journal_id: str) -> int:
+        """The sequence that the journal had acked before its disk went back, or 0 if it never
+        did."""
+        return self._acked_before.get(journal_id, 0)
+
+    def disk_went_back(self, journal_id: str, last: int) -> None:
+        """Note that a journal which has acked later records ends at ``last`` (RULES.md#r8)."""
+        acked = max(self.acked_before(journal_id), self.acked_through_of(journal_id))
+        self._acked_before[journal_id], self._acked_through[journal_id] = acked, last
 
     def linked(self, now: float) -> None:
         self.connected, self.stage, self.last_message_at = True, Stage.PROBE, now

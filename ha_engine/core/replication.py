@@ -81,10 +81,17 @@ class Replication:
         holder also sends the digests of its newest batches, since the member may still have to run
         some of them (RULES.md#i6). A member with an empty journal restores a snapshot that is at
         ``begins`` or later, unless ``begins`` is the start of the journal.
+
+        If the journal has lost records that it had acked, its disk went back in time. The holder no
+        longer counts these acks (RULES.md#r8).
         """
         peer = self.peers.get(name)
         if peer is None or peer.stage is Stage.REPLICATE:
             return
+        last, acked = reply.last.sequence, peer.acked_through_of(reply.journal_id)
+        if last < acked:
+            peer.disk_went_back(reply.journal_id, last)
+            yield do.ReportDiskWentBack(name, acked, last)
         shared_end = common_end(journal.epochs, journal.last, reply.epochs, reply.last)
         follow = say.Follow(
             self.epoch,
@@ -247,8 +254,14 @@ class Replication:
         others = (in_sync | self.near) - {self.me}
         return min([durable, *(self.acked_through(member) for member in others)])
 
-    def all_have(self, sequence: int, in_sync: frozenset[Member]) -> bool:
-        return all(self.acked_through(member) >= sequence for member in in_sync - {self.me})
+    def all_had(self, sequence: int, in_sync: frozenset[Member]) -> bool:
+        """Whether each member of ``in_sync`` has ever acked ``sequence`` in this epoch."""
+        return all(self._ever_acked(member) >= sequence for member in in_sync - {self.me})
+
+    def _ever_acked(self, member: Member) -> int:
+        peer = self.peers.get(member.node)
+        before = 0 if peer is None else peer.acked_before(member.journal_id)
+        return max(before, self.acked_through(member))
 
     def acked_through(self, member: Member) -> int:
         peer = self.peers.get(member.node)
@@ -275,12 +288,13 @@ class Replication:
     def wanted(self, now: float, listed: tuple[Member, ...], committed: int) -> tuple[Member, ...]:
         """The members that the lease row should list as in sync.
 
-        A late member leaves the list. A near member enters the list once it has every committed
-        record.
+        A late member leaves the list, and so does a member that has lost committed records
+        (RULES.md#r8). A near member enters the list once it has every committed record.
         """
         kept = tuple(m for m in listed if m == self.me or not self._is_lost(m, now))
-        new = (m for m in sorted(self.near, key=lambda m: m.node) if m not in kept)
-        return kept + tuple(m for m in new if self.acked_through(m) >= committed)
+        new = tuple(m for m in sorted(self.near, key=lambda m: m.node) if m not in kept)
+        has_all = (m for m in kept + new if m == self.me or self.acked_through(m) >= committed)
+        return tuple(has_all)
 
     def promised_until(self, in_sync: frozenset[Member], ttl: float, margin: float) -> float:
         """Until when every other member of ``in_sync`` has promised not to acquire

@@ -180,9 +180,10 @@ class RoleMachine:
         if row is None or row.holder is None or self.lease.regressed:
             return
         listed = self.lease.member in row.in_sync and row.holder.node != self.identity.node
-        role = Role.PASSIVE if listed else Role.JOINING
+        in_sync = listed and not self.lease.lacks_committed(self.journal.last.sequence)
+        role = Role.PASSIVE if in_sync else Role.JOINING
         if role is not self.role:
-            self._become(role, "its journal is in sync" if listed else "its journal is not in sync")
+            self._become(role, f"its journal is {'' if in_sync else 'not '}in sync")
 
     def stop(self) -> None:
         if self.stopping:
@@ -208,4 +209,4 @@ class RoleMachine:
         if not holds or lease_client.releasing or lease.is_doubtful(self.now, self.authority_ends):
             self.become_stopped("the node was asked to stop")
             return
-        self.perform(lease_client.release(self.now, None, "stopped"))
+        self.perform(lease_client.release(self.now, None, self.journal.committed, "stopped"))

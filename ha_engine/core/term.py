@@ -394,7 +394,8 @@ class Term:
             yield Wait(f"{handover.to} could not take over")
             yield do.StartPublishing(self.epoch)
         elif self._is_level_with(successor) and lease.idle:
-            yield self._lease_client.release(now, handover.to, handover.reason)
+            committed = self._journal.committed
+            yield self._lease_client.release(now, handover.to, committed, handover.reason)
 
     def _is_level_with(self, successor: Member) -> bool:
         journal = self._journal

@@ -121,6 +121,8 @@ class Driver:
                 self._role = role
             case do.ReportDifference():
                 self.counters.digest_mismatches += 1
+            case do.ReportDiskWentBack():
+                self.counters.peer_rollbacks += 1
 
     def fail(self, error: BaseException) -> None:
         """End the node process with ``error`` as the reason, because a part of the node failed."""
@@ -244,6 +246,8 @@ class Driver:
                 self._spawn(self._truncate_journal(ports, action), "truncate the journal")
             case do.ReportDifference(query, number):
                 log.error("a batch differs from the active's", query=query, batch=number)
+            case do.ReportDiskWentBack(peer, acked, last):
+                log.error("the disk of a peer went back in time", peer=peer, acked=acked, last=last)
             case do.Exit(reason):
                 ports.exit(reason)
             case _:

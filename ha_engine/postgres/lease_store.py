@@ -360,6 +360,7 @@ def _columns(row: LeaseRow) -> dict[str, Any]:
         "paused": row.paused,
         "system_identifier": row.identity.system_identifier if row.identity else None,
         "timeline": row.identity.timeline if row.identity else None,
+        "committed": row.committed,
     }
 
 
@@ -376,6 +377,7 @@ def _lease_row(row: Row[Any]) -> LeaseRow:
         identity=DatabaseIdentity(row.system_identifier, row.timeline)
         if row.system_identifier
         else None,
+        committed=row.committed,
     )
 
 

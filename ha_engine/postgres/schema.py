@@ -40,6 +40,7 @@ lease = Table(
     Column("paused", Boolean, nullable=False),
     Column("system_identifier", Text),
     Column("timeline", Text),
+    Column("committed", BigInteger, nullable=False),
     Column("expires_at", DateTime(timezone=True), nullable=False),
     Column("written_at", DateTime(timezone=True), nullable=False),
 )

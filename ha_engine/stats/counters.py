@@ -32,6 +32,8 @@ class NodeCounters:
     """The number of role changes by new role and reason."""
     digest_mismatches: int = 0
     database_failures: int = 0
+    peer_rollbacks: int = 0
+    """How often the disk of a peer had gone back in time when it connected."""
     orphans: int = 0
     """Calls by query processes other than the query process that this node runs."""
     outage_seconds: float | None = None

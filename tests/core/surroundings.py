@@ -141,7 +141,9 @@ class Disk:
     ``records[:durable]`` survive for certain, the others as far as a crash leaves them.
     ``outbox[query][n]`` is the batch's content: the positions of its events; ``admitted[query]`` is
     the highest number that was ever in it, ``trimmed[query]`` the highest that left it. Only the
-    tests see the records up to ``base``: the node has trimmed them.
+    tests see the records up to ``base``: the node has trimmed them. If this is an earlier image of
+    a disk, ``once_had`` is how many records the disk had before the image came back, and
+    ``listed_by`` are the rows that may list it since then.
     """
 
     journal_id: str = "j1"
@@ -155,6 +157,8 @@ class Disk:
     outbox_rows: dict[tuple[str, int], int] = field(default_factory=dict)
     checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
     high_water: object = None
+    once_had: int = 0
+    listed_by: tuple[LeaseRow, ...] = ()
 
     def content(self, streams: frozenset[str], after: int, through: int) -> Content:
         """Return the events of a batch, named by the positions of their records."""

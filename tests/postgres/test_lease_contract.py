@@ -22,7 +22,7 @@ A = Member("node-a", "journal-a")
 B = Member("node-b", "journal-b")
 BY_A, BY_B = Holder("node-a", "process-1"), Holder("node-b", "process-1")
 FIRST = LeaseRow("group-1", None, 0, 1, (A, B))
-HELD = replace(FIRST, holder=BY_A, epoch=1, advertise="http://a:8080")
+HELD = replace(FIRST, holder=BY_A, epoch=1, advertise="http://a:8080", committed=98)
 WRITERS = 6
 
 

@@ -2,7 +2,7 @@
 
 python -m tests.sim --seeds 100000 --first 1 --workers 2
 python -m tests.sim --seed 17 --tell
-python -m tests.sim --seeds 1000 --forced
+python -m tests.sim --seeds 1000 --variant forced
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import argparse
 import sys
 
 from tests.sim.history import Failed, tell
-from tests.sim.many import FORCED, SEEDS, known_seeds, play_all
+from tests.sim.many import known_seeds, play_all
+from tests.sim.variants import Variant
 
 
 def main() -> int:
@@ -21,21 +22,25 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--seed", type=int, help="only this one")
     parser.add_argument("--tell", action="store_true", help="print the whole history of --seed")
-    parser.add_argument("--forced", action="store_true", help="with forced failovers")
+    parser.add_argument(
+        "--variant", type=Variant, choices=Variant, default=Variant.PLAIN, help="further faults"
+    )
     arguments = parser.parse_args()
     if arguments.seed is not None:
-        return _one(arguments.seed, whole=arguments.tell, forces=arguments.forced)
-    known = known_seeds(FORCED if arguments.forced else SEEDS)
-    seeds = [*known, *range(arguments.first, arguments.first + arguments.seeds)]
-    result = play_all(seeds, arguments.workers, progress=_progress, forces=arguments.forced)
+        return _one(arguments.seed, whole=arguments.tell, variant=arguments.variant)
+    seeds = [
+        *known_seeds(arguments.variant),
+        *range(arguments.first, arguments.first + arguments.seeds),
+    ]
+    result = play_all(seeds, arguments.workers, progress=_progress, variant=arguments.variant)
     sys.stdout.write("\n\n".join(result.stories[:3]) + "\n" if result.stories else "")
     sys.stdout.write(result.summary + "\n")
     return 1 if result.failed else 0
 
 
-def _one(seed: int, *, whole: bool, forces: bool) -> int:
+def _one(seed: int, *, whole: bool, variant: Variant) -> int:
     try:
-        story = tell(seed, forces=forces)
+        story = tell(seed, variant=variant)
     except Failed as failed:
         sys.stdout.write(f"{failed}\n")
         return 1

@@ -17,7 +17,7 @@ from ha_engine.types import (
     Position,
     Record,
 )
-from tests.core.surroundings import Content, QuerySink
+from tests.core.surroundings import Content, Disk, QuerySink
 from tests.core.truth import require
 
 if TYPE_CHECKING:
@@ -244,14 +244,28 @@ class Facts:
 
     def require_everywhere(self, row: LeaseRow) -> None:
         """RULES.md#i3: every journal that the row lists as in sync has every committed record
-        durable."""
+        durable.
+
+        A disk that went back (RULES.md#r8) may lack records that it once had, but only as long as a
+        row lists it that was written before: nobody may list it again before it has them.
+        """
         length = len(self.committed)
         for member in row.in_sync:
             disk = self.group.nodes[member.node].disk
-            if disk.journal_id == member.journal_id and length:
-                has = disk.durable >= length
-                has = has and disk.records[length - 1].position == self.committed[-1]
-                require(has, "I3", f"{member.node} is in sync without {self.committed[-1]}")
+            if disk.journal_id != member.journal_id or not length:
+                continue
+            has = disk.durable >= length
+            has = has and disk.records[length - 1].position == self.committed[-1]
+            if has:
+                disk.once_had = 0
+            excused = length <= disk.once_had and self._listed_before(disk, member, row)
+            require(has or excused, "I3", f"{member.node} is in sync without {self.committed[-1]}")
+
+    def _listed_before(self, disk: Disk, member: Member, row: LeaseRow) -> bool:
+        """Return whether every row up to ``row`` lists the member since its disk went back."""
+        first = [stamp(one) for one in disk.listed_by if member in one.in_sync]
+        since = [one for one in self.branch if first and stamp(one) > min(first)]
+        return bool(first) and all(member in one.in_sync for one in [*since, row])
 
     def require_complete(self, node: SimNode) -> None:
         """P1: a new holder has every record that was ever committed."""

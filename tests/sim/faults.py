@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ha_engine.core import inputs as on
 from ha_engine.types import LeaseRow
 from tests.sim.forcing import force
+from tests.sim.variants import Variant
 
 if TYPE_CHECKING:
+    from tests.core.surroundings import Disk
     from tests.sim.group import Group
     from tests.sim.network import Link
     from tests.sim.node import SimNode
@@ -47,8 +50,11 @@ class Faults:
             self.hint,
         ]
         self.kinds = self.random.sample(kinds, self.random.randint(2, 7))
-        if group.forces:
-            self.kinds += [self.force, self.kill]
+        match group.variant:
+            case Variant.FORCED:
+                self.kinds += [self.force, self.kill]
+            case Variant.ROLLED_BACK:
+                self.kinds += [self.go_back, self.go_back]
         self.gap = self.random.uniform(0.5, 2.5)
         self._flaws()
 
@@ -219,10 +225,34 @@ class Faults:
         self.group.count("wiped disks")
         node.new_disk()
 
+    def go_back(self) -> None:
+        """Copy a node's disk, and put the copy in the place of the disk later.
+
+        A loss of acked records is certain to be detected only if the lease row names a commit
+        position after the copy, so a database that loses writes too makes another fault.
+        """
+        node = self._someone()
+        image, losing = copy.deepcopy(node.disk), self.fail_over in self.kinds
+
+        def put_back() -> None:
+            if losing or not node.alive or not self._may_go_back(node, image):
+                return
+            node.kill(query_process_dies=True)
+            node.go_back_to(image)
+            self.group.count("disks that went back")
+
+        self._later(0.5, 6, put_back)
+
+    def _may_go_back(self, node: SimNode, image: Disk) -> bool:
+        newest = self.group.facts.newest
+        if newest is None or node.disk.journal_id != image.journal_id:
+            return False
+        rows = [newest, *self.group.database.pending.values()]
+        proven = all(row.committed > len(image.records) for row in rows)
+        return proven and all(self._another_has(node.node, row) for row in rows)
+
     def _another_has(self, name: str, row: LeaseRow) -> bool:
         """Return whether another node than ``name`` that ``row`` lists as in sync has its disk."""
-        nodes = self.group.nodes
-        return any(
-            member.node != name and nodes[member.node].disk.journal_id == member.journal_id
-            for member in row.in_sync
-        )
+        disks = {node.node: node.disk for node in self.group.nodes.values() if node.node != name}
+        listed = ((disks.get(member.node), member.journal_id) for member in row.in_sync)
+        return any(disk and disk.journal_id == i and not disk.once_had for disk, i in listed)

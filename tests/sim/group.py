@@ -16,6 +16,7 @@ from tests.sim.network import Network
 from tests.sim.node import TIMING, SimNode
 from tests.sim.producers import Producers
 from tests.sim.pulling import Pulling, Way
+from tests.sim.variants import Variant
 
 THREE_NODES = 0.25
 DRIFT_MAX = TIMING.margin / TIMING.ttl / 4
@@ -24,7 +25,7 @@ DRIFT_MAX = TIMING.margin / TIMING.ttl / 4
 class Group:
     """The parts that faults and judges use. ``transcript`` holds (true time, node, event).
 
-    ``forces``: an operator forces failovers too, while the nodes in ``off`` are switched off.
+    ``variant``: further faults. ``off``: the nodes that an operator has switched off.
     ``pulls``: there is a source besides the producers, read in that way.
     """
 
@@ -34,10 +35,10 @@ class Group:
         engine: Any = ha_engine.core,
         nodes: int | None = None,
         *,
-        forces: bool = False,
+        variant: Variant = Variant.PLAIN,
         pulls: Way | None = None,
     ) -> None:
-        self.forces, self.off = forces, set[str]()
+        self.variant, self.off = variant, set[str]()
         self.seed, self.random = seed, Random(seed)
         self.agenda, self.around = Agenda(), Surroundings()
         self.transcript: list[tuple[float, str, object]] = []

@@ -17,6 +17,7 @@ from tests.sim.group import Group
 from tests.sim.node import PLANS, TIMING
 from tests.sim.pulling import Way, require_each_once
 from tests.sim.transcript import told
+from tests.sim.variants import Variant
 
 HEALED_WITHIN = 60.0
 OPERATOR_AFTER = 4 * TIMING.ttl
@@ -27,16 +28,20 @@ class Failed(AssertionError):
 
 
 def play(
-    seed: int, engine: Any = ha_engine.core, *, forces: bool = False, pulls: Way | None = None
+    seed: int,
+    engine: Any = ha_engine.core,
+    *,
+    variant: Variant = Variant.PLAIN,
+    pulls: Way | None = None,
 ) -> Counter[str]:
-    """Play the history of ``seed`` and return the counts of what it reached. Forced failovers or a
-    source make it another history. Raises Failed."""
-    return _played(Group(seed, engine, forces=forces, pulls=pulls)).counters
+    """Play the history of ``seed`` and return the counts of what it reached. A variant or a
+    source makes it another history. Raises Failed."""
+    return _played(Group(seed, engine, variant=variant, pulls=pulls)).counters
 
 
-def tell(seed: int, *, forces: bool = False) -> str:
+def tell(seed: int, *, variant: Variant = Variant.PLAIN) -> str:
     """Return the whole history of ``seed`` in readable form. Raises Failed."""
-    return told(_played(Group(seed, forces=forces)))
+    return told(_played(Group(seed, variant=variant)))
 
 
 def _played(group: Group) -> Group:

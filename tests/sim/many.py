@@ -12,15 +12,20 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from tests.sim.history import Failed, play
+from tests.sim.variants import Variant
 
-SEEDS = Path(__file__).with_name("seeds.txt")
-FORCED = Path(__file__).with_name("forced_seeds.txt")
+FILES = {
+    Variant.PLAIN: "seeds.txt",
+    Variant.FORCED: "forced_seeds.txt",
+    Variant.ROLLED_BACK: "rolled_back_seeds.txt",
+}
 PROGRESS_EVERY = 50
 Outcome = tuple[int, Counter[str], str]
 
 
-def known_seeds(file: Path = SEEDS) -> list[int]:
-    """Return every seed that ever failed; a ``#`` begins its finding. FORCED: with ``forces``."""
+def known_seeds(variant: Variant = Variant.PLAIN) -> list[int]:
+    """Return every seed of the variant that ever failed; a ``#`` begins its finding."""
+    file = Path(__file__).with_name(FILES[variant])
     lines = (line.split("#")[0].strip() for line in file.read_text().splitlines())
     return [int(line) for line in lines if line]
 
@@ -46,10 +51,10 @@ def play_all(
     workers: int = 1,
     progress: Callable[[int, int, list[int]], None] | None = None,
     *,
-    forces: bool = False,
+    variant: Variant = Variant.PLAIN,
 ) -> Result:
     seeds, result, began = list(seeds), Result(), time.monotonic()
-    for seed, counters, story in _outcomes(seeds, workers, forces):
+    for seed, counters, story in _outcomes(seeds, workers, variant):
         result.played += 1
         result.counters += counters
         if story:
@@ -61,8 +66,8 @@ def play_all(
     return result
 
 
-def _outcomes(seeds: list[int], workers: int, forces: bool) -> Iterator[Outcome]:
-    one = partial(_outcome, forces=forces)
+def _outcomes(seeds: list[int], workers: int, variant: Variant) -> Iterator[Outcome]:
+    one = partial(_outcome, variant=variant)
     if workers == 1:
         yield from map(one, seeds)
         return
@@ -72,8 +77,8 @@ def _outcomes(seeds: list[int], workers: int, forces: bool) -> Iterator[Outcome]
         yield from pool.map(one, seeds, chunksize=20)
 
 
-def _outcome(seed: int, *, forces: bool) -> Outcome:
+def _outcome(seed: int, *, variant: Variant) -> Outcome:
     try:
-        return seed, play(seed, forces=forces), ""
+        return seed, play(seed, variant=variant), ""
     except Failed as failed:
         return seed, Counter(), str(failed)

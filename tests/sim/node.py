@@ -6,6 +6,7 @@ database, messages over the network, records to the disk, batches through Spark 
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -305,6 +306,16 @@ class SimNode(World):
         for kept in (self.disk.outbox, self.disk.admitted, self.disk.trimmed):
             kept.clear()
         self.disk.outbox_rows.clear()
+
+    def go_back_to(self, image: Disk) -> None:
+        """Put an earlier image in the place of this dead node's disk."""
+        require(not self.alive, "schedule", f"the disk of {self.node} is in use")
+        self.group.tell(self.node, f"has its disk as of {len(image.records)} records")
+        once_had = max(self.disk.durable, self.disk.once_had)
+        self.disk = copy.deepcopy(image)
+        self.disk.once_had, self.disk.durable = once_had, len(self.disk.records)
+        newest, pending = self.group.facts.newest, self.group.database.pending.values()
+        self.disk.listed_by = tuple(row for row in (newest, *pending) if row is not None)
 
     def _trim(self, through: int) -> None:
         self.trim(through)

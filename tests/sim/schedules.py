@@ -3,6 +3,7 @@ same."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import ha_engine.core
 from ha_engine.core import inputs as on
 from ha_engine.core import messages as say
 from ha_engine.types import Member, Role
+from tests.core.surroundings import Disk
 from tests.core.truth import require
 from tests.sim.forcing import force
 from tests.sim.group import Group
@@ -65,6 +67,18 @@ class Stage:
         table = self.group.around.table
         while table.row is not None and table.row.version < version:
             self.group.database.pause(not table.row.paused)
+
+    def image_of(self, node: SimNode) -> Disk:
+        """Copy a node's disk, and wait until the row proves that the copy lacks records."""
+        image, length = copy.deepcopy(node.disk), len(node.disk.records)
+        table = self.group.around.table
+        self.until(lambda: table.row is not None and table.row.committed > length)
+        return image
+
+    def acked_by(self, node: SimNode) -> int:
+        """Return how far the active knows the node's journal to be durable."""
+        member = Member(node.node, node.disk.journal_id)
+        return int(self.a.core.term.replication.acked_through(member))
 
     def heal(self) -> None:
         heal(self.group)
@@ -131,6 +145,86 @@ def a_member_comes_back_with_another_journal_at_once(stage: Stage) -> None:
     stage.group.database.unreachable.clear()
     stage.until(lambda: stage.b.disk.journal_id in {m.journal_id for m in stage.in_sync})
     require(stage.a.processes == 1, "schedule", "a had to be started again")
+    stage.heal()
+
+
+def a_disk_goes_back_after_its_member_was_removed(stage: Stage) -> None:
+    """RULES.md#r8. 1. b acks records, dies, and is removed; the input ends. 2. b returns with an
+    earlier image of its disk, in the same epoch, and catches up slowly. 3. a must not list b before
+    b has caught up."""
+    before = copy.deepcopy(stage.b.disk)
+    stage.until(lambda: stage.acked_by(stage.b) > len(before.records) + 20)
+    stage.group.producers.sending = False
+    stage.wait(4.0)
+    # a must append nothing until b returns, so b dies when the marks of an idle journal are done.
+    idle = len(stage.a.disk.records)
+    stage.until(lambda: stage.acked_by(stage.b) == len(stage.a.disk.records) >= idle + 4)
+    stage.group.restart_within = 60
+    stage.b.kill(query_process_dies=True)
+    stage.until(lambda: len(stage.in_sync) == 1)
+    stage.b.go_back_to(before)
+    stage.b.fsync_max = 2.0
+    stage.b.start()
+    stage.until(lambda: len(stage.in_sync) == 2)
+    require(stage.a.processes == 1, "schedule", "a had to be started again")
+    stage.heal()
+
+
+def a_disk_goes_back_while_the_row_lists_its_member(stage: Stage) -> None:
+    """RULES.md#r8. 1. a does not reach the database, and commits by b's promises. 2. b dies, and
+    returns at once with an earlier image of its disk. 3. The row still lists b, so a must commit
+    nothing before b has caught up."""
+    before = copy.deepcopy(stage.b.disk)
+    stage.until(lambda: stage.acked_by(stage.b) > len(before.records) + 20)
+    stage.group.database.unreachable.add("a")
+    stage.wait(1.0)
+    stage.group.restart_within = 60
+    stage.b.kill(query_process_dies=True)
+    stage.b.go_back_to(before)
+    stage.b.start()
+    stage.until(lambda: stage.b.disk.durable > stage.acked_by(stage.b) > len(before.records))
+    stage.group.database.unreachable.clear()
+    stage.until(lambda: len(stage.in_sync) == 2)
+    require(stage.a.processes == 1, "schedule", "a had to be started again")
+    stage.heal()
+
+
+def a_disk_goes_back_and_the_active_dies(stage: Stage) -> None:
+    """RULES.md#r8. 1. b acks records. 2. Both nodes die, and b returns with an earlier image of its
+    disk. 3. The row lists b: b must not acquire the lease, since acked records would be lost."""
+    before = stage.image_of(stage.b)
+    stage.group.restart_within = 60
+    stage.a.kill(query_process_dies=True)
+    stage.b.kill(query_process_dies=True)
+    stage.b.go_back_to(before)
+    stage.b.start()
+    stage.wait(8)
+    require(stage.b.truth.role is not Role.ACTIVE, "R8", "b promoted with an earlier image")
+    stage.a.start()
+    stage.heal()
+
+
+def both_disks_go_back(stage: Stage) -> None:
+    """RULES.md#r8, RULES.md#r26. 1. Both nodes die, and return with earlier images of their disks.
+    2. Neither may acquire the lease. 3. An operator gives the lost records up: stops b, and forces
+    a failover to a."""
+    images = [(node, stage.image_of(node)) for node in (stage.a, stage.b)]
+    stage.group.restart_within = 60
+    for node, _ in images:
+        node.kill(query_process_dies=True)
+    for node, image in images:
+        node.go_back_to(image)
+        node.start()
+    stage.wait(8)
+    for node, _ in images:
+        require(node.truth.role is not Role.ACTIVE, "R8", f"{node.node} promoted")
+    stage.b.kill(query_process_dies=True)
+    stage.until(lambda: stage.a.core.why_no_forced_failover(("b",)) is None)
+    stage.a.feed(on.FailoverForced("operator", ("b",)))
+    stage.until(lambda: stage.a.truth.role is Role.ACTIVE)
+    stage.group.restart_within = 0.5
+    stage.b.start()
+    stage.until(lambda: len(stage.in_sync) == 2)
     stage.heal()
 
 
@@ -645,6 +739,10 @@ SCHEDULES: tuple[Callable[[Stage], None], ...] = (
     an_acquisition_is_lost_while_the_former_holder_is_cut_off,
     a_higher_epoch_is_read_after_a_failover,
     a_member_comes_back_with_another_journal_at_once,
+    a_disk_goes_back_after_its_member_was_removed,
+    a_disk_goes_back_while_the_row_lists_its_member,
+    a_disk_goes_back_and_the_active_dies,
+    both_disks_go_back,
     a_sole_member_past_safe_until_lists_another,
     a_row_regresses_to_one_with_a_removed_member,
     a_row_regresses_and_its_holder_dies,

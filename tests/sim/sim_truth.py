@@ -36,6 +36,8 @@ class SimTruth(Truth):
                 count("resumes")
             case do.NoteOutage():
                 count("outages noted")
+            case do.ReportDiskWentBack():
+                count("disks reported as gone back")
             case do.ReportDifference(query, number):
                 require(False, "I6", f"{query} {number} came out differently")
             case _:
@@ -55,6 +57,8 @@ class SimTruth(Truth):
             # When a node has acquired meanwhile, this write is denied.
             listed = successor.journal_id in [member.journal_id for member in wanted.in_sync]
             void = not listed or max(world.group.facts.acquired) > wanted.epoch
+            # A successor whose disk goes back at this moment does not acquire the lease.
+            void = void or successor.once_had > 0
             require(equal or void, "R3", "released for a switchover with unequal journals")
 
     def _acquire(self, action: do.WriteLease) -> None:

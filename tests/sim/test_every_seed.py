@@ -7,7 +7,8 @@ import os
 import pytest
 
 from tests import tiers
-from tests.sim.many import FORCED, Result, known_seeds, play_all
+from tests.sim.many import Result, known_seeds, play_all
+from tests.sim.variants import Variant
 from tests.tiers import THOROUGH_SEEDS
 
 CORES = os.cpu_count() or 1
@@ -51,9 +52,10 @@ FORCED_REACH_AT_LEAST = {
     "records given up": 150,
     "requests given up": 50,
 }
-
-
 """The counts that this share of THOROUGH_SEEDS seeds must reach."""
+ROLLED_BACK_SHARE = 0.1
+"""The share of the seeds that are played with disks that go back too."""
+ROLLED_BACK_AT_LEAST = 100
 
 
 def least(of_all: int, seeds: int) -> float:
@@ -70,7 +72,8 @@ def seeds(request: pytest.FixtureRequest) -> int:
 @pytest.fixture(scope="module")
 def forced(seeds: int) -> Result:
     numbers = range(1, int(seeds * FORCED_SHARE) + 1)
-    return play_all([*known_seeds(FORCED), *numbers], CORES, forces=True)
+    variant = Variant.FORCED
+    return play_all([*known_seeds(variant), *numbers], CORES, variant=variant)
 
 
 @pytest.mark.slow
@@ -82,6 +85,19 @@ def test_no_forced_failover_breaks_a_rule_and_each_heals(forced: Result) -> None
 @pytest.mark.parametrize("what", FORCED_REACH_AT_LEAST)
 def test_forced_failovers_reach_each_rare_case(what: str, forced: Result, seeds: int) -> None:
     assert forced.counters[what] >= least(FORCED_REACH_AT_LEAST[what], seeds), forced.summary
+
+
+@pytest.fixture(scope="module")
+def rolled_back(seeds: int) -> Result:
+    numbers = range(1, int(seeds * ROLLED_BACK_SHARE) + 1)
+    variant = Variant.ROLLED_BACK
+    return play_all([*known_seeds(variant), *numbers], CORES, variant=variant)
+
+
+@pytest.mark.slow
+def test_no_disk_that_goes_back_breaks_a_rule(rolled_back: Result, seeds: int) -> None:
+    assert rolled_back.failed == [], "\n\n".join(rolled_back.stories[:1])
+    assert rolled_back.counters["disks that went back"] >= least(ROLLED_BACK_AT_LEAST, seeds)
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import pytest
 
 from tests.sim.history import Failed, play
 from tests.sim.pulling import Way
+from tests.sim.variants import Variant
 
 SEEDS = range(1, 31)
 FORCED_SEEDS = range(1, 13)
@@ -25,7 +26,7 @@ def test_each_row_of_a_source_is_journalled_once_over_all_histories() -> None:
 def test_rows_given_up_by_a_forced_failover_are_read_again() -> None:
     reached = Counter[str]()
     for seed in FORCED_SEEDS:
-        reached += play(seed, forces=True, pulls=Way())
+        reached += play(seed, variant=Variant.FORCED, pulls=Way())
     assert reached["records given up"] > 0
 
 

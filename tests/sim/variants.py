@@ -1,0 +1,14 @@
+"""Histories with further faults. Each variant has its own seeds, so that a new variant does not
+change the histories of the recorded seeds."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Variant(Enum):
+    PLAIN = "plain"
+    FORCED = "forced"
+    """An operator also forces failovers."""
+    ROLLED_BACK = "rolled back"
+    """Disks also go back to an earlier image."""

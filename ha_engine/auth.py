@@ -59,8 +59,7 @@ class Access:
         """
         if right not in self.guarded:
             return None
-        token = _token(authorization)
-        found = self.rights.get(digest_of(token)) if token else None
+        found = self._right_of(authorization)
         if found in (right, Right.ADMIN):
             return None
         if found is None:
@@ -70,6 +69,14 @@ class Access:
         return Denied(
             True, f"this token is for {found.value}, but this request needs one for {right.value}"
         )
+
+    def knows(self, authorization: str | None) -> bool:
+        """Whether the Authorization header of a request has a valid token."""
+        return self._right_of(authorization) is not None
+
+    def _right_of(self, authorization: str | None) -> Right | None:
+        token = _token(authorization)
+        return self.rights.get(digest_of(token)) if token else None
 
 
 OPEN = Access.of({})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -88,9 +88,14 @@ class NodeView:
     version: Callable[[], object] = object
 
 
-def application(view: NodeView, others: Sequence[OperationRoute], access: Access) -> Starlette:
+def application(
+    view: NodeView,
+    others: Sequence[OperationRoute],
+    access: Access,
+    host_names: Set[str] | None = None,
+) -> Starlette:
     """The ASGI application of a node. The routes ``others`` are those of ingest, the lease, forced
-    failovers and snapshots."""
+    failovers and snapshots. ``host_names`` are the names of this node; see ``guarded``."""
     routes = [
         *others,
         OperationRoute("/v1/status", _tree(view, view.status), _STATUS, "GET"),
@@ -102,7 +107,7 @@ def application(view: NodeView, others: Sequence[OperationRoute], access: Access
         *_checks(view),
     ]
     handlers: dict[Any, Any] = {HTTPException: http_error}
-    return guarded([*routes, openapi_route(routes)], access, handlers)
+    return guarded([*routes, openapi_route(routes)], access, handlers, host_names)
 
 
 def http_error(request: Request, error: Exception) -> JSONResponse:

@@ -32,6 +32,9 @@ _DENIED = {
     401: Answer("The request has no token, or an unknown one."),
     403: Answer("The token does not give the right to send this request."),
 }
+_ANOTHER_HOST = {
+    421: Answer("The request has no token, and its Host header does not name this node."),
+}
 _BEARER = {"bearer": {"type": "http", "scheme": "bearer"}}
 
 
@@ -105,7 +108,8 @@ def _operation(
     route: OperationRoute, method: str, schemas: _Schemas, *, guarded: bool
 ) -> dict[str, Any]:
     operation = route.operation
-    answers = {**operation.answers, **(_DENIED if guarded else {})}
+    checked = {} if operation.needs is Right.NOTHING else _ANOTHER_HOST
+    answers = {**operation.answers, **(_DENIED if guarded else {}), **checked}
     asked_by = "" if method in ("GET", "POST") else f"-{method.lower()}"
     operation_object: dict[str, Any] = {
         "operationId": operation.name + asked_by,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field, model_validator
 
 from ha_engine.config.quantities import Address, Duration, Size
@@ -27,6 +29,12 @@ class HttpConfig(Section):
         default=False,
         description="Set to true to let HTTP listen on an address that other hosts reach, without "
         "encryption or without tokens.",
+    )
+    host_names: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]+$")]] = Field(
+        default_factory=list,
+        description="Further host names under which clients without a token reach this node, such "
+        "as that of a load balancer. The names in listen, advertise and this host's own name need "
+        "not be listed.",
     )
     max_body: Size = Field(
         default=16 << 20,

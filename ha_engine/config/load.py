@@ -205,13 +205,14 @@ def _read_environment(draft: _Draft, environ: Mapping[str, str]) -> None:
 
 def _set_from_variable(draft: _Draft, setting: Setting, text: str) -> None:
     values: dict[Key, Any] = {setting.key: text}
-    if setting.holds(dict):
+    if setting.holds(dict) or setting.holds(list):
         try:
             parsed = strict_yaml.parse(text)
         except strict_yaml.NotYaml as error:
             draft.problems.append(f"{setting.variable}: is not valid YAML: {error}")
             return
-        values = dict(_leaves({setting.key[-1]: parsed}, setting.key[:-1], {setting.key}))
+        inner = {setting.key} if setting.holds(dict) else set[Key]()
+        values = dict(_leaves({setting.key[-1]: parsed}, setting.key[:-1], inner))
     draft.values.update(values)
     draft.origins.update(dict.fromkeys(values, setting.variable))
 

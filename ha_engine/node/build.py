@@ -3,10 +3,12 @@ connections."""
 
 from __future__ import annotations
 
+import socket
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from ha_engine import __version__
 from ha_engine.auth import Access, Right
@@ -46,6 +48,7 @@ from ha_engine.snapshot.restore import Places, Restoring
 from ha_engine.snapshot.service import Facts, SnapshotService
 from ha_engine.sync import Hello
 from ha_engine.types import Holder, SnapshotPlace
+from ha_engine.web.hosts import name_of
 
 
 def core_of(
@@ -194,6 +197,13 @@ def backlog_of(config: Config, core: Core, disk: Disk) -> NodeBacklog:
 def access_of(config: Config) -> Access:
     given = config.access
     return Access.of({Right.ADMIN: given.admin, Right.INGEST: given.ingest, Right.READ: given.read})
+
+
+def host_names_of(config: Config) -> frozenset[str]:
+    """The host names under which clients without a token may reach this node, in lower case."""
+    own = (urlsplit(config.http.url).hostname or "", name_of(config.http.listen))
+    names = (*own, *config.http.host_names, socket.gethostname())
+    return frozenset(name.lower() for name in names if name)
 
 
 def gate_of(

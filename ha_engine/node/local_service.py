@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
@@ -16,8 +17,9 @@ import structlog
 
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
-from ha_engine.errors import DiskFailed, SinkRefused, SinkUnavailable
+from ha_engine.errors import DiskFailed, EngineError, SinkRefused, SinkUnavailable
 from ha_engine.outbox import Admission, Outbox
+from ha_engine.system.runtime_dir import make_runtime_dir
 from ha_engine.types import Extent, Mark
 from ha_engine.v1 import local_pb2 as pb
 from ha_engine.v1 import local_pb2_grpc as rpc
@@ -30,6 +32,8 @@ log = structlog.get_logger(__name__)
 SLICE_SECONDS = 4.0
 """The node answers a poll for a mark with `pending` after this time, since a call of the query
 process has a deadline of 10 s (CALL_SECONDS of query/link.py)."""
+
+SOCKET_LOOK_SECONDS = 5.0
 
 VERDICTS = {
     Admission.ADMITTED: pb.AdmitBatchReply.ADMITTED,
@@ -253,10 +257,43 @@ class LocalService(rpc.LocalServicer):
             self._observer.orphaned()
 
 
-async def serve(service: LocalService, socket: str) -> grpc.aio.Server:
-    """Listen on the Unix socket ``socket``, whose directory must be private."""
-    server = grpc.aio.server(options=(("grpc.http2.bdp_probe", 0),))  # as in link.py
-    rpc.add_LocalServicer_to_server(service, server)
-    server.add_insecure_port(f"unix:{socket}")
-    await server.start()
-    return server
+class LocalServer:
+    """Serves the service on a Unix socket, and makes the socket again if it is deleted.
+
+    A cleaner of temporary files may delete the socket or its directory. The query process that is
+    connected does not notice, but a new query process could not connect.
+    """
+
+    def __init__(self, service: LocalService, socket: Path) -> None:
+        self._service, self._socket = service, socket
+        self._servers: list[grpc.aio.Server] = []
+        self._stopped = False
+
+    async def start(self) -> None:
+        """Make the runtime directory and listen on the socket. Raises ConfigError, OSError and
+        RuntimeError."""
+        make_runtime_dir(self._socket.parent)
+        server = grpc.aio.server(options=(("grpc.http2.bdp_probe", 0),))  # as in link.py
+        rpc.add_LocalServicer_to_server(self._service, server)
+        server.add_insecure_port(f"unix:{self._socket}")
+        await server.start()
+        self._servers.append(server)
+
+    async def watch(self, pause_seconds: float = SOCKET_LOOK_SECONDS) -> None:
+        """Make the socket again whenever it is deleted. Try again later if that is not possible,
+        since the present query process needs no new socket."""
+        while not self._stopped:
+            await asyncio.sleep(pause_seconds)
+            if self._stopped or self._socket.exists():
+                continue
+            log.warning("the local socket was deleted; making it again", path=str(self._socket))
+            try:
+                await self.start()
+            except (EngineError, OSError, RuntimeError) as error:
+                log.warning("the local socket was not made", reason=str(error))
+
+    async def stop(self) -> None:
+        """End the calls and stop listening."""
+        self._stopped = True
+        for server in self._servers:
+            await server.stop(grace=0.2)

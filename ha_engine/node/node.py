@@ -34,6 +34,7 @@ from ha_engine.node.build import (
     core_of,
     gate_of,
     hello_of,
+    host_names_of,
     places_of,
     publisher_of,
     snapshot_service_of,
@@ -43,7 +44,7 @@ from ha_engine.node.data_dir import DataDirectory
 from ha_engine.node.database import lease_listener_of, lease_store_of, release_earlier
 from ha_engine.node.driver import Driver
 from ha_engine.node.listening import listen
-from ha_engine.node.local_service import LocalService, serve
+from ha_engine.node.local_service import LocalServer, LocalService
 from ha_engine.node.ports import Ports
 from ha_engine.node.routes import web_application
 from ha_engine.node.storage import NodeStorage, give_up, replay
@@ -57,7 +58,6 @@ from ha_engine.receive.intake import Intake
 from ha_engine.snapshot.restore import finish
 from ha_engine.stats.counters import NodeCounters
 from ha_engine.sync import EventSync, Report
-from ha_engine.system.runtime_dir import make_runtime_dir
 from ha_engine.system.systemd import Condition, ServiceManager
 from ha_engine.types import Holder, Position
 from ha_engine.web.route import set_access
@@ -181,8 +181,8 @@ class Node:
         if self.supervisor.living:
             self.driver.handle(on.QueryProcessAdopted(self.supervisor.living))
         web_socket = listen(self.config.http.listen)
-        runtime_dir = make_runtime_dir(self.config.socket_path.parent)
-        local_server = await serve(self.local, str(runtime_dir / self.config.socket_path.name))
+        local_server = LocalServer(self.local, self.config.socket_path)
+        await local_server.start()
         self.supervisor.send("served", {})
         await self.peers.start()
         await self.ingest.start()
@@ -197,6 +197,7 @@ class Node:
             # (RULES.md#r30).
             self._watch(self.disk.watch(self._headroom_changed), "disk"),
             self._watch(self.service.attend(self._condition), "service manager"),
+            self._watch(local_server.watch(), "local socket"),
             self._watch(self._release(earlier), "release"),
         ]
         try:
@@ -204,7 +205,7 @@ class Node:
         finally:
             await self._shut(local_server, tasks)
 
-    async def _shut(self, local_server: Any, tasks: list[asyncio.Task[None]]) -> None:
+    async def _shut(self, local_server: LocalServer, tasks: list[asyncio.Task[None]]) -> None:
         self.web.stop()
         await self.receivers.stop()
         await self.ingest.stop()
@@ -215,7 +216,7 @@ class Node:
         self.driver.close()
         self.lease_admin.close()
         self.snapshots.close()
-        await local_server.stop(grace=0.2)
+        await local_server.stop()
         for task in tasks[1:]:
             task.cancel()
         await asyncio.wait(tasks, timeout=5)
@@ -286,7 +287,8 @@ class Node:
             self._version,
         )
         parts = self.intake, self.lease_admin, self.snapshots, self.config.group
-        return web_application(view, core, handle, *parts, access_of(self.config))
+        access, names = access_of(self.config), host_names_of(self.config)
+        return web_application(view, core, handle, *parts, access, names)
 
     # -- what stages ask ---------------------------------------------------------------------------
 

@@ -26,13 +26,16 @@ def web_application(
     snapshots: SnapshotState,
     group: str,
     access: Access,
+    host_names: frozenset[str],
 ) -> Starlette:
-    """Make the web application with all routes of the node. ``handle`` gives an input to the
-    core."""
+    """Make the web application with all routes of the node.
+
+    ``handle`` gives an input to the core. ``host_names`` are the names of this node.
+    """
     others = [
         *routes(intake),
         *lease_routes(lease, group),
         *failover_routes(core, handle),
         *snapshot_routes(core, snapshots, handle),
     ]
-    return application(view, others, access)
+    return application(view, others, access, host_names)

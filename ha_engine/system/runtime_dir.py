@@ -42,8 +42,9 @@ def make_runtime_dir(directory: Path) -> Path:
     """Create the runtime directory with mode 0700, or check an existing one.
 
     Every user may write to the temporary directory, so another user could create the runtime
-    directory and pose as the node. Raises ConfigError if the runtime directory belongs to another
-    user.
+    directory and pose as the node. An existing directory that other users may use, such as /run,
+    keeps its mode. Raises ConfigError if the runtime directory belongs to another user, or if other
+    users may use it.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = directory.lstat()
@@ -51,5 +52,9 @@ def make_runtime_dir(directory: Path) -> Path:
         raise ConfigError(
             f"node.runtime_dir {directory} belongs to another user; remove it or choose another"
         )
-    directory.chmod(0o700)
+    if found.st_mode & 0o077:
+        raise ConfigError(
+            f"node.runtime_dir {directory} has mode {stat.S_IMODE(found.st_mode):04o}, so other "
+            "users may use it; choose a directory of the node's own, or give it mode 0700"
+        )
     return directory

@@ -6,7 +6,7 @@ use the same description of each route (``ha_engine.api.openapi``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 from typing_extensions import TypedDict
 
 from ha_engine.auth import Access, Right
+from ha_engine.web.hosts import is_served, name_of
 
 JSON = "application/json"
 described = with_config(ConfigDict(use_attribute_docstrings=True))
@@ -80,22 +81,47 @@ class OperationRoute(Route):
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check the caller's right before the body is read.
 
-        Raises HTTPException if the right is missing.
+        Raises HTTPException if the right is missing, or if the request may come from a page of
+        another site.
         """
         access: Access = scope["app"].state.access
-        denied = access.denial(self.operation.needs, Headers(scope=scope).get("authorization"))
+        headers = Headers(scope=scope)
+        authorization, host = headers.get("authorization"), headers.get("host")
+        denied = access.denial(self.operation.needs, authorization)
         if denied is not None:
-            status, headers = (403 if denied.known else 401), {"WWW-Authenticate": "Bearer"}
-            raise HTTPException(status, denied.reason, headers)
+            status, answer = (403 if denied.known else 401), {"WWW-Authenticate": "Bearer"}
+            raise HTTPException(status, denied.reason, answer)
+        # A page of another site knows no token, and a check of the node's health tells it nothing.
+        open_to_pages = self.operation.needs is not Right.NOTHING and not access.knows(
+            authorization
+        )
+        if open_to_pages and host is not None:
+            _require_served(host, scope["app"].state.host_names)
         await super().handle(scope, receive, send)
 
 
+def _require_served(host: str, names: Set[str] | None) -> None:
+    if names is not None and not is_served(host, names):
+        raise HTTPException(
+            421,
+            f"this node does not serve the host name {name_of(host)!r}; add it to http.host_names, "
+            "or send a token",
+        )
+
+
 def guarded(
-    routes: Sequence[Route], access: Access, handlers: Mapping[Any, Any] | None = None
+    routes: Sequence[Route],
+    access: Access,
+    handlers: Mapping[Any, Any] | None = None,
+    host_names: Set[str] | None = None,
 ) -> Starlette:
-    """The ASGI application of ``routes``, each of which first checks the caller's right."""
+    """The ASGI application of ``routes``, each of which first checks the caller's right.
+
+    Requests without a token must name one of ``host_names``, unless it is None.
+    """
     served = Starlette(routes=routes, exception_handlers=handlers)
     set_access(served, access)
+    served.state.host_names = host_names
     # A redirect for a missing slash would repeat the request's Host header, which a client can
     # forge.
     served.router.redirect_slashes = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,10 +12,11 @@ from typing import Any
 import grpc
 import pyarrow as pa
 import pytest
+from structlog.testing import capture_logs
 
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
-from ha_engine.node.local_service import LocalService, PreparedSink, serve
+from ha_engine.node.local_service import LocalServer, LocalService, PreparedSink
 from ha_engine.outbox import Outbox
 from ha_engine.outbox.batch_file import digest_of_file, write_batch_file
 from ha_engine.types import Extent, Mark
@@ -106,10 +108,33 @@ async def local(tmp_path: Path, sinks: dict[str, dict[str, PreparedSink]]) -> As
         lambda query, number: None,
         recorder,
     )
-    server = await serve(service, str(tmp_path / "s"))
-    async with grpc.aio.insecure_channel(f"unix:{tmp_path / 's'}") as channel:
+    server = LocalServer(service, tmp_path / "run" / "s")
+    await server.start()
+    watch = asyncio.create_task(server.watch(0.1))
+    async with grpc.aio.insecure_channel(f"unix:{tmp_path / 'run' / 's'}") as channel:
         yield Local(recorder, outbox, directory, service, LocalStub(channel))
-    await server.stop(grace=0.1)
+    watch.cancel()
+    await server.stop()
+
+
+async def test_deleted_directory_of_the_socket_is_made_again(local: Local, tmp_path: Path) -> None:
+    await local.stub.AdmitBatch(local.pending(1))
+    shutil.rmtree(tmp_path / "run")
+    await async_wait_until((tmp_path / "run" / "s").exists)
+    await local.stub.AdmitBatch(local.pending(2))
+    async with grpc.aio.insecure_channel(f"unix:{tmp_path / 'run' / 's'}") as channel:
+        await LocalStub(channel).AdmitBatch(local.pending(3))
+    assert local.outbox.last_admitted("q") == 3
+
+
+async def test_socket_that_cannot_be_made_is_made_later(local: Local, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "run")
+    (tmp_path / "run").mkdir(mode=0o755)
+    with capture_logs() as logs:
+        await async_wait_until(lambda: any("was not made" in one["event"] for one in logs))
+    (tmp_path / "run").chmod(0o700)
+    await async_wait_until((tmp_path / "run" / "s").exists)
+    await local.stub.AdmitBatch(local.pending(1))
 
 
 async def test_core_learns_of_a_batch_whose_caller_dies_during_its_admission(

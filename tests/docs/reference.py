@@ -91,6 +91,8 @@ def _type(shape: dict[str, Any]) -> str:
             return f"mapping of names to {'addresses' if 'examples' in value else 'texts'}"
         case {"type": "object"}:
             return "mapping of names to texts"
+        case {"type": "array"}:
+            return "list of texts"
         case {"type": "string"}:
             return "text"
         case {"type": "integer"}:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from math import ceil
 
 import psycopg2
-from sqlalchemy import URL, Engine, create_engine, make_url
+from sqlalchemy import URL, Connection, Engine, create_engine, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.pool import NullPool
 
@@ -53,6 +53,21 @@ def open_engine(
             "options": f"{parsed.query.get('options', '')} {_settings(_ms(statement_timeout))}",
         },
     )
+
+
+def require_synchronous_commit(connection: Connection, where: str) -> None:
+    """Check the setting on a new connection, since a pooler may drop the options of a connection.
+
+    ``where`` names the database in the message. Raises DatabaseNotReady.
+    """
+    mode = connection.scalar(text("SHOW synchronous_commit"))
+    connection.rollback()
+    if mode not in ("on", "remote_apply"):
+        raise DatabaseNotReady(
+            f"synchronous_commit is {mode} for the database {where}, because a pooler drops the "
+            "options of connections; let the pooler pass them, or run ALTER ROLE ... SET "
+            "synchronous_commit = on"
+        )
 
 
 _NOT_ESCAPED = (

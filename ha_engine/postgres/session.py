@@ -23,7 +23,13 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, Engine
 
 from ha_engine.errors import DatabaseUnreachable
-from ha_engine.postgres.engine import Translation, database_error, place, translated
+from ha_engine.postgres.engine import (
+    Translation,
+    database_error,
+    place,
+    require_synchronous_commit,
+    translated,
+)
 
 T = TypeVar("T")
 
@@ -139,9 +145,11 @@ class Session:
             self.close()
         if self._connection is None:
             connection = self.engine.connect().execution_options(**self._options)
+            # From now on, the deadline of the caller ends a statement on this connection.
             with self._lock:
                 self._connection = connection
                 self._wire = socket.socket(fileno=os.dup(_driver(connection).fileno()))
+            require_synchronous_commit(connection, place(self.engine))
         return self._connection
 
 

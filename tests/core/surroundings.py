@@ -18,6 +18,7 @@ from ha_engine.types import (
     Base,
     DatabaseIdentity,
     Events,
+    Holder,
     HolderChange,
     LeaseRow,
     Mark,
@@ -143,7 +144,7 @@ class Disk:
     the highest number that was ever in it, ``trimmed[query]`` the highest that left it. Only the
     tests see the records up to ``base``: the node has trimmed them. If this is an earlier image of
     a disk, ``once_had`` is how many records the disk had before the image came back, and
-    ``listed_by`` are the rows that may list it since then.
+    ``seen_by`` are the holders that have been told where its journal ends.
     """
 
     journal_id: str = "j1"
@@ -158,7 +159,7 @@ class Disk:
     checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
     high_water: object = None
     once_had: int = 0
-    listed_by: tuple[LeaseRow, ...] = ()
+    seen_by: set[Holder] = field(default_factory=set)
 
     def content(self, streams: frozenset[str], after: int, through: int) -> Content:
         """Return the events of a batch, named by the positions of their records."""

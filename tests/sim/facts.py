@@ -17,7 +17,7 @@ from ha_engine.types import (
     Position,
     Record,
 )
-from tests.core.surroundings import Content, Disk, QuerySink
+from tests.core.surroundings import Content, QuerySink
 from tests.core.truth import require
 
 if TYPE_CHECKING:
@@ -246,8 +246,8 @@ class Facts:
         """RULES.md#i3: every journal that the row lists as in sync has every committed record
         durable.
 
-        A disk that went back (RULES.md#r8) may lack records that it once had, but only as long as a
-        row lists it that was written before: nobody may list it again before it has them.
+        A disk that went back (RULES.md#r8) may lack records that it once had, until its node has
+        been removed; see ``require_joined``.
         """
         length = len(self.committed)
         for member in row.in_sync:
@@ -258,14 +258,17 @@ class Facts:
             has = has and disk.records[length - 1].position == self.committed[-1]
             if has:
                 disk.once_had = 0
-            excused = length <= disk.once_had and self._listed_before(disk, member, row)
+            excused = length <= disk.once_had
             require(has or excused, "I3", f"{member.node} is in sync without {self.committed[-1]}")
 
-    def _listed_before(self, disk: Disk, member: Member, row: LeaseRow) -> bool:
-        """Return whether every row up to ``row`` lists the member since its disk went back."""
-        first = [stamp(one) for one in disk.listed_by if member in one.in_sync]
-        since = [one for one in self.branch if first and stamp(one) > min(first)]
-        return bool(first) and all(member in one.in_sync for one in [*since, row])
+    def require_joined(self, holder: Holder, before: LeaseRow, wanted: LeaseRow) -> None:
+        """RULES.md#r8: a holder that knows where a journal ends lists it only if it has every
+        committed record."""
+        for member in set(wanted.in_sync) - set(before.in_sync):
+            disk = self.group.nodes[member.node].disk
+            if disk.journal_id == member.journal_id and holder in disk.seen_by:
+                has = disk.durable >= len(self.committed)
+                require(has, "I3", f"{member.node} joins without {self.committed[-1]}")
 
     def require_complete(self, node: SimNode) -> None:
         """P1: a new holder has every record that was ever committed."""
@@ -315,9 +318,14 @@ class Facts:
             self.group.count("unknown outcomes resolved")
 
     def heard(self, node: SimNode, event: on.Input) -> None:
-        """Count an ack of a member while its removal is in flight."""
+        """Note who knows of a disk that went back. Count an ack of a member while its removal is in
+        flight."""
         request = node.request
         match event, request:
+            case on.PeerMessage(peer, say.ProbeReply(last=last)), _:
+                disk = self.group.nodes[peer].disk
+                if last.sequence < disk.once_had:
+                    disk.seen_by.add(node.me)
             case on.PeerMessage(peer, say.Ack()), do.WriteLease(expected, wanted):
                 was = any(member.node == peer for member in expected.in_sync)
                 stays = any(member.node == peer for member in wanted.in_sync)

@@ -314,8 +314,7 @@ class SimNode(World):
         once_had = max(self.disk.durable, self.disk.once_had)
         self.disk = copy.deepcopy(image)
         self.disk.once_had, self.disk.durable = once_had, len(self.disk.records)
-        newest, pending = self.group.facts.newest, self.group.database.pending.values()
-        self.disk.listed_by = tuple(row for row in (newest, *pending) if row is not None)
+        self.disk.seen_by = set()
 
     def _trim(self, through: int) -> None:
         self.trim(through)

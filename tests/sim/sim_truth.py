@@ -49,6 +49,7 @@ class SimTruth(Truth):
     def _write(self, action: do.WriteLease) -> None:
         super()._write(action)
         world, wanted = self.world, action.wanted
+        world.group.facts.require_joined(world.me, action.expected, wanted)
         if wanted.holder is None and wanted.successor is not None:
             require(not action.expected.paused, "R7", "released what nobody may acquire")
             successor = world.group.nodes[wanted.successor].disk

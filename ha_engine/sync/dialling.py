@@ -61,15 +61,28 @@ class NoLink(Exception):
     """An attempt to open a link failed; the dialler makes another attempt."""
 
 
-async def exchange_hellos(wire: Wire, ours: Hello, welcome: Collection[str]) -> Hello:
+async def exchange_hellos(
+    wire: Wire,
+    ours: Hello,
+    welcome: Collection[str],
+    replaced: Callable[[str], Collection[str]] = lambda node: (),
+) -> Hello:
     """Exchange Hellos, then a Welcome or a Refusal each, and return the other node's Hello.
+
+    ``replaced`` returns the processes of a node before its newest one.
 
     Raises Refused, WireBroken, MalformedFrame, and TimeoutError after GREETING_SECONDS.
     """
     async with asyncio.timeout(GREETING_SECONDS):
         await wire.write(to_sync_frame(ours))
         theirs = from_sync_frame((await _expect(wire, "hello")).hello)
-        reason = objection(ours, theirs, welcome=welcome, certified=wire.certified)
+        reason = objection(
+            ours,
+            theirs,
+            welcome=welcome,
+            certified=wire.certified,
+            replaced=replaced(theirs.node),
+        )
         await wire.write(_verdict(reason))
         answer = await _expect(wire, "welcome", "refusal")
         if reason is None and answer.HasField("refusal"):

@@ -8,6 +8,7 @@ and which members are in sync.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -45,6 +46,9 @@ STRANGERS_MAX = 16
 """gRPC streams beyond those of the peers, for nodes that have not yet exchanged Hellos."""
 
 
+PROCESSES_KEPT = 16
+
+
 class Owner(Protocol):
     """The part of the node that the sync stage uses. The sync stage makes every call of its owner
     on the event loop."""
@@ -78,6 +82,8 @@ class EventSync(rpc.EventSyncServicer):
         self._links: dict[str, Link] = {}
         self._streams: dict[str, RecordStream] = {}
         self._traffic = {peer: Traffic() for peer in config.peers}
+        # The last processes of each peer, the newest last.
+        self._processes = {peer: deque[str](maxlen=PROCESSES_KEPT) for peer in config.peers}
         self._refusals = Refusals(asyncio.get_running_loop().time)
         self._unreachable: dict[str, str] = {}
         # For each peer with a link, the time of its last report, and the report.
@@ -232,7 +238,8 @@ class EventSync(rpc.EventSyncServicer):
     async def _run_link(self, wire: Wire, dialled: str | None) -> None:
         ours = self._owner.hello()
         callers = [peer for peer in self._config.peers if peer < ours.node]
-        theirs = await exchange_hellos(wire, ours, callers if dialled is None else [dialled])
+        welcome = callers if dialled is None else [dialled]
+        theirs = await exchange_hellos(wire, ours, welcome, self._replaced)
         link = Link(theirs.node, wire, self._traffic[theirs.node])
         reason = "the connection is lost"
         try:
@@ -247,6 +254,9 @@ class EventSync(rpc.EventSyncServicer):
         peer = link.peer
         if former := self._links.get(peer):
             self._lost(former, "a newer link to the peer replaced this one")
+        processes = self._processes[peer]
+        if theirs.process not in processes:
+            processes.append(theirs.process)
         if self._stopping:
             link.end("this node stops")
             return
@@ -258,6 +268,9 @@ class EventSync(rpc.EventSyncServicer):
         log.info("peer connected", peer=peer, process=theirs.process, address=theirs.address)
         self._owner.handle(on.PeerConnected(peer))
         link.send(report_frame(self._owner.report()))
+
+    def _replaced(self, peer: str) -> list[str]:
+        return list(self._processes.get(peer, ()))[:-1]
 
     def _lost(self, link: Link, reason: str) -> None:
         link.end(reason)

@@ -94,14 +94,17 @@ def objection(
     *,
     welcome: Collection[str],
     certified: Collection[str] | None,
+    replaced: Collection[str] = (),
 ) -> str | None:
     """Say why the two nodes must not work together, and what to do, or return None when they may.
 
     ``welcome`` are the names of the nodes that may be at the other end. ``certified`` are the names
-    in the other node's certificate, or None for plain text.
+    in the other node's certificate, or None for plain text. ``replaced`` are processes of the other
+    node before its newest one.
     """
     return (
         _of_identity(ours, theirs, welcome, certified)
+        or _of_process(theirs, replaced)
         or _of_group(ours, theirs)
         or _of_batches(ours, theirs)
     )
@@ -134,6 +137,20 @@ def _of_identity(
             "event_sync.peers on the node where it is wrong"
         )
     return None
+
+
+def _of_process(theirs: Hello, replaced: Collection[str]) -> str | None:
+    """Object to a process that a newer process of its node has replaced, since both live.
+
+    Without the refusal, each of the two would end the link of the other for ever.
+    """
+    if theirs.process not in replaced:
+        return None
+    return (
+        f"another process that calls itself {theirs.node} connected after this one at "
+        f"{theirs.address}, so two hosts use one node.id; give each node a node.id of its own, and "
+        "restart the one that shall stay"
+    )
 
 
 def _of_group(ours: Hello, theirs: Hello) -> str | None:

@@ -195,6 +195,20 @@ async def test_two_nodes_with_the_same_id_refuse_each_other(make: Make) -> None:
     assert "calls itself node-a, like this one" in twin.sync.refusals()["node-a"]
 
 
+async def test_peer_with_the_id_of_another_live_peer_is_refused_and_named(make: Make) -> None:
+    """Two hosts with one node.id must not end each other's links for ever."""
+    b = await make("node-b", plain({"node-a": 1}))
+    addresses = plain({"node-b": b.sync.port})
+    first = await make("node-a", addresses, process="first")
+    await async_wait_until(lambda: b.connected("node-a"))
+    second = await make("node-a", addresses, "twin", process="second")
+    await async_wait_until(lambda: "node-b" in first.sync.refusals())
+    assert "two hosts use one node.id" in first.sync.refusals()["node-b"]
+    assert "two hosts use one node.id" in b.sync.refusals()["node-a"]
+    assert second.connected("node-b")
+    assert b.sync.traffic()["node-a"].links == 2
+
+
 async def test_nodes_with_copies_of_one_data_directory_refuse_each_other(make: Make) -> None:
     b = await make("node-b", plain({"node-a": 1}))
     a = await make("node-a", plain({"node-b": b.sync.port}), journal_id=b.said.journal_id)

@@ -17,7 +17,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -86,6 +86,20 @@ class Report:
     versions: list[set[str]] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Load:
+    """The flights of so many years; each second the producer sends the remaining ones divided by
+    ``fade_seconds``."""
+
+    years: int
+    fade_seconds: float
+
+
+def load_for(faults: Sequence[str]) -> Load:
+    fade = max(FADE_SECONDS, FADE_SECONDS_A_FAULT * len(faults))
+    return Load(1 + len(faults) // FAULTS_A_YEAR, fade)
+
+
 def run_failovers(
     directory: Path,
     url: str,
@@ -93,23 +107,34 @@ def run_failovers(
     ttl: str = "2s",
     minutes: float = math.inf,
     later: Path | None = None,
+    load: Load | None = None,
+    every_seconds: float = 0.0,
+    beside: Callable[[Pair], contextlib.AbstractContextManager[None]] | None = None,
+    **sections: dict[str, Any],
 ) -> Report:
     """Run once against the database at ``url``, which must be empty; end after ``minutes``.
 
-    A restarted node runs the engine in ``later``, if one is given.
+    A restarted node runs the engine in ``later``, if one is given. A fault begins at least
+    ``every_seconds`` after the one before. The context ``beside`` is open while faults happen.
+    ``sections`` change the config of both nodes.
     """
     report, until = Report(), time.monotonic() + 60 * minutes
+    load = load or load_for(faults)
     upgrade(open_engine(url))
-    pair = Pair(directory, sample_application("flights.yaml"), url, lease=LEASES[ttl])
-    with running_pair(pair):
+    pair = Pair(directory, sample_application("flights.yaml"), url, lease=LEASES[ttl], **sections)
+    with running_pair(pair), contextlib.ExitStack() as stack:
         active = pair.wait_protected()
         audit(url)
-        fade = max(FADE_SECONDS, FADE_SECONDS_A_FAULT * len(faults))
-        flights = years_of_flights(1 + len(faults) // FAULTS_A_YEAR)
-        traffic = Traffic(pair.urls, "departures", flights, fade)
+        if beside is not None:
+            stack.enter_context(beside(pair))
+        flights = years_of_flights(load.years)
+        traffic = Traffic(pair.urls, "departures", flights, load.fade_seconds)
         traffic.start()
+        next_at = time.monotonic() + every_seconds
         try:
             for number, fault in enumerate(faults, 1):
+                time.sleep(max(0.0, next_at - time.monotonic()))
+                next_at = time.monotonic() + every_seconds
                 if time.monotonic() > until:
                     break
                 report.versions.append(pair.versions())

@@ -239,7 +239,7 @@ BREAKAGES = (
         "R31",
         "journal.journal",
         "Journal.sync",
-        "fsync_directory(self._directory)",
+        "self._files.fsync_directory(self._directory)",
         "",
         "journal/test_journal_durability.py",
     ),

@@ -8,13 +8,12 @@ the epochs of trimmed records.
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ha_engine.errors import JournalDamaged, UnknownJournalVersion
-from ha_engine.system.fsync import fsync_directory
+from ha_engine.system.files import OS_FILES, Files, replace_file
 from ha_engine.types import Position
 
 FILE_NAME = "identity.json"
@@ -59,18 +58,11 @@ def load(directory: Path) -> JournalIdentity | None:
     )
 
 
-def store(directory: Path, identity: JournalIdentity) -> None:
+def store(directory: Path, identity: JournalIdentity, files: Files = OS_FILES) -> None:
     """Replace the identity file durably; a crash leaves the old file or the new one. Raises
     OSError."""
-    path = directory / FILE_NAME
-    fresh = path.with_suffix(".tmp")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(json.dumps(_to_tree(identity), indent=1).encode())
-        file.flush()
-        os.fsync(descriptor)
-    os.replace(fresh, path)
-    fsync_directory(directory)
+    content = json.dumps(_to_tree(identity), indent=1).encode()
+    replace_file(directory / FILE_NAME, [content], files)
 
 
 def _to_tree(identity: JournalIdentity) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from ha_engine.journal.opening import Found, epochs_before, look, read_identity
 from ha_engine.journal.reading import read_records
 from ha_engine.journal.record import Frame, to_frame
 from ha_engine.journal.segment import Segment, create, segment_paths, settle, truncate_file
-from ha_engine.system.fsync import fsync_directory
+from ha_engine.system.files import OS_FILES, Files, make_directory
 from ha_engine.types import Extent, Position, Record
 
 SEGMENT_SIZE = 64 << 20
@@ -37,15 +37,21 @@ class Journal:
     """
 
     def __init__(
-        self, directory: Path, identity: JournalIdentity, found: Sequence[Found], segment_size: int
+        self,
+        directory: Path,
+        identity: JournalIdentity,
+        found: Sequence[Found],
+        segment_size: int,
+        files: Files,
     ) -> None:
         self._directory, self._identity, self._segment_size = directory, identity, segment_size
+        self._files = files
         self._failure: str | None = None
         self._entry_pending = False
         # The tuple of segments is replaced and never changed in place, because readers in other
         # threads keep the tuple that they have.
         self._segments = tuple(
-            Segment(one.path, one.journal_id, one.first, one.outline) for one in found
+            Segment(one.path, one.journal_id, one.first, one.outline, files) for one in found
         )
         starts = [start for one in found for start in one.outline.epochs]
         self._epochs = (*epochs_before(identity, self.first), *starts)
@@ -53,7 +59,14 @@ class Journal:
         self._torn = found[-1].torn
 
     @classmethod
-    def open(cls, directory: Path, *, group: str, segment_size: int = SEGMENT_SIZE) -> Journal:
+    def open(
+        cls,
+        directory: Path,
+        *,
+        group: str,
+        segment_size: int = SEGMENT_SIZE,
+        files: Files = OS_FILES,
+    ) -> Journal:
         """Open or create the journal in ``directory``, and truncate a torn tail, which ``torn``
         describes.
 
@@ -61,12 +74,12 @@ class Journal:
         JournalDamaged with file and offset, ForeignJournal, UnknownJournalVersion, DiskFailed.
         """
         try:
-            identity = read_identity(directory, group) or _create(directory, group)
-            settle(segment_paths(directory)[-1])
+            identity = read_identity(directory, group) or _create(directory, group, files)
+            settle(segment_paths(directory)[-1], files)
             found = list(look(directory, identity))
-            _mend(found[-1], identity)
-            fsync_directory(directory)
-            journal = cls(directory, identity, found, segment_size)
+            _mend(found[-1], identity, files)
+            files.fsync_directory(directory)
+            journal = cls(directory, identity, found, segment_size, files)
             journal._tail.open_for_append()
         except OSError as error:
             raise _disk_failed("opened", directory, error) from error
@@ -74,7 +87,13 @@ class Journal:
 
     @staticmethod
     def create_after(
-        directory: Path, base: Position, *, group: str, group_id: str, epochs: Sequence[Position]
+        directory: Path,
+        base: Position,
+        *,
+        group: str,
+        group_id: str,
+        epochs: Sequence[Position],
+        files: Files = OS_FILES,
     ) -> str:
         """Create a journal that begins after ``base``, and return its new id.
 
@@ -83,7 +102,7 @@ class Journal:
         """
         identity = JournalIdentity(group, group_id, str(uuid4()), epochs=tuple(epochs))
         try:
-            _create_at(directory, identity, base.sequence + 1)
+            _create_at(directory, identity, base.sequence + 1, files)
         except OSError as error:
             raise _disk_failed("made", directory, error) from error
         return identity.journal_id
@@ -205,7 +224,7 @@ class Journal:
         """Make all records appended so far durable. Raises DiskFailed."""
         with self._fatal("synced"):
             if self._entry_pending:
-                fsync_directory(self._directory)
+                self._files.fsync_directory(self._directory)
                 self._entry_pending = False
             self._tail.sync()
 
@@ -242,7 +261,8 @@ class Journal:
         first = next(iter(self.read(sequence + 1, sequence + 1, payloads=False))).position
         path = given_up.path_of(directory, first, self._last)
         with self._fatal("set aside"):
-            given_up.set_aside(path, self.locate(first.sequence, self._last.sequence))
+            extents = self.locate(first.sequence, self._last.sequence)
+            given_up.set_aside(path, extents, self._files)
         return path
 
     def trim_before(self, sequence: int) -> None:
@@ -258,8 +278,8 @@ class Journal:
         with self._fatal("trimmed"):
             self._segments = tuple(keep)
             for segment in gone:
-                segment.path.unlink()
-            fsync_directory(self._directory)
+                self._files.unlink(segment.path)
+            self._files.fsync_directory(self._directory)
 
     # -- internals
 
@@ -282,21 +302,21 @@ class Journal:
         self._entry_pending = True
 
     def _add_segment(self, first: int) -> None:
-        path = create(self._directory, self.journal_id, first)
-        segment = Segment.empty(path, self.journal_id, first)
+        path = create(self._directory, self.journal_id, first, self._files)
+        segment = Segment.empty(path, self.journal_id, first, self._files)
         segment.open_for_append()
         self._segments = (*self._segments, segment)
 
     def _drop_tail(self) -> None:
         tail, self._segments = self._tail, self._segments[:-1]
         tail.close()
-        tail.path.unlink()
-        fsync_directory(self._directory)
+        self._files.unlink(tail.path)
+        self._files.fsync_directory(self._directory)
         self._tail.open_for_append()
 
     def _store(self, identity: JournalIdentity) -> None:
         with self._fatal("written"):
-            identities.store(self._directory, identity)
+            identities.store(self._directory, identity, self._files)
         self._identity = identity
 
     @contextmanager
@@ -322,26 +342,29 @@ def check_follows(last: Position, positions: Sequence[Position]) -> None:
         last = position
 
 
-def _create(directory: Path, group: str) -> JournalIdentity:
-    return _create_at(directory, JournalIdentity(group, None, str(uuid4())), 1)
+def _create(directory: Path, group: str, files: Files) -> JournalIdentity:
+    return _create_at(directory, JournalIdentity(group, None, str(uuid4())), 1, files)
 
 
-def _create_at(directory: Path, identity: JournalIdentity, first: int) -> JournalIdentity:
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    settle(create(directory, identity.journal_id, first))
-    identities.store(directory, identity)
-    fsync_directory(directory.parent)
+def _create_at(
+    directory: Path, identity: JournalIdentity, first: int, files: Files
+) -> JournalIdentity:
+    make_directory(directory, files=files)
+    settle(create(directory, identity.journal_id, first, files), files)
+    identities.store(directory, identity, files)
+    # A process that was killed may have made the directory, but not its entry durable.
+    files.fsync_directory(directory.parent)
     return identity
 
 
-def _mend(tail: Found, identity: JournalIdentity) -> None:
+def _mend(tail: Found, identity: JournalIdentity, files: Files) -> None:
     if tail.torn is None:
         return
     log.warning("journal: %s; this torn tail was never acknowledged and is truncated", tail.torn)
     if tail.headless:
-        settle(create(tail.path.parent, identity.journal_id, tail.first))
+        settle(create(tail.path.parent, identity.journal_id, tail.first, files), files)
     else:
-        truncate_file(tail.path, tail.outline.end)
+        truncate_file(tail.path, tail.outline.end, files)
 
 
 def _read(extents: list[Extent], payloads: bool) -> Iterator[Record]:

@@ -17,11 +17,11 @@ from ha_engine.journal.reading import (
     offset_of,
 )
 from ha_engine.journal.record import Frame
+from ha_engine.system.files import APPEND, CREATE, OS_FILES, File, Files, write_all
 from ha_engine.types import Extent, Position
 
 SUFFIX = ".journal"
 _BUFFERS_MAX = 1000
-_OPEN = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
 
 
 def segment_path(directory: Path, first: int) -> Path:
@@ -42,23 +42,32 @@ class Segment:
     # without the other.
     _end: tuple[int, int]
 
-    def __init__(self, path: Path, journal_id: str, first: int, outline: Outline) -> None:
+    def __init__(
+        self,
+        path: Path,
+        journal_id: str,
+        first: int,
+        outline: Outline,
+        files: Files = OS_FILES,
+    ) -> None:
         self.path, self.journal_id, self.first = path, journal_id, first
         self._end = outline.last.sequence, outline.end
         self._index: SparseIndex = outline.index
-        self._descriptor: int | None = None
+        self._files = files
+        self._file: File | None = None
 
     @classmethod
-    def empty(cls, path: Path, journal_id: str, first: int) -> Segment:
-        return cls(path, journal_id, first, Outline(SparseIndex(first), Position(0, first - 1)))
+    def empty(cls, path: Path, journal_id: str, first: int, files: Files) -> Segment:
+        outline = Outline(SparseIndex(first), Position(0, first - 1))
+        return cls(path, journal_id, first, outline, files)
 
     # -- changes, by the journal's one writer; each may raise OSError
 
     def open_for_append(self) -> None:
-        self._descriptor = os.open(self.path, _OPEN)
+        self._file = self._files.open(self.path, APPEND)
 
     def append(self, frames: Sequence[Frame]) -> None:
-        _write_all(self._writable(), frames)
+        _write_frames(self._writable(), frames)
         size = self.size
         for frame in frames:
             self._index.note(frame.position.sequence, size)
@@ -66,20 +75,20 @@ class Segment:
         self._end = frames[-1].position.sequence, size
 
     def sync(self) -> None:
-        os.fdatasync(self._writable())
+        self._writable().fdatasync()
 
     def truncate_after(self, sequence: int) -> None:
         """Remove the records after ``sequence``, durably."""
         end = self.offset_of(sequence + 1)
         self._index.truncate_after(sequence)
         self._end = sequence, end
-        os.ftruncate(self._writable(), end)
-        os.fsync(self._writable())
+        self._writable().truncate(end)
+        self._writable().fsync()
 
     def close(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     # -- questions
 
@@ -112,59 +121,43 @@ class Segment:
             return size
         return offset_of(self.path, sequence, self._index.at_or_before(sequence))
 
-    def _writable(self) -> int:
-        assert self._descriptor is not None, f"{self.path} is not open for appending"
-        return self._descriptor
+    def _writable(self) -> File:
+        assert self._file is not None, f"{self.path} is not open for appending"
+        return self._file
 
 
-def create(directory: Path, journal_id: str, first: int) -> Path:
+def create(directory: Path, journal_id: str, first: int, files: Files = OS_FILES) -> Path:
     """Write a new segment file with its header; the caller makes the file and its directory entry
     durable."""
     path = segment_path(directory, first)
-    descriptor = os.open(path, _OPEN | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        _write(descriptor, encode_file_header(journal_id, first))
-    finally:
-        os.close(descriptor)
+    with files.open(path, CREATE) as file:
+        write_all(file, encode_file_header(journal_id, first))
     return path
 
 
-def settle(path: Path) -> None:
+def settle(path: Path, files: Files = OS_FILES) -> None:
     """Sync a file and drop it from the page cache, so that the next read returns only durable
     bytes.
 
     A killed process leaves records that are only in the page cache. A failed fsync leaves records
     in the page cache that the disk may lack.
     """
-    descriptor = os.open(path, os.O_RDWR)
-    try:
-        os.fsync(descriptor)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(descriptor)
+    with files.open(path, os.O_WRONLY) as file:
+        file.fsync()
+        file.evict()
 
 
-def truncate_file(path: Path, size: int) -> None:
+def truncate_file(path: Path, size: int, files: Files = OS_FILES) -> None:
     """Shorten a file durably to ``size`` bytes."""
-    descriptor = os.open(path, os.O_WRONLY)
-    try:
-        os.ftruncate(descriptor, size)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with files.open(path, os.O_WRONLY) as file:
+        file.truncate(size)
+        file.fsync()
 
 
-def _write_all(descriptor: int, frames: Sequence[Frame]) -> None:
+def _write_frames(file: File, frames: Sequence[Frame]) -> None:
     buffers = [part for frame in frames for part in (frame.head, frame.payload) if part]
     for start in range(0, len(buffers), _BUFFERS_MAX):
         some = buffers[start : start + _BUFFERS_MAX]
-        written = os.writev(descriptor, some)
+        written = file.writev(some)
         if written < sum(map(len, some)):
-            _write(descriptor, b"".join(some)[written:])
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    # When a disk becomes full, one call writes only a part of its data, and the next call fails.
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
+            write_all(file, b"".join(some)[written:])

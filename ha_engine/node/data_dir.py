@@ -10,14 +10,15 @@ from ha_engine.core import HighWater
 from ha_engine.node.high_water import keep_high_water, kept_high_water
 from ha_engine.snapshot import base_file
 from ha_engine.system.file_lock import lock_for_process
+from ha_engine.system.files import OS_FILES, Files
 
 
 class DataDirectory:
     """The data directory of a node, locked from construction to ``close``. Raises
     DataDirectoryLocked if another process has the lock."""
 
-    def __init__(self, path: Path, process_id: str) -> None:
-        self.path = path
+    def __init__(self, path: Path, process_id: str, files: Files = OS_FILES) -> None:
+        self.path, self._files = path, files
         self._lock = lock_for_process(path, process_id)
 
     @property
@@ -43,4 +44,4 @@ class DataDirectory:
 
     def keep(self, high_water: HighWater) -> None:
         """Write ``high_water`` durably. Blocks for two calls of fsync. Raises DiskFailed."""
-        keep_high_water(self.path, high_water)
+        keep_high_water(self.path, high_water, self._files)

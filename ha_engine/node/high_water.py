@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ha_engine.core.high_water import HighWater
 from ha_engine.errors import DiskFailed
-from ha_engine.system.fsync import fsync_directory
+from ha_engine.system.disk import disk
+from ha_engine.system.files import OS_FILES, Files, replace_file
 from ha_engine.types import DatabaseIdentity
 
 FILE_NAME = "high_water.json"
@@ -35,18 +35,8 @@ def _from_tree(kept: dict[str, Any]) -> HighWater:
     return HighWater(kept["epoch"], kept["version"], identity, forced, tuple(tried))
 
 
-def keep_high_water(path: Path, high_water: HighWater) -> None:
+def keep_high_water(path: Path, high_water: HighWater, files: Files = OS_FILES) -> None:
     """Write ``high_water`` durably into the data directory ``path``. Blocks for two calls of fsync.
     Raises DiskFailed."""
-    target, draft = path / FILE_NAME, path / "high_water.tmp"
-    try:
-        with draft.open("w") as file:
-            json.dump(asdict(high_water), file)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(target)
-        # Without an fsync of the directory, a loss of power may bring back the old file, which
-        # lacks an epoch (RULES.md#r5).
-        fsync_directory(path)
-    except OSError as error:
-        raise DiskFailed(f"{target} cannot be written: {error.strerror}") from error
+    with disk(path):
+        replace_file(path / FILE_NAME, [json.dumps(asdict(high_water)).encode()], files)

@@ -12,7 +12,7 @@ they are deleted.
 from __future__ import annotations
 
 import hashlib
-import os
+import io
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ from google_crc32c import extend
 
 from ha_engine.errors import DiskFailed, OutboxDamaged
 from ha_engine.outbox.canonical import canonical_columns
+from ha_engine.system.files import CREATE, OS_FILES, Files
 
 DIGEST_BYTES = 16
 _TRAILER = struct.Struct("<4sI")
@@ -42,12 +43,13 @@ class WrittenBatch:
     bytes: int
 
 
-def write_batch_file(path: Path, table: pa.Table, *, query: str, number: int) -> WrittenBatch:
+def write_batch_file(
+    path: Path, table: pa.Table, *, query: str, number: int, files: Files = OS_FILES
+) -> WrittenBatch:
     """Write a batch file and fsync it; the later rename fsyncs the directory. Raises DiskFailed."""
     marked = table.replace_schema_metadata({_QUERY: query.encode(), _NUMBER: str(number).encode()})
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
+        with files.open(path, CREATE) as raw, io.BufferedWriter(raw) as file:
             checksum = 0
 
             def write(part: bytes) -> None:
@@ -59,7 +61,7 @@ def write_batch_file(path: Path, table: pa.Table, *, query: str, number: int) ->
                 writer.write_table(marked)
             file.write(_TRAILER.pack(_MAGIC, checksum))
             file.flush()
-            os.fsync(file.fileno())
+            raw.fsync()
             return WrittenBatch(path, table.num_rows, file.tell())
     except OSError as error:
         raise DiskFailed(

@@ -20,6 +20,8 @@ from pathlib import Path
 from ha_engine.errors import OutboxDamaged
 from ha_engine.outbox.batch_file import digest_of_file
 from ha_engine.outbox.query_outbox import OutboxBatch, QueryOutbox
+from ha_engine.system.disk import disk
+from ha_engine.system.files import OS_FILES, Files, make_directory
 
 __all__ = ["Admission", "Outbox", "OutboxBatch"]
 
@@ -45,24 +47,25 @@ class _Attempt:
 class Outbox:
     """The batches of all queries, below one directory; thread-safe."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path, files: Files = OS_FILES) -> None:
+        self._directory, self._files = directory, files
         self._by_query: dict[str, QueryOutbox] = {}
         self._lock = threading.Lock()
 
     @classmethod
-    def open(cls, directory: Path, *, living: str | None = None) -> Outbox:
+    def open(cls, directory: Path, *, living: str | None = None, files: Files = OS_FILES) -> Outbox:
         """Read the admitted batches.
 
         Delete pending files, except those that incarnation ``living`` wrote.
 
         Raises OutboxDamaged and DiskFailed.
         """
-        outbox = cls(directory.resolve())
-        outbox._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        outbox = cls(directory.resolve(), files)
+        with disk(directory):
+            make_directory(outbox._directory, files=files)
         for place in sorted(outbox._directory.iterdir()):
             if place.is_dir():
-                outbox._by_query[place.name] = QueryOutbox.open(place, living)
+                outbox._by_query[place.name] = QueryOutbox.open(place, living, files)
         return outbox
 
     # -- the query process writes --------------------------------------------------------------
@@ -81,7 +84,7 @@ class Outbox:
         with self._lock:
             query_outbox = self._of_query(query)
             if number <= query_outbox.last:
-                return _again(query_outbox, attempt)
+                return self._admit_again(query_outbox, attempt)
             if number > query_outbox.last + 1:
                 raise OutboxDamaged(
                     f"batch {number} of query {query} does not follow batch {query_outbox.last}; "
@@ -160,7 +163,7 @@ class Outbox:
 
     def _of_query(self, query: str) -> QueryOutbox:
         if query not in self._by_query:
-            self._by_query[query] = QueryOutbox(self._place(query))
+            self._by_query[query] = QueryOutbox(self._place(query), self._files)
         return self._by_query[query]
 
     def _place(self, query: str) -> Path:
@@ -175,22 +178,21 @@ class Outbox:
             raise OutboxDamaged(f"{file!r} is not among the pending files of query {query}")
         return path
 
+    def _admit_again(self, query_outbox: QueryOutbox, attempt: _Attempt) -> Admission:
+        """Decide on a second attempt to admit a batch.
 
-def _again(query_outbox: QueryOutbox, attempt: _Attempt) -> Admission:
-    """Decide on a second attempt to admit a batch.
-
-    The batch that was admitted first remains in any case.
-    """
-    admitted = query_outbox.batches.get(attempt.number)
-    known = query_outbox.digests.get(attempt.number)
-    if known is None and admitted is None:
-        admission = Admission.DONE  # published and trimmed so long ago that its digest is gone too
-    elif attempt.digest is None:
-        return Admission.NEED_DIGEST
-    else:
-        if known is None and admitted is not None:
-            known = digest_of_file(admitted.path)
-            query_outbox.keep_digest(attempt.number, known)
-        admission = Admission.DONE if known == attempt.digest else Admission.MISMATCH
-    attempt.file.unlink(missing_ok=True)
-    return admission
+        The batch that was admitted first remains in any case.
+        """
+        admitted = query_outbox.batches.get(attempt.number)
+        known = query_outbox.digests.get(attempt.number)
+        if known is None and admitted is None:
+            admission = Admission.DONE  # trimmed so long ago that its digest is gone too
+        elif attempt.digest is None:
+            return Admission.NEED_DIGEST
+        else:
+            if known is None and admitted is not None:
+                known = digest_of_file(admitted.path)
+                query_outbox.keep_digest(attempt.number, known)
+            admission = Admission.DONE if known == attempt.digest else Admission.MISMATCH
+        self._files.unlink(attempt.file, missing_ok=True)
+        return admission

@@ -6,7 +6,6 @@ The caller, ``Outbox``, holds its lock during each call.
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 from ha_engine.errors import OutboxDamaged
 from ha_engine.outbox.batch_file import read_batch_file
 from ha_engine.system.disk import disk
-from ha_engine.system.fsync import fsync_directory
+from ha_engine.system.files import CREATE, OS_FILES, Files, write_all
 
 DIGESTS_KEPT = 1024
 """Number of trimmed batches whose digests are kept, to judge a late second attempt."""
@@ -39,8 +38,8 @@ class QueryOutbox:
     Invariant: ``batches`` has exactly the numbers from ``floor`` + 1 to ``last`` (RULES.md#r19).
     """
 
-    def __init__(self, place: Path) -> None:
-        self._place = place
+    def __init__(self, place: Path, files: Files = OS_FILES) -> None:
+        self._place, self._files = place, files
         self.batches: dict[int, OutboxBatch] = {}
         self.digests: dict[int, str] = {}
         self.floor = 0
@@ -50,17 +49,17 @@ class QueryOutbox:
         self.bytes = 0
 
     @classmethod
-    def open(cls, place: Path, living: str | None) -> QueryOutbox:
+    def open(cls, place: Path, living: str | None, files: Files = OS_FILES) -> QueryOutbox:
         """Read the directory of a query.
 
         Delete pending files, except those that incarnation ``living`` wrote.
         """
-        query_outbox = cls(place)
+        query_outbox = cls(place, files)
         with disk(place):
             query_outbox._sweep(living)
             for number, path in _numbered(place, _BATCH):
                 query_outbox._put(number, _batch_at(path))
-            query_outbox.digests = dict(_whole_digests(place))
+            query_outbox.digests = dict(query_outbox._whole_digests())
             query_outbox.trimmed_through = max(
                 (number for number, _ in _numbered(place, _LEFT)), default=0
             )
@@ -84,12 +83,12 @@ class QueryOutbox:
         path = self._place / f"{number}.arrow"
         with disk(self._place):
             try:
-                pending.path.rename(path)
+                self._files.rename(pending.path, path)
             except FileNotFoundError:
                 raise OutboxDamaged(
                     f"{pending.path} is missing; the query must write batch {number} again"
                 ) from None
-            fsync_directory(self._place)
+            self._files.fsync_directory(self._place)
         self._put(number, replace(pending, path=path))
         if digest is not None:
             self.keep_digest(number, digest)
@@ -103,8 +102,9 @@ class QueryOutbox:
             # The digest file is not fsynced, because a lost digest is computed again from the batch
             # file.
             unfinished = path.with_suffix(".digest-unfinished")
-            unfinished.write_text(digest)
-            unfinished.rename(path)
+            with self._files.open(unfinished, CREATE) as file:
+                write_all(file, digest.encode())
+            self._files.rename(unfinished, path)
         self.digests[number] = digest
 
     def trim(self, through: int) -> None:
@@ -117,7 +117,7 @@ class QueryOutbox:
                 self._take(number)
             for number in [n for n in self.digests if n <= through - DIGESTS_KEPT]:
                 del self.digests[number]
-                (self._place / f"{number}.digest").unlink(missing_ok=True)
+                self._files.unlink(self._place / f"{number}.digest", missing_ok=True)
         self.floor, self.last = through, max(self.last, through)
 
     def begin_after(self, floor: int) -> None:
@@ -133,8 +133,8 @@ class QueryOutbox:
         """Delete the whole directory."""
         with disk(self._place):
             if self._place.exists():
-                shutil.rmtree(self._place)
-                fsync_directory(self._place.parent)
+                self._files.rmtree(self._place)
+                self._files.fsync_directory(self._place.parent)
 
     def _put(self, number: int, batch: OutboxBatch) -> None:
         self.batches[number] = batch
@@ -148,20 +148,33 @@ class QueryOutbox:
         cases.
         """
         if through > self.trimmed_through and self._place.is_dir():
-            trimmed_file(self._place, through).touch()
-            trimmed_file(self._place, self.trimmed_through).unlink(missing_ok=True)
+            self._files.open(trimmed_file(self._place, through), CREATE).close()
+            former = trimmed_file(self._place, self.trimmed_through)
+            self._files.unlink(former, missing_ok=True)
             self.trimmed_through = through
 
     def _take(self, number: int) -> None:
         batch = self.batches.pop(number, None)
         if batch is not None:
             self.bytes -= batch.bytes
-            batch.path.unlink(missing_ok=True)
+            self._files.unlink(batch.path, missing_ok=True)
 
     def _sweep(self, living: str | None) -> None:
         for path in (self._place / "pending").glob("*"):
             if living is None or f".{living}." not in path.name:
-                path.unlink(missing_ok=True)
+                self._files.unlink(path, missing_ok=True)
+
+    def _whole_digests(self) -> Iterator[tuple[int, str]]:
+        """Yield the complete digests. Delete a digest file that a power loss left empty.
+
+        A deleted digest is computed again when it is needed.
+        """
+        for number, path in _numbered(self._place, _DIGEST):
+            text = path.read_bytes().decode("ascii", "replace").strip()
+            if _DIGEST_TEXT.fullmatch(text):
+                yield number, text
+            else:
+                self._files.unlink(path)
 
 
 def _batch_at(path: Path) -> OutboxBatch:
@@ -177,16 +190,3 @@ def trimmed_file(place: Path, through: int) -> Path:
 def _numbered(place: Path, pattern: re.Pattern[str]) -> list[tuple[int, Path]]:
     found = ((pattern.fullmatch(path.name), path) for path in place.iterdir())
     return sorted((int(match[1]), path) for match, path in found if match)
-
-
-def _whole_digests(place: Path) -> Iterator[tuple[int, str]]:
-    """Yield the complete digests. Delete a digest file that a power loss left empty.
-
-    A deleted digest is computed again when it is needed.
-    """
-    for number, path in _numbered(place, _DIGEST):
-        text = path.read_bytes().decode("ascii", "replace").strip()
-        if _DIGEST_TEXT.fullmatch(text):
-            yield number, text
-        else:
-            path.unlink()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from ha_engine.errors import JournalDamaged
-from ha_engine.system.fsync import fsync_directory
+from ha_engine.system.files import OS_FILES, Files, replace_file
 from ha_engine.types import Base, Mark, Position, QueryBase, QueryVersion
 
 NAME = "base.arrow"
@@ -82,18 +81,12 @@ def _digest(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
 
 
-def store(path: Path, encoded: bytes) -> None:
+def store(path: Path, encoded: bytes, files: Files = OS_FILES) -> None:
     """Replace the base file durably, so that a crash leaves either the old file or the new file.
 
     Raises OSError.
     """
-    fresh = path.with_suffix(".new")
-    with fresh.open("wb") as file:
-        file.write(encoded)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(fresh, path)
-    fsync_directory(path.parent)
+    replace_file(path, [encoded], files)
 
 
 def load(path: Path) -> JournalBase | None:

@@ -35,6 +35,7 @@ from ha_engine.snapshot.manifest import Manifest
 from ha_engine.snapshot.pinning import pinned
 from ha_engine.snapshot.verification import distrust_damaged, manifest_of
 from ha_engine.stats.counters import Restored, SnapshotCounters, Transfer
+from ha_engine.system.files import OS_FILES, Files
 from ha_engine.types import History, Revision
 
 log = structlog.get_logger(__name__)
@@ -223,7 +224,7 @@ class Restoring:
         fresh = self.places.staged_checkpoints / name
         stamp_restored(fresh, lineage)
         os.sync()
-        _replace(fresh, self.places.checkpoints / query)
+        _replace(fresh, self.places.checkpoints / query, OS_FILES)
         shutil.rmtree(self.places.staged_checkpoints)
 
     def _download(self, manifest: Manifest, progress: Progress) -> None:
@@ -265,14 +266,14 @@ class Restoring:
             stamp_restored(checkpoint, f"{journal_id}:{one.lineage}")
 
 
-def _clear(places: Places) -> None:
+def _clear(places: Places, files: Files = OS_FILES) -> None:
     """Delete the files that an incomplete restore has downloaded."""
     for place in (places.coming, places.staged_checkpoints):
         if place.exists():
-            shutil.rmtree(place)
+            files.rmtree(place)
 
 
-def finish(places: Places) -> bool:
+def finish(places: Places, files: Files = OS_FILES) -> bool:
     """Move a complete download into the node's data directory and return True.
 
     If no download is complete, return False. The function deletes an incomplete download, which may
@@ -283,20 +284,21 @@ def finish(places: Places) -> bool:
         if not (places.whole / JOURNAL).is_dir():
             # The journal moves last. A download without a journal is in place already, or a reinit
             # has deleted the journal of the download.
-            shutil.rmtree(places.whole, ignore_errors=True)
-            _clear(places)
+            if places.whole.exists():
+                files.rmtree(places.whole)
+            _clear(places, files)
             return False
-        _replace_checkpoints(places)
-        _keep_what_was_given_up(places)
+        _replace_checkpoints(places, files)
+        _keep_what_was_given_up(places, files)
         for part in (OUTBOX, JOURNAL):
-            _replace(places.whole / part, places.home / part)
-        places.whole.rmdir()
+            _replace(places.whole / part, places.home / part, files)
+        files.rmtree(places.whole)
     except OSError as error:
         raise DiskFailed(f"{places.home} cannot be written: {error.strerror}") from error
     return True
 
 
-def _keep_what_was_given_up(places: Places) -> None:
+def _keep_what_was_given_up(places: Places, files: Files) -> None:
     """Move the files with given-up records from the old journal to the new journal.
 
     The node never deletes the records that a forced failover gave up, but sets them aside in files
@@ -304,10 +306,10 @@ def _keep_what_was_given_up(places: Places) -> None:
     """
     for file in (places.home / JOURNAL).glob(f"*{GIVEN_UP_SUFFIX}"):
         if (places.whole / JOURNAL).is_dir():
-            file.rename(places.whole / JOURNAL / file.name)
+            files.rename(file, places.whole / JOURNAL / file.name)
 
 
-def _replace_checkpoints(places: Places) -> None:
+def _replace_checkpoints(places: Places, files: Files) -> None:
     """Move the restored checkpoints into the directory of the node's checkpoints.
 
     An old checkpoint that the snapshot lacks keeps the stamp of the old journal. The query process
@@ -315,18 +317,15 @@ def _replace_checkpoints(places: Places) -> None:
     """
     staged_states = places.staged_checkpoints / CHECKPOINTS
     for fresh in list(staged_states.iterdir()) if staged_states.is_dir() else ():
-        _replace(fresh, places.checkpoints / fresh.name)
-    shutil.rmtree(places.staged_checkpoints, ignore_errors=True)
+        _replace(fresh, places.checkpoints / fresh.name, files)
+    if places.staged_checkpoints.exists():
+        files.rmtree(places.staged_checkpoints)
 
 
-def _replace(fresh: Path, old: Path) -> None:
+def _replace(fresh: Path, old: Path, files: Files) -> None:
     if not fresh.exists():
         return
     if old.exists():
-        shutil.rmtree(old)
-    fresh.rename(old)
-    descriptor = os.open(old.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        files.rmtree(old)
+    files.rename(fresh, old)
+    files.fsync_directory(old.parent)

@@ -1,6 +1,7 @@
 """Services of the operating system for a node, without code about streams or leases.
 
 ``fsync``          makes files and their names survive a power loss.
+``files``          changes files and directories; tests have a second implementation.
 ``disk``           turns errors of the disk into the engine's own.
 ``file_lock``      lets one process at a time work in a directory.
 ``process_group``  lists and kills the processes of a session.

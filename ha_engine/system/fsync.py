@@ -21,14 +21,6 @@ def fsync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def make_directory(directory: Path, mode: int = 0o777) -> None:
-    """Make ``directory`` and its parents, durably. Raises OSError."""
-    made = [one for one in (directory, *directory.parents) if not one.exists()]
-    directory.mkdir(mode, parents=True, exist_ok=True)
-    for one in made:
-        fsync_directory(one.parent)
-
-
 def write_whole(path: Path, content: bytes) -> None:
     """Make ``path`` appear with all of ``content`` or not at all, durably. Raises OSError."""
     # The draft has a unique name, since another node may write the same file in a shared directory.

@@ -18,7 +18,8 @@ import structlog
 from ha_engine.errors import SinkUnavailable
 from ha_engine.plugins import OutputBatch
 from ha_engine.publish.sinks.json_lines import json_lines, json_text, rows_of
-from ha_engine.system.fsync import make_directory, write_whole
+from ha_engine.system.files import make_directory
+from ha_engine.system.fsync import write_whole
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +45,7 @@ class SinkDeadLetters:
         try:
             if path.exists():
                 return
-            make_directory(self._directory, 0o700)
+            make_directory(self._directory)
             write_whole(path, "".join(lines).encode())
         except OSError as error:
             raise SinkUnavailable(f"{path} cannot be written: {error.strerror}") from error

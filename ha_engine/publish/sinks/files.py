@@ -21,7 +21,8 @@ from pydantic import BaseModel, ConfigDict
 from ha_engine.errors import SinkRefused, SinkUnavailable
 from ha_engine.plugins import OutputBatch, SinkPlace
 from ha_engine.publish.sinks.json_lines import json_lines, require_form
-from ha_engine.system.fsync import fsync_directory, make_directory, write_whole
+from ha_engine.system.files import make_directory
+from ha_engine.system.fsync import fsync_directory, write_whole
 
 
 class FilesOptions(BaseModel):
@@ -56,7 +57,7 @@ class FilesSink:
         content = self._encoded(batch.read())
         try:
             if not target.exists():
-                make_directory(self._directory)
+                make_directory(self._directory, 0o777)
                 write_whole(target, content)
             elif target.read_bytes() == content:
                 fsync_directory(self._directory)  # its writer may have died before it did this

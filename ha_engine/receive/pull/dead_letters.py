@@ -21,7 +21,8 @@ import structlog
 
 from ha_engine.errors import SourceUnavailable
 from ha_engine.plugins import DeadLetter
-from ha_engine.system.fsync import make_directory, write_whole
+from ha_engine.system.files import make_directory
+from ha_engine.system.fsync import write_whole
 
 log = structlog.get_logger(__name__)
 
@@ -45,7 +46,7 @@ class SourceDeadLetters:
         try:
             if path.exists():
                 return
-            make_directory(self.directory, 0o700)
+            make_directory(self.directory)
             write_whole(path, content)
         except OSError as error:
             raise SourceUnavailable(f"{path} cannot be written: {error.strerror}") from error

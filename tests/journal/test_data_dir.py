@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -13,24 +13,23 @@ from ha_engine.errors import DataDirectoryLocked, DiskFailed
 from ha_engine.node.data_dir import DataDirectory
 from ha_engine.system.file_lock import earlier_process
 from ha_engine.types import DatabaseIdentity
+from tests.dst.disk import SimulatedDisk, SimulatedFiles
 
 
-def test_high_water_survives_a_loss_of_power_once_keep_returns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synced: list[tuple[str, bool]] = []
-    fsync = os.fsync
-
-    def observed(descriptor: int) -> None:
-        fsync(descriptor)
-        name = Path(os.readlink(f"/proc/self/fd/{descriptor}")).name
-        synced.append((name, (tmp_path / "high_water.json").exists()))
-
-    monkeypatch.setattr(os, "fsync", observed)
-    data = DataDirectory(tmp_path, "p1")
+def test_high_water_survives_a_loss_of_power_once_keep_returns(tmp_path: Path) -> None:
+    disk = SimulatedDisk(tmp_path / "disk", Random(0))
+    files = SimulatedFiles(disk)
+    data = DataDirectory(disk.root, "p1", files)
     data.keep(HighWater(3, 7))
-    # The content is durable before the rename, the rename before ``keep`` returns.
-    assert synced == [("high_water.tmp", False), (tmp_path.name, True)]
+    assert files.trace[-4:] == [
+        "write high_water.tmp",
+        "fsync high_water.tmp",
+        "rename high_water.json",
+        "fsync .",
+    ]
+    data.close()
+    disk.lose_power()
+    data = DataDirectory(disk.root, "p2", files)
     assert data.high_water() == HighWater(3, 7)
     data.close()
 

@@ -1,80 +1,73 @@
-"""The order of writes, fsyncs and reports at the operating system's interface."""
+"""The order of writes, fsyncs and reports."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from ha_engine.journal import Journal
 from ha_engine.journal.writer import JournalWriter
-from tests.journal.samples import events, opened
+from tests.dst.disk import SimulatedDisk, SimulatedFiles
+from tests.journal.samples import events
 from tests.waiting import async_wait_until
-
-Steps = list[tuple[str, str]]
 
 
 @pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
-    """Record the completed system calls and their files."""
-    noted: Steps = []
-
-    def observed(call: Callable[..., object]) -> Callable[..., object]:
-        def observe(descriptor: int, *arguments: object) -> object:
-            result = call(descriptor, *arguments)
-            name = Path(os.readlink(f"/proc/self/fd/{descriptor}")).name.lstrip("0")
-            noted.append((call.__name__, name))
-            return result
-
-        return observe
-
-    for call in (os.fsync, os.fdatasync, os.writev):
-        monkeypatch.setattr(os, call.__name__, observed(call))
-    return noted
+def files(tmp_path: Path) -> SimulatedFiles:
+    return SimulatedFiles(SimulatedDisk(tmp_path / "disk", Random(0)))
 
 
-def test_a_new_segment_is_reachable_before_its_records_are_durable(
-    tmp_path: Path, steps: Steps
-) -> None:
-    journal = opened(tmp_path / "journal", segment_size=300)
-    steps.clear()
+def opened(files: SimulatedFiles, segment_size: int = 1 << 20) -> Journal:
+    directory = files.disk.root / "journal"
+    return Journal.open(directory, group="test", segment_size=segment_size, files=files)
+
+
+def steps_of(files: SimulatedFiles) -> list[str]:
+    """Return the changes since the last question, without the opening of files."""
+    steps = [step.replace("/" + "0" * 19, "/") for step in files.trace if step[:4] != "open"]
+    files.trace.clear()
+    return steps
+
+
+def test_a_new_segment_is_reachable_before_its_records_are_durable(files: SimulatedFiles) -> None:
+    journal = opened(files, segment_size=300)
+    files.trace.clear()
     journal.append([events(1), events(2)])
     journal.sync()
-    assert steps == [
-        ("writev", "1.journal"),
+    assert steps_of(files) == [
+        "write journal/1.journal",
         # Only the newest segment may end in a torn record, so this one must be whole first.
-        ("fdatasync", "1.journal"),
-        ("writev", "2.journal"),
-        ("fsync", "journal"),
-        ("fdatasync", "2.journal"),
+        "fdatasync journal/1.journal",
+        "write journal/2.journal",
+        "write journal/2.journal",
+        "fsync journal",
+        "fdatasync journal/2.journal",
     ]
-    steps.clear()
     journal.sync()
-    assert steps == [("fdatasync", "2.journal")]
+    assert steps_of(files) == ["fdatasync journal/2.journal"]
 
 
-async def test_nothing_is_reported_durable_before_its_fdatasync(
-    tmp_path: Path, steps: Steps
-) -> None:
-    journal = opened(tmp_path / "journal")
-    steps.clear()
+async def test_nothing_is_reported_durable_before_its_fdatasync(files: SimulatedFiles) -> None:
+    journal = opened(files)
+    files.trace.clear()
 
     def on_durable(sequence: int) -> None:
-        steps.append(("durable", str(sequence)))
+        files.trace.append(f"durable {sequence}")
 
     writer = JournalWriter(journal, on_durable, lambda error: None)
     writer.append([events(1), events(2)])
-    await async_wait_until(lambda: ("durable", "2") in steps)
+    await async_wait_until(lambda: "durable 2" in files.trace)
     await writer.close()
-    assert steps == [("writev", "1.journal"), ("fdatasync", "1.journal"), ("durable", "2")]
+    steps = ["write journal/1.journal", "fdatasync journal/1.journal", "durable 2"]
+    assert steps_of(files) == steps
 
 
-def test_a_reopened_journal_holds_durable_records_only(tmp_path: Path, steps: Steps) -> None:
-    journal = opened(tmp_path / "journal")
+def test_a_reopened_journal_holds_durable_records_only(files: SimulatedFiles) -> None:
+    journal = opened(files)
     journal.append([events(1)])
     journal.close()
-    steps.clear()
-    opened(tmp_path / "journal")
-    assert ("fsync", "1.journal") in steps
-    assert ("fsync", "journal") in steps
+    files.trace.clear()
+    opened(files)
+    assert steps_of(files) == ["fsync journal/1.journal", "fsync journal"]

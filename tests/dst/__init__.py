@@ -1,0 +1,8 @@
+"""Deterministic simulation of the engine's own stages over a simulated disk, clock and network.
+
+``tests.sim`` plays histories of the core alone, with stand-ins for every stage around it. Here the
+stages are real, and the world around them is simulated. Each history comes from a seed, so a
+failure can be repeated.
+
+    disk.py              a disk that fails and forgets
+"""

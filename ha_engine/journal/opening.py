@@ -101,6 +101,7 @@ def _look_at(
     except BadFrame as error:
         if not is_tail or isinstance(error, NewerVersion) or not is_torn_file_header(path):
             raise damage(path, 0, error) from error
+        _check_follows(path, first, last)
         torn = f"{path} ended inside its file header"
         outline = Outline(SparseIndex(first), last)
         return Found(path, identity.journal_id, first, outline, torn, headless=True)
@@ -125,6 +126,10 @@ def _check_place(path: Path, header: FileHeader, identity: JournalIdentity, last
     if header.first != int(path.stem):
         reason = f"the first record is {header.first}, but the file name says {int(path.stem)}"
         raise JournalDamaged(str(path), 0, reason)
-    if header.first != last.sequence + 1:
-        reason = f"the segment begins with record {header.first} instead of {last.sequence + 1}"
+    _check_follows(path, header.first, last)
+
+
+def _check_follows(path: Path, first: int, last: Position) -> None:
+    if first != last.sequence + 1:
+        reason = f"the segment begins with record {first} instead of {last.sequence + 1}"
         raise JournalDamaged(str(path), 0, reason)

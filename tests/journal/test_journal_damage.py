@@ -192,6 +192,14 @@ def test_segment_whose_creation_was_interrupted_is_recreated(tmp_path: Path, siz
     assert (again.torn, again.last.sequence) == (None, 21)
 
 
+def test_segment_whose_creation_was_interrupted_is_damage_after_a_gap(tmp_path: Path) -> None:
+    """Records 21 and 22 would go into the file of record 22, and no later start would read them."""
+    written_journal(tmp_path / "journal", some_records(20), segment_size=700)
+    (tmp_path / "journal" / f"{22:020d}.journal").write_bytes(bytes(40))
+    with pytest.raises(JournalDamaged, match="begins with record 22 instead of 21"):
+        opened(tmp_path / "journal")
+
+
 def test_interrupted_creation_of_a_journal_is_repeated(tmp_path: Path) -> None:
     (path,) = written_journal(tmp_path / "journal", [])
     (tmp_path / "journal" / "identity.json").unlink()

@@ -4,21 +4,27 @@ the highest epoch and version of the lease that the node has read (RULES.md#r5).
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from ha_engine.core import HighWater
 from ha_engine.node.high_water import keep_high_water, kept_high_water
 from ha_engine.snapshot import base_file
+from ha_engine.system.disk import disk
 from ha_engine.system.file_lock import lock_for_process
-from ha_engine.system.files import OS_FILES, Files
+from ha_engine.system.files import OS_FILES, Files, make_directory
 
 
 class DataDirectory:
-    """The data directory of a node, locked from construction to ``close``. Raises
-    DataDirectoryLocked if another process has the lock."""
+    """The data directory of a node, locked from construction to ``close``.
+
+    Raises DataDirectoryLocked if another process has the lock. Raises DiskFailed.
+    """
 
     def __init__(self, path: Path, process_id: str, files: Files = OS_FILES) -> None:
         self.path, self._files = path, files
+        with disk(path.parent):
+            _make_durable(path, files)
         self._lock = lock_for_process(path, process_id)
 
     @property
@@ -45,3 +51,14 @@ class DataDirectory:
     def keep(self, high_water: HighWater) -> None:
         """Write ``high_water`` durably. Blocks for two calls of fsync. Raises DiskFailed."""
         keep_high_water(self.path, high_water, self._files)
+
+
+def _make_durable(path: Path, files: Files) -> None:
+    """Make the data directory, and its entry in its parent durable.
+
+    A process that was killed may have made the directory without making the entry durable.
+    """
+    make_directory(path, files=files)
+    # A parent that this user may not read was made by an administrator, with the directory in it.
+    with suppress(PermissionError):
+        files.fsync_directory(path.parent)

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 from ha_engine.errors import DataDirectoryLocked
+from ha_engine.system.files import make_directory
 from ha_engine.system.fsync import boot_id
 
 SUPERVISOR_LOCK = "supervisor.lock"
@@ -24,7 +25,7 @@ def lock_directory(path: Path, name: str) -> int:
 
     Raises DataDirectoryLocked if another process has the lock.
     """
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_directory(path)
     lock = os.open(path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

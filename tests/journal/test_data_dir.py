@@ -13,23 +13,40 @@ from ha_engine.errors import DataDirectoryLocked, DiskFailed
 from ha_engine.node.data_dir import DataDirectory
 from ha_engine.system.file_lock import earlier_process
 from ha_engine.types import DatabaseIdentity
-from tests.dst.disk import SimulatedDisk, SimulatedFiles
+from tests.dst.disk import Crashed, SimulatedDisk, SimulatedFiles
 
 
 def test_high_water_survives_a_loss_of_power_once_keep_returns(tmp_path: Path) -> None:
     disk = SimulatedDisk(tmp_path / "disk", Random(0))
     files = SimulatedFiles(disk)
-    data = DataDirectory(disk.root, "p1", files)
+    data = DataDirectory(disk.root / "data", "p1", files)
     data.keep(HighWater(3, 7))
     assert files.trace[-4:] == [
-        "write high_water.tmp",
-        "fsync high_water.tmp",
-        "rename high_water.json",
-        "fsync .",
+        "write data/high_water.tmp",
+        "fsync data/high_water.tmp",
+        "rename data/high_water.json",
+        "fsync data",
     ]
     data.close()
     disk.lose_power()
-    data = DataDirectory(disk.root, "p2", files)
+    data = DataDirectory(disk.root / "data", "p2", files)
+    assert data.high_water() == HighWater(3, 7)
+    data.close()
+
+
+@pytest.mark.parametrize("changes", [1, 2, 3])
+def test_the_data_directory_itself_survives_a_loss_of_power(tmp_path: Path, changes: int) -> None:
+    """Its first process may have been killed between two of its changes."""
+    disk = SimulatedDisk(tmp_path / "disk", Random(0))
+    first = SimulatedFiles(disk)
+    first.crash_in = changes
+    with pytest.raises(Crashed):
+        DataDirectory(disk.root / "data", "p1", first).keep(HighWater(1, 1))
+    data = DataDirectory(disk.root / "data", "p2", SimulatedFiles(disk))
+    data.keep(HighWater(3, 7))
+    data.close()
+    disk.lose_power()
+    data = DataDirectory(disk.root / "data", "p3", SimulatedFiles(disk))
     assert data.high_water() == HighWater(3, 7)
     data.close()
 

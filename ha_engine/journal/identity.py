@@ -7,13 +7,13 @@ the epochs of trimmed records.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ha_engine.errors import JournalDamaged, UnknownJournalVersion
-from ha_engine.system.files import OS_FILES, Files, replace_file
+from ha_engine.system import json_file
+from ha_engine.system.files import OS_FILES, Files
 from ha_engine.types import Position
 
 FILE_NAME = "identity.json"
@@ -42,14 +42,12 @@ def load(directory: Path) -> JournalIdentity | None:
     """
     path = directory / FILE_NAME
     try:
-        text = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    try:
-        tree = json.loads(text)
+        tree = json_file.load(path)
         version = tree["version"]
         if version == VERSION:
             return _from_tree(tree)
+    except FileNotFoundError:
+        return None
     except (ValueError, KeyError, TypeError) as error:
         raise JournalDamaged(str(path), 0, "the file is not a journal identity") from error
     raise UnknownJournalVersion(
@@ -61,8 +59,7 @@ def load(directory: Path) -> JournalIdentity | None:
 def store(directory: Path, identity: JournalIdentity, files: Files = OS_FILES) -> None:
     """Replace the identity file durably; a crash leaves the old file or the new one. Raises
     OSError."""
-    content = json.dumps(_to_tree(identity), indent=1).encode()
-    replace_file(directory / FILE_NAME, [content], files)
+    json_file.store(directory / FILE_NAME, _to_tree(identity), files)
 
 
 def _to_tree(identity: JournalIdentity) -> dict[str, Any]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ha_engine.core.high_water import HighWater
 from ha_engine.errors import DiskFailed
+from ha_engine.system import json_file
 from ha_engine.system.disk import disk
-from ha_engine.system.files import OS_FILES, Files, replace_file
+from ha_engine.system.files import OS_FILES, Files
 from ha_engine.types import DatabaseIdentity
 
 FILE_NAME = "high_water.json"
@@ -20,7 +20,7 @@ def kept_high_water(path: Path) -> HighWater:
     """Read the high water from the data directory ``path``. A new directory gives the lowest high
     water. Raises DiskFailed."""
     try:
-        return _from_tree(json.loads((path / FILE_NAME).read_text()))
+        return _from_tree(json_file.load(path / FILE_NAME))
     except FileNotFoundError:
         return HighWater()
     except (ValueError, KeyError, TypeError):
@@ -39,4 +39,4 @@ def keep_high_water(path: Path, high_water: HighWater, files: Files = OS_FILES) 
     """Write ``high_water`` durably into the data directory ``path``. Blocks for two calls of fsync.
     Raises DiskFailed."""
     with disk(path):
-        replace_file(path / FILE_NAME, [json.dumps(asdict(high_water)).encode()], files)
+        json_file.store(path / FILE_NAME, asdict(high_water), files)

@@ -2,6 +2,7 @@
 
 ``fsync``          makes files and their names survive a power loss.
 ``files``          changes files and directories; tests have a second implementation.
+``json_file``      stores and loads small JSON files with a checksum.
 ``disk``           turns errors of the disk into the engine's own.
 ``file_lock``      lets one process at a time work in a directory.
 ``process_group``  lists and kills the processes of a session.

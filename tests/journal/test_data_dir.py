@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -14,6 +15,7 @@ from ha_engine.node.data_dir import DataDirectory
 from ha_engine.system.file_lock import earlier_process
 from ha_engine.types import DatabaseIdentity
 from tests.dst.disk import Crashed, SimulatedDisk, SimulatedFiles
+from tests.journal.samples import flip
 
 
 def test_high_water_survives_a_loss_of_power_once_keep_returns(tmp_path: Path) -> None:
@@ -63,6 +65,20 @@ def test_high_water_file_older_than_forced_failovers_is_readable(tmp_path: Path)
     (tmp_path / "high_water.json").write_text('{"epoch": 3, "version": 7, "identity": null}')
     data = DataDirectory(tmp_path, "p1")
     assert data.high_water() == HighWater(3, 7)
+    data.close()
+
+
+def test_any_flipped_bit_of_the_high_water_is_refused_or_changes_nothing(tmp_path: Path) -> None:
+    whole = HighWater(31, 70, DatabaseIdentity("7000", "00000002"), forced=3, tried=(4, 8))
+    data = DataDirectory(tmp_path, "p1")
+    data.keep(whole)
+    path = tmp_path / "high_water.json"
+    for offset in range(path.stat().st_size):
+        for bit in range(8):
+            flip(path, offset, bit)
+            with suppress(DiskFailed):
+                assert data.high_water() == whole
+            flip(path, offset, bit)
     data.close()
 
 

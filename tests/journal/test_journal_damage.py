@@ -6,15 +6,18 @@ import logging
 import re
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
 from ha_engine.errors import ForeignJournal, JournalDamaged, UnknownJournalVersion
-from ha_engine.journal import Journal, read_extent
+from ha_engine.journal import Journal, identity, read_extent
+from ha_engine.journal.identity import JournalIdentity
 from ha_engine.journal.record import encode
-from ha_engine.types import Extent, Record
+from ha_engine.system import json_file
+from ha_engine.types import Extent, Position, Record
 from tests.journal.samples import events, flip, opened, some_records, written_journal
 
 PAGE = 4096
@@ -214,6 +217,18 @@ def test_records_without_an_identity_are_damage(tmp_path: Path) -> None:
         opened(tmp_path / "journal")
 
 
+def test_any_flipped_bit_of_the_identity_is_refused_or_changes_nothing(tmp_path: Path) -> None:
+    whole = JournalIdentity("test", "7c0e", "ab12", ("cd34",), (Position(1, 1), Position(3, 17)))
+    identity.store(tmp_path, whole)
+    path = tmp_path / identity.FILE_NAME
+    for offset in range(path.stat().st_size):
+        for bit in range(8):
+            flip(path, offset, bit)
+            with suppress(JournalDamaged, UnknownJournalVersion):
+                assert identity.load(tmp_path) == whole
+            flip(path, offset, bit)
+
+
 def test_an_identity_without_records_is_damage(tmp_path: Path) -> None:
     (path,) = written_journal(tmp_path / "journal", some_records(3))
     path.unlink()
@@ -241,9 +256,9 @@ def test_a_journal_bound_to_a_group_is_not_bound_to_another(tmp_path: Path) -> N
 
 def test_an_identity_of_a_later_version_is_refused(tmp_path: Path) -> None:
     written_journal(tmp_path / "journal", some_records(3))
-    identity = tmp_path / "journal" / "identity.json"
-    identity.write_text(identity.read_text().replace('"version": 1', '"version": 2'))
-    with pytest.raises(UnknownJournalVersion, match="version 2"):
+    path = tmp_path / "journal" / identity.FILE_NAME
+    json_file.store(path, {**json_file.load(path), "version": 2})
+    with pytest.raises(UnknownJournalVersion, match="run the engine version that wrote it"):
         opened(tmp_path / "journal")
 
 

@@ -54,11 +54,13 @@ class DataDirectory:
 
 
 def _make_durable(path: Path, files: Files) -> None:
-    """Make the data directory, and its entry in its parent durable.
+    """Make the data directory with its entries durable, and its own entry in its parent.
 
-    A process that was killed may have made the directory without making the entry durable.
+    A process that was killed may have made these entries without making them durable. This process
+    reads the files, so a loss of power must not bring back older ones.
     """
     make_directory(path, files=files)
+    files.fsync_directory(path)
     # A parent that this user may not read was made by an administrator, with the directory in it.
     with suppress(PermissionError):
         files.fsync_directory(path.parent)

@@ -53,6 +53,24 @@ def test_the_data_directory_itself_survives_a_loss_of_power(tmp_path: Path, chan
     data.close()
 
 
+def test_a_high_water_that_was_read_survives_a_loss_of_power(tmp_path: Path) -> None:
+    """The process that kept it was killed before its last fsync, so another process reads it."""
+    disk = SimulatedDisk(tmp_path / "disk", Random(0))
+    killed = SimulatedFiles(disk)
+    data = DataDirectory(disk.root / "data", "p1", killed)
+    killed.crash_in = 5
+    with pytest.raises(Crashed):
+        data.keep(HighWater(3, 7))
+    data.close()
+    data = DataDirectory(disk.root / "data", "p2", SimulatedFiles(disk))
+    assert data.high_water() == HighWater(3, 7)
+    data.close()
+    disk.lose_power()
+    data = DataDirectory(disk.root / "data", "p3", SimulatedFiles(disk))
+    assert data.high_water() == HighWater(3, 7)
+    data.close()
+
+
 def test_every_field_of_the_high_water_is_kept(tmp_path: Path) -> None:
     whole = HighWater(3, 7, DatabaseIdentity("7000", "00000002"), forced=3, tried=(4, 8))
     data = DataDirectory(tmp_path, "p1")

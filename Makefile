@@ -18,7 +18,7 @@ SHARE ?= 0.33
 WORKERS ?= 2
 TIER := -m 'not nightly' -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=50
 
-.PHONY: help setup demo demo-slow test test-all test-slow sim diagram reference docs check wheel proto proto-check bench constraints clean distclean java python
+.PHONY: help setup demo demo-slow test test-all test-slow sim dst diagram reference docs check wheel proto proto-check bench constraints clean distclean java python
 
 help: ## Print this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -42,6 +42,9 @@ test-slow: java $(CLASSES) ## Run the tests with a third of one core.
 
 sim: $(PROJECT) ## Play histories of faults over simulated nodes; SEEDS=100000 says how many.
 	$(BIN)/python -m tests.sim --seeds $(SEEDS) --workers 2 $(ARGS)
+
+dst: $(PROJECT) ## Play histories of faults over the real journal on a simulated disk; SEEDS says how many.
+	$(BIN)/python -m tests.dst --seeds $(SEEDS) --workers 2 $(ARGS)
 
 diagram: $(PROJECT) ## Draw docs/diagrams.
 	$(BIN)/python -m tests.docs.diagram

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -38,7 +38,7 @@ class JournalWriter:
     The writer makes all callbacks on the event loop. ``on_durable`` is called after each fdatasync,
     with the last sequence that is now durable. ``on_failed`` is called once, after which the writer
     writes nothing any more. ``on_stuck`` is called when the thread has worked on one call for
-    ``stuck_after`` seconds.
+    ``stuck_after`` seconds. ``thread`` runs one call after the other; by default it is a thread.
 
     The caller that opened the journal also closes the journal.
     """
@@ -52,12 +52,13 @@ class JournalWriter:
         *,
         stuck_after: float = STUCK_SECONDS,
         pending_bytes_max: int = PENDING_BYTES_MAX,
+        thread: Executor | None = None,
     ) -> None:
         self._journal, self._on_durable, self._on_failed = journal, on_durable, on_failed
         self._watch = StuckWatch(on_stuck, stuck_after)
         self._pending_bytes, self._pending_bytes_max = 0, pending_bytes_max
         self._loop = asyncio.get_running_loop()
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
+        self._thread = thread or ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._queue: deque[Frame | _Exclusive] = deque()
         # ``_last`` is None while an exclusive call is queued, since the call may move the end of
         # the journal.

@@ -5,4 +5,8 @@ stages are real, and the world around them is simulated. Each history comes from
 failure can be repeated.
 
     disk.py              a disk that fails and forgets
+    loop.py              an event loop in virtual time, without threads
+    history.py           a history: processes on one disk, and their transcript
+    journal_history.py   histories of one journal
+    kinds.py             the kinds of histories for ``python -m tests.dst``
 """

@@ -187,7 +187,7 @@ class SimulatedDisk:
         """Change one bit of a file at rest."""
         content = self.content(path)
         assert content is not None
-        assert not content.pending
+        assert not content.pending, f"{path.name} is not durable"
         content.durable[offset] ^= 1 << bit
         path.write_bytes(content.durable)
         self.counts["flips"] += 1

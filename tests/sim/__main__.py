@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 
-from tests.sim.history import Failed, tell
-from tests.sim.many import known_seeds, play_all
+from tests.sim.history import Failed, play, tell
+from tests.sim.many import known_seeds, play_all, show_progress
 from tests.sim.variants import Variant
 
 
@@ -32,7 +33,8 @@ def main() -> int:
         *known_seeds(arguments.variant),
         *range(arguments.first, arguments.first + arguments.seeds),
     ]
-    result = play_all(seeds, arguments.workers, progress=_progress, variant=arguments.variant)
+    one = partial(play, variant=arguments.variant)
+    result = play_all(seeds, arguments.workers, show_progress, play=one)
     sys.stdout.write("\n\n".join(result.stories[:3]) + "\n" if result.stories else "")
     sys.stdout.write(result.summary + "\n")
     return 1 if result.failed else 0
@@ -46,12 +48,6 @@ def _one(seed: int, *, whole: bool, variant: Variant) -> int:
         return 1
     sys.stdout.write(f"{story}\n" if whole else f"seed {seed} is sound\n")
     return 0
-
-
-def _progress(done: int, of: int, failed: list[int]) -> None:
-    end = "\n" if done == of else ""
-    sys.stderr.write(f"\r{done} of {of} seeds, failed: {failed or 'none'}{end}")
-    sys.stderr.flush()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +22,7 @@ FILES = {
 }
 PROGRESS_EVERY = 50
 Outcome = tuple[int, Counter[str], str]
+Play = Callable[[int], Counter[str]]
 
 
 def known_seeds(variant: Variant = Variant.PLAIN) -> list[int]:
@@ -51,10 +53,10 @@ def play_all(
     workers: int = 1,
     progress: Callable[[int, int, list[int]], None] | None = None,
     *,
-    variant: Variant = Variant.PLAIN,
+    play: Play = play,
 ) -> Result:
     seeds, result, began = list(seeds), Result(), time.monotonic()
-    for seed, counters, story in _outcomes(seeds, workers, variant):
+    for seed, counters, story in _outcomes(seeds, workers, play):
         result.played += 1
         result.counters += counters
         if story:
@@ -66,8 +68,8 @@ def play_all(
     return result
 
 
-def _outcomes(seeds: list[int], workers: int, variant: Variant) -> Iterator[Outcome]:
-    one = partial(_outcome, variant=variant)
+def _outcomes(seeds: list[int], workers: int, play: Play) -> Iterator[Outcome]:
+    one = partial(_outcome, play)
     if workers == 1:
         yield from map(one, seeds)
         return
@@ -77,8 +79,15 @@ def _outcomes(seeds: list[int], workers: int, variant: Variant) -> Iterator[Outc
         yield from pool.map(one, seeds, chunksize=20)
 
 
-def _outcome(seed: int, *, variant: Variant) -> Outcome:
+def _outcome(play: Play, seed: int) -> Outcome:
     try:
-        return seed, play(seed, variant=variant), ""
+        return seed, play(seed), ""
     except Failed as failed:
         return seed, Counter(), str(failed)
+
+
+def show_progress(done: int, of: int, failed: list[int]) -> None:
+    """A ``progress`` of play_all for a terminal."""
+    end = "\n" if done == of else ""
+    sys.stderr.write(f"\r{done} of {of} seeds, failed: {failed or 'none'}{end}")
+    sys.stderr.flush()

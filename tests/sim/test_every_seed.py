@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
 import pytest
 
 from tests import tiers
+from tests.sim.history import play
 from tests.sim.many import Result, known_seeds, play_all
 from tests.sim.variants import Variant
 from tests.tiers import THOROUGH_SEEDS
@@ -72,8 +74,8 @@ def seeds(request: pytest.FixtureRequest) -> int:
 @pytest.fixture(scope="module")
 def forced(seeds: int) -> Result:
     numbers = range(1, int(seeds * FORCED_SHARE) + 1)
-    variant = Variant.FORCED
-    return play_all([*known_seeds(variant), *numbers], CORES, variant=variant)
+    one = partial(play, variant=Variant.FORCED)
+    return play_all([*known_seeds(Variant.FORCED), *numbers], CORES, play=one)
 
 
 @pytest.mark.slow
@@ -90,8 +92,8 @@ def test_forced_failovers_reach_each_rare_case(what: str, forced: Result, seeds:
 @pytest.fixture(scope="module")
 def rolled_back(seeds: int) -> Result:
     numbers = range(1, int(seeds * ROLLED_BACK_SHARE) + 1)
-    variant = Variant.ROLLED_BACK
-    return play_all([*known_seeds(variant), *numbers], CORES, variant=variant)
+    one = partial(play, variant=Variant.ROLLED_BACK)
+    return play_all([*known_seeds(Variant.ROLLED_BACK), *numbers], CORES, play=one)
 
 
 @pytest.mark.slow

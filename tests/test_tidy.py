@@ -9,9 +9,14 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib.metadata import metadata
 from pathlib import Path
 
+from packaging.specifiers import SpecifierSet
+
 ROOT = Path(__file__).parents[1]
+OLDEST_PYTHON = "3.11.2"
+"""That of Debian 12, on which the install guide must work."""
 GENERATED = ROOT / "ha_engine" / "v1"
 
 PURE = {
@@ -131,13 +136,30 @@ def test_every_pin_has_a_hash_and_no_address() -> None:
         assert "--hash=sha256:" in pin, pin
 
 
+def test_every_pinned_package_runs_on_the_python_of_debian() -> None:
+    refused = {
+        name: needed
+        for name in _pins()
+        if (needed := _requires_python(name)) and not SpecifierSet(needed).contains(OLDEST_PYTHON)
+    }
+    assert refused == {}
+
+
+def _requires_python(name: str) -> str:
+    return metadata(name)["Requires-Python"] or ""
+
+
+def _pins() -> set[str]:
+    text = (ROOT / "constraints.txt").read_text()
+    return set(re.findall(r"^([\w-]+)==", text, re.MULTILINE))
+
+
 def test_every_package_of_the_project_is_pinned() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"].values()
     wanted = [*project["dependencies"], *(line for extra in extras for line in extra)]
     names = {re.match(r"[\w-]+", line)[0].lower() for line in wanted}  # type: ignore[index]
-    pins = set(re.findall(r"^([\w-]+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
-    assert names - pins == {"ha-engine"}
+    assert names - _pins() == {"ha-engine"}
 
 
 def test_the_docstring_of_each_package_names_each_of_its_modules() -> None:

@@ -11,10 +11,12 @@ from functools import partial
 from pydantic import SecretStr
 
 from ha_engine.config import Config
+from ha_engine.config.server_tls import ServerTls
 from ha_engine.errors import ConfigError, EngineError
 from ha_engine.node.connectors import sinks_of, source_options
-from ha_engine.query.application import load_application
+from ha_engine.query.application import StreamApplication, load_application
 from ha_engine.sync import credentials
+from ha_engine.web.certificates import Presented, presented, require_sound
 from ha_engine.web.tls import server_context
 
 
@@ -33,21 +35,35 @@ def read_all(config: Config) -> list[str]:
 
 
 def _readings(config: Config) -> Iterator[tuple[str, Callable[[], object]]]:
-    yield f"application {config.application}", partial(_read_application, config)
-    if config.event_sync.tls.given:
-        yield "event_sync.tls", partial(credentials.require_usable, config.event_sync.tls)
-    for section, tls in (("http.tls", config.http.tls), ("ingest.tls", config.ingest.tls)):
-        if tls.pair:
-            yield section, partial(server_context, tls, section)
+    yield f"application {config.application}", partial(read_application, config)
+    for one in presented(config):
+        yield one.section, partial(_check_certificate, config, one)
 
 
-def _read_application(config: Config) -> None:
-    """Read the application and everything that its sinks and sources refer to."""
+def _check_certificate(config: Config, one: Presented) -> None:
+    require_loadable(config, one)
+    require_sound(one)
+
+
+def require_loadable(config: Config, one: Presented) -> None:
+    """Raise ConfigError if a node could not load the files of a certificate."""
+    if one.ca is not None:
+        credentials.require_usable(config.event_sync.tls)
+    else:
+        server_context(ServerTls(certificate=one.certificate, key=one.key), one.section)
+
+
+def read_application(config: Config) -> StreamApplication:
+    """Read the application and everything that its sinks and sources refer to.
+
+    Raises ConfigError, ApplicationError.
+    """
     application = load_application(config.application)
     sinks_of(_with_some_url(config), application)
     for stream in application.streams.values():
         for source in stream.sources:
             source_options(stream, source, application.directory)
+    return application
 
 
 def _with_some_url(config: Config) -> Config:

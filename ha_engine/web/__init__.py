@@ -1,6 +1,7 @@
 """Code that the HTTP and gRPC servers of a node share.
 
-``route``  describes one operation, and checks the right that its caller needs.
-``hosts``  compares the host name of a request with the node's.
-``tls``    checks a server's certificates, and reads them again when their files change.
+``route``         describes one operation, and checks the right that its caller needs.
+``hosts``         compares the host name of a request with the node's.
+``tls``           loads a server's certificate, and reads it again when its files change.
+``certificates``  checks names, dates, use and authority of the certificates in the config.
 """

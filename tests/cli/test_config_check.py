@@ -41,7 +41,8 @@ def check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Check:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return Authority(tmp_path_factory.mktemp("authority")).files("node-a")
+    authority = Authority(tmp_path_factory.mktemp("authority"))
+    return authority.files("node-a", san="DNS:node-a,IP:127.0.0.1")
 
 
 def pair_of(files: dict[str, str]) -> dict[str, str]:
@@ -162,3 +163,76 @@ def test_a_key_of_another_certificate_is_refused(
     code, _, problem = check(**{section: {"tls": {**own, "key": other}}})
     assert code == 2
     assert problem.startswith(f"ha-engine: {section}.tls: ")
+
+
+@needs("openssl")
+@pytest.mark.parametrize(
+    ("made", "sentence"),
+    [
+        ({"days": -1}, "node-a.pem expired on "),
+        ({"begins_in_days": 2}, "node-a.pem is not valid before "),
+        ({"san": "DNS:node-x"}, "node-a.pem is for node-x, but node.id is node-a"),
+        ({"san": "DNS:*"}, "node-a.pem is for *, but node.id is node-a"),
+        ({"use": "clientAuth"}, "node-a.pem is not valid for a server"),
+        ({"use": "serverAuth"}, "node-a.pem is not valid for a client"),
+    ],
+)
+def test_a_certificate_that_a_peer_would_refuse_is_refused(
+    check: Check, tmp_path: Path, made: dict[str, Any], sentence: str
+) -> None:
+    files = Authority(tmp_path / "authority").files("node-a", **made)
+    code, said, problem = check(event_sync={"tls": files})
+    assert (code, said) == (2, "")
+    assert problem.startswith("ha-engine: event_sync.tls: ")
+    assert sentence in problem
+    assert problem.count("\n") == 1
+
+
+@needs("openssl")
+def test_a_certificate_of_another_authority_is_refused(
+    check: Check, files: dict[str, str], tmp_path: Path
+) -> None:
+    other = str(Authority(tmp_path / "other").certificate)
+    code, _, problem = check(event_sync={"tls": {**files, "ca": other}})
+    assert (code, f"node-a.pem is not signed by {other}; use a" in problem) == (2, True)
+
+
+@needs("openssl")
+def test_a_certificate_of_an_expired_authority_is_refused(check: Check, tmp_path: Path) -> None:
+    files = Authority(tmp_path / "authority", days=-1).files("node-a")
+    code, _, problem = check(event_sync={"tls": files})
+    assert (code, "has expired, or is not valid yet; replace" in problem) == (2, True)
+
+
+@needs("openssl")
+def test_a_common_name_counts_without_alternative_names(check: Check, tmp_path: Path) -> None:
+    files = Authority(tmp_path / "authority").files("node-a", san=None)
+    code, _, problem = check(event_sync={"tls": files})
+    assert (code, problem) == (0, "")
+
+
+@needs("openssl")
+@pytest.mark.parametrize(
+    ("san", "host", "code"),
+    [
+        ("DNS:a.example", "a.example", 0),
+        ("DNS:*.nodes.example", "a.nodes.example", 0),
+        ("IP:10.0.0.1", "10.0.0.1", 0),
+        ("DNS:b.example", "a.example", 2),
+        ("IP:10.0.0.2", "10.0.0.1", 2),
+        ("DNS:10.0.0.1", "10.0.0.1", 2),
+    ],
+)
+def test_a_certificate_of_http_must_contain_the_advertised_host(
+    check: Check, tmp_path: Path, san: str, host: str, code: int
+) -> None:
+    pair = pair_of(Authority(tmp_path / "authority").files("a", san=san))
+    ended, _, problem = check(http={"tls": pair, "advertise": f"https://{host}:8080"})
+    assert ended == code
+    assert (f"but this node advertises {host}; add" in problem) is bool(code)
+
+
+@needs("openssl")
+def test_a_certificate_that_expires_soon_still_passes(check: Check, tmp_path: Path) -> None:
+    code, _, _ = check(event_sync={"tls": Authority(tmp_path).files("node-a", days=3)})
+    assert code == 0

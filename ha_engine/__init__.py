@@ -19,6 +19,7 @@ An event passes through the packages in this order:
 ``web``         has the parts that every HTTP server needs.
 ``client``      is the library for producers.
 ``cli``         is the command line.
+``doctor``      checks the host, the database and the peers of a node.
 ``demo``        is the demo of the command line.
 ``config``      reads the settings.
 ``plugins``     defines the interface of sinks and sources.

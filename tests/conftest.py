@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 from sqlalchemy import Engine, text
 
@@ -105,3 +107,15 @@ def database_url(postgres: EmbeddedPostgres) -> Iterator[str]:
     yield postgres.url_of(name)
     with administration.connect() as connection:
         connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+@pytest.fixture
+def logging_as_before() -> Iterator[None]:
+    """Undo what a test, or a command in this process, changes of the log."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(False)
+    structlog.reset_defaults()

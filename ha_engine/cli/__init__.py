@@ -1,5 +1,6 @@
 """The command line. Its modules contain no logic of the engine; ``root`` combines them.
 
+``doctor``                         checks the host, the database and the peers.
 ``run``                            runs one node in the foreground.
 ``status``                         has the commands ``status``, ``switchover`` and ``query``.
 ``failover``                       has the command ``failover --force``.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import typer
@@ -14,7 +14,10 @@ JsonOption = Annotated[bool, typer.Option("--json", help="The same as -f json.")
 
 
 def show(
-    tree: Mapping[str, Any], output: Format, as_json: bool, to_people: Callable[[], None]
+    tree: Mapping[str, Any] | Sequence[Any],
+    output: Format,
+    as_json: bool,
+    to_people: Callable[[], None],
 ) -> None:
     """Print ``tree`` as one JSON line or as YAML, or call ``to_people`` to print for people."""
     match "json" if as_json else output:

@@ -14,6 +14,7 @@ from ha_engine import __version__
 from ha_engine.errors import EngineError, sentence_of
 
 _COMMANDS = {
+    "doctor": "doctor.doctor",
     "run": "run.run",
     "status": "status.status",
     "switchover": "status.switchover",

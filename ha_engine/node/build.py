@@ -26,6 +26,7 @@ from ha_engine.core import (
     RestartPolicy,
 )
 from ha_engine.journal import Journal
+from ha_engine.journal.identity import JournalIdentity
 from ha_engine.journal.writer import JournalWriter
 from ha_engine.node.database import database_engine
 from ha_engine.outbox import Outbox
@@ -77,7 +78,10 @@ def core_of(
 
 
 def hello_of(
-    config: Config, application: StreamApplication, journal: Journal, process_id: str
+    config: Config,
+    application: StreamApplication,
+    journal: Journal | JournalIdentity,
+    process_id: str,
 ) -> Hello:
     """Make the Hello message that this node sends to its peers. Blocks until Java has printed its
     version."""

@@ -57,7 +57,7 @@ class QueryOutbox:
         query_outbox = cls(place, files)
         with disk(place):
             query_outbox._sweep(living)
-            for number, path in _numbered(place, _BATCH):
+            for number, path in batch_paths(place):
                 query_outbox._put(number, _batch_at(path))
             query_outbox.digests = dict(query_outbox._whole_digests())
             query_outbox.trimmed_through = max(
@@ -170,9 +170,8 @@ class QueryOutbox:
         A deleted digest is computed again when it is needed.
         """
         for number, path in _numbered(self._place, _DIGEST):
-            text = path.read_bytes().decode("ascii", "replace").strip()
-            if _DIGEST_TEXT.fullmatch(text):
-                yield number, text
+            if (digest := read_digest(path)) is not None:
+                yield number, digest
             else:
                 self._files.unlink(path)
 
@@ -180,6 +179,17 @@ class QueryOutbox:
 def _batch_at(path: Path) -> OutboxBatch:
     """The batch in a file, which is read whole to prove that it is undamaged."""
     return OutboxBatch(path, read_batch_file(path).num_rows, path.stat().st_size)
+
+
+def batch_paths(place: Path) -> list[tuple[int, Path]]:
+    """The numbers and the files of the admitted batches of a query, in order."""
+    return _numbered(place, _BATCH)
+
+
+def read_digest(path: Path) -> str | None:
+    """The content of a digest file, or None if a power loss left the file incomplete."""
+    text = path.read_bytes().decode("ascii", "replace").strip()
+    return text if _DIGEST_TEXT.fullmatch(text) else None
 
 
 def trimmed_file(place: Path, through: int) -> Path:

@@ -50,7 +50,7 @@ def open_engine(
             "keepalives_count": 3,
             "tcp_user_timeout": _ms(statement_timeout),
             "application_name": application_name,
-            "options": f"{parsed.query.get('options', '')} {_settings(_ms(statement_timeout))}",
+            "options": f"{parsed.query.get('options', '')} {_options(statement_timeout)}",
         },
     )
 
@@ -95,21 +95,27 @@ def _parsed(url: str) -> URL:
         ) from None
 
 
-def _settings(statement_timeout_ms: int) -> str:
-    settings = {
+def session_settings(statement_timeout: float) -> dict[str, str]:
+    """The settings of the server that a session of ``open_engine`` requests, with their values."""
+    milliseconds = str(_ms(statement_timeout))
+    return {
         # RULES.md#r5: with asynchronous commit, a crashed server can lose confirmed writes and
         # restart on the same timeline. Only a node that has read the lost writes could notice the
         # loss. So the engine turns on synchronous commit.
         "synchronous_commit": "on",
-        "statement_timeout": statement_timeout_ms,
-        "lock_timeout": statement_timeout_ms,
-        "idle_in_transaction_session_timeout": statement_timeout_ms,
-        "tcp_user_timeout": statement_timeout_ms,
-        "tcp_keepalives_idle": 5,
-        "tcp_keepalives_interval": 1,
-        "tcp_keepalives_count": 3,
+        "statement_timeout": milliseconds,
+        "lock_timeout": milliseconds,
+        "idle_in_transaction_session_timeout": milliseconds,
+        "tcp_user_timeout": milliseconds,
+        "tcp_keepalives_idle": "5",
+        "tcp_keepalives_interval": "1",
+        "tcp_keepalives_count": "3",
         "client_min_messages": "warning",
     }
+
+
+def _options(statement_timeout: float) -> str:
+    settings = session_settings(statement_timeout)
     return " ".join(f"-c {name}={value}" for name, value in settings.items())
 
 

@@ -1,10 +1,11 @@
 """Open links between nodes: the exchange of Hellos, and the endless attempts of the node that
-dials."""
+dials. ``read_hello`` only looks at a peer."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
 from itertools import cycle
 from typing import TYPE_CHECKING, Protocol
 
@@ -127,7 +128,7 @@ class Dialler:
         refused: Callable[[str], None],
         unreachable: Callable[[str], None],
     ) -> None:
-        self._peer, self._address, self._config = peer, config.peers[peer], config
+        self._peer, self._config = peer, config
         self._run_link, self._refused, self._unreachable = run_link, refused, unreachable
         self._connect_seconds = cycle(CONNECT_SECONDS)
 
@@ -155,37 +156,59 @@ class Dialler:
             raise NoLink("the link was brief")
 
     async def _dial(self) -> None:
-        async with self._channel() as channel:
-            stub: Stub = rpc.EventSyncStub(channel)
-            call = stub.Sync()  # type: ignore[call-arg]  # its frames are written, not iterated
-            try:
-                async with asyncio.timeout(next(self._connect_seconds)):
-                    await call.wait_for_connection()
-            except grpc.aio.AioRpcError as error:
-                raise self._meaning(error.details() or "no answer") from error
-            try:
-                certified = self._peer if self._config.tls.given else None
-                await self._run_link(ClientWire(call, certified), self._peer)
-            finally:
-                call.cancel()
+        seconds = next(self._connect_seconds)
+        async with connected(self._peer, self._config, seconds) as wire:
+            await self._run_link(wire, self._peer)
 
-    def _meaning(self, details: str) -> Refused | WireBroken:
-        for sign, meaning in _DISTRUST.items():
-            if sign in details:
-                sentence = meaning.format(address=self._address, peer=self._peer)
-                return Refused(self._peer, sentence)
-        return WireBroken(details.rpartition("last error: ")[2])
 
-    def _channel(self) -> grpc.aio.Channel:
-        settings: list[tuple[str, int | str]] = [
-            *options(self._config.sync_timeout),
-            ("grpc.min_reconnect_backoff_ms", int(max(CONNECT_SECONDS) * 1000)),
-            ("grpc.enable_http_proxy", 0),
-        ]
-        trusted = credentials.for_channel(self._config.tls)
-        if trusted is None:
-            return grpc.aio.insecure_channel(self._address, settings)
-        # ``ssl_target_name_override`` makes gRPC look for the peer's id in the certificate, instead
-        # of the address's host name.
-        settings += [("grpc.ssl_target_name_override", self._peer)]
-        return grpc.aio.secure_channel(self._address, trusted, settings)
+async def read_hello(peer: str, config: EventSyncConfig, seconds: float) -> Hello:
+    """Connect to ``peer`` within ``seconds``, and read its Hello.
+
+    This function sends no Hello, so the peer opens no link and keeps its present link. Raises
+    Refused, WireBroken, MalformedFrame, ConfigError, TimeoutError.
+    """
+    async with connected(peer, config, seconds) as wire, asyncio.timeout(GREETING_SECONDS):
+        return from_sync_frame((await _expect(wire, "hello")).hello)
+
+
+@asynccontextmanager
+async def connected(
+    peer: str, config: EventSyncConfig, seconds: float
+) -> AsyncIterator[ClientWire]:
+    """Connect to ``peer`` within ``seconds``. Raises Refused, WireBroken, ConfigError,
+    TimeoutError."""
+    async with _channel(peer, config) as channel:
+        stub: Stub = rpc.EventSyncStub(channel)
+        call = stub.Sync()  # type: ignore[call-arg]  # its frames are written, not iterated
+        try:
+            async with asyncio.timeout(seconds):
+                await call.wait_for_connection()
+        except grpc.aio.AioRpcError as error:
+            raise _meaning(peer, config.peers[peer], error.details() or "no answer") from error
+        try:
+            yield ClientWire(call, peer if config.tls.given else None)
+        finally:
+            call.cancel()
+
+
+def _meaning(peer: str, address: str, details: str) -> Refused | WireBroken:
+    for sign, meaning in _DISTRUST.items():
+        if sign in details:
+            return Refused(peer, meaning.format(address=address, peer=peer))
+    return WireBroken(details.rpartition("last error: ")[2])
+
+
+def _channel(peer: str, config: EventSyncConfig) -> grpc.aio.Channel:
+    address = config.peers[peer]
+    settings: list[tuple[str, int | str]] = [
+        *options(config.sync_timeout),
+        ("grpc.min_reconnect_backoff_ms", int(max(CONNECT_SECONDS) * 1000)),
+        ("grpc.enable_http_proxy", 0),
+    ]
+    trusted = credentials.for_channel(config.tls)
+    if trusted is None:
+        return grpc.aio.insecure_channel(address, settings)
+    # ``ssl_target_name_override`` makes gRPC look for the peer's id in the certificate, instead
+    # of the address's host name.
+    settings += [("grpc.ssl_target_name_override", peer)]
+    return grpc.aio.secure_channel(address, trusted, settings)

@@ -1,0 +1,23 @@
+"""The checks of ``ha-engine doctor``: what a node needs from its host, its database and its peers.
+
+Each check is a function that returns a ``Finding``. A check changes nothing, and does not disturb a
+running node.
+
+``finding``       is the result of one check.
+``check``         runs checks, each with its prerequisites and its deadline.
+``plan``          lists all checks for a config.
+``tools``         checks Python, Java, Spark and the memory for them.
+``disk``          checks the data directory and its disk.
+``ports``         checks whether the node can listen on its addresses.
+``certificates``  checks the certificates of the config.
+``database``      checks the database server, its schema and the rights of the role.
+``pooler``        checks what reaches the database through a connection pooler.
+``clock``         checks the clock of this host.
+``stored``        checks the files of the journal and the outbox.
+``peers``         checks the connections with the other nodes, and whether the nodes fit together.
+"""
+
+from ha_engine.doctor.check import Result, examine
+from ha_engine.doctor.finding import Finding, State
+
+__all__ = ["Finding", "Result", "State", "examine"]

@@ -14,7 +14,7 @@ from ha_engine.cli.config import ConfigPath
 from ha_engine.cli.formats import FormatOption, JsonOption, show
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from rich.status import Status
 
     from ha_engine.doctor import Result
 
@@ -47,8 +47,9 @@ def doctor(
     checks, results = planned(path, os.environ), []
     width = max(len(check.name) for check in checks)
     is_pretty = output == "pretty" and not as_json
-    with _progress() as say:
-        for result in examine(checks, say):
+    with _progress() as progress:
+        for result in examine(checks, progress.say):
+            progress.clear()
             results.append(result)
             if is_pretty:
                 _print(result, width)
@@ -59,17 +60,33 @@ def doctor(
         raise typer.Exit(1)
 
 
+class _Progress:
+    """Shows on standard error which check runs, if standard error is a terminal."""
+
+    def __init__(self, status: Status | None) -> None:
+        self._status = status
+
+    def say(self, check: str, progress: str) -> None:
+        if self._status is not None:
+            self._status.update(f"{check} {progress}")
+            self._status.start()
+
+    def clear(self) -> None:
+        """Remove the line of the progress, so that a finding does not continue that line."""
+        if self._status is not None:
+            self._status.stop()
+
+
 @contextmanager
-def _progress() -> Iterator[Callable[[str, str], None]]:
-    """Yield a function that shows the present check on a terminal, until the end of the block."""
+def _progress() -> Iterator[_Progress]:
     from rich.console import Console
 
     console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda _name, _progress: None
-        return
-    with console.status("") as status:
-        yield lambda name, progress: status.update(" ".join((name, progress)))
+    shown = _Progress(console.status("") if console.is_terminal else None)
+    try:
+        yield shown
+    finally:
+        shown.clear()
 
 
 def _print(result: Result, width: int) -> None:

@@ -26,7 +26,11 @@ _REMEDY = "synchronise the clock of this host and of the database's host, for ex
 
 def against_database(config: Config) -> Finding:
     """The difference between the clock of this host and the clock of the database."""
-    difference, uncertainty = ask(config, _read_difference)
+    return judged(*ask(config, _read_difference))
+
+
+def judged(difference: float, uncertainty: float) -> Finding:
+    """The finding for a difference of two clocks, both in seconds."""
     text = (
         f"the clock of this host differs by {difference:+.3f} s (± {uncertainty:.3f} s) from the "
         "clock of the database"

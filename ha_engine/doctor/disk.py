@@ -27,7 +27,7 @@ _REMOTE = ("nfs", "cifs", "smb", "fuse", "9p", "ceph", "gluster", "afs", "virtio
 
 
 def data_dir(home: Path) -> Finding:
-    """Whether this user can create or use the data directory, and whether other users can."""
+    """Whether this user can use the data directory, or create it."""
     me = _user(os.geteuid())
     if not home.exists():
         parent = _existing(home)
@@ -39,27 +39,31 @@ def data_dir(home: Path) -> Finding:
         )
     if not home.is_dir():
         return failed(f"{home} is not a directory", "correct node.data_dir, or remove the file")
-    found = home.stat()
-    owner, mode = _user(found.st_uid), stat.S_IMODE(found.st_mode)
+    owner = _user(home.stat().st_uid)
     if not os.access(home, os.R_OK | os.W_OK | os.X_OK):
         return failed(
             f"{home} belongs to user {owner}, and user {me} may not read and write it",
             f"run this command as the node's user: sudo -u {owner} ha-engine doctor",
         )
-    if mode & 0o022:
-        return failed(
-            f"{home} has mode {mode:04o}, so other users may change it", f"run: chmod 0700 {home}"
-        )
-    if found.st_uid != os.geteuid():
+    if owner != me:
         return warning(
             f"{home} belongs to user {owner}, but this command runs as user {me}",
             f"run this command as the node's user: sudo -u {owner} ha-engine doctor",
         )
-    if mode & 0o055:
-        return warning(
-            f"{home} has mode {mode:04o}, so other users may read events", f"chmod 0700 {home}"
-        )
-    return ok(f"{home} belongs to user {owner}, mode {mode:04o}")
+    return ok(f"{home} belongs to user {owner}")
+
+
+def mode(home: Path) -> Finding:
+    """Whether other users can read or change the data directory."""
+    if not home.exists():
+        return ok(f"the node creates {home} with mode 0700")
+    found = stat.S_IMODE(home.stat().st_mode)
+    text, remedy = f"{home} has mode {found:04o}", f"chmod 0700 {home}"
+    if found & 0o022:
+        return failed(f"{text}, so other users may change the journal", remedy)
+    if found & 0o055:
+        return warning(f"{text}, so other users may read events", remedy)
+    return ok(text)
 
 
 def space(config: Config) -> Finding:

@@ -18,6 +18,7 @@ from ha_engine.query.application import load_application
 from ha_engine.sync.dialling import Refused, read_hello
 from ha_engine.sync.hello import Hello, objection
 from ha_engine.sync.wire import WireBroken
+from ha_engine.system.file_lock import NODE_LOCK, holder_of
 
 CONNECT_SECONDS = 4.0
 _NOBODY_LISTENS = "Connection refused"
@@ -66,10 +67,9 @@ def http(config: Config, peer: str) -> Finding:
         if is_certain:
             return of_error(error)
         return warning(
-            f"{peer} does not answer at {url}, which the doctor derived from event_sync.peers and "
-            "http.listen",
-            f"start {peer}; if its HTTP interface has another address, start this node too, and "
-            "run this command again",
+            f"{str(error).partition('; ')[0]}; this URL was derived from event_sync.peers and the "
+            "URL of this node, since no node has reported another",
+            f"start {peer} and this node, and run this command again",
         )
     if cluster.get("node") != peer:
         return failed(
@@ -94,7 +94,7 @@ def reaches_us(config: Config, peer: str) -> Finding:
         )
     if ours["answers"]:
         return ok(f"{peer} gets reports from this node")
-    if _own_cluster(config) is None:
+    if holder_of(config.node.data_dir / NODE_LOCK) is None:
         return skipped("this host's node does not run, so no peer can reach it")
     reason = ours["refused"] or ours["unreachable"] or "no report arrives"
     text, _, remedy = f"{peer} does not reach this node: {reason}".partition("; ")

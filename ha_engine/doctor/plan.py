@@ -53,6 +53,7 @@ def _on_this_host(config: Config) -> Iterator[Check]:
     yield _check("application", lambda: _application(config), "config")
     yield _check("memory", lambda: tools.memory(config.query.heap), "config")
     yield _check("disk/data_dir", lambda: disk.data_dir(home), "config")
+    yield _check("disk/mode", lambda: disk.mode(home), "disk/data_dir")
     yield _check("disk/space", lambda: disk.space(config), "disk/data_dir", "application")
     yield _check("disk/file_system", lambda: disk.file_system(home), "disk/data_dir")
     sync = config.event_sync
@@ -68,7 +69,7 @@ def _on_this_host(config: Config) -> Iterator[Check]:
 
 def _application(config: Config) -> Finding:
     application = read_application(config)
-    return ok(f"{config.application} is valid, {len(application.queries)} queries")
+    return ok(f"{config.application} is valid, with the queries {', '.join(application.queries)}")
 
 
 def _ports(config: Config) -> Iterator[Check]:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -94,6 +98,23 @@ def test_an_old_java_fails(doctor: Doctor, tmp_path: Path) -> None:
     code, said, _ = doctor("--json")
     assert code == 1
     assert "is version 11: Spark needs Java 17 or newer" in findings(said)["java"]["text"]
+
+
+def test_the_progress_on_a_terminal_keeps_standard_output_apart(tmp_path: Path) -> None:
+    terminal, end = pty.openpty()
+    command = [sys.executable, "-m", "ha_engine", "doctor"]
+    environ = {**os.environ, "TERM": "xterm"}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=end, check=False
+    )
+    os.close(end)
+    with open(terminal, "rb", buffering=0) as shown:
+        progress = shown.read(1 << 16)
+    lines = done.stdout.decode().splitlines()
+    assert lines[0].startswith("ok       python ")
+    assert lines[-1].endswith(" skipped")
+    assert b"ha-engine 0.1.0" not in progress
+    assert b"python" in progress
 
 
 @pytest.mark.parametrize(

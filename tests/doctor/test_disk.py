@@ -17,6 +17,7 @@ def test_a_directory_that_this_user_may_create_passes(tmp_path: Path) -> None:
     finding = disk.data_dir(tmp_path / "absent" / "data")
     assert finding.state is State.OK
     assert finding.text.endswith(f"does not exist yet; the node creates it in {tmp_path}")
+    assert disk.mode(tmp_path / "absent" / "data").state is State.OK
     assert not (tmp_path / "absent").exists()
 
 
@@ -42,7 +43,8 @@ def test_other_users_may_neither_change_nor_read_the_directory(
     home = tmp_path / "data"
     home.mkdir()
     home.chmod(mode)
-    assert disk.data_dir(home).state is state
+    assert disk.mode(home).state is state
+    assert disk.data_dir(home).state is State.OK
 
 
 def test_less_free_space_than_the_config_needs_fails(tmp_path: Path) -> None:

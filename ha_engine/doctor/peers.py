@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from ha_engine.client.admin import fetch_cluster
 from ha_engine.config import Config
 from ha_engine.config.quantities import format_duration, split_address
-from ha_engine.doctor.finding import Finding, failed, of_error, ok, skipped, warning
+from ha_engine.doctor.finding import Finding, failed, ok, skipped, warning
 from ha_engine.errors import EngineError, NodeUnreachable, NotAllowed
 from ha_engine.journal import identity as identities
 from ha_engine.journal.identity import JournalIdentity
@@ -64,11 +64,14 @@ def http(config: Config, peer: str) -> Finding:
     except NotAllowed as error:
         return _without_token(error)
     except NodeUnreachable as error:
+        reason = str(error).partition("; ")[0]
         if is_certain:
-            return of_error(error)
+            return failed(
+                reason,
+                f"start {peer}, or open its port; for https:// set SSL_CERT_FILE to its authority",
+            )
         return warning(
-            f"{str(error).partition('; ')[0]}; this URL was derived from event_sync.peers and the "
-            "URL of this node, since no node has reported another",
+            f"{reason}; the URL is derived from event_sync.peers, since no node has reported one",
             f"start {peer} and this node, and run this command again",
         )
     if cluster.get("node") != peer:
@@ -87,6 +90,8 @@ def reaches_us(config: Config, peer: str) -> Finding:
         ours = fetch_cluster(url)["nodes"].get(config.node.id)
     except NotAllowed as error:
         return _without_token(error)
+    except NodeUnreachable:
+        return skipped(f"{peer} does not answer over HTTP")
     if ours is None:
         return failed(
             f"{peer} has no peer {config.node.id}",

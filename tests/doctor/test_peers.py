@@ -121,6 +121,17 @@ async def test_certificates_are_checked_by_the_peer_and_by_this_node(
     assert "has expired or is not signed by event_sync.tls.ca" in finding.text
 
 
+def test_a_peer_whose_derived_address_does_not_answer_is_a_warning(config: Config) -> None:
+    sync = plain({}).model_copy(update={"peers": {"node-b": f"127.0.0.2:{free_port()}"}})
+    http = config.http.model_copy(update={"listen": f"127.0.0.1:{free_port()}"})
+    asked = config.model_copy(update={"event_sync": sync, "http": http})
+    finding = peers.http(asked, "node-b")
+    assert finding.state is State.WARNING
+    assert "the URL is derived from event_sync.peers" in finding.text
+    finding = peers.reaches_us(asked, "node-b")
+    assert (finding.state, finding.text) == (State.SKIPPED, "node-b does not answer over HTTP")
+
+
 def test_an_http_address_that_no_node_has_reported_is_skipped(config: Config) -> None:
     sync = plain({"node-b": 1})
     finding = peers.http(config.model_copy(update={"event_sync": sync}), "node-b")

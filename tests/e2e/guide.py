@@ -105,6 +105,11 @@ class Newcomer:
     def make_the_tables(self) -> None:
         self._engine("a", "db", "init", *self._with_config("a"))
 
+    def check_the_hosts(self) -> None:
+        """Run the doctor; a check that fails ends the walk."""
+        for host in NODES:
+            self._engine(host, "doctor", *self._with_config(host))
+
     def start(self, host: str) -> None:
         """Run the command line of the unit."""
         unit = (ROOT / "conf" / "systemd" / "ha-engine.service").read_text()

@@ -75,6 +75,7 @@ def _set_up(newcomer: Newcomer) -> None:
         "4 make the certificates": newcomer.make_the_certificates,
         "5 write the configs, check them": newcomer.write_the_configs,
         "6 make the tables": newcomer.make_the_tables,
+        "6 check the hosts": newcomer.check_the_hosts,
         "7 start the first node: until it is active": lambda: newcomer.start("a"),
         "7 start the second node: until it is passive": lambda: newcomer.start("b"),
         "8 until both are warm": lambda: _until(newcomer.is_whole),

@@ -157,7 +157,7 @@ def synchronous_standby(config: Config) -> Finding:
             "waits",
             "start the standby",
         )
-    return ok(f"synchronous_standby_names is {named}; {connected} standbys are connected")
+    return ok(f"synchronous_standby_names is {named}; connected standbys: {connected}")
 
 
 # -- statements ------------------------------------------------------------------------------------

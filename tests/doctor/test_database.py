@@ -20,6 +20,7 @@ from ha_engine.postgres.embedded import EmbeddedPostgres
 from ha_engine.postgres.engine import open_engine
 from tests.doctor.configs import config_in
 from tests.e2e.node_under_test import free_port
+from tests.e2e.standby import Standby
 from tests.programs import found, needs
 from tests.waiting import wait_until
 
@@ -82,6 +83,24 @@ def test_a_standby_that_is_named_and_not_connected_fails(
     config = config_in(tmp_path, own_postgres.url)
     wait_until(lambda: database.synchronous_standby(config).state is State.FAILED)
     assert "no standby is connected" in database.synchronous_standby(config).text
+
+
+@pytest.mark.slow
+def test_a_standby_fails_as_the_database_and_passes_as_the_standby(
+    own_postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    standby = Standby(own_postgres, own_postgres.directory / "standby")
+    standby.start()
+    try:
+        finding = database.server(config_in(tmp_path, standby.own_url))
+        assert (finding.state, "is a standby" in finding.text) == (State.FAILED, True)
+        config = config_in(tmp_path, own_postgres.url)
+        named = "ALTER SYSTEM SET synchronous_standby_names = '*'"
+        run(own_postgres.url, named, "SELECT pg_reload_conf()")
+        wait_until(lambda: database.synchronous_standby(config).state is State.OK)
+        assert "is *; connected standbys: 1" in database.synchronous_standby(config).text
+    finally:
+        standby.stop()
 
 
 def test_settings_that_may_lose_writes_fail(own_postgres: EmbeddedPostgres, tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from tests.waiting import wait_until
 
 
 class Standby:
-    """Streams from ``primary``. ``url`` leads clients to the one of the two that takes writes."""
+    """Streams from ``primary``. ``url`` leads clients to the one of the two that takes writes, and
+    ``own_url`` to the standby."""
 
     def __init__(self, primary: EmbeddedPostgres, directory: Path) -> None:
         self._primary, self._data = primary, directory / "data"
@@ -23,7 +24,7 @@ class Standby:
         self._port, primary_host = asked["port"][0], asked["host"][0]
         self.url = self._url(f"{primary_host},{directory}", f"{self._port},{self._port}")
         self.url += "&target_session_attrs=read-write"
-        self._own_url = self._url(str(directory), self._port)
+        self.own_url = self._url(str(directory), self._port)
         self._from = ("-h", primary_host, "-p", self._port, "-U", "postgres")
 
     def _url(self, host: str, port: str) -> str:
@@ -60,10 +61,10 @@ class Standby:
         assert done.returncode == 0, f"{program} {arguments} ended with {done.returncode}"
 
     def _execute(self, statement: str) -> None:
-        engine = open_engine(self._own_url).execution_options(isolation_level="AUTOCOMMIT")
+        engine = open_engine(self.own_url).execution_options(isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:
             connection.execute(text(statement))
 
     def _ask(self, question: str) -> object:
-        with open_engine(self._own_url).connect() as connection:
+        with open_engine(self.own_url).connect() as connection:
             return connection.execute(text(question)).scalar_one()

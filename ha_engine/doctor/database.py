@@ -102,23 +102,20 @@ def schema(config: Config) -> Finding:
 def rights(config: Config) -> Finding:
     """Whether the role has all rights on the engine's tables, or may create them."""
     name = config.database.schema_name
-    role, missing = ask(config, lambda connection: _read_rights(connection, name))
-    if missing is None:
-        return failed(
-            f"schema {name} does not exist, and role {role} may not create it",
-            f"GRANT CREATE ON DATABASE ... TO {role}, or run 'ha-engine db init' as another role",
-        )
+    role, exists, missing = ask(config, lambda connection: _read_rights(connection, name))
     if missing:
         return failed(
             f"role {role} lacks {', '.join(missing)}",
-            f"make {role} the owner of the schema, or GRANT these rights",
+            f"make {role} the owner of the database and the schema, or GRANT these rights",
         )
+    if not exists:
+        return ok(f"role {role} may create schema {name}, which does not exist yet")
     return ok(f"role {role} has all rights that the engine needs in schema {name}")
 
 
 def settings(config: Config) -> Finding:
     """The settings of the server on which the engine's promises depend."""
-    found = ask(config, lambda connection: _read_settings(connection))
+    found = ask(config, _read_settings)
     off = [name for name in ("fsync", "full_page_writes") if found[name] == "off"]
     if off:
         return failed(
@@ -134,7 +131,7 @@ def settings(config: Config) -> Finding:
         )
     if found["idle_session_timeout"] not in ("0", ""):
         return warning(
-            f"idle_session_timeout is {found['idle_session_timeout']} ms, so the server ends the "
+            f"idle_session_timeout is {found['idle_session_timeout']}, so the server ends the "
             "idle connections of a node again and again",
             "ALTER ROLE ... SET idle_session_timeout = 0",
         )
@@ -174,24 +171,23 @@ def _read_server(connection: Connection) -> tuple[str, int, bool, bool, str]:
     return row[0], row[1], row[2], row[3], row[4]
 
 
-def _read_rights(connection: Connection, schema: str) -> tuple[str, list[str] | None]:
-    """The role, and the rights that the role lacks. None for the rights means that the schema does
-    not exist, and that the role may not create it."""
+def _read_rights(connection: Connection, schema: str) -> tuple[str, bool, list[str]]:
+    """The role, whether the schema exists, and the rights that the role lacks."""
     role = str(connection.scalar(text("SELECT current_user")))
-    exists = connection.execute(
+    usable = connection.execute(
         text("SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = :schema"),
         {"schema": schema},
     ).first()
-    if exists is None:
-        may = connection.scalar(text("SELECT has_database_privilege(current_database(), 'CREATE')"))
-        return role, [] if may else None
+    if usable is None:
+        creates = text("SELECT has_database_privilege(current_database(), 'CREATE')")
+        return role, False, [] if connection.scalar(creates) else ["CREATE on the database"]
     # By its oid, since a name in a schema without USAGE would be an error.
     statement = text(
         "SELECT has_table_privilege(c.oid, :right) FROM pg_class c"
         " JOIN pg_namespace n ON n.oid = c.relnamespace"
         " WHERE n.nspname = :schema AND c.relname = :table"
     )
-    missing = [] if exists[0] else [f"USAGE on schema {schema}"]
+    missing = [] if usable[0] else [f"USAGE on schema {schema}"]
     for table, wanted in _RIGHTS.items():
         lacking = [
             right
@@ -200,7 +196,7 @@ def _read_rights(connection: Connection, schema: str) -> tuple[str, list[str] | 
             is False
         ]
         missing += [f"{' and '.join(lacking)} on {schema}.{table}"] if lacking else []
-    return role, missing
+    return role, True, missing
 
 
 def _read_settings(connection: Connection) -> dict[str, str]:

@@ -95,7 +95,7 @@ def require_sound(one: Presented) -> None:
 
 
 def inspect(one: Presented, now: datetime) -> Inspected:
-    """Check names, dates, use and chain of a certificate.
+    """Check names, dates, use and chain of a certificate, and the rights of its key.
 
     The files must be readable, and the key must belong to the certificate; see ``server_context``.
     """
@@ -104,8 +104,9 @@ def inspect(one: Presented, now: datetime) -> Inspected:
         return Inspected((), None, (_unusable(one, one.uses),))
     names, ends = _names(details), _time(details["notAfter"])
     found = [*_of_dates(one, details, now), *_of_name(one, names), *_of_chain(one)]
-    if not found:
+    if not any(problem.is_error for problem in found):
         found += _of_authority(one, details, now)
+    found += _of_key(one)
     return Inspected(names, ends, tuple(found))
 
 
@@ -156,7 +157,7 @@ def _of_chain(one: Presented) -> Iterator[Problem]:
 
 
 def _of_authority(one: Presented, details: dict[str, Any], now: datetime) -> Iterator[Problem]:
-    """The problems of the dates of the authority, for a certificate without problems."""
+    """The problems of the dates of the authority, for a certificate without an error."""
     if one.ca is None:
         return
     if _error(one, Use.SERVER, check_time=True):
@@ -174,6 +175,12 @@ def _of_authority(one: Presented, details: dict[str, Any], now: datetime) -> Ite
             "make a new authority, and replace the certificates of all nodes before that day",
             is_error=False,
         )
+
+
+def _of_key(one: Presented) -> Iterator[Problem]:
+    if one.key.stat().st_mode & 0o007:
+        text = f"every user of this host may use the private key {one.key}"
+        yield Problem(text, f"chmod 0640 {one.key}", is_error=False)
 
 
 def _unusable(one: Presented, uses: tuple[Use, ...]) -> Problem:

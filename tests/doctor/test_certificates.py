@@ -75,6 +75,24 @@ def test_all_problems_of_a_certificate_are_named(tmp_path: Path) -> None:
         assert text in finding.text
 
 
+def test_an_expired_authority_fails_also_if_the_certificate_expires_soon(tmp_path: Path) -> None:
+    files = Authority(tmp_path / "ca", days=-1).files("node-a", days=10)
+    finding = checked(config_of(tmp_path, files))
+    assert (finding.state, "has expired, or is not valid yet" in finding.text) == (
+        State.FAILED,
+        True,
+    )
+
+
+def test_a_key_that_every_user_may_read_is_a_warning(tmp_path: Path) -> None:
+    files = Authority(tmp_path / "ca").files("node-a")
+    Path(files["key"]).chmod(0o640)
+    assert checked(config_of(tmp_path, files)).state is State.OK
+    Path(files["key"]).chmod(0o644)
+    finding = checked(config_of(tmp_path, files))
+    assert (finding.state, finding.remedy) == (State.WARNING, f"chmod 0640 {files['key']}")
+
+
 def test_an_authority_whose_successor_is_in_the_same_file_passes(tmp_path: Path) -> None:
     old, new = Authority(tmp_path / "old", days=-1), Authority(tmp_path / "new")
     both = tmp_path / "both.pem"

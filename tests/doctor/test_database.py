@@ -121,6 +121,13 @@ def test_a_server_with_too_few_connections_is_a_warning(
     assert (finding.state, "connections are free" in finding.text) == (State.WARNING, True)
 
 
+def test_a_server_that_ends_idle_sessions_is_a_warning(config: Config, database_url: str) -> None:
+    run(database_url, f"ALTER DATABASE {name_of(database_url)} SET idle_session_timeout = '10min'")
+    finding = database.settings(config)
+    assert finding.state is State.WARNING
+    assert finding.text.startswith("idle_session_timeout is 10min, so the server ends")
+
+
 def test_a_role_without_rights_fails_and_its_rights_are_listed(
     engine: Engine, role: Config
 ) -> None:
@@ -150,14 +157,16 @@ def test_a_single_missing_right_is_named(engine: Engine, role: Config, database_
 
 def test_a_role_that_may_not_create_the_schema_fails(role: Config) -> None:
     finding = database.rights(role)
-    assert (finding.state, "does not exist, and role" in finding.text) == (State.FAILED, True)
+    assert (finding.state, "lacks CREATE on the database" in finding.text) == (State.FAILED, True)
 
 
 def test_a_database_without_the_schema_fails(database_url: str, tmp_path: Path) -> None:
     config = config_in(tmp_path, database_url)
     with pytest.raises(DatabaseNotReady, match="has schema version none"):
         database.schema(config)
-    assert database.rights(config).state is State.OK  # the role may create the schema
+    assert database.rights(config).text.endswith(
+        "may create schema ha_engine, which does not exist yet"
+    )
 
 
 @pytest.mark.parametrize(

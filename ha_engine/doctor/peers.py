@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ha_engine.client.admin import fetch_cluster
+from ha_engine.client.token import require_as_safe
 from ha_engine.config import Config
 from ha_engine.config.quantities import format_duration, split_address
 from ha_engine.doctor.finding import Finding, failed, ok, skipped, warning
@@ -15,6 +16,7 @@ from ha_engine.journal import identity as identities
 from ha_engine.journal.identity import JournalIdentity
 from ha_engine.node.build import hello_of
 from ha_engine.query.application import load_application
+from ha_engine.sync.codec import MalformedFrame
 from ha_engine.sync.dialling import Refused, read_hello
 from ha_engine.sync.hello import Hello, objection
 from ha_engine.sync.wire import WireBroken
@@ -43,6 +45,8 @@ def event_sync(config: Config, peer: str, seconds: float = CONNECT_SECONDS) -> F
                 f"start {peer}, or correct event_sync.peers",
             )
         return _unreachable(peer, address, str(error))
+    except MalformedFrame as error:
+        return failed(f"{address} does not answer like a node: {error}", "correct event_sync.peers")
     except TimeoutError:
         return _unreachable(peer, address, f"no answer within {format_duration(seconds)}")
     welcome = (peer,)
@@ -120,10 +124,13 @@ def _without_token(error: NotAllowed) -> Finding:
 
 
 def _url(config: Config, peer: str) -> tuple[str, bool]:
-    """The URL of the peer, and whether the peer itself has reported this URL."""
+    """The URL of the peer, and whether the peer itself has reported this URL.
+
+    Raises NodeUnreachable if the operator's token would go to the URL in plain text.
+    """
     own = _own_cluster(config)
     if own is not None and (url := own["nodes"].get(peer, {}).get("url")):
-        return url, True
+        return require_as_safe(config.http.url, url), True
     host = split_address(config.event_sync.peers[peer])[0]
     ours = urlsplit(config.http.url)
     shown = f"[{host}]" if ":" in host else host

@@ -1,6 +1,7 @@
 """Read all files that a node reads at its start, for ``ha-engine config check``.
 
-The check cannot find problems that only Spark, the database or another node can show.
+The check cannot find problems that only Spark, the database or another node can show. ``ha-engine
+doctor`` also asks the database and the other nodes.
 """
 
 from __future__ import annotations

@@ -79,6 +79,13 @@ async def test_another_node_at_the_address_of_the_peer_fails(make: Make, config:
     assert finding.text == "node-a expects node-b, but node-x is at the other end"
 
 
+async def test_a_peer_with_an_invalid_hello_fails(make: Make, config: Config) -> None:
+    peer = await make("node-b", plain({"node-a": 1}), **said_by(config, address="x" * 1000))
+    finding = await checked(with_peer(config, peer.sync.port))
+    assert finding.state is State.FAILED
+    assert finding.text.endswith("does not answer like a node: the peer's Hello is too long")
+
+
 async def test_a_peer_that_does_not_listen_is_a_warning(config: Config) -> None:
     finding = await checked(with_peer(config, free_port()))
     assert finding.state is State.WARNING

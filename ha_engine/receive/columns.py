@@ -95,7 +95,7 @@ def expected(kind: pa.DataType) -> str:
         case _ if pa.types.is_binary(kind):
             return "a string in base64"
         case _ if pa.types.is_string(kind):
-            return "a string (U+0000 cannot be stored)"
+            return "a string (U+0000 and lone surrogates cannot be stored)"
         case _ if pa.types.is_list(kind):
             return f"an array, each element {expected(kind.value_type)}"
         case _ if pa.types.is_struct(kind):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from functools import partial
@@ -15,6 +16,7 @@ import pyarrow as pa
 from ha_engine.receive.columns import SchemaMismatch, expected
 
 SHOWN_CHARACTERS_MAX = 60
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 MisfitOfField = Callable[[bytes, str], SchemaMismatch | None]
 """Takes a line and the name of a field, and returns why the parser refuses the field, or None."""
@@ -68,7 +70,7 @@ def _of_event(
             return of_not_null(field.name, how)
     present = [field for field in schema if field.name in event]
     for field in present:
-        if _is_beyond_any_double(event[field.name]):
+        if _is_unreadable(event[field.name]):
             return _unexpected(field, event)
     for field in present:
         if misfit_of_field(line, field.name) is not None:
@@ -91,13 +93,22 @@ def _objects(event: Any, kind: pa.DataType, path: str) -> Iterator[tuple[str, li
                 yield from _objects(element, kind.value_type, path)
 
 
-def _is_beyond_any_double(value: Any) -> bool:
-    """Whether ``value`` is a number that is too large for a double.
+def _is_unreadable(value: Any) -> bool:
+    """Whether ``value`` has a number that is too large for a double, or a lone surrogate.
 
-    The parser refuses a too large number even in a field that it ignores, so it cannot name the
-    field.
+    The parser refuses both even in a field that it ignores, so it cannot name the field.
     """
-    return isinstance(value, _Number) and math.isinf(float(value))
+    match value:
+        case _Number():
+            return math.isinf(float(value))
+        case str():
+            return _SURROGATE.search(value) is not None
+        case list():
+            return any(map(_is_unreadable, value))
+        case dict():
+            return any(map(_is_unreadable, value.values()))
+        case _:
+            return False
 
 
 def _unexpected(field: pa.Field, event: dict[str, Any]) -> str:

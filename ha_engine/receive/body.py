@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Awaitable, Callable, MutableMapping
+from concurrent.futures import Executor
 from typing import Any
 
 from ha_engine.errors import BodyTooSlow, InvalidEvents, PayloadTooLarge, UnsupportedFormat
@@ -12,6 +13,9 @@ from ha_engine.receive.byte_budget import ByteBudget
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
+SMALL_PACKED_BYTES = 512
+"""Up to this size of a gzip body, a switch to a thread and back may cost more time than the
+decompression, which yields at most a thousand times as many bytes."""
 
 
 class ClientGone(Exception):
@@ -60,17 +64,18 @@ class Body:
             more = message.get("more_body", False)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def unzipped(self, packed: bytes) -> bytes:
+    async def unzipped(self, packed: bytes, threads: Executor) -> bytes:
         """Decompress a gzip body, and stop if it exceeds the limit. Raises InvalidEvents,
-        PayloadTooLarge, Backpressure."""
-        unpacker = zlib.decompressobj(_GZIP_WINDOW)
-        try:
-            body = unpacker.decompress(packed, self._bytes_max + 1)
-        except zlib.error:
-            raise InvalidEvents("the body is not gzip, but Content-Encoding says so") from None
+        PayloadTooLarge, Backpressure.
+
+        A few kilobytes may decompress for 40 ms, in which the event loop must not wait.
+        """
+        if len(packed) <= SMALL_PACKED_BYTES:
+            body = _unzipped(packed, self._bytes_max + 1)
+        else:
+            loop = asyncio.get_running_loop()
+            body = await loop.run_in_executor(threads, _unzipped, packed, self._bytes_max + 1)
         self._require(len(body))
-        if not unpacker.eof or unpacker.unused_data:
-            raise InvalidEvents("the gzip body is incomplete, or has bytes after its end")
         self.reserve(len(body))
         return body
 
@@ -86,6 +91,19 @@ class Body:
                 f"the body is larger than {self._bytes_max} bytes; "
                 "send several smaller requests, or raise http.max_body"
             )
+
+
+def _unzipped(packed: bytes, bytes_max: int) -> bytes:
+    """The first ``bytes_max`` bytes of a gzip body. Raises InvalidEvents unless ``packed`` is one
+    whole gzip body, or has more bytes."""
+    unpacker = zlib.decompressobj(_GZIP_WINDOW)
+    try:
+        body = unpacker.decompress(packed, bytes_max)
+    except zlib.error:
+        raise InvalidEvents("the body is not gzip, but Content-Encoding says so") from None
+    if len(body) < bytes_max and (not unpacker.eof or unpacker.unused_data):
+        raise InvalidEvents("the gzip body is incomplete, or has bytes after its end")
+    return body
 
 
 def is_gzip(content_encoding: bytes | None) -> bool:

@@ -96,7 +96,7 @@ class EventsEndpoint:
             body.require_fits(headers.get(b"content-length"))
             raw = await body.read(receive, self._within)
             if packed:
-                raw = body.unzipped(raw)
+                raw = await body.unzipped(raw, self._intake.threads)
             return await self._intake.unpack(stream, raw, form, identity)
 
 

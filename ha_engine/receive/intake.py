@@ -54,9 +54,9 @@ class Intake:
 
     def __init__(self, gate: Gate, body_max: int) -> None:
         self._gate, self.body_max, self.rows_max = gate, body_max, gate.rows_max
-        threads = ThreadPoolExecutor(DECODING_THREADS, thread_name_prefix="decode")
+        self.threads = ThreadPoolExecutor(DECODING_THREADS, thread_name_prefix="decode")
         self._decoders = {
-            stream: BatchingDecoder(gate.decoder(stream), threads) for stream in gate.streams
+            stream: BatchingDecoder(gate.decoder(stream), self.threads) for stream in gate.streams
         }
 
     def require_stream(self, stream: str) -> None:

@@ -22,6 +22,9 @@ from ha_engine.redaction import REDACTED, redact
 _SECRET_NAMES = re.compile(r"password|passwd|secret|token|authorization|api_?key", re.IGNORECASE)
 _CHATTY = ("py4j", "grpc", "alembic", "asyncio", "httpx", "httpcore", "uvicorn.access")
 """Libraries that log too many info lines. The log keeps only their warnings and errors."""
+_COUNTED = "uvicorn.error"
+"""A logger that warns of every malformed request, so that a client could fill the disk. Metrics
+count such requests."""
 _SELF_MADE = ("uvicorn", "uvicorn.error", "uvicorn.access")
 
 
@@ -60,6 +63,7 @@ def _route_standard_logging(handler: logging.Handler, level: int) -> None:
         own.setLevel(logging.NOTSET)
     for name in _CHATTY:
         logging.getLogger(name).setLevel(max(level, logging.WARNING))
+    logging.getLogger(_COUNTED).setLevel(max(level, logging.ERROR))
 
 
 def _common(named: Processor) -> list[Processor]:

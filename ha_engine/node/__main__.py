@@ -34,6 +34,8 @@ with gc_paused():
 
 def main() -> int:
     """Run the node process, and return an exit code that says whether a restart may help."""
+    # gRPC would write lines of its own to stderr, one for each stranger that fails a TLS handshake.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     arguments = _arguments()
     if arguments.parent:
         die_with_parent(arguments.parent)

@@ -52,14 +52,22 @@ def test_changed_level_applies_to_existing_loggers() -> None:
 
 
 def test_lines_of_libraries_have_the_same_form() -> None:
-    logging.getLogger("uvicorn.error").setLevel(
-        logging.ERROR
+    logging.getLogger("uvicorn.access").setLevel(
+        logging.CRITICAL
     )  # the level that an earlier server has set
     out = io.StringIO()
     configure(LogConfig(format="json"), node="a", process="node", stream=out)
-    logging.getLogger("uvicorn.error").info("Started server process [%d]", 3)
+    logging.getLogger("uvicorn.access").warning("request %d", 3)
     [line] = json_lines(out)
-    assert (line["event"], line["node"]) == ("Started server process [3]", "a")
+    assert (line["event"], line["node"]) == ("request 3", "a")
+
+
+def test_lines_that_every_malformed_request_would_write_are_dropped() -> None:
+    out = io.StringIO()
+    configure(LogConfig(format="json"), node="a", process="node", stream=out)
+    logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
+    logging.getLogger("uvicorn.error").error("Exception in ASGI application")
+    assert [line["event"] for line in json_lines(out)] == ["Exception in ASGI application"]
 
 
 @pytest.mark.parametrize("form", ["human", "json"])

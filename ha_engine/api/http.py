@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -75,7 +76,8 @@ class NodeView:
     """The functions of a node that its HTTP routes call.
 
     While ``version`` returns equal values, requests may share one answer for a short time. The
-    default of ``version`` never returns equal values, so each request gets a new answer.
+    default of ``version`` never returns equal values, so each request gets a new answer. The
+    function ``count_denied`` counts a request whose caller has no right to send it.
     """
 
     status: Callable[[], Mapping[str, Any]]
@@ -86,6 +88,7 @@ class NodeView:
     alive: Callable[[], bool]
     switchover: Callable[[str | None, str], str]
     version: Callable[[], object] = object
+    count_denied: Callable[[], None] = lambda: None
 
 
 def application(
@@ -106,7 +109,14 @@ def application(
         OperationRoute("/metrics", _metrics(view), _METRICS, "GET"),
         *_checks(view),
     ]
-    handlers: dict[Any, Any] = {HTTPException: http_error}
+
+    def refuse(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        if error.status_code in (401, 403):
+            view.count_denied()
+        return http_error(request, error)
+
+    handlers: dict[Any, Any] = {HTTPException: refuse}
     return guarded([*routes, openapi_route(routes)], access, handlers, host_names)
 
 
@@ -203,12 +213,13 @@ def _checks(view: NodeView) -> list[OperationRoute]:
 
 
 Condition = Callable[[NodeView, Mapping[str, Any]], bool]
+_LAG_MAX = 10**18
 _LAG = Parameter(
     "lag",
     "query",
     "Maximum number of the active's records that the node may lack; an unknown lag fails the "
     "check.",
-    Annotated[int, Field(ge=0)],
+    Annotated[int, Field(ge=0, le=_LAG_MAX)],
 )
 
 
@@ -240,7 +251,7 @@ def _lags(view: NodeView, request: Request) -> bool:
     Raises HTTPException.
     """
     allowed = request.query_params["lag"]
-    if not (allowed.isascii() and allowed.isdigit() and len(allowed) < 20):
+    if not re.fullmatch("[0-9]{1,19}", allowed) or int(allowed) > _LAG_MAX:
         raise HTTPException(400, "lag must be a number of records, such as 1000")
     cluster = view.cluster()
     lag = cluster["nodes"][cluster["node"]]["lag_records"]

@@ -82,6 +82,7 @@ _NODE_GAUGES = {
         "pending_acks",
         "Records with events that wait for their commit.",
     ),
+    "http_connections": ("receive", "connections", "Open HTTP connections."),
     "failover_paused": (
         "lease",
         "paused",
@@ -99,6 +100,13 @@ _NODE_COUNTERS = {
     "events_duplicate": (
         "duplicate_events",
         "Events in repeated requests, which the node does not store again.",
+    ),
+}
+_RECEIVE_REASONS = {
+    "requests_rejected": ("rejected_requests", "Refused requests."),
+    "connections_closed": (
+        "closed_connections",
+        "Connections and gRPC streams that the node closed because of their clients.",
     ),
 }
 _COUNTS = {
@@ -261,7 +269,8 @@ class NodeMetrics:
         for name, text in _COUNTS.items():
             yield self._counter(name, text, status["counts"][name])
         yield from self._snapshots(status["snapshot"])
-        yield self._rejected(status["receive"]["rejected_requests"])
+        for name, (key, text) in _RECEIVE_REASONS.items():
+            yield self._by_reason(name, text, status["receive"][key])
         yield self._role_changes(status["counts"]["role_changes"])
         yield from self._peers(status["peers"])
         yield from self._sources(status["sources"])
@@ -341,10 +350,9 @@ class NodeMetrics:
         yield from self._counters(("stream", "source"), _SOURCE_COUNTERS, labelled)
         yield from self._gauges(("stream", "source"), _SOURCE_GAUGES, labelled)
 
-    def _rejected(self, reasons: dict[str, int]) -> CounterMetricFamily:
-        counter = CounterMetricFamily(
-            "ha_engine_requests_rejected", "Refused requests.", labels=[*self._labels, "reason"]
-        )
+    def _by_reason(self, name: str, text: str, reasons: dict[str, int]) -> CounterMetricFamily:
+        labels = [*self._labels, "reason"]
+        counter = CounterMetricFamily(f"ha_engine_{name}", text, labels=labels)
         for reason, count in reasons.items():
             counter.add_metric([*self._labels.values(), reason], count)
         return counter

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from ha_engine.web.route import JSON, Answer
 
 BYTES_MAX = 64 << 10
 """Limit of a body, which needs only a few words."""
+WITHIN_SECONDS = 10.0
 
 Text = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$")]
 """A text for the journal, the log and the database, which cannot store NUL."""
@@ -19,6 +21,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 REFUSED = {
     400: Answer("The body is not valid."),
+    408: Answer("The body did not arrive in time."),
     413: Answer(f"The body has more than {BYTES_MAX} bytes."),
 }
 """The refusals of ``read``."""
@@ -60,7 +63,22 @@ class FailoverBody(_Asked):
 
 async def read(request: Request, model: type[Model]) -> Model:
     """Read the body of ``request`` as a ``model``. An empty body counts as ``{}``. Raises
-    HTTPException with status 400 or 413."""
+    HTTPException with a status of REFUSED."""
+    try:
+        async with asyncio.timeout(WITHIN_SECONDS):
+            raw = await _body(request)
+    except TimeoutError:
+        reason = f"the body did not arrive within {WITHIN_SECONDS:g} s"
+        raise HTTPException(408, reason, {"Connection": "close"}) from None
+    except ClientDisconnect:
+        raise HTTPException(400, "the body ends too early") from None
+    try:
+        return model.model_validate_json(raw or b"{}")
+    except ValidationError as error:
+        raise HTTPException(400, _in_sentences(error)) from None
+
+
+async def _body(request: Request) -> bytes:
     raw = bytearray()
     async for part in request.stream():
         raw += part
@@ -68,10 +86,7 @@ async def read(request: Request, model: type[Model]) -> Model:
             raise HTTPException(
                 413, f"the body has more than {BYTES_MAX} bytes; send a smaller one"
             )
-    try:
-        return model.model_validate_json(bytes(raw) or b"{}")
-    except ValidationError as error:
-        raise HTTPException(400, _in_sentences(error)) from None
+    return bytes(raw)
 
 
 def body_of(model: type[BaseModel]) -> dict[str, type[BaseModel]]:

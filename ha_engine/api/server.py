@@ -6,22 +6,26 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import uvicorn
 
-from ha_engine.api.connection import BoundedConnection
+from ha_engine.api.connection import BoundedConnection, ConnectionPool
 from ha_engine.config import HttpConfig
 from ha_engine.web.tls import server_context
 
 GRACE_SECONDS = 3
+ACCEPTED_MAX = 256
+"""The number of new connections that wait to be accepted. The node accepts all of them before it
+can refuse the first, so it needs as many open files."""
 DATE_SECONDS = 1.0
 
 
 class WebServer(uvicorn.Server):
     """The server of uvicorn without its signal handlers, because the node has its own."""
 
-    def __init__(self, application: Any, http: HttpConfig) -> None:
+    def __init__(self, application: Any, http: HttpConfig, pool: ConnectionPool) -> None:
         self._stopping = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tls, self._newest = http.tls, server_context(http.tls, "http.tls")
@@ -29,16 +33,20 @@ class WebServer(uvicorn.Server):
             uvicorn.Config(
                 application,
                 loop="none",
-                http=BoundedConnection,
+                http=partial(BoundedConnection, pool),  # type: ignore[arg-type]
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 timeout_keep_alive=int(http.keep_alive),
-                limit_concurrency=http.max_connections,
+                backlog=ACCEPTED_MAX,
                 timeout_graceful_shutdown=GRACE_SECONDS,
                 **_encrypting(self._newest, self._show_newest),
             )
         )
+
+    @property
+    def open_connections(self) -> int:
+        return len(self.server_state.connections)
 
     def renew_certificate(self) -> None:
         """Read the certificate's files again, and use the certificate for new connections. Raises

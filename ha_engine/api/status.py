@@ -98,6 +98,7 @@ class Queues:
     acks: int = 0
     journal_bytes: int = 0
     mark_polls: int = 0
+    connections: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,7 @@ class Stages:
     snapshots: SnapshotState
     arrivals: Arrivals
     queues: Queues
+    closed_connections: Mapping[str, int]
     disk_late: bool
     reloaded: Reloaded
     uptime_seconds: float
@@ -174,7 +176,7 @@ def status_of(core: Core, group: str, report: Report, stages: Stages, now: float
         "counts": _counts(stages.counters),
         "journal": _journal(core, report, stages.queues),
         "snapshot": snapshot_tree(core, stages.snapshots),
-        "receive": _receive(stages.gate, core, stages.queues),
+        "receive": _receive(stages, core),
         "sources": _sources(stages.sources),
         "query_process": _process(core.query_control.process, stages.step, stages.queues, now),
         "queries": {one.query: _query(one, core, stages, ages) for one in report.queries},
@@ -230,11 +232,14 @@ def _counts(counters: NodeCounters) -> Counts:
     }
 
 
-def _receive(gate: GateCounts, core: Core, queues: Queues) -> ReceiveStatus:
+def _receive(stages: Stages, core: Core) -> ReceiveStatus:
+    gate, queues = stages.gate, stages.queues
     return {
         "accepted_events": gate.rows_accepted,
         "duplicate_events": gate.rows_duplicate,
         "rejected_requests": dict(gate.requests_rejected),
+        "connections": queues.connections,
+        "closed_connections": dict(stages.closed_connections),
         "backlog_events": core.deployment.backlog_events(),
         "pending_bytes": queues.receive_bytes,
         "pending_acks": queues.acks,

@@ -122,6 +122,11 @@ class ReceiveStatus(TypedDict):
     duplicate_events: int
     rejected_requests: dict[str, int]
     """Number of rejected requests by reason."""
+    connections: int
+    """Open HTTP connections."""
+    closed_connections: dict[str, int]
+    """Number of connections and gRPC streams that the node closed because of their clients, by
+    reason."""
     backlog_events: int
     """Events that are in no batch yet."""
     pending_bytes: int

@@ -44,7 +44,9 @@ class HttpConfig(Section):
     max_connections: int = Field(
         default=10_000,
         ge=1,
-        description="Maximum number of connections at one time; further ones get 503.",
+        description="Maximum number of connections at one time. At the limit, a new connection "
+        "takes the place of the one that has waited longest for a request; if all have a request "
+        "in progress, it gets 503. The limit of open files (ulimit -n) may lower this number.",
     )
     keep_alive: Duration = Field(
         default=75.0,

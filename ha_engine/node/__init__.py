@@ -5,6 +5,7 @@
 ``database`` makes the clients of the database, runs an embedded one, and checks the schema.
 ``node`` connects, starts and stops the stages.
 ``build`` makes the stages from the config and the application.
+``connection_limits`` keeps open files for the node, however many connections clients open.
 ``connectors`` makes sinks and sources from the config and the application.
 ``driver`` gives inputs to the core and performs its actions.
 ``ports`` has the interfaces through which the driver calls each stage.

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ from starlette.applications import Starlette
 from ha_engine import logs
 from ha_engine.api.cluster import cluster_of, report_of
 from ha_engine.api.cluster_body import Cluster
+from ha_engine.api.connection import ConnectionPool
 from ha_engine.api.http import NodeView
 from ha_engine.api.page import WithPage
 from ha_engine.api.prometheus import NodeMetrics
@@ -24,7 +26,7 @@ from ha_engine.api.status_body import Status
 from ha_engine.config import Config
 from ha_engine.config.reload import Reloader
 from ha_engine.core import inputs as on
-from ha_engine.errors import ConfigError
+from ha_engine.errors import ConfigError, NotAllowed
 from ha_engine.journal import Journal
 from ha_engine.journal.writer import JournalWriter
 from ha_engine.node.adapters import LocalAnswers, OperatorRequests, QueryObserver, SyncOwner
@@ -39,6 +41,7 @@ from ha_engine.node.build import (
     publisher_of,
     snapshot_service_of,
 )
+from ha_engine.node.connection_limits import connection_limits
 from ha_engine.node.connectors import receivers_of, sinks_of
 from ha_engine.node.data_dir import DataDirectory
 from ha_engine.node.database import lease_listener_of, lease_store_of, release_earlier
@@ -118,7 +121,17 @@ class Node:
         self.snapshots = snapshot_service_of(config, self.application, *parts)
         self.intake = Intake(self.gate, config.http.max_body)
         self.receivers = receivers_of(config, self.application, self.gate, self.intake)
-        self.ingest = IngestServer(self.intake, config.ingest, access_of(config), self._ingest_of)
+        connections = connection_limits(config)
+        self.closed = Counter[str]()
+        """The connections that the node closed because of their clients, by reason."""
+        self.ingest = IngestServer(
+            self.intake,
+            config.ingest,
+            access_of(config),
+            self._ingest_of,
+            connections.ingest,
+            self.closed,
+        )
         self.peers = EventSync(config.event_sync, self.journal, self._sync_owner(process_id))
         # The node also polls the lease row, so the listener only makes the node read a change
         # sooner.
@@ -128,7 +141,8 @@ class Node:
         # them.
         self.lease_admin = lease_store_of(config)
         self.served = self._served()
-        self.web = WebServer(WithPage(self.served, self.peers.urls), config.http)
+        page = WithPage(self.served, self.peers.urls)
+        self.web = WebServer(page, config.http, ConnectionPool(connections.http, self.closed))
 
     def _local_service(self) -> LocalService:
         answers, admitted = LocalAnswers(self.core, self.journal), self.publisher.admitted
@@ -285,6 +299,7 @@ class Node:
             self._alive,
             operator.switch_over,
             self._version,
+            lambda: self.intake.count("", NotAllowed("the token")),
         )
         parts = self.intake, self.lease_admin, self.snapshots, self.config.group
         access, names = access_of(self.config), host_names_of(self.config)
@@ -310,6 +325,7 @@ class Node:
             self.snapshots,
             self.driver.arrivals,
             self._queues(),
+            self.closed,
             self.driver.disk_is_late or self.writer.is_late,
             self.reloader.last,
             time.monotonic() - self.started_at,
@@ -321,13 +337,14 @@ class Node:
         """A value that changes with each input of the core, request of a producer and reload of the
         config. A client that knows of a change must find the change in the next status."""
         gate, driver = self.metrics.gate, self.driver
-        rejected = sum(gate.requests_rejected.values())
-        return driver.steps, gate.rows_accepted, gate.rows_duplicate, rejected, self.reloader.last
+        refused = sum(gate.requests_rejected.values()) + sum(self.closed.values())
+        return driver.steps, gate.rows_accepted, gate.rows_duplicate, refused, self.reloader.last
 
     def _queues(self) -> Queues:
         writer, budget = self.writer, self.gate.budget
         polls = self.local.polls_pending
-        return Queues(budget.taken, self.driver.acks_waiting, writer.pending_bytes, polls)
+        acks, connections = self.driver.acks_waiting, self.web.open_connections
+        return Queues(budget.taken, acks, writer.pending_bytes, polls, connections)
 
     def cluster(self) -> Cluster:
         return cluster_of(self.core, self.config.group, self.report(), self.peers)

@@ -8,6 +8,8 @@ arrival. Several decoded requests of one stream may wait for their commits at th
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,7 @@ from ha_engine.errors import (
     Backpressure,
     InvalidEvents,
     NotActive,
+    NotAllowed,
     PayloadTooLarge,
     Rejected,
     SequenceConflict,
@@ -34,6 +37,7 @@ from ha_engine.receive.gate import Receipt
 from ha_engine.receive.intake import DecodedRequest, Intake, SubmissionIdentity, identity_of
 from ha_engine.v1 import ingest_pb2 as pb
 from ha_engine.v1 import ingest_pb2_grpc as rpc
+from ha_engine.web.closed import Closed
 from ha_engine.web.tls import readable_pair, renewing
 
 if TYPE_CHECKING:
@@ -48,6 +52,9 @@ firewall."""
 PINGS_EVERY_SECONDS_MIN = 1
 """The shortest permitted interval between pings of a producer. By default gRPC ends connections
 that ping more often than every five minutes."""
+HANDSHAKE_SECONDS = 10
+IDLE_SECONDS = 300
+"""A connection without a stream is closed after this time."""
 GRACE_SECONDS = 0.2
 
 _REASONS: dict[type[Rejected], pb.EventsRefused.Reason.ValueType] = {
@@ -69,14 +76,35 @@ AddressOf = Callable[[str], str]
 class IngestService(rpc.IngestServicer):
     """The gRPC service ``Ingest``, on the node's event loop."""
 
-    def __init__(self, intake: Intake, in_flight_max: int, address_of: AddressOf) -> None:
-        self._intake, self._in_flight_max = intake, in_flight_max
-        self._address_of = address_of
+    def __init__(
+        self,
+        intake: Intake,
+        streams_max: int,
+        in_flight_max: int,
+        address_of: AddressOf,
+        closed: Counter[str],
+    ) -> None:
+        self._intake, self._address_of = intake, address_of
+        self._streams_max, self._in_flight_max = streams_max, in_flight_max
+        self._streams, self._closed = 0, closed
 
     async def Publish(  # type: ignore[override]  # noqa: N802
         self, request_iterator: Requests, context: Context
     ) -> None:
-        call = _PublishCall(request_iterator, context, self._in_flight_max)
+        if self._streams >= self._streams_max:
+            self._closed[Closed.STREAMS] += 1
+            await context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"the node has ingest.max_streams ({self._streams_max}) streams already; close "
+                "unused ones, or raise the setting",
+            )
+        self._streams += 1
+        try:
+            await self._publish(_PublishCall(request_iterator, context, self._in_flight_max))
+        finally:
+            self._streams -= 1
+
+    async def _publish(self, call: _PublishCall) -> None:
         async with asyncio.TaskGroup() as storing:
             async for request in call.requests():
                 try:
@@ -140,22 +168,27 @@ class _PublishCall:
             await self._room.acquire()
 
     async def answer(self, answer: pb.PublishAnswer) -> None:
-        async with self._writing:
-            await self._context.write(answer)
+        # A producer that has left needs no answer, and its stream ends with its requests.
+        with contextlib.suppress(grpc.aio.BaseError, asyncio.InvalidStateError):
+            async with self._writing:
+                await self._context.write(answer)
         self._room.release()
 
 
 class _Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Refuses the call of a client that may not send events, before any of its requests is read."""
 
-    def __init__(self, access: Access) -> None:
-        self.access = access
+    def __init__(self, access: Access, count_denied: Callable[[], None]) -> None:
+        self.access, self._count_denied = access, count_denied
 
     async def intercept_service(self, continuation: Any, call: grpc.HandlerCallDetails) -> Any:
         said = dict(call.invocation_metadata or ()).get("authorization")
         handler = await continuation(call)
         denied = self.access.denial(Right.INGEST, None if said is None else str(said))
-        return handler if denied is None or handler is None else _refusing(handler, denied)
+        if denied is None or handler is None:
+            return handler
+        self._count_denied()
+        return _refusing(handler, denied)
 
 
 def _refusing(handler: Any, denied: Denied) -> Any:
@@ -175,15 +208,24 @@ class IngestServer:
     """The gRPC server for producers, one per node process."""
 
     def __init__(
-        self, intake: Intake, config: IngestConfig, access: Access, address_of: AddressOf
+        self,
+        intake: Intake,
+        config: IngestConfig,
+        access: Access,
+        address_of: AddressOf,
+        connections_max: int,
+        closed: Counter[str],
     ) -> None:
-        self._config, self._guard = config, _Guard(access)
+        self._config = config
+        self._guard = _Guard(access, lambda: intake.count("", NotAllowed("the token")))
         self._server = grpc.aio.server(
             interceptors=[self._guard],
-            options=_options(intake.body_max),
-            maximum_concurrent_rpcs=config.max_streams,
+            options=_options(intake.body_max, connections_max),
+            # The service refuses further streams and counts them. This limit is for other calls.
+            maximum_concurrent_rpcs=2 * config.max_streams,
         )
-        service = IngestService(intake, config.max_in_flight, address_of)
+        limits = config.max_streams, config.max_in_flight
+        service = IngestService(intake, *limits, address_of, closed)
         rpc.add_IngestServicer_to_server(service, self._server)
         self.address = ""
         """The address for producers; empty while the server does not listen."""
@@ -244,8 +286,11 @@ def _credentials(tls: ServerTls) -> grpc.ServerCredentials | None:
     return None if tls.pair is None else renewing(read, from_callers=False)
 
 
-def _options(body_max: int) -> list[tuple[str, int]]:
+def _options(body_max: int, connections_max: int) -> list[tuple[str, int]]:
     return [
+        ("grpc.max_allowed_incoming_connections", connections_max),
+        ("grpc.server_handshake_timeout_ms", HANDSHAKE_SECONDS * 1000),
+        ("grpc.max_connection_idle_ms", IDLE_SECONDS * 1000),
         # gRPC ends the whole stream after a message above gRPC's limit. A body just above our own
         # limit must stay below that of gRPC, so that we refuse that body alone (TOO_LARGE).
         ("grpc.max_receive_message_length", 2 * body_max + (64 << 10)),

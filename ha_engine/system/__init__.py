@@ -5,6 +5,7 @@
 ``json_file``      stores and loads small JSON files with a checksum.
 ``disk``           turns errors of the disk into the engine's own.
 ``file_lock``      lets one process at a time work in a directory.
+``open_files``     raises the limit of open files.
 ``process_group``  lists and kills the processes of a session.
 ``procfs``         reads files of processes below /proc.
 ``stuck_watch``    notices a call on a disk that does not return.

@@ -4,4 +4,5 @@
 ``hosts``         compares the host name of a request with the node's.
 ``tls``           loads a server's certificate, and reads it again when its files change.
 ``certificates``  checks names, dates, use and authority of the certificates in the config.
+``closed``        says why a server closes a connection of a client.
 """

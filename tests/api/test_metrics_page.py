@@ -27,6 +27,7 @@ from ha_engine.stats.counters import NodeCounters, Restored, SnapshotCounters, T
 from ha_engine.stats.lag import Arrivals
 from ha_engine.sync import Report, Traffic
 from ha_engine.types import Holder, LeaseRow, Position, Revision, Role
+from ha_engine.web.closed import Closed
 from tests.core.surroundings import IDENTITY
 from tests.core.world import World
 
@@ -102,7 +103,8 @@ def families() -> dict[str, Any]:
             counters,
             Revisions(),
             arrivals,
-            Queues(receive_bytes=11, acks=12, journal_bytes=13, mark_polls=14),
+            Queues(receive_bytes=11, acks=12, journal_bytes=13, mark_polls=14, connections=15),
+            {Closed.UNREAD: 1},
             False,
             Reloaded(),
             0.0,
@@ -162,6 +164,11 @@ def test_metrics_show_the_pair(families: dict[str, Any]) -> None:
 def test_page_has_every_reason_of_a_refused_request() -> None:
     told = set(re.findall(r"^\| `(\w+)` \| .* \| [\d, ]+ \|$", PAGE.read_text(), re.MULTILINE))
     assert told == {kind.__name__ for kind in subclasses(Rejected)}
+
+
+def test_page_has_every_reason_of_a_closed_connection() -> None:
+    told = re.findall(r"^\| `(\w+)` \| (?:HTTP|gRPC) \|", PAGE.read_text(), flags=re.MULTILINE)
+    assert told == list(Closed)
 
 
 def subclasses(kind: type) -> Iterator[type]:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from ha_engine.api.server import WebServer
 from ha_engine.client.admin import fetch_cluster
 from ha_engine.client.producer import Producer
 from ha_engine.client.token import authorization, require_as_safe
@@ -16,7 +15,7 @@ from ha_engine.config import HttpConfig
 from ha_engine.config.load import load_config
 from ha_engine.config.server_tls import ServerTls
 from ha_engine.errors import ConfigError, DeliveryFailed, NodeUnreachable
-from tests.client.serving import running, serving
+from tests.client.serving import running, serving, web_server
 from tests.client.test_producer import Node, events
 from tests.programs import needs
 from tests.still_node import still_node
@@ -72,7 +71,7 @@ def test_renewed_certificate_is_served_without_a_restart(
 ) -> None:
     files = authority.files("renewed", san="IP:127.0.0.1")
     tls = ServerTls(certificate=Path(files["certificate"]), key=Path(files["key"]))
-    server = WebServer(still_node(), HttpConfig(tls=tls))
+    server = web_server(still_node(), HttpConfig(tls=tls))
     node = Node(tmp_path / "a", scheme="grpcs://", tls=tls)
     other = Authority(tmp_path / "other")
     # A live context that had loaded both would keep using the old one, which is of another kind.
@@ -106,7 +105,7 @@ def test_a_key_of_another_certificate_is_refused_at_start(
 ) -> None:
     other = ServerTls(certificate=tls.certificate, key=Path(authority.files("other")["key"]))
     with pytest.raises(ConfigError, match=r"http\.tls"):
-        WebServer(still_node(), HttpConfig(tls=other))
+        web_server(still_node(), HttpConfig(tls=other))
 
 
 @pytest.mark.parametrize("door", ["http", "ingest"])

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Iterator
 
 from starlette.types import ASGIApp
 
+from ha_engine.api.connection import ConnectionPool
 from ha_engine.api.server import WebServer
 from ha_engine.config import HttpConfig
 from ha_engine.config.server_tls import ServerTls
@@ -18,11 +20,15 @@ from tests.waiting import wait_until
 PLAIN = ServerTls()
 
 
+def web_server(application: ASGIApp, http: HttpConfig) -> WebServer:
+    return WebServer(application, http, ConnectionPool(http.max_connections, Counter()))
+
+
 @contextlib.contextmanager
 def serving(application: ASGIApp, tls: ServerTls = PLAIN) -> Iterator[str]:
     """Serve ``application`` and return its URL."""
     with running(
-        WebServer(application, HttpConfig(tls=tls)), "https" if tls.pair else "http"
+        web_server(application, HttpConfig(tls=tls)), "https" if tls.pair else "http"
     ) as url:
         yield url
 

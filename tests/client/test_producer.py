@@ -8,6 +8,7 @@ import contextlib
 import datetime as dt
 import socket
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -82,7 +83,7 @@ class Node:
         config = IngestConfig(listen="127.0.0.1:0", tls=self._tls)
         intake = Intake(self.solo.gate, MAX_BODY)
         server = IngestServer(
-            intake, config, self._access, lambda url: url.removeprefix(self._scheme)
+            intake, config, self._access, self._address, config.max_streams, Counter()
         )
         await server.start()
         yield f"{self._scheme}127.0.0.1:{server.port}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from tests.receive.test_receive_http import EVENT, EVENTS, NDJSON, flights_from
 from tests.waiting import async_wait_until
 
 BODY_MAX = 1 << 20
+CONNECTIONS_MAX = 10
 ADDRESSES = {"http://b:8080": "b:9894"}
 Refused = pb.EventsRefused
 
@@ -37,8 +39,14 @@ class Serving:
     def __init__(self, directory: Path, **settings: Any) -> None:
         self.solo = Solo(directory, ReceiveConfig(dedup_window=2))
         self.config = IngestConfig(**({"listen": "127.0.0.1:0"} | settings))
+        self.closed = Counter[str]()
         self.server = IngestServer(
-            Intake(self.solo.gate, BODY_MAX), self.config, OPEN, lambda url: ADDRESSES.get(url, "")
+            Intake(self.solo.gate, BODY_MAX),
+            self.config,
+            OPEN,
+            lambda url: ADDRESSES.get(url, ""),
+            CONNECTIONS_MAX,
+            self.closed,
         )
 
     async def start(self) -> None:
@@ -280,6 +288,11 @@ async def test_streams_beyond_the_bound_are_refused(tmp_path: Path) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await serving.publish(good())
     assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert refused.value.details() == (
+        "the node has ingest.max_streams (1) streams already; close unused ones, or raise the "
+        "setting"
+    )
+    assert serving.closed == {"streams": 1}
     call.cancel()
     await serving.close()
 

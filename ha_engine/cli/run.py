@@ -22,4 +22,4 @@ def run(context: typer.Context, path: ConfigPath = None) -> None:
     command += ["--config", str(path)] if path else []
     command += ["--debug"] if context.obj and context.obj.debug else []
     # Replace this process: it has imported modules that the supervisor does not need.
-    os.execv(sys.executable, command)
+    os.execv(sys.executable, command)  # noqa: S606 - the words of a list, without a shell

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ha_engine.errors import ConfigError, NodeUnreachable
 
-TOKEN_VARIABLE = "HA_ENGINE_TOKEN"
+TOKEN_VARIABLE = "HA_ENGINE_TOKEN"  # noqa: S105 - the name of a variable, not a token
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 
 

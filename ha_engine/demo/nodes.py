@@ -39,7 +39,11 @@ class DemoNode:
         self._config = directory / "ha-engine.yaml"
         self._process: subprocess.Popen[bytes] | None = None
         # Use one client without certificates for all requests, because the node is on loopback.
-        self._http = httpx.Client(verify=False, trust_env=False, timeout=ANSWER_SECONDS_MAX)
+        self._http = httpx.Client(
+            verify=False,  # noqa: S501 - the URL is plain HTTP
+            trust_env=False,
+            timeout=ANSWER_SECONDS_MAX,
+        )
         directory.mkdir(parents=True)
         self._config.write_text(yaml.safe_dump(config, sort_keys=False))
 

@@ -20,7 +20,7 @@ class FreePorts:
     """
 
     def __init__(self) -> None:
-        self._last = random.choice(PORTS)
+        self._last = random.choice(PORTS)  # noqa: S311 - no secret
 
     def next(self) -> int:
         for _ in PORTS:

@@ -77,7 +77,8 @@ def _read_session(connection: Connection) -> tuple[dict[str, str], str]:
     """The settings in effect, and words about a pooler between this process and PostgreSQL."""
     names = ", ".join(f"'{name}'" for name in _TIMEOUTS)
     rows = connection.execute(
-        text(f"SELECT name, setting, pg_backend_pid() FROM pg_settings WHERE name IN ({names})")
+        # The names are constants.
+        text(f"SELECT name, setting, pg_backend_pid() FROM pg_settings WHERE name IN ({names})")  # noqa: S608
     ).all()
     # A pooler invents the pid that it gives to its clients.
     driver: Any = connection.connection.driver_connection

@@ -31,7 +31,7 @@ def parse(text: str) -> Any:
     """Parse ``text`` into plain values. Raises NotYaml."""
     try:
         # yaml.load is safe here: _StrictLoader is a SafeLoader, and builds plain values only.
-        return yaml.load(text, Loader=_StrictLoader)
+        return yaml.load(text, Loader=_StrictLoader)  # noqa: S506
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         if error.problem is None or mark is None:

@@ -86,7 +86,8 @@ class PostgresSinkStore:
         names = _listed(columns)
         _execute(
             connection,
-            f"INSERT INTO {self._target.quoted} ({names}) SELECT {names} FROM pg_temp.{_STAGE}"
+            # quoted() has quoted the names of the table and its columns.
+            f"INSERT INTO {self._target.quoted} ({names}) SELECT {names} FROM pg_temp.{_STAGE}"  # noqa: S608
             f" ON CONFLICT ({_listed(self._target.key)}) DO {self._replacement(columns)}",
         )
 
@@ -96,7 +97,7 @@ class PostgresSinkStore:
         _execute(connection, f"DROP TABLE IF EXISTS pg_temp.{_STAGE}")
         _execute(
             connection,
-            f"CREATE TEMPORARY TABLE {_STAGE} ON COMMIT DELETE ROWS AS"
+            f"CREATE TEMPORARY TABLE {_STAGE} ON COMMIT DELETE ROWS AS"  # noqa: S608 - as above
             f" SELECT {_listed(columns)} FROM {self._target.quoted} WITH NO DATA",
         )
         connection.info[_STAGE] = columns

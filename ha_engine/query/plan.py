@@ -143,7 +143,8 @@ def _load(function: PythonFunction) -> Any:
         raise ImportError(f"{function.source} is not a Python module")
     module = importlib.util.module_from_spec(found)
     sys.modules[function.module] = module
-    exec(compile(source, str(function.source), "exec"), module.__dict__)
+    code = compile(source, str(function.source), "exec")
+    exec(code, module.__dict__)  # noqa: S102 - the operator installs the application's code
     cloudpickle.register_pickle_by_value(module)
     return getattr(module, function.function)
 

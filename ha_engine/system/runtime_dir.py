@@ -31,7 +31,7 @@ def _bases(environ: Mapping[str, str]) -> Iterator[Path]:
     wanted = (Path(environ.get("XDG_RUNTIME_DIR", "")), Path("/run"))
     yield from (base for base in wanted if base.is_absolute() and os.access(base, os.W_OK))
     yield Path(tempfile.gettempdir())
-    yield Path("/tmp")
+    yield Path("/tmp")  # noqa: S108 - make_runtime_dir refuses a directory of another user
 
 
 def _leaves_room(directory: Path) -> bool:

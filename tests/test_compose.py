@@ -33,6 +33,18 @@ def test_every_port_is_published_on_loopback_only() -> None:
     assert [port for port in ports if not port.startswith("127.0.0.1:")] == []
 
 
+def test_every_image_has_the_tag_of_a_release() -> None:
+    dockerfile = (COMPOSE / "Dockerfile").read_text()
+    images = {service["image"] for service in SERVICES.values()} - {"ha-engine"}
+    images.update(re.findall(r"^FROM (\S+)", dockerfile, flags=re.MULTILINE))
+    tags = [image.rpartition(":")[2] for image in images]
+    assert len(tags) > 4
+    assert [tag for tag in tags if not re.match(r"v?\d|bookworm", tag)] == []
+    installs = re.findall(r"pip install (.*)", dockerfile)
+    assert len(installs) == 2
+    assert all("--require-hashes" in one or "--no-deps" in one for one in installs)
+
+
 def test_every_mounted_file_exists() -> None:
     volumes = [volume for service in SERVICES.values() for volume in service.get("volumes", ())]
     mounted = [volume.split(":")[0] for volume in volumes if volume.startswith(".")]

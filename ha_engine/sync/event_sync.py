@@ -44,8 +44,9 @@ log = structlog.get_logger(__name__)
 
 STRANGERS_MAX = 16
 """gRPC streams beyond those of the peers, for nodes that have not yet exchanged Hellos."""
-
-
+CONNECTIONS_MAX = 128
+"""Connections to this node's port, each of which is an open file. A stranger's connection ends
+after the handshake, or as soon as it does not answer a ping."""
 PROCESSES_KEPT = 16
 
 
@@ -125,8 +126,9 @@ class EventSync(rpc.EventSyncServicer):
 
     async def _listen(self) -> grpc.aio.Server:
         streams = 2 * len(self._config.peers) + STRANGERS_MAX
+        bounds = ("grpc.max_allowed_incoming_connections", CONNECTIONS_MAX)
         server = grpc.aio.server(
-            options=options(self._config.sync_timeout), maximum_concurrent_rpcs=streams
+            options=[*options(self._config.sync_timeout), bounds], maximum_concurrent_rpcs=streams
         )
         rpc.add_EventSyncServicer_to_server(self, server)
         trusted, address = credentials.for_server(self._config.tls), self._config.listen

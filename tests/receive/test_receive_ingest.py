@@ -23,6 +23,7 @@ from ha_engine.receive.ingest import IngestServer
 from ha_engine.receive.intake import Intake
 from ha_engine.v1 import ingest_pb2 as pb
 from ha_engine.v1 import ingest_pb2_grpc as rpc
+from tests.idle_connections import require_bound
 from tests.receive.solo import Solo, served
 from tests.receive.test_receive_http import EVENT, EVENTS, NDJSON, flights_from
 from tests.waiting import async_wait_until
@@ -295,6 +296,10 @@ async def test_streams_beyond_the_bound_are_refused(tmp_path: Path) -> None:
     assert serving.closed == {"streams": 1}
     call.cancel()
     await serving.close()
+
+
+async def test_connections_beyond_the_bound_are_closed(serving: Serving) -> None:
+    await require_bound(serving.server.port, CONNECTIONS_MAX)
 
 
 async def test_requests_of_a_producer_that_leaves_are_dropped(serving: Serving) -> None:

@@ -12,11 +12,13 @@ import pytest
 from ha_engine.core import inputs as on
 from ha_engine.core.messages import Probe
 from ha_engine.sync.codec import records_frame, to_sync_frame
+from ha_engine.sync.event_sync import CONNECTIONS_MAX
 from ha_engine.sync.hello import to_sync_frame as hello_frame
 from ha_engine.sync.wire import MESSAGE_BYTES_MAX
 from ha_engine.types import ORIGIN
 from ha_engine.v1 import sync_pb2 as pb
 from ha_engine.v1 import sync_pb2_grpc as rpc
+from tests.idle_connections import require_bound
 from tests.sync.conftest import Make
 from tests.sync.pair import SyncNode, hello, plain
 from tests.waiting import async_wait_until
@@ -47,6 +49,10 @@ async def greeted(call: Call, name: str = "node-a") -> None:
     assert (await call.read()).HasField("hello")
     await call.write(WELCOME)
     assert (await call.read()).HasField("welcome")
+
+
+async def test_connections_of_strangers_are_bounded(node: SyncNode) -> None:
+    await require_bound(node.sync.port, CONNECTIONS_MAX)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@
 ``failover`` has the routes of a forced failover.
 ``snapshot`` has the routes of snapshots.
 ``server`` runs the HTTP server in the node's event loop.
-``connection`` limits the headers of requests on each connection.
+``connection`` limits the connections, and what each of them may use.
+``handshakes`` accepts connections with TLS, and limits the handshakes.
 ``requests`` reads request bodies up to a size limit, and checks them.
 ``bodies`` has the types of response bodies, against which mypy checks the code.
 ``openapi`` builds GET /openapi.json from the routes and the types of their bodies.

@@ -96,8 +96,9 @@ class BoundedConnection(HttpToolsProtocol):
         """Close the connection because of its client."""
         self._pool.closed[reason] += 1
         self._stop_waiting()
-        if self.transport.get_write_buffer_size():
-            self.transport.abort()  # the client reads nothing, so the answer would remain for ever
+        if self.transport.get_write_buffer_size() or self.scheme == "https":
+            # A close would wait until the client has read its answer, and has ended TLS.
+            self.transport.abort()
         else:
             self.transport.close()
 

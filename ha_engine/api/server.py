@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 from collections.abc import Iterator
 from functools import partial
@@ -12,6 +13,7 @@ from typing import Any
 import uvicorn
 
 from ha_engine.api.connection import BoundedConnection, ConnectionPool
+from ha_engine.api.handshakes import TlsListener
 from ha_engine.config import HttpConfig
 from ha_engine.web.tls import server_context
 
@@ -28,6 +30,7 @@ class WebServer(uvicorn.Server):
     def __init__(self, application: Any, http: HttpConfig, pool: ConnectionPool) -> None:
         self._stopping = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed, self._listeners = pool.closed, list[TlsListener]()
         self._tls, self._newest = http.tls, server_context(http.tls, "http.tls")
         super().__init__(
             uvicorn.Config(
@@ -43,6 +46,31 @@ class WebServer(uvicorn.Server):
                 **_encrypting(self._newest, self._show_newest),
             )
         )
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen on ``sockets``. With TLS, the server counts and limits the handshakes itself."""
+        context = self.config.ssl
+        if context is None or sockets is None:
+            await super().startup(sockets)
+            return
+        self.servers = []
+        for listener in sockets:
+            listener.setblocking(False)
+            listener.listen(ACCEPTED_MAX)
+            self._listeners.append(TlsListener(listener, context, self._connection, self._closed))
+        self.started = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for listener in self._listeners:
+            listener.close()
+        await super().shutdown(sockets)
+
+    def _connection(self) -> asyncio.Protocol:
+        make: Any = self.config.http_protocol_class
+        protocol: asyncio.Protocol = make(
+            config=self.config, server_state=self.server_state, app_state={}
+        )
+        return protocol
 
     @property
     def open_connections(self) -> int:

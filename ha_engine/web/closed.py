@@ -11,6 +11,8 @@ class Closed(StrEnum):
 
     DISPLACED = "displaced"
     """The connection waited for a request, and a new connection took its place."""
+    HANDSHAKE = "handshake"
+    """The client did not complete its TLS handshake."""
     TOO_MANY = "too_many"
     """No connection waited for a request, so the new connection was refused."""
     LATE = "late"

@@ -3,11 +3,19 @@ not."""
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import socket
+import ssl
+from collections import Counter
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
+from ha_engine.api.connection import ConnectionPool
+from ha_engine.api.handshakes import HANDSHAKES_MAX
+from ha_engine.api.server import WebServer
 from ha_engine.client.admin import fetch_cluster
 from ha_engine.client.producer import Producer
 from ha_engine.client.token import authorization, require_as_safe
@@ -20,6 +28,7 @@ from tests.client.test_producer import Node, events
 from tests.programs import needs
 from tests.still_node import still_node
 from tests.sync.authority import Authority
+from tests.waiting import wait_until
 
 pytestmark = needs("openssl")
 TOKENS = "access: {admin: {alice: " + "ab" * 32 + "}, ingest: {bob: " + "cd" * 32 + "}}"
@@ -153,3 +162,38 @@ def test_url_of_a_node_with_tls_has_the_https_scheme() -> None:
     given = ServerTls(certificate=Path("a.pem"), key=Path("a.key"))
     assert HttpConfig(tls=given).url == "https://127.0.0.1:8080"
     assert HttpConfig().url == "http://127.0.0.1:8080"
+
+
+@pytest.mark.parametrize("greeting", [b"", b"GET / HTTP/1.1\r\n\r\n"], ids=["silent", "plain text"])
+def test_handshakes_that_never_end_are_bounded(
+    tls: ServerTls, authority: Authority, monkeypatch: pytest.MonkeyPatch, greeting: bytes
+) -> None:
+    closed = Counter[str]()
+    http = HttpConfig(tls=tls)
+    server = WebServer(still_node(), http, ConnectionPool(http.max_connections, closed))
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+    with running(server, "https") as url, contextlib.ExitStack() as opened:
+        address = urlsplit(url)
+        for _ in range(HANDSHAKES_MAX + 10):
+            stranger = socket.create_connection((address.hostname, address.port))
+            opened.enter_context(stranger).sendall(greeting)
+        wait_until(lambda: closed["handshake"] >= 10)
+        assert fetch_cluster(url) == {}
+
+
+def test_idle_connections_with_tls_give_way_at_once(
+    tls: ServerTls, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An orderly end of TLS would wait for the client, which answers nothing."""
+    closed = Counter[str]()
+    server = WebServer(still_node(), HttpConfig(tls=tls), ConnectionPool(2, closed))
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+    trusting = ssl.create_default_context(cafile=authority.certificate)
+    with running(server, "https") as url, contextlib.ExitStack() as opened:
+        address = urlsplit(url)
+        for _ in range(10):
+            idle = socket.create_connection((address.hostname, address.port))
+            opened.enter_context(trusting.wrap_socket(idle, server_hostname=address.hostname))
+        wait_until(lambda: closed["displaced"] == 8)
+        wait_until(lambda: server.open_connections == 2)
+        assert fetch_cluster(url) == {}

@@ -112,7 +112,7 @@ def application(
 
     def refuse(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
-        if error.status_code in (401, 403):
+        if error.status_code in (401, 403, 421):
             view.count_denied()
         return http_error(request, error)
 

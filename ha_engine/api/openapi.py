@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
 from ha_engine import __version__
 from ha_engine.auth import Right
@@ -42,12 +42,13 @@ def openapi_route(routes: Sequence[OperationRoute]) -> OperationRoute:
     """The route ``GET /openapi.json``, which describes ``routes`` and itself. The answer says which
     routes need a token under the present config."""
 
-    async def show(request: Request) -> JSONResponse:
-        return JSONResponse(document_for(request.app.state.access.guarded))
+    async def show(request: Request) -> Response:
+        body = document_for(request.app.state.access.guarded)
+        return Response(body, media_type=JSONResponse.media_type)
 
     @lru_cache(maxsize=1)
-    def document_for(rights: frozenset[Right]) -> dict[str, Any]:
-        return document([*routes, itself], rights)
+    def document_for(rights: frozenset[Right]) -> bytes:
+        return bytes(JSONResponse(document([*routes, itself], rights)).body)
 
     itself = OperationRoute("/openapi.json", show, _ITSELF, "GET")
     return itself

@@ -1,30 +1,27 @@
 """Nodes whose queries run at once: a thread of the test replaces the query process.
 
-It calls the node over the real socket and writes real batches of artificial rows. It serves tests
-of the nodes that do not need the results of Spark.
+The batches have artificial rows. It serves tests of the nodes that do not need the results of
+Spark.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from pathlib import Path
 from typing import Any
 
 import grpc
 import pyarrow as pa
 
-from ha_engine.errors import QueryProcessFailed
-from ha_engine.query.link import Address, NodeLink, open_channel
-from ha_engine.query.outbox_writer import OutboxPlace, OutboxWriter, clear_pending
-from ha_engine.query.reports import Reports
+from ha_engine.query.link import Address, open_channel
 from ha_engine.system.runtime_dir import SOCKET_NAME
+from ha_engine.types import Mark
 from ha_engine.v1 import local_pb2 as pb
 from ha_engine.v1.local_pb2_grpc import LocalStub
+from tests.e2e.query_stand_in import BatchFails, QueryStandIn
 from tests.e2e.without_spark import NodeWithoutSpark
 
 ROWS = pa.table({"id": pa.array([1], pa.int32()), "text": ["x"]})
-BATCH_MS = 5
 
 
 class NodeWithStandIn(NodeWithoutSpark):
@@ -39,54 +36,32 @@ class NodeWithStandIn(NodeWithoutSpark):
 
     def query_process_wanted(self, incarnation: str) -> None:
         address = Address(str(self.runtime_dir / SOCKET_NAME), incarnation)
-        threading.Thread(target=_StandIn(self, address).attend, daemon=True).start()
+        threading.Thread(target=self._attend, args=(address,), daemon=True).start()
 
-
-class _StandIn:
-    """One query process, for as long as the node keeps it."""
-
-    def __init__(self, node: NodeWithStandIn, address: Address) -> None:
-        self._node, self._address = node, address
-        self._link = NodeLink(address)
-        self._reports = Reports(self._link, lambda error: None)
-
-    def attend(self) -> None:
-        request = pb.AttendRequest(incarnation=self._address.incarnation)
-        with contextlib.suppress(grpc.RpcError), open_channel(self._address) as channel:
+    def _attend(self, address: Address) -> None:
+        stand_in = _ArtificialRows(self, address)
+        request = pb.AttendRequest(incarnation=address.incarnation)
+        with contextlib.suppress(grpc.RpcError), open_channel(address) as channel:
             for command in LocalStub(channel).Attend(request, wait_for_ready=True):
                 if command.WhichOneof("command") == "run":
-                    threading.Thread(target=self._serve, args=(command.run,), daemon=True).start()
+                    stand_in.run(command.run)
 
-    def _serve(self, run: pb.RunQuery) -> None:
-        """Serve a query until the node has another query process, or none."""
-        with contextlib.suppress(QueryProcessFailed):
-            self._run(run)
 
-    def _run(self, run: pb.RunQuery) -> None:
-        place = OutboxPlace(run.query, self._node.data_dir / "outbox")
-        clear_pending(place)
-        writer = OutboxWriter(place, Path(), self._link, self._reports)
-        self._say(run.query, planned=pb.QueryPlanned(schema=ROWS.schema.serialize().to_pybytes()))
+class _ArtificialRows(QueryStandIn):
+    schema = ROWS.schema
+
+    def __init__(self, node: NodeWithStandIn, address: Address) -> None:
+        super().__init__(address, node.data_dir / "outbox")
+        self._node = node
+
+    def last_batch(self, run: pb.RunQuery) -> Mark:
         number = max(run.initial_mark, self._node.batches.get(run.query, 0))
-        while True:
-            number = self._next_mark(run.query, number)
-            if self._node.failing:
-                failed = pb.QueryFailed(number=number, reason=self._node.failing)
-                self._say(run.query, failed=failed)
-                return
-            writer.put(number, ROWS)
-            self._node.batches[run.query] = number
-            self._say(run.query, progress=pb.QueryProgress(number=number, duration_ms=BATCH_MS))
+        return Mark(run.query, number, 0)
 
-    def _next_mark(self, query: str, after: int) -> int:
-        request = pb.AwaitMarkRequest(
-            incarnation=self._address.incarnation, query=query, after=after
-        )
-        while (reply := self._link.call(self._link.stub.AwaitMark, request)).pending:
-            pass
-        return int(reply.number)
+    def rows(self, run: pb.RunQuery, before: Mark, mark: Mark) -> pa.Table:
+        if self._node.failing:
+            raise BatchFails(self._node.failing)
+        return ROWS
 
-    def _say(self, query: str, **report: Any) -> None:
-        incarnation = self._address.incarnation
-        request = pb.ReportQueryRequest(incarnation=incarnation, query=query, **report)
-        self._link.call(self._link.stub.ReportQuery, request)
+    def batch_ended(self, run: pb.RunQuery, mark: Mark) -> None:
+        self._node.batches[run.query] = mark.number

@@ -1,0 +1,108 @@
+"""The part of the query process that a node needs, without Spark: batch after batch, in threads.
+
+It calls the node over the real socket and writes real batches. A subclass gives the rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from ha_engine.errors import QueryProcessFailed
+from ha_engine.query.link import Address, NodeLink
+from ha_engine.query.outbox_writer import OutboxPlace, OutboxWriter, clear_pending
+from ha_engine.query.reports import Reports
+from ha_engine.types import Mark
+from ha_engine.v1 import local_pb2 as pb
+
+BATCH_MS = 5
+
+
+class BatchFails(Exception):
+    """The batch fails with this reason, as it does when a query divides by zero."""
+
+
+class QueryStandIn:
+    """The queries of one query process, for as long as the node keeps it."""
+
+    schema: pa.Schema
+
+    def __init__(self, address: Address, outbox: Path) -> None:
+        self._address, self._outbox = address, outbox
+        self.link = NodeLink(address)
+        self._reports = Reports(self.link, lambda error: None)
+        self._running: dict[str, pb.RunQuery] = {}
+
+    def run(self, command: pb.RunQuery) -> None:
+        """Run a query. A restarted node repeats its command, and needs only the schema again."""
+        if self._running.get(command.query) == command:
+            self._plan(command)
+            return
+        self._running[command.query] = command
+        threading.Thread(target=self._serve, args=(command,), daemon=True).start()
+
+    # -- what a subclass gives ---------------------------------------------------------------------
+
+    def last_batch(self, run: pb.RunQuery) -> Mark:
+        """Return the mark of the query's last batch, as a checkpoint has it."""
+        raise NotImplementedError
+
+    def rows(self, run: pb.RunQuery, before: Mark, mark: Mark) -> pa.Table:
+        """Return the rows of the batch that ends at ``mark``. Raises BatchFails."""
+        raise NotImplementedError
+
+    def batch_ended(self, run: pb.RunQuery, mark: Mark) -> None:
+        """Write the checkpoint."""
+        raise NotImplementedError
+
+    # -- one query ---------------------------------------------------------------------------------
+
+    def _serve(self, run: pb.RunQuery) -> None:
+        """Serve a query until the node has another query process, or none."""
+        with contextlib.suppress(QueryProcessFailed):
+            self._run_batches(run)
+        if self._running.get(run.query) is run:
+            del self._running[run.query]
+
+    def _run_batches(self, run: pb.RunQuery) -> None:
+        place = OutboxPlace(run.query, self._outbox)
+        clear_pending(place)
+        writer = OutboxWriter(place, Path(), self.link, self._reports)
+        if not self._plan(run):
+            return
+        last = self.last_batch(run)
+        while self._running.get(run.query) is run:
+            mark = self._next_mark(last)
+            try:
+                rows = self.rows(run, last, mark)
+            except BatchFails as failure:
+                failed = pb.QueryFailed(number=mark.number, reason=str(failure))
+                self._say(run.query, failed=failed)
+                return
+            writer.put(mark.number, rows)
+            self.batch_ended(run, mark)
+            progress = pb.QueryProgress(number=mark.number, duration_ms=BATCH_MS)
+            self._say(run.query, progress=progress)
+            last = mark
+
+    def _plan(self, run: pb.RunQuery) -> bool:
+        """Report the schema; return whether the node lets the query start."""
+        planned = pb.QueryPlanned(schema=self.schema.serialize().to_pybytes())
+        return not self._say(run.query, planned=planned).refused
+
+    def _next_mark(self, last: Mark) -> Mark:
+        request = pb.AwaitMarkRequest(
+            incarnation=self._address.incarnation, query=last.query, after=last.number
+        )
+        while (reply := self.link.call(self.link.stub.AwaitMark, request)).pending:
+            pass
+        return Mark(last.query, reply.number, reply.sequence)
+
+    def _say(self, query: str, **report: Any) -> pb.ReportQueryReply:
+        incarnation = self._address.incarnation
+        request = pb.ReportQueryRequest(incarnation=incarnation, query=query, **report)
+        return self.link.call(self.link.stub.ReportQuery, request)

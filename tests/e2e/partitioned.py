@@ -25,6 +25,8 @@ PAUSE_SECONDS = 0.01
 class Client(threading.Thread):
     """Sends one event after the other to one node, and records the time of each ack."""
 
+    pause_seconds = PAUSE_SECONDS
+
     def __init__(self, node: NodeUnderTest) -> None:
         super().__init__(name=f"client-{node.name}", daemon=True)
         self.node, self._enough = node, threading.Event()
@@ -34,20 +36,25 @@ class Client(threading.Thread):
         headers = {"Content-Type": "application/json", "X-Producer-Id": self.name}
         with httpx.Client(base_url=self.node.url, headers=headers, timeout=1.0) as http:
             number = 0
-            while not self._enough.wait(PAUSE_SECONDS):
+            while not self._enough.wait(self.pause_seconds):
                 number += self._is_acked(http, number)
 
     def _is_acked(self, http: httpx.Client, number: int) -> bool:
-        event = f'[{{"id": {number}, "text": "{self.name}"}}]'
+        content, headers = self.content(number), {"X-Sequence": str(number)}
         try:
-            answer = http.post(
-                "/v1/streams/events/events", content=event, headers={"X-Sequence": str(number)}
-            )
+            answer = http.post("/v1/streams/events/events", content=content, headers=headers)
         except httpx.TransportError:
             return False
         if answer.status_code == httpx.codes.OK:
-            self.acked[number] = time.time()
+            self.note(number, answer)
         return number in self.acked
+
+    def content(self, number: int) -> str:
+        """Return the body of request ``number``, the same for each of its attempts."""
+        return f'[{{"id": {number}, "text": "{self.name}"}}]'
+
+    def note(self, number: int, answer: httpx.Response) -> None:
+        self.acked[number] = time.time()
 
     def stop(self) -> None:
         self._enough.set()

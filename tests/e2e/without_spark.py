@@ -46,7 +46,7 @@ def no_spark(directory: Path) -> Path:
 class NodeWithoutSpark(NodeUnderTest):
     """A node that takes events, follows, leads and answers like any other; its queries never run.
 
-    ``program`` is what Python runs as the node process.
+    ``program`` is what Python runs as the node process, which has no supervisor.
     """
 
     program = ("-m", "ha_engine.node")

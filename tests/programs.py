@@ -21,5 +21,5 @@ def needs(*programs: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(
         bool(missing) and os.environ.get(ALL) != "all",
         reason=f"needs {', '.join(missing)}; apt-get install "
-        "chromium-driver haproxy openssl pgbouncer prometheus systemd",
+        "chromium-driver haproxy iproute2 nftables openssl pgbouncer prometheus systemd",
     )

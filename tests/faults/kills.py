@@ -41,7 +41,8 @@ ACK_SECONDS_MAX = 240.0
 
 AUDIT = """
 CREATE TABLE IF NOT EXISTS ledger_audit (
-    at timestamptz DEFAULT clock_timestamp(), query text, sink text, epoch bigint, batch bigint
+    id bigserial, at timestamptz DEFAULT clock_timestamp(), tx bigint DEFAULT txid_current(),
+    client inet DEFAULT inet_client_addr(), query text, sink text, epoch bigint, batch bigint
 );
 CREATE OR REPLACE FUNCTION audit_ledger() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -51,6 +52,8 @@ BEGIN
 END $$;
 """
 """A trigger that writes a line for every move of the ledger, in the same transaction."""
+MOVED = "NEW.batch <> OLD.batch"
+MOVED_OR_CLAIMED = f"{MOVED} OR NEW.epoch <> OLD.epoch"
 
 
 @dataclass
@@ -175,7 +178,7 @@ def _published(status: dict[str, Any]) -> int:
     )
 
 
-def audit(url: str) -> None:
+def audit(url: str, when: str = MOVED) -> None:
     """Install the trigger on the ledger, which must exist."""
     engine = open_engine(url)
     with engine.begin() as connection:
@@ -183,7 +186,7 @@ def audit(url: str) -> None:
         connection.execute(
             text(
                 "CREATE OR REPLACE TRIGGER audit AFTER UPDATE ON ha_engine_ledger "
-                "FOR EACH ROW WHEN (NEW.batch <> OLD.batch) EXECUTE FUNCTION audit_ledger()"
+                f"FOR EACH ROW WHEN ({when}) EXECUTE FUNCTION audit_ledger()"
             )
         )
 

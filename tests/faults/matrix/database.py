@@ -1,0 +1,150 @@
+"""The PostgreSQL of a world on a host of its own, with a memory of each change of lease and ledger.
+
+The nodes reach it over the network. The harness uses its socket file, which no fault of the network
+cuts off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import psutil
+from sqlalchemy import Connection, text
+
+from ha_engine.postgres.engine import open_engine
+from ha_engine.postgres.ledger import Ledger, LedgerKey
+from ha_engine.postgres.sink_table import prepare_ledger
+from ha_engine.postgres.upgrade import upgrade
+from tests.e2e.databases import server_on, stopped_server
+from tests.faults.kills import MOVED_OR_CLAIMED, audit
+from tests.waiting import wait_until
+
+PORT = 5432
+START_SECONDS = 60.0
+TABLES = """
+CREATE TABLE copies (id int NOT NULL, text text, tx bigint DEFAULT txid_current());
+CREATE TABLE lease_audit (
+    id bigserial, at timestamptz DEFAULT clock_timestamp(), version bigint, epoch bigint,
+    holder_node text, holder_process text, in_sync jsonb
+);
+CREATE FUNCTION audit_lease() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO lease_audit (version, epoch, holder_node, holder_process, in_sync)
+    VALUES (NEW.version, NEW.epoch, NEW.holder_node, NEW.holder_process, NEW.in_sync);
+    RETURN NEW;
+END $$;
+CREATE TRIGGER audit AFTER INSERT OR UPDATE ON ha_engine.lease
+    FOR EACH ROW EXECUTE FUNCTION audit_lease();
+"""
+"""The transaction of a row in the sink leads to its batch in the audit of the ledger."""
+
+
+class Database:
+    """A server below ``directory``, which its user must be able to reach. ``launcher`` is a command
+    that runs it on its host."""
+
+    def __init__(self, directory: Path, launcher: Sequence[str], address: str) -> None:
+        self._sockets, self._launcher, self._address = directory, launcher, address
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = f"postgresql+psycopg2://postgres@{address}:{PORT}/postgres"
+        place = quote(str(directory), safe="")
+        self.own_url = f"postgresql+psycopg2://postgres@/postgres?host={place}&port={PORT}"
+
+    def create(self) -> None:
+        """Create the server and the tables, and start it."""
+        self._data = stopped_server(self._sockets)
+        owner = self._data.stat()
+        shutil.chown(self._sockets, owner.st_uid, owner.st_gid)
+        with (self._data / "pg_hba.conf").open("a") as file:
+            file.write("host all all 0.0.0.0/0 trust\n")
+        self.start()
+        engine = open_engine(self.own_url)
+        upgrade(engine)
+        with engine.begin() as connection:
+            connection.execute(text(TABLES))
+            ledger = Ledger(LedgerKey("", "", ""), None)
+            prepare_ledger(connection, ledger.table, create_schema=False)
+        audit(self.own_url, when=MOVED_OR_CLAIMED)
+
+    def start(self) -> None:
+        command = server_on(self._address, self._data, self._sockets)
+        with (self._sockets / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [*self._launcher, *command], stdout=log, stderr=log, start_new_session=True
+            )
+        wait_until(self._answers, within=START_SECONDS, every=0.05)
+
+    def require(self) -> None:
+        """Start the server unless it runs, and thaw it."""
+        assert self._process is not None
+        if self._process.poll() is not None:
+            self.start()
+        self.thaw()
+
+    def stop(self) -> None:
+        """End the server as an administrator does who does not wait for its clients."""
+        self._end(signal.SIGINT)
+
+    def kill(self) -> None:
+        """Kill the postmaster; its children end when they notice."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        children = psutil.Process(self._process.pid).children(recursive=True)
+        self._process.send_signal(number)
+        self._process.wait()
+        # A new postmaster refuses to start beside them.
+        psutil.wait_procs(children, timeout=START_SECONDS)
+
+    def kill_backend(self, client: str) -> None:
+        """Kill a process that serves the host with the address ``client``."""
+        query = "SELECT pid FROM pg_stat_activity WHERE client_addr = CAST(:client AS inet)"
+        for (pid,) in self.rows(query, client=client)[:1]:
+            psutil.Process(pid).kill()
+
+    def freeze(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        with contextlib.suppress(psutil.NoSuchProcess):
+            postmaster = psutil.Process(self._process.pid)
+            for process in (postmaster, *postmaster.children(recursive=True)):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.send_signal(number)
+
+    @contextlib.contextmanager
+    def lease_row_locked(self) -> Iterator[None]:
+        """Hold the lock of the lease row, as a forgotten session of an administrator does."""
+        with open_engine(self.own_url).connect() as connection, connection.begin():
+            connection.execute(text("SELECT 1 FROM ha_engine.lease FOR UPDATE"))
+            yield
+
+    def rows(self, query: str, **values: Any) -> list[Any]:
+        with self._connection() as connection:
+            return list(connection.execute(text(query), values).all())
+
+    @contextlib.contextmanager
+    def _connection(self) -> Iterator[Connection]:
+        engine = open_engine(self.own_url).execution_options(isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            yield connection
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, f"the database ended; see {self._sockets}/server.log"
+        try:
+            return bool(self.rows("SELECT 1"))
+        except Exception:
+            return False

@@ -1,0 +1,116 @@
+"""The query process of tier 1: it computes ``SELECT id, text FROM events`` without Spark.
+
+It is a process as the real one, with the same arguments, and reads the journal with the same
+reader. So the rows of a batch are a function of the journal, and both nodes write the same bytes.
+Its checkpoint is one file below the query's directory of checkpoints.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+
+from ha_engine.errors import DiskFailed, JournalDamaged
+from ha_engine.journal import read_extent
+from ha_engine.query.application_versions import ApplicationVersions
+from ha_engine.query.checkpoints import open_checkpoint
+from ha_engine.query.link import Address, Superseded, open_channel
+from ha_engine.query.parent_watchdog import end_without
+from ha_engine.query.process import FAILED_EXIT_CODE, Attendance
+from ha_engine.query.settings import Settings
+from ha_engine.query.start_report import READY, StartReport
+from ha_engine.types import Events, Extent, Mark
+from ha_engine.v1 import local_pb2 as pb
+from tests.e2e.query_stand_in import BatchFails, QueryStandIn
+
+STREAM, COLUMNS = "events", ["id", "text"]
+CHECKPOINT = "last_batch.json"
+
+
+class JournalCopies(QueryStandIn):
+    """Copies two columns of the events of one stream."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(
+            Address(settings.socket, settings.incarnation), settings.directories.outbox
+        )
+        self._versions = ApplicationVersions(settings.application)
+        self._checkpoints = settings.directories.checkpoints
+        self._opened: dict[str, Path] = {}
+
+    def prepare(self, run: pb.RunQuery) -> None:
+        """Load the version of the application that the node runs."""
+        streams = self._versions.holding(run.query, run.digest).streams
+        self._events = streams[STREAM].arrow_schema
+        self.schema = pa.schema([self._events.field(name) for name in COLUMNS])
+
+    def last_batch(self, run: pb.RunQuery) -> Mark:
+        checkpoint = open_checkpoint(
+            self._checkpoints, run.query, run.lineage, must_resume=run.must_resume
+        )
+        self._opened[run.query] = checkpoint
+        try:
+            last = json.loads((checkpoint / CHECKPOINT).read_text())
+        except FileNotFoundError:
+            return Mark(run.query, run.initial_mark, run.initial_sequence)
+        return Mark(run.query, last["number"], last["through"])
+
+    def rows(self, run: pb.RunQuery, before: Mark, mark: Mark) -> pa.Table:
+        request = pb.LocateRequest(
+            incarnation=self.link.address.incarnation,
+            query=run.query,
+            number=mark.number,
+            first_sequence=before.through + 1,
+            last_sequence=mark.through,
+        )
+        if mark.through <= before.through:
+            return self.schema.empty_table()
+        reply = self.link.call(self.link.stub.Locate, request)
+        extents = () if reply.skipped else reply.extents
+        try:
+            batches = [
+                pa.ipc.read_record_batch(record.payload, self._events).select(COLUMNS)
+                for extent in extents
+                for record in read_extent(
+                    Extent(extent.path, extent.offset, extent.length), stream=STREAM
+                )
+                if before.through < record.position.sequence <= mark.through
+                and isinstance(record.body, Events)
+            ]
+        except (JournalDamaged, DiskFailed) as error:
+            raise BatchFails(str(error)) from error
+        return pa.Table.from_batches(batches, self.schema)
+
+    def batch_ended(self, run: pb.RunQuery, mark: Mark) -> None:
+        place = self._opened[run.query] / CHECKPOINT
+        new = place.with_suffix(".new")
+        new.write_text(json.dumps({"number": mark.number, "through": mark.through}))
+        new.replace(place)
+
+
+def main(arguments: list[str]) -> int:
+    settings = Settings.parse(arguments)
+    end_without(arguments[arguments.index("--parent") + 1])
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    stand_in = JournalCopies(settings)
+    StartReport.of(os.environ).step(READY)
+    address = Address(settings.socket, settings.incarnation)
+    try:
+        for command in Attendance(address, open_channel(address)).commands():
+            stand_in.prepare(command.run)
+            stand_in.run(command.run)
+    except Superseded:
+        return FAILED_EXIT_CODE
+    return 0
+
+
+if __name__ == "__main__":
+    exit_code = main(sys.argv[1:])
+    logging.shutdown()
+    os._exit(exit_code)

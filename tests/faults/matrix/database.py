@@ -131,6 +131,10 @@ class Database:
             connection.execute(text("SELECT 1 FROM ha_engine.lease FOR UPDATE"))
             yield
 
+    def execute(self, statement: str) -> None:
+        with self._connection() as connection:
+            connection.execute(text(statement))
+
     def rows(self, query: str, **values: Any) -> list[Any]:
         with self._connection() as connection:
             return list(connection.execute(text(query), values).all())

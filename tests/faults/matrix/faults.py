@@ -18,12 +18,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import httpx
 
 from ha_engine.journal import Journal
 from ha_engine.journal.reading import FILE_HEADER_BYTES
 from ha_engine.journal.segment import segment_paths
 from tests.faults.matrix.disks import MIN_FREE_BYTES
 from tests.faults.matrix.hosts import CLOCKS, DISKS, TTL_SECONDS, HostedNode, World, holds
+from tests.faults.matrix.load import STREAM, Log
 
 CRASH_SECONDS = 1.0
 """The promise for a process that dies while its supervisor lives."""
@@ -46,6 +50,7 @@ class Scene:
     chance: random.Random
     active: HostedNode
     passive: HostedNode
+    log: Log
 
     def last(self, seconds: float) -> None:
         """Let the fault last."""
@@ -214,6 +219,24 @@ def pause_passive(scene: Scene) -> None:
     _pause(scene.passive, scene, scene.chance.choice((0.5, 1.5, 4)))
 
 
+def _starve(node: HostedNode, scene: Scene) -> None:
+    """Give the node a tenth of the time."""
+    until = time.monotonic() + 2 * TTL_SECONDS
+    while time.monotonic() < until:
+        _pause(node, scene, 0.09 / TTL_SECONDS)
+        scene.last(0.01)
+
+
+@row(HOST_SECONDS)
+def starve_active(scene: Scene) -> None:
+    _starve(scene.active, scene)
+
+
+@row(SYNC_SECONDS)
+def starve_passive(scene: Scene) -> None:
+    _starve(scene.passive, scene)
+
+
 # -- partitions ------------------------------------------------------------------------------------
 
 
@@ -346,6 +369,13 @@ def slow_database(scene: Scene) -> None:
 def lock_the_lease_row(scene: Scene) -> None:
     with scene.world.database.lease_row_locked():
         scene.last(scene.chance.uniform(1.0, 3.0) * TTL_SECONDS)
+
+
+@row(HOST_SECONDS)
+def lose_the_lease_row(scene: Scene) -> None:
+    """The active writes it again, since it knows what the row said (RULES.md#r5)."""
+    scene.world.database.execute("DELETE FROM ha_engine.lease")
+    scene.last(scene.chance.uniform(0.5, 1.5) * TTL_SECONDS)
 
 
 @row(4 * TTL_SECONDS + HOST_SECONDS)
@@ -579,6 +609,33 @@ def wall_clock_of_a_host_jumps_and_the_active_dies(scene: Scene) -> None:
     wall_clock_of_a_host_jumps(scene)
     scene.active.kill_everything()
     assert holds(scene.passive.is_active, TAKEOVER_SECONDS)
+
+
+# -- requests --------------------------------------------------------------------------------------
+
+
+@row(HOST_SECONDS)
+def repeat_requests_across_a_failover(scene: Scene) -> None:
+    """Each request keeps its first position, and none may come with other rows (RULES.md#i11)."""
+    producer = f"repeats-{scene.chance.randrange(1 << 30)}"
+    events: list[list[dict[str, Any]]] = [
+        [{"id": scene.log.sent(producer), "text": producer}] for _ in range(20)
+    ]
+
+    def answers(node: HostedNode) -> list[dict[str, Any]]:
+        sent = [node.send(STREAM, rows, (producer, n)) for n, rows in enumerate(events)]
+        assert all(answer.is_success for answer in sent)
+        return [answer.json()["position"] for answer in sent]
+
+    first = answers(scene.active)
+    for rows, position in zip(events, first, strict=True):
+        scene.log.acked(rows[0]["id"], position["epoch"])
+    assert not scene.passive.send(STREAM, events[0], (producer, 0)).is_success
+    scene.active.kill_everything()
+    assert holds(scene.passive.is_active, TAKEOVER_SECONDS)
+    assert answers(scene.passive) == first
+    other = scene.passive.send(STREAM, [{"id": 0, "text": "other"}], (producer, 0))
+    assert other.status_code == httpx.codes.CONFLICT
 
 
 # -- planned ---------------------------------------------------------------------------------------

@@ -90,8 +90,9 @@ class Bench:
             history = self._play(planned, times)
             wrong = checker.faults(history) + self._differences()
         except Exception as error:
-            wrong = [f"{type(error).__name__}: {error}"]
             traceback.print_exc()
+            history = self._at_unrest()
+            wrong = [f"{type(error).__name__}: {error}", *checker.faults(history)]
         moves = [move.at for move in history.published()]
         run = Run(
             *planned.key,
@@ -112,13 +113,23 @@ class Bench:
             self._wait_acked()
             time.sleep(chance.uniform(*BEFORE_SECONDS))
             times.fault = time.monotonic()
-            planned.row.fault(Scene(world, chance, active, world.other(active)))
+            planned.row.fault(Scene(world, chance, active, world.other(active), self.log))
             world.heal()
             world.whole()
             times.whole = time.monotonic()
             self._wait_acked()
             time.sleep(AFTER_SECONDS)
         return evidence.collect(world, world.rest(), self.log)
+
+    def _at_unrest(self) -> History:
+        """Return what can be known of a pair that is not whole, or nothing."""
+        try:
+            active = self.world.pair.active()
+            found = [node for node in self.world.nodes if node is active] or self.world.nodes
+            return evidence.collect(self.world, found[0], self.log)
+        except Exception:
+            traceback.print_exc()
+            return History()
 
     def _wait_acked(self) -> None:
         now = time.monotonic()

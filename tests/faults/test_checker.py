@@ -22,10 +22,10 @@ A, B = ("node-a", "journal-a"), ("node-b", "journal-b")
 GOOD = History(
     requests=(
         Request("one", 1, 1.0, 1.1, 1),
-        Request("one", 2, 1.2, 1.3, 1),
+        Request("one", 2, 1.2, 1.3, 1, "node-a"),
         Request("two", 3, 1.9),
         Request("two", 4, 2.0, 4.2, 1),  # stored under epoch 1, and acked at a later attempt
-        Request("one", 5, 4.3, 4.4, 2),
+        Request("one", 5, 4.3, 4.4, 2, "node-b"),
     ),
     rows=(
         SinkRow(1, "one", 1),
@@ -131,6 +131,16 @@ FAULTY: dict[str, tuple[str, Change]] = {
                 batches={**good.batches, 3: (*good.batches[3], (6, "two"))},
             ),
             SinkRow(6, "two", 3),
+        ),
+    ),
+    "a node acks after another one has acquired the lease": (
+        "C3: node-a acked event 2 after node-b had acquired epoch 2",
+        lambda good: replace(
+            good,
+            requests=tuple(
+                replace(one, acked_at=4.6, node="node-a") if one.event == 2 else one
+                for one in good.requests
+            ),
         ),
     ),
     "a row was never sent": (

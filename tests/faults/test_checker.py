@@ -197,6 +197,13 @@ def test_the_checker_finds_that(name: str) -> None:
     assert sentence in faults(spoil(GOOD))
 
 
+def test_missing_output_of_a_pair_at_work_is_no_fault() -> None:
+    at_work = replace(GOOD, rows=GOOD.rows[:2], moves=GOOD.moves[:2])
+    assert faults(at_work) != []
+    assert faults(at_work, at_rest=False) == []
+    assert faults(FAULTY["the journals differ"][1](at_work), at_rest=False) != []
+
+
 def test_many_faults_of_one_kind_are_counted() -> None:
     lost = tuple(Request("one", number, 4.5, 4.6, 2) for number in range(10, 30))
     found = faults(replace(GOOD, requests=(*GOOD.requests, *lost)))

@@ -29,11 +29,14 @@ ANSWER_SECONDS = 0.5
 the former active does not ack any more. A release without a margin follows the last ack."""
 
 
-def faults(history: History) -> list[str]:
-    """Return every broken promise, each as a sentence that begins with its number."""
+def faults(history: History, at_rest: bool = True) -> list[str]:
+    """Return every broken promise, each as a sentence that begins with its number.
+
+    Without ``at_rest`` output may still be missing, so the checks that expect it are left out.
+    """
     found = []
     for name, check in CHECKS.items():
-        wrong = list(check(history))
+        wrong = list(check(history)) if at_rest or name not in AT_REST else []
         more = [f"{len(wrong) - SHOWN_MAX} more"] if len(wrong) > SHOWN_MAX else []
         found += [f"{name}: {sentence}" for sentence in [*wrong[:SHOWN_MAX], *more]]
     return found
@@ -181,6 +184,7 @@ def journals(history: History) -> Iterator[str]:
             yield f"the journals of {' and '.join(history.frames)} differ"
 
 
+AT_REST = ("C1", "C2")
 CHECKS: dict[str, Check] = {
     "C1": effects,
     "C2": batches,

@@ -548,10 +548,21 @@ def torn_write_at_the_end_of_the_passives_journal(scene: Scene) -> None:
 
 
 @row(SYNC_SECONDS)
-def garbage_at_the_end_of_the_passives_journal(scene: Scene) -> None:
+def zeros_at_the_end_of_the_passives_journal(scene: Scene) -> None:
+    """A crash leaves them where the file grew and its content did not reach the disk."""
     scene.passive.kill_everything()
     with _newest_segment(scene.passive).open("ab") as file:
-        file.write(scene.chance.randbytes(scene.chance.randrange(1, 400)))
+        file.write(bytes(scene.chance.randrange(1, 10_000)))
+
+
+@row(SYNC_SECONDS, operator=True)
+def garbage_at_the_end_of_the_passives_journal(scene: Scene) -> None:
+    """No crash writes that, so the node refuses its journal (RULES.md#r31)."""
+    scene.passive.kill_everything()
+    with _newest_segment(scene.passive).open("ab") as file:
+        file.write(bytes(range(1, scene.chance.randrange(60, 256))))
+    _until_it_refuses(scene.passive, "is damaged at byte")
+    _reinit(scene.passive)
 
 
 @row(SYNC_SECONDS, operator=True)

@@ -93,7 +93,7 @@ class Bench:
         except Exception as error:
             traceback.print_exc()
             history = self._at_unrest()
-            wrong = [f"{type(error).__name__}: {error}", *checker.faults(history)]
+            wrong = [f"{type(error).__name__}: {error}", *checker.faults(history, at_rest=False)]
         moves = [move.at for move in history.published()]
         run = Run(
             *planned.key,

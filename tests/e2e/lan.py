@@ -91,7 +91,7 @@ class Lan:
     def _nft(self, rules: str) -> None:
         _run(*self.on("switch", "nft", "-f", "-"), text=rules)
 
-    # ----------------------------------------------------------------------------------------------
+    # -- internals ---------------------------------------------------------------------------------
 
     def _name(self, host: str) -> str:
         return f"{self._mark}-{host}"

@@ -26,7 +26,16 @@ from ha_engine.journal import Journal
 from ha_engine.journal.reading import FILE_HEADER_BYTES
 from ha_engine.journal.segment import segment_paths
 from tests.faults.matrix.disks import MIN_FREE_BYTES
-from tests.faults.matrix.hosts import CLOCKS, DISKS, STANDBY, TTL_SECONDS, HostedNode, World, holds
+from tests.faults.matrix.hosts import (
+    CLOCKS,
+    DISKS,
+    SPARK,
+    STANDBY,
+    TTL_SECONDS,
+    HostedNode,
+    World,
+    holds,
+)
 from tests.faults.matrix.load import STREAM, Log
 
 CRASH_SECONDS = 1.0
@@ -106,6 +115,11 @@ def kill_active_node(scene: Scene) -> None:
 @row(CALM_SECONDS)
 def kill_active_query(scene: Scene) -> None:
     scene.active.kill("query")
+
+
+@row(CALM_SECONDS, SPARK)
+def kill_active_jvm(scene: Scene) -> None:
+    scene.active.kill("jvm")
 
 
 @row(HOST_SECONDS)
@@ -212,6 +226,11 @@ def pause_active_node_process(scene: Scene) -> None:
 @row(CALM_SECONDS)
 def pause_active_query(scene: Scene) -> None:
     _pause(scene.active, scene, 1.5, "query")
+
+
+@row(CALM_SECONDS, SPARK)
+def pause_active_jvm(scene: Scene) -> None:
+    _pause(scene.active, scene, 1.5, "jvm")
 
 
 @row(SYNC_SECONDS)
@@ -407,9 +426,9 @@ def stop_database_then_kill_active(scene: Scene) -> None:
     assert holds(scene.passive.is_active, TAKEOVER_SECONDS)
 
 
-@row(CALM_SECONDS)
+@row(TTL_SECONDS + SYNC_SECONDS)
 def stop_database_then_kill_passive(scene: Scene) -> None:
-    """The active may not ack without a passive that the row lists."""
+    """The active may not ack without a passive that the row lists, until the database is back."""
     with scene.world.without_database():
         scene.world.database.stop()
         scene.last(TTL_SECONDS)

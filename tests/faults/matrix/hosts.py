@@ -25,9 +25,9 @@ from tests.faults.matrix.disks import MIN_FREE_BYTES, Disk
 from tests.faults.matrix.history import Outage
 
 TTL_SECONDS = 2.0
-DISKS, CLOCKS, STANDBY = "disks", "clocks", "standby"
-"""What a world may have besides a network: disks that can fail, clocks that can jump, and a standby
-of the lease's PostgreSQL; then the sink has a server of its own."""
+DISKS, CLOCKS, STANDBY, SPARK = "disks", "clocks", "standby", "spark"
+"""What a world may have besides a network: disks that can fail, clocks that can jump, a standby of
+the lease's PostgreSQL, with which the sink has a server of its own, and in tier 2 Spark."""
 HTTP_PORT, SYNC_PORT, SINK_PORT = 8080, 9893, 5442
 WHOLE_SECONDS = {1: 60.0, 2: 240.0}
 """The limit until both nodes are warm and in sync, by tier."""

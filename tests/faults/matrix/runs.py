@@ -31,7 +31,7 @@ from tests.faults.failovers import in_random_order
 from tests.faults.matrix import checker, evidence, report
 from tests.faults.matrix.faults import ROWS, Row, Scene
 from tests.faults.matrix.history import History
-from tests.faults.matrix.hosts import STANDBY, World, holds, new_world
+from tests.faults.matrix.hosts import SPARK, STANDBY, World, holds, new_world
 from tests.faults.matrix.load import Log, load
 from tests.faults.matrix.report import Run
 from tests.waiting import mark_descendants
@@ -217,9 +217,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(given: argparse.Namespace) -> int:
     mark_descendants()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # the nodes end too
-    rows = given.rows.split(",") if given.rows else list(ROWS)
-    if unknown := set(rows) - set(ROWS):
-        raise SystemExit(f"no row named {', '.join(unknown)}; there are {', '.join(ROWS)}")
+    known = [name for name, row in ROWS.items() if given.tier > 1 or SPARK not in row.needs]
+    rows = given.rows.split(",") if given.rows else known
+    if unknown := set(rows) - set(known):
+        raise SystemExit(f"no row named {', '.join(unknown)}; there are {', '.join(known)}")
     results = given.resume or Path(tempfile.mkdtemp(prefix="ha-engine-matrix-results-"))
     results.mkdir(exist_ok=True)
     print(f"seed {given.seed}; results in {results}", flush=True)

@@ -445,7 +445,7 @@ def _injected(node: HostedNode, fault: str) -> Iterator[None]:
     pid = node.pid_of("node")
     assert pid is not None
     command = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"inject={fault}", "-p", str(pid)]
-    with subprocess.Popen(command) as tracer:
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as tracer:
         try:
             assert holds(lambda: _tracer(pid) == tracer.pid, ATTACH_SECONDS, every=0.01)
             yield

@@ -18,7 +18,8 @@ LINES = "runs.jsonl"
 @dataclass(frozen=True)
 class Run:
     """One run of a row; times in seconds. ``acks`` and ``output`` are the longest times without an
-    ack and without a published batch, ``whole`` is the time until the pair was whole again."""
+    ack and without a published batch, ``whole`` is the time until the pair was whole again, None if
+    it never was."""
 
     row: str
     number: int
@@ -27,7 +28,7 @@ class Run:
     wrong: tuple[str, ...]
     acks: float
     output: float
-    whole: float
+    whole: float | None
     seconds: float
 
     @property
@@ -71,11 +72,11 @@ def table(found: list[Run]) -> Table:
                 f"{row.acks:.1f}",
                 str(late),
                 _spread([run.output for run in ended]),
-                _spread([run.whole for run in ended]),
+                _spread([run.whole for run in ended if run.whole is not None]),
                 "needed" if row.operator else "",
             )
     return shown
 
 
 def _spread(seconds: list[float]) -> str:
-    return f"{median(seconds):.2f} / {max(seconds):.2f}"
+    return f"{median(seconds):.2f} / {max(seconds):.2f}" if seconds else "never"

@@ -65,7 +65,7 @@ class Times:
     """Moments of a run on the clock of the history: the fault, and the whole pair after it."""
 
     fault: float = math.nan
-    whole: float = math.nan
+    whole: float = math.inf
 
 
 @dataclass
@@ -100,7 +100,7 @@ class Bench:
             wrong=tuple(wrong),
             acks=_gap(self.log.acks(), times),
             output=_gap(moves, times),
-            whole=round(times.whole - times.fault, 3),
+            whole=round(times.whole - times.fault, 3) if times.whole < math.inf else None,
             seconds=round(time.monotonic() - began, 1),
         )
         if wrong:
@@ -155,8 +155,8 @@ class Bench:
 
 def _gap(moments: list[float], times: Times) -> float:
     """Return the longest time between two moments of which the later is after the fault, until the
-    pair was whole; NaN for a run that never was."""
-    ended = [(at, 0) for at in sorted(moments) if not at > times.whole]
+    pair was whole."""
+    ended = [(at, 0) for at in sorted(moments) if at <= times.whole]
     following = [(at, 0) for at in sorted(moments) if at > times.whole][:1]
     return round(longest_gap([*ended, *following], times.fault), 3)
 
@@ -199,9 +199,10 @@ def _bench(results: Path, first: Planned) -> Iterator[Bench]:
 
 def _line(run: Run) -> str:
     told = "; ".join(run.wrong) or "passed"
+    whole = "never whole" if run.whole is None else f"whole after {run.whole:.1f} s"
     return (
         f"{run.row} {run.number}: {told} (acks {run.acks:.2f} s, output {run.output:.2f} s, "
-        f"whole after {run.whole:.1f} s, run {run.seconds:.1f} s)"
+        f"{whole}, run {run.seconds:.1f} s)"
     )
 
 

@@ -1,4 +1,4 @@
-"""``ha-engine journal``: show a node's journal and verify it; never change it."""
+"""``ha-engine journal``: show, verify and export a node's journal; never change it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from ha_engine.types import Record
 
 app = typer.Typer(
-    help="Look at a journal and verify it.\n\nExample: ha-engine journal verify var/node-a",
+    help="Look at a journal, verify it, and export its events.\n\n"
+    "Example: ha-engine journal verify var/node-a",
     no_args_is_help=True,
 )
 
@@ -67,6 +68,56 @@ def verify(path: Directory, output: FormatOption = "pretty", as_json: JsonOption
     show(_tree(report, []), output, as_json, lambda: _print_verdict(report))
     if report.damage is not None:
         raise report.damage
+
+
+@app.command()
+def export(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PATH", help="A node's data directory, or a file given-up.*.frames in it."
+        ),
+    ],
+    stream: Annotated[str, typer.Argument(metavar="STREAM", help="The stream of the events.")],
+    application: Annotated[
+        Path,
+        typer.Option("--application", "-a", help="The application, which describes the stream."),
+    ],
+    parquet: Annotated[
+        Path | None,
+        typer.Option(help="Write this Parquet file, which 'publish' sends without a change."),
+    ] = None,
+) -> None:
+    """Print the events of a stream as JSON, one a line, in the order of the journal.
+
+    A node that gave up records in a forced failover keeps them in a file beside its journal. Look
+    at the events in that file, and send again what is still wanted, from a Parquet file.
+
+    Example: ha-engine journal export given-up.3.81-3.97.frames departures -a app.yaml
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from ha_engine.journal.inspection import stored_events
+    from ha_engine.publish.sinks.json_lines import json_lines
+    from ha_engine.query.application import load_application
+
+    streams = load_application(application).streams
+    if stream not in streams:
+        raise typer.BadParameter(f"{application} has {', '.join(streams)}, but no {stream}")
+    schema = streams[stream].arrow_schema
+    records = stored_events(path if path.is_file() else _directory(path), stream)
+    batches = (pa.ipc.read_record_batch(record.payload, schema) for record in records)
+    if parquet is None:
+        for batch in batches:
+            typer.echo(json_lines(pa.Table.from_batches([batch])), nl=False)
+        return
+    rows = 0
+    with pq.ParquetWriter(parquet, schema) as file:
+        for batch in batches:
+            file.write_batch(batch)
+            rows += batch.num_rows
+    typer.echo(f"{rows} events written to {parquet}")
 
 
 def _print_verdict(report: Report) -> None:

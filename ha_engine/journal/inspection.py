@@ -104,6 +104,24 @@ def newest_records(report: Report, count: int) -> list[Record]:
     return list(deque(_records(report.segments[len(report.segments) - needed :]), maxlen=count))
 
 
+def stored_events(path: Path, stream: str) -> Iterator[Record]:
+    """The records with events of ``stream``, with their payloads, oldest first.
+
+    ``path`` is the directory of a journal, or a file with records that were set aside (see
+    ``set_aside``). Raises JournalDamaged after the records before the damage. Raises
+    UnknownJournalVersion, DiskFailed.
+    """
+    if path.is_file():
+        yield from read_records(path, 0, path.stat().st_size, stream=stream)
+        return
+    report = survey(path, payloads=False)
+    for segment in report.segments:
+        length = segment.size_bytes - FILE_HEADER_BYTES
+        yield from read_records(segment.path, FILE_HEADER_BYTES, length, stream=stream)
+    if report.damage is not None:
+        raise report.damage
+
+
 def report_tree(report: Report) -> dict[str, Any]:
     """The report as values that JSON can represent."""
     tree = asdict(replace(report, damage=None))

@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner, Result
 
 from ha_engine.cli.journal import app
 from ha_engine.errors import JournalDamaged
-from tests.journal.samples import flip, some_records, written_journal
+from ha_engine.types import Events, Position, Record
+from tests.journal.samples import flip, mark, opened, some_records, written_journal
+
+APPLICATION = """
+name: copies
+streams:
+  flights:
+    schema: {id: int not null, raw: binary, at: timestamp}
+  others:
+    schema: {id: int}
+queries:
+  copies:
+    sql: SELECT id FROM flights
+    sinks: [{name: out, type: stdout}]
+"""
+FLIGHTS = pa.schema(
+    [
+        pa.field("id", pa.int32(), nullable=False),
+        pa.field("raw", pa.binary()),
+        pa.field("at", pa.timestamp("us", tz="UTC")),
+    ]
+)
 
 
 def run(*arguments: str | Path) -> Result:
@@ -90,3 +114,51 @@ def test_verify_reports_a_torn_tail_and_leaves_it_unchanged(data_dir: Path) -> N
 def test_a_directory_without_a_journal_is_a_usage_error(tmp_path: Path) -> None:
     assert run("inspect", tmp_path).exit_code == 2
     assert run("verify", tmp_path / "nowhere").exit_code == 2
+
+
+@pytest.fixture
+def given_up(tmp_path: Path) -> Path:
+    """Return the file in which a forced failover has set the records from 2 on aside."""
+
+    def events(sequence: int, stream: str) -> Record:
+        rows = {"id": [sequence], "raw": [b"\xff"], "at": [dt.datetime(2013, 1, 1, tzinfo=dt.UTC)]}
+        batch = pa.RecordBatch.from_pydict(rows, FLIGHTS)
+        body = Events(stream, 1, 0, ())
+        return Record(Position(1, sequence), 0, body, batch.serialize().to_pybytes())
+
+    records = [events(1, "flights"), events(2, "others"), mark(3)]
+    written_journal(tmp_path / "journal", [*records, events(4, "flights"), events(5, "flights")])
+    journal = opened(tmp_path / "journal")
+    path = journal.give_up_after(1)
+    journal.close()
+    (tmp_path / "application.yaml").write_text(APPLICATION)
+    return path
+
+
+def test_events_that_were_given_up_are_exported_without_a_change(
+    tmp_path: Path, given_up: Path
+) -> None:
+    words = ("export", given_up, "flights", "--application", tmp_path / "application.yaml")
+    lines = [json.loads(line) for line in run(*words).stdout.splitlines()]
+    assert [line["id"] for line in lines] == [4, 5]
+    assert lines[0]["at"] == "2013-01-01T00:00:00+00:00"
+    told = run(*words, "--parquet", tmp_path / "lost.parquet").stdout
+    assert told == f"2 events written to {tmp_path / 'lost.parquet'}\n"
+    table = pq.read_table(tmp_path / "lost.parquet")
+    assert table.column("raw").to_pylist() == [b"\xff", b"\xff"]
+    assert table.schema.equals(FLIGHTS)
+
+
+def test_export_of_a_journal_ends_at_damage_with_the_place(tmp_path: Path, given_up: Path) -> None:
+    words = ("export", tmp_path, "flights", "--application", tmp_path / "application.yaml")
+    assert [json.loads(line)["id"] for line in run(*words).stdout.splitlines()] == [1]
+    flip(given_up, given_up.stat().st_size - 1)
+    damaged = run("export", given_up, "flights", *words[3:])
+    assert [json.loads(line)["id"] for line in damaged.stdout.splitlines()] == [4]
+    assert isinstance(damaged.exception, JournalDamaged)
+
+
+def test_export_names_the_streams_of_the_application(tmp_path: Path, given_up: Path) -> None:
+    refused = run("export", given_up, "trains", "-a", tmp_path / "application.yaml")
+    assert refused.exit_code == 2
+    assert "has flights, others, but no trains" in " ".join(refused.output.split())

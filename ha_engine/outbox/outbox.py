@@ -194,5 +194,6 @@ class Outbox:
                 known = digest_of_file(admitted.path)
                 query_outbox.keep_digest(attempt.number, known)
             admission = Admission.DONE if known == attempt.digest else Admission.MISMATCH
-        self._files.unlink(attempt.file, missing_ok=True)
+        with disk(self._directory):
+            self._files.unlink(attempt.file, missing_ok=True)
         return admission

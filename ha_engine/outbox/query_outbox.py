@@ -47,6 +47,8 @@ class QueryOutbox:
         # The highest trimmed batch, which the name of an empty file records.
         self.trimmed_through = 0
         self.bytes = 0
+        # Whether the entry of the query's own directory is durable.
+        self._is_reachable = False
 
     @classmethod
     def open(cls, place: Path, living: str | None, files: Files = OS_FILES) -> QueryOutbox:
@@ -56,6 +58,8 @@ class QueryOutbox:
         """
         query_outbox = cls(place, files)
         with disk(place):
+            # A process that was killed may have admitted a batch without making it durable.
+            query_outbox._make_durable()
             query_outbox._sweep(living)
             for number, path in batch_paths(place):
                 query_outbox._put(number, _batch_at(path))
@@ -88,10 +92,18 @@ class QueryOutbox:
                 raise OutboxDamaged(
                     f"{pending.path} is missing; the query must write batch {number} again"
                 ) from None
-            self._files.fsync_directory(self._place)
+            self._make_durable()
         self._put(number, replace(pending, path=path))
         if digest is not None:
             self.keep_digest(number, digest)
+
+    def _make_durable(self) -> None:
+        """Make the entries of the query's directory durable, and once its own entry, which the
+        query process made."""
+        self._files.fsync_directory(self._place)
+        if not self._is_reachable:
+            self._files.fsync_directory(self._place.parent)
+            self._is_reachable = True
 
     def keep_digest(self, number: int, digest: str) -> None:
         """Write the digest file of an admitted batch, unless the batch has one."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import pyarrow as pa
 import pytest
@@ -13,6 +15,7 @@ from ha_engine.errors import OutboxDamaged
 from ha_engine.outbox import Admission, Outbox
 from ha_engine.outbox.batch_file import digest_of_table, read_batch_file, write_batch_file
 from ha_engine.outbox.query_outbox import DIGESTS_KEPT
+from tests.dst.disk import Crashed, SimulatedDisk, SimulatedFiles
 
 QUERY = "delays"
 
@@ -46,6 +49,24 @@ def _admit(
     file = _write(directory, number, rows=rows)
     size = (directory / file).stat().st_size
     return outbox.admit(QUERY, number, file, number, size, digest)
+
+
+@pytest.mark.parametrize("last_change", ["the rename", "the fsync of the entries", "none"])
+def test_admitted_batch_survives_a_loss_of_power(tmp_path: Path, last_change: str) -> None:
+    """The query process made the directory without an fsync, and the node may have been killed."""
+    disk = SimulatedDisk(tmp_path / "disk", Random(0))
+    directory, killed = disk.root / "outbox", SimulatedFiles(disk)
+    outbox = Outbox.open(directory, files=killed)
+    for made in (directory / QUERY, directory / QUERY / "pending"):
+        killed.mkdir(made, 0o700)
+    path = directory / QUERY / "pending" / "1.i1.arrow"
+    write_batch_file(path, _rows(1), query=QUERY, number=1, files=killed)
+    killed.crash_in = {"the rename": 2, "the fsync of the entries": 3, "none": 0}[last_change]
+    with suppress(Crashed):
+        outbox.admit(QUERY, 1, f"{QUERY}/pending/1.i1.arrow", 1, path.stat().st_size)
+    Outbox.open(directory, files=SimulatedFiles(disk))
+    disk.go_back(disk.image())  # the loss of power that leaves least
+    assert Outbox.open(directory, files=SimulatedFiles(disk)).last_admitted(QUERY) == 1
 
 
 def test_batches_are_admitted_in_order_and_found_again(tmp_path: Path) -> None:

@@ -304,9 +304,12 @@ def _keep_what_was_given_up(places: Places, files: Files) -> None:
     The node never deletes the records that a forced failover gave up, but sets them aside in files
     (RULES.md#r26).
     """
+    fresh = places.whole / JOURNAL
+    if not fresh.is_dir():
+        return
     for file in (places.home / JOURNAL).glob(f"*{GIVEN_UP_SUFFIX}"):
-        if (places.whole / JOURNAL).is_dir():
-            files.rename(file, places.whole / JOURNAL / file.name)
+        files.rename(file, fresh / file.name)
+    files.fsync_directory(fresh)
 
 
 def _replace_checkpoints(places: Places, files: Files) -> None:

@@ -1,0 +1,83 @@
+"""A restore that is interrupted between any two of its changes is completed by the next start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from ha_engine.snapshot.restore import Places, finish
+from ha_engine.system.files import make_directory, replace_file
+from tests.dst.disk import Crashed, SimulatedDisk, SimulatedFiles
+
+GIVEN_UP = "journal/given-up.1.3-1.4.frames"
+BEFORE = {
+    "journal/identity.json": b"old",
+    GIVEN_UP: b"kept",
+    "outbox/delays/1.arrow": b"old",
+    "checkpoints/delays/state": b"old",
+    ".restored/journal/identity.json": b"new",
+    ".restored/outbox/delays/7.arrow": b"new",
+    "checkpoints/.restored/checkpoints/delays/state": b"new",
+}
+AFTER = {
+    "journal/identity.json": b"new",
+    GIVEN_UP: b"kept",
+    "outbox/delays/7.arrow": b"new",
+    "checkpoints/delays/state": b"new",
+}
+
+
+def lose_everything(disk: SimulatedDisk) -> None:
+    """Lose power, with the least that may be left."""
+    disk.go_back(disk.image())
+
+
+FALLS: dict[str, Callable[[SimulatedDisk], None]] = {
+    "the process dies": lambda disk: None,
+    "power is lost with all changes": lose_everything,
+    "power is lost with some changes": SimulatedDisk.lose_power,
+}
+
+
+@pytest.mark.parametrize("fall", FALLS)
+def test_interrupted_restore_is_completed(tmp_path: Path, fall: str) -> None:
+    for step in count(1):
+        disk = SimulatedDisk(tmp_path / str(step), Random(step))
+        places, files = _prepared(disk)
+        files.crash_in = step
+        try:
+            finish(places, files)
+        except Crashed:
+            FALLS[fall](disk)
+            finish(places, SimulatedFiles(disk))
+            assert _found(places.home) == AFTER, f"interrupted before change {step}"
+        else:
+            assert step > 10
+            break
+
+
+def test_restore_survives_a_loss_of_power_at_once(tmp_path: Path) -> None:
+    disk = SimulatedDisk(tmp_path / "disk", Random(0))
+    places, files = _prepared(disk)
+    assert finish(places, files)
+    lose_everything(disk)
+    finish(places, SimulatedFiles(disk))
+    assert _found(places.home) == AFTER
+
+
+def _prepared(disk: SimulatedDisk) -> tuple[Places, SimulatedFiles]:
+    """A data directory with a complete download, all durable."""
+    files, home = SimulatedFiles(disk), disk.root / "data"
+    for name, content in BEFORE.items():
+        make_directory((home / name).parent, files=files)
+        replace_file(home / name, [content], files)
+    return Places(home, home / "checkpoints"), files
+
+
+def _found(home: Path) -> dict[str, bytes]:
+    files = [path for path in home.rglob("*") if path.is_file()]
+    return {path.relative_to(home).as_posix(): path.read_bytes() for path in files}

@@ -8,5 +8,6 @@ failure can be repeated.
     loop.py              an event loop in virtual time, without threads
     history.py           a history: processes on one disk, and their transcript
     journal_history.py   histories of one journal
+    outbox_history.py    histories of one outbox
     kinds.py             the kinds of histories for ``python -m tests.dst``
 """

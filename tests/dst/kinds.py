@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from tests.dst.history import History
 from tests.dst.journal_history import JournalHistory
+from tests.dst.outbox_history import OutboxHistory
 
-KINDS: dict[str, type[History]] = {"journal": JournalHistory}
+KINDS: dict[str, type[History]] = {"journal": JournalHistory, "outbox": OutboxHistory}

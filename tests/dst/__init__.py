@@ -9,5 +9,6 @@ failure can be repeated.
     history.py           a history: processes on one disk, and their transcript
     journal_history.py   histories of one journal
     outbox_history.py    histories of one outbox
+    publish_history.py   histories of two publishers and one sink
     kinds.py             the kinds of histories for ``python -m tests.dst``
 """

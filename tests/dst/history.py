@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
+from structlog.testing import capture_logs
+
 from tests.dst.disk import SimulatedDisk, SimulatedFiles
 from tests.dst.loop import ProcessLoop
 from tests.sim.agenda import Agenda
@@ -119,7 +121,8 @@ def _played(kind: type[History], seed: int) -> History:
         history, logged = kind(seed, Path(root)), logging.root.manager.disable
         logging.disable()
         try:
-            history.play()
+            with capture_logs():
+                history.play()
         except Refused as refused:
             history.tell(f"the history ends: {refused}")
         except Failed:

@@ -254,6 +254,12 @@ class PublishHistory(History):
         self.require(self.ledger.rows == [rows_of(n + 1) for n in range(done)], "other rows")
         for one in self.nodes:
             self.require(not one.publisher.failed.done(), f"{one.node} failed")
+            self._close(one)
+
+    def _close(self, node: Node) -> None:
+        closed = node.loop.run(lambda: node.loop.create_task(node.publisher.close()))
+        self.wait(STOPPED_WITHIN)
+        self.require(closed.done(), f"{node.node} closes for ever")
 
 
 def rows_of(number: int) -> list[int]:

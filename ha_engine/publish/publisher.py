@@ -59,21 +59,18 @@ class Publisher:
             )
             for (query, name), sink in sinks.items()
         }
-        self._latest: dict[QuerySink, asyncio.Task[None]] = {}
         self._running: set[asyncio.Task[None]] = set()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def start(self, epoch: int) -> None:
         """Claim every ledger under ``epoch``, and publish what each ledger lacks (RULES.md#r24)."""
         for key, delivery in self._deliveries.items():
-            before = self._latest.get(key)
-            if before is not None:
-                before.cancel()
-            task = asyncio.create_task(
-                self._deliver(delivery, epoch, before), name=f"publish {'/'.join(key)}"
-            )
+            name = f"publish {'/'.join(key)}"
+            before = {task for task in self._running if task.get_name() == name}
+            for task in before:
+                task.cancel()
+            task = asyncio.create_task(self._deliver(delivery, epoch, before), name=name)
             task.add_done_callback(partial(self._ended, key))
-            self._latest[key] = task
             self._running.add(task)
 
     def stop(self) -> Coroutine[Any, Any, None]:
@@ -101,10 +98,9 @@ class Publisher:
     # ------------------------------------------------------------------------------------------
 
     async def _deliver(
-        self, delivery: Delivery, epoch: int, before: asyncio.Task[None] | None
+        self, delivery: Delivery, epoch: int, before: set[asyncio.Task[None]]
     ) -> None:
-        if before is not None:
-            await asyncio.wait({before})  # a connection never serves two epochs at once
+        await _all_over(before)  # a connection never serves two epochs at once
         await delivery.run(epoch, partial(self._on_published, delivery.query, delivery.sink.name))
 
     def _ended(self, key: QuerySink, task: asyncio.Task[None]) -> None:

@@ -145,12 +145,11 @@ class Node:
     def _begin(self, what: str, deadline: Deadline) -> None:
         history = self.history
         history.tell(f"{self.node} {what}")
-        passed = deadline.remaining_seconds() <= 0
-        history.require(passed or self.remaining_seconds() > 0, "a deadline outlives the authority")
+        history.require(self.remaining_seconds() > 0, "called the sink without authority")
         slow = history.random.random() < 0.2
         self._delay = history.random.uniform(0, SLOW_SECONDS_MAX) if slow else 0.0
         self.busy_until = history.agenda.now + self._delay
-        if history.sink_is_down or passed:
+        if history.sink_is_down or deadline.remaining_seconds() <= 0:
             raise SinkUnavailable("the sink does not answer")
 
     def _perhaps_fail(self, effect: Callable[[], None]) -> None:

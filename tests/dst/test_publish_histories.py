@@ -10,7 +10,8 @@ from tests.dst.history import play, tell
 from tests.dst.publish_history import PublishHistory
 from tests.sim.many import Result, play_all
 
-SEEDS = range(1, 81)
+SEEDS = (126, *range(1, 80))
+"""Seed 126 starts the publisher three times while the first call is at work."""
 REACHED_AT_LEAST = {
     "takeovers": 300,
     "batches published": 800,

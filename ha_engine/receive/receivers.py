@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from functools import partial
 
 from ha_engine.receive.gate import Gate
 from ha_engine.receive.pull.puller import Puller, SourceStatus
@@ -24,8 +23,7 @@ class Receivers:
 
     def __init__(self, gate: Gate, pullers: Sequence[Puller]) -> None:
         self._gate, self._pullers = gate, tuple(pullers)
-        self._latest: dict[Puller, asyncio.Task[None]] = {}
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: dict[asyncio.Task[None], Puller] = {}
         self._is_open = False
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -45,7 +43,9 @@ class Receivers:
         self._gate.close(reason, active)
         self._is_open = False
         for task in self._running:
-            task.cancel()
+            # A second cancellation would end the wait for the close of the plug-in.
+            if not task.cancelling():
+                task.cancel()
 
     async def stop(self) -> None:
         """Stop the gate and the sources when the node ends; each plug-in gets a short time to
@@ -59,23 +59,21 @@ class Receivers:
         return [puller.status() for puller in self._pullers]
 
     def _start(self, puller: Puller) -> None:
-        run = _after(self._latest.get(puller), puller)
-        task = asyncio.create_task(run, name=f"pull {puller.stream}/{puller.source}")
-        self._latest[puller] = task
-        self._running.add(task)
-        task.add_done_callback(partial(self._ended, puller))
+        before = {task for task, of in self._running.items() if of is puller}
+        name = f"pull {puller.stream}/{puller.source}"
+        task = asyncio.create_task(_after(before, puller), name=name)
+        self._running[task] = puller
+        task.add_done_callback(self._ended)
 
-    def _ended(self, puller: Puller, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
-        if self._latest.get(puller) is task:
-            del self._latest[puller]
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._running[task]
         error = None if task.cancelled() else task.exception()
         if error is not None and not self.failed.done():
             self.failed.set_exception(error)
 
 
-async def _after(before: asyncio.Task[None] | None, puller: Puller) -> None:
-    """Run ``puller`` after the end of its earlier task, which was cancelled."""
-    if before is not None:
-        await asyncio.wait({before})
+async def _after(before: set[asyncio.Task[None]], puller: Puller) -> None:
+    """Run ``puller`` after the end of its earlier tasks, which were cancelled."""
+    if before:
+        await asyncio.wait(before)
     await puller.run()

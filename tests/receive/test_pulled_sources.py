@@ -25,6 +25,7 @@ from ha_engine.plugins import SourceBatch, source_kind
 from ha_engine.query.application import load_application
 from ha_engine.receive.offsets import Pull, SourceOffset
 from ha_engine.receive.pull.puller import ROWS_MAX, SourceState
+from ha_engine.receive.receivers import Receivers
 from ha_engine.testing import SourceContract
 from ha_engine.types import Events, Position, Pulled, Record
 from tests.receive.pulling import SCHEMA, Make, Pulling
@@ -390,6 +391,42 @@ async def test_read_that_returns_after_the_gate_closed_stores_no_rows(
     assert node.ids() == []
     node.receivers.open()
     await async_wait_until(lambda: node.ids() == list(range(10)), within=WITHIN)
+
+
+class SlowReader:
+    """A reader of a source whose plug-in takes long to close."""
+
+    stream, source = "events", "slow"
+
+    def __init__(self) -> None:
+        self.closes, self.begun, self.running, self.most = asyncio.Event(), 0, 0, 0
+
+    async def run(self) -> None:
+        self.begun, self.running = self.begun + 1, self.running + 1
+        self.most = max(self.most, self.running)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await self.closes.wait()
+            self.running -= 1
+
+
+async def test_source_that_opens_often_has_one_reader(started: Any) -> None:
+    """A reader that is cancelled while it waits for the first one must not end the wait of the
+    next one."""
+    reader: Any = SlowReader()
+    receivers = Receivers(started().gate, [reader])
+    for _ in range(3):
+        receivers.open()
+        await asyncio.sleep(0)
+        receivers.close("demoted")
+        await asyncio.sleep(0)
+    receivers.open()
+    reader.closes.set()
+    await async_wait_until(lambda: (reader.begun, reader.running) == (2, 1), within=WITHIN)
+    assert reader.most == 1
+    await receivers.stop()
+    assert reader.running == 0
 
 
 async def test_rows_that_another_reader_journalled_meanwhile_are_refused(

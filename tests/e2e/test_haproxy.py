@@ -8,6 +8,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from operator import methodcaller
 from pathlib import Path
 
 import httpx
@@ -124,9 +125,9 @@ NIGHTLY = pytest.mark.nightly("the case of a node that is killed is the hardest"
 @pytest.mark.parametrize(
     ("go", "come_back"),
     [
-        pytest.param(NodeUnderTest.stop, NodeUnderTest.start, marks=NIGHTLY),
-        (NodeUnderTest.kill_everything, NodeUnderTest.start),
-        pytest.param(hand_over, stay, marks=NIGHTLY),
+        pytest.param(methodcaller("stop"), methodcaller("start"), marks=NIGHTLY, id="stop"),
+        pytest.param(methodcaller("kill_everything"), methodcaller("start"), id="kill"),
+        pytest.param(hand_over, stay, marks=NIGHTLY, id="hand over"),
     ],
 )
 def test_requests_reach_the_new_active_after_a_change_under_load(

@@ -11,12 +11,11 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from ha_engine.config import LogConfig
 from ha_engine.redaction import REDACTED, redact
 
 _SECRET_NAMES = re.compile(r"password|passwd|secret|token|authorization|api_?key", re.IGNORECASE)
@@ -28,7 +27,17 @@ count such requests."""
 _SELF_MADE = ("uvicorn", "uvicorn.error", "uvicorn.access")
 
 
-def configure(log: LogConfig, *, node: str, process: str, stream: TextIO | None = None) -> None:
+class Form(Protocol):
+    """The section ``log`` of the config, or what the query process knows of it."""
+
+    @property
+    def level(self) -> str: ...
+
+    @property
+    def format(self) -> str: ...
+
+
+def configure(log: Form, *, node: str, process: str, stream: TextIO | None = None) -> None:
     """Send every log line of this process to stderr (or ``stream``), each with node and process.
 
     A process may call ``configure`` again with another level or format.
@@ -91,7 +100,7 @@ def _without_secret_values(_: WrappedLogger, __: str, event: EventDict) -> Event
     return {key: REDACTED if _SECRET_NAMES.search(key) else event[key] for key in event}
 
 
-def _formatter(log: LogConfig, named: Processor, *, colours: bool) -> logging.Formatter:
+def _formatter(log: Form, named: Processor, *, colours: bool) -> logging.Formatter:
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=_common(named),
         processors=[
@@ -102,14 +111,14 @@ def _formatter(log: LogConfig, named: Processor, *, colours: bool) -> logging.Fo
     )
 
 
-def _rendered(log: LogConfig, *, colours: bool) -> list[Processor]:
+def _rendered(log: Form, *, colours: bool) -> list[Processor]:
     match log.format:
         case "json":
             return [
                 structlog.processors.format_exc_info,
                 structlog.processors.JSONRenderer(default=str),
             ]
-        case "human":
+        case _:
             # Print plain tracebacks, since rich tracebacks print local variables, which may hold
             # secrets.
             plain = structlog.dev.plain_traceback

@@ -64,6 +64,7 @@ def _query_command(config: Config) -> list[str]:
     data_dir = config.node.data_dir
     settings = {
         "query": config.query.model_dump(),
+        "log": {"node": config.node.id, **config.log.model_dump()},
         "checkpoint_dir": str(config.checkpoint_dir),
         "outbox_dir": str(data_dir / "outbox"),
         "classes_dir": str(data_dir.absolute() / "classes"),

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 import structlog
 
+from ha_engine import logs
 from ha_engine.errors import EngineError
 from ha_engine.imports import gc_paused
 from ha_engine.query.class_archive import AnyArchive, ClassArchive, NoArchive
@@ -41,6 +42,7 @@ def main(arguments: list[str]) -> int:
     report, kills = StartReport.of(os.environ), MemoryKills()
     try:
         settings = Settings.parse(arguments)
+        logs.configure(settings.log, node=settings.log.node, process="query")
         weight = Weight(settings.nice)
         weight.starting()
         return _run(settings, weight, report, kills)

@@ -22,13 +22,23 @@ class Directories:
 
 
 @dataclass(frozen=True, slots=True)
+class LogSettings:
+    """The section ``log`` of the config, and the node that every log line names."""
+
+    node: str
+    level: str
+    format: str
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """The parsed command line.
 
-    The JSON in ``--config-json`` has ``query``, ``checkpoint_dir``, ``outbox_dir`` and
+    The JSON in ``--config-json`` has ``query``, ``log``, ``checkpoint_dir``, ``outbox_dir`` and
     ``classes_dir``. ``query`` is the config's section of that name, with durations and sizes as
-    plain numbers. ``--parent`` is the text of a ProcessId; the query process ends when that process
-    ends. ``classes`` is the directory of the class archive.
+    plain numbers. ``log`` has the fields of LogSettings. ``--parent`` is the text of a ProcessId;
+    the query process ends when that process ends. ``classes`` is the directory of the class
+    archive.
     """
 
     socket: str
@@ -39,6 +49,7 @@ class Settings:
     read_parallelism: int
     nice: int
     classes: Path | None
+    log: LogSettings
 
     @classmethod
     def parse(cls, arguments: list[str]) -> Settings:
@@ -57,6 +68,7 @@ class Settings:
             config["query"]["read_parallelism"],
             config["query"]["nice"],
             Path(config["classes_dir"]) if config["query"]["class_archive"] else None,
+            LogSettings(**config["log"]),
         )
 
 

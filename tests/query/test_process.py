@@ -74,6 +74,7 @@ def command_line(node: LocalNode) -> list[str]:
             "class_archive": False,
             "tick": 1,
         },
+        "log": {"node": "node-a", "level": "info", "format": "json"},
         "checkpoint_dir": str(node.checkpoints),
         "outbox_dir": str(node.outbox_directory),
         "classes_dir": str(node.directory / "classes"),

@@ -69,3 +69,26 @@ def test_out_of_memory_kill_is_reported_once(tmp_path: Path) -> None:
 
 def test_kernel_without_a_kill_counter_reports_no_kill(tmp_path: Path) -> None:
     assert not MemoryKills(tmp_path / "missing").rose()
+
+
+def test_query_process_logs_in_the_form_of_the_config(tmp_path: Path) -> None:
+    config = {
+        "query": {"read_parallelism": 1, "nice": 0, "class_archive": False},
+        "log": {"node": "node-a", "level": "info", "format": "json"},
+        **dict.fromkeys(("checkpoint_dir", "outbox_dir", "classes_dir"), str(tmp_path)),
+    }
+    arguments = [
+        *("--socket", "/nowhere", "--incarnation", "one", "--application", "/nowhere.yaml"),
+        *("--config-json", json.dumps(config)),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "ha_engine.query.main", *arguments],
+        env={**os.environ, "JAVA_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    # The launcher of Spark writes a line of its own.
+    (entry,) = [json.loads(line) for line in done.stderr.splitlines() if "query process" in line]
+    assert (entry["node"], entry["process"]) == ("node-a", "query")
+    assert entry["event"] == "query process ends"

@@ -52,6 +52,16 @@ def inline_code(page: Path) -> list[str]:
     return _INLINE.findall(_BLOCK.sub("", page.read_text()))
 
 
+def typed_lines(page: Path, heading: str) -> list[str]:
+    """Return the lines to type below ``heading``, up to the next heading of the same level."""
+    level = heading.partition(" ")[0]
+    _, _, rest = page.read_text().partition(f"\n{heading}\n")
+    assert rest, f"{shown(page)} has no heading {heading!r}"
+    section = re.split(rf"^{level} ", rest, maxsplit=1, flags=re.MULTILINE)[0]
+    found = (match[3] for match in _BLOCK.finditer(section) if match[1] == "console")
+    return [line for text in found for line in _typed_lines(text)]
+
+
 def typed_commands(page: Path) -> Iterator[list[str]]:
     """Yield the commands to type, one program at a time, without prompt, comment and sudo."""
     for block in blocks(page, "console"):

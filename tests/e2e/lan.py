@@ -52,6 +52,10 @@ class Lan:
         """Return a command that runs ``command`` on ``host`` by an exec."""
         return ["ip", "netns", "exec", self._name(host), *command]
 
+    def path(self, host: str) -> str:
+        """Return the file of the host's network namespace."""
+        return f"/run/netns/{self._name(host)}"
+
     def lose(self, host: str) -> None:
         """Kill all processes of the host with SIGKILL; it has only those started there."""
         for pid in self._pids(host):

@@ -133,8 +133,10 @@ class Installation:
                 host.type(line)
 
     def make_the_tables(self) -> None:
+        """Make the tables on one host, and check both with ``ha-engine doctor``."""
         for line in typed_lines(INSTALL, "## 6. Make the engine's tables, once"):
-            self.a.type(line)
+            for host in self.nodes if "doctor" in line else [self.a]:
+                host.type(line)
 
     def start(self, host: BootedHost) -> None:
         """Return when systemd says that the service has started."""
@@ -271,7 +273,7 @@ def walk(installation: Installation) -> None:
         "2 make the database": installation.make_the_database,
         "4 make the certificates": installation.make_the_certificates,
         "5 write the configs, check them": installation.write_the_configs,
-        "6 make the tables": installation.make_the_tables,
+        "6 make the tables, check both hosts": installation.make_the_tables,
         "7 systemctl enable --now, until it returns": lambda: installation.start(installation.a),
         "7 the same on the second host": lambda: installation.start(installation.b),
         "8 see that it works": installation.see_that_it_works,

@@ -173,7 +173,8 @@ class Installation:
         for host in (self.passive, self.active):
             if host is self.active:
                 self.b.type("ha-engine switchover --wait 120")
-                wait_until(lambda gone=host: self.active is not gone, within=PATIENCE, every=0.2)
+                other = self.b if host is self.a else self.a
+                wait_until(lambda new=other: self.active_or_none() is new, within=PATIENCE)
             host.type("systemctl stop ha-engine")
             host.type("ln -sfn /opt/ha-engine-2 /opt/ha-engine")
             host.type("systemctl start ha-engine")

@@ -326,8 +326,8 @@ class LeaseRow:
     Every write of the row adds one to ``version`` (RULES.md#r1). ``holder`` is None after a
     release. If a release names a ``successor``, only this node may acquire the lease at once. If
     ``successor`` is None after a release, any in-sync member may acquire the lease at once.
-    ``advertise`` is the holder's URL for producers. ``committed`` is a sequence that was committed
-    before the row was written, so every listed member has the records up to it (RULES.md#r8).
+    ``advertise`` is the holder's URL for producers. ``committed`` is the position of a record that
+    was committed before the row was written, so every listed member has it (RULES.md#r8).
     """
 
     group_id: str
@@ -339,7 +339,7 @@ class LeaseRow:
     successor: str | None = None
     paused: bool = False
     identity: DatabaseIdentity | None = None
-    committed: int = 0
+    committed: Position = ORIGIN
 
 
 @dataclass(frozen=True, slots=True)

@@ -279,7 +279,7 @@ def _peer(name: str, core: Core, links: Links, ages: _Ages) -> PeerStatus:
 def _lease(core: Core, authority: float, now: float) -> LeaseStatus:
     lease = core.lease
     row, takeover_at = lease.row, lease.takeover_at
-    if lease.lacks_committed(core.journal.last.sequence):
+    if lease.lacks_committed(core.journal.last):
         takeover_at = None
     takeover = None if takeover_at is None or lease.is_holder else max(0.0, takeover_at - now)
     return {

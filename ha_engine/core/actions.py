@@ -180,12 +180,12 @@ class ReportDifference:
 
 @dataclass(frozen=True, slots=True)
 class ReportDiskWentBack:
-    """Report that the journal of ``peer`` ends at ``last``, although it has acked ``acked``
-    (RULES.md#r8)."""
+    """Report that the journal of ``peer`` shares only the records up to ``shared_end`` with this
+    journal, although it has acked ``acked`` (RULES.md#r8)."""
 
     peer: str
     acked: int
-    last: int
+    shared_end: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -268,7 +268,8 @@ class Core:
         # confirms such an acquisition (RULES.md#r1).
         listed = row.in_sync if row is not None else None
         wanted = listed if term is None else term.wanted_in_sync(self.now)
-        committed, ends = self.journal.committed, self.role_machine.authority_ends
+        committed = self.journal.committed_position
+        ends = self.role_machine.authority_ends
         self.role_machine.perform(self.lease_client.request(self.now, wanted, committed, ends))
 
     def _keep_high_water(self, before: HighWater) -> None:
@@ -308,7 +309,9 @@ class Core:
         forced = self.forced_failover.after_read(self.now, self.role_machine.connected)
         if forced is not None:
             return forced
-        return lease_client.read_as_other(self.now, self.journal.last)
+        row = self.lease.row
+        announced = 0 if row is None else self.follower.announced_in(row.epoch)
+        return lease_client.read_as_other(self.now, self.journal.last, announced)
 
     def _after_write(self) -> None:
         row = self.lease.row

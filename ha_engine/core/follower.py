@@ -57,11 +57,19 @@ class Follower:
         # The highest commit position that the present holder has reported (RULES.md#r12), and the
         # highest that any holder has reported.
         self._announced = self.highest_announced = 0
+        # RULES.md#r8: the newest epoch whose holder has reported a commit position, and the highest
+        # position that it reported, whether this node followed it or not.
+        self._announced_in = 0, 0
 
     def end(self) -> None:
         self.epoch, self.holder, self.giving_up = 0, None, False
         self._not_restored = None
         self._query_control.drop_snapshot_request()
+
+    def announced_in(self, epoch: int) -> int:
+        """The highest commit position that the holder of ``epoch`` has reported to this node."""
+        of, committed = self._announced_in
+        return committed if of == epoch else 0
 
     def silent_since(self, epoch: int) -> float | None:
         """The moment at which the last message from the holder of ``epoch`` arrived.
@@ -274,6 +282,7 @@ class Follower:
             self._journal.commit(min(self._announced, self._journal.durable))
 
     def _note_committed(self, epoch: int, committed: int) -> None:
+        self._announced_in = max(self._announced_in, (epoch, committed))
         if epoch == self.epoch:
             self._announced = max(self._announced, committed)
             self.highest_announced = max(self.highest_announced, committed)

@@ -25,13 +25,15 @@ class Loss:
 
     ``last`` is the end of this node's journal. ``committed`` is the highest sequence that this node
     knows to be committed on any node. ``in_sync`` names the other nodes that the lease row of
-    ``epoch`` lists as in sync. Each in-sync node has every committed record.
+    ``epoch`` lists as in sync. Each in-sync node has every committed record. ``list_is_lost`` says
+    whether the database has lost that list.
     """
 
     last: Position
     committed: int
     epoch: int
     in_sync: tuple[str, ...]
+    list_is_lost: bool
 
     @property
     def records_min(self) -> int:
@@ -47,8 +49,10 @@ class Loss:
 
     @property
     def _who_has_all(self) -> str:
-        if not self.in_sync:
+        if not self.in_sync and self.list_is_lost:
             return "the database has lost the in-sync list"
+        if not self.in_sync:
+            return f"epoch {self.epoch} had no other node in sync, so no node has later records"
         return f"all records committed in epoch {self.epoch} are on {' and '.join(self.in_sync)}"
 
 
@@ -71,8 +75,10 @@ class ForcedFailover:
         row = self._lease.row
         in_sync = row.in_sync if row is not None else ()
         others = tuple(m.node for m in in_sync if m != self._lease.member)
-        committed = max(self._journal.committed, self._follower.highest_announced)
-        return Loss(self._journal.last, committed, row.epoch if row else 0, others)
+        known = row.committed.sequence if row is not None else 0
+        is_lost = row is None or self._lease.regressed
+        committed = max(self._journal.committed, self._follower.highest_announced, known)
+        return Loss(self._journal.last, committed, row.epoch if row else 0, others, is_lost)
 
     def why_not(self, now: float, connected: Set[str], confirmed_fenced: Set[str]) -> str | None:
         """The reason why an operator must not force a failover to this node now, or None."""
@@ -91,7 +97,7 @@ class ForcedFailover:
             return "the lease row belongs to another group"
         if row.paused:
             return "failover is paused; run: ha-engine resume"
-        complete = not self._lease.lacks_committed(self._journal.last.sequence)
+        complete = not self._lease.lacks_committed(self._journal.last)
         if self._lease.member in row.in_sync and complete and not self._lease.regressed:
             return "this node is in sync, so it takes over by itself when the active is lost"
         return None
@@ -110,6 +116,11 @@ class ForcedFailover:
             )
         lost = lease.row is None or lease.regressed
         answering = sorted((set(self._peers) if lost else self._listed) & connected)
+        if answering and lease.lacks_committed(self._journal.last):
+            return (
+                f"{answering[0]} answers; the disk of this node went back in time, and that of "
+                f"{answering[0]} may have too; stop all other nodes and {HOW_TO_CHOOSE}"
+            )
         if answering and lost:
             return (
                 f"{answering[0]} answers; the database lost writes, so no node knows which journal "

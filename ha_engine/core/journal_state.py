@@ -74,6 +74,11 @@ class JournalState:
         epoch = max((s.epoch for s in self.epochs if s.sequence <= sequence), default=0)
         return Position(epoch, sequence)
 
+    @property
+    def committed_position(self) -> Position:
+        """The position of the last committed record."""
+        return self.position_at(self.committed)
+
     def has(self, position: Position) -> bool:
         """Whether the record at ``position`` belongs to this journal, even if it is trimmed."""
         return position <= self.last and self.position_at(position.sequence) == position

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, replace
 
 from ha_engine.core.high_water import HighWater
-from ha_engine.types import DatabaseIdentity, Holder, LeaseRow, Member
+from ha_engine.types import ORIGIN, DatabaseIdentity, Holder, LeaseRow, Member, Position
 
 EPOCHS_SKIPPED = 1000
 """A number of epochs that no database can have lost. If a forced failover took an epoch that exists
@@ -188,7 +188,7 @@ class Lease:
             self._write_failed = True
             # Each renewal names another commit position. Without it, the renewals during a long
             # outage of the database are one row, so that the list stays short.
-            lost = replace(self._in_flight, committed=0)
+            lost = replace(self._in_flight, committed=ORIGIN)
             if lost not in self._unresolved:
                 self._unresolved += (lost,)
         self.row_is_current = False
@@ -334,12 +334,13 @@ class Lease:
         alone = all(row.in_sync == (self.member,) for row in newest)
         return alone or now < authority_ends
 
-    def lacks_committed(self, last: int) -> bool:
+    def lacks_committed(self, last: Position) -> bool:
         """Whether the row lists this journal, which ends at ``last``, but the journal has lost
         committed records (RULES.md#r8).
 
-        Each listed journal had all records up to the commit position of the row. A shorter journal
-        is on a disk that went back in time.
+        Each listed journal had all records up to the commit position of the row. A journal that
+        ends before is on a disk that went back in time. The epochs count too: an older image may
+        end with many records of an older epoch, which were never committed.
         """
         row = self.row
         return row is not None and self.member in row.in_sync and row.committed > last
@@ -437,7 +438,7 @@ class Lease:
         """
         row = self.acquired(advertise)
         skipped = EPOCHS_SKIPPED if self.regressed else 0
-        return replace(row, epoch=row.epoch + skipped, committed=0)
+        return replace(row, epoch=row.epoch + skipped, committed=ORIGIN)
 
     def rewritten(self) -> LeaseRow:
         """This holder's own row, to be written again under a new epoch.
@@ -454,7 +455,7 @@ class Lease:
             identity=self.identity,
         )
 
-    def renewed(self, in_sync: tuple[Member, ...], committed: int) -> LeaseRow:
+    def renewed(self, in_sync: tuple[Member, ...], committed: Position) -> LeaseRow:
         assert self.row is not None
         return replace(
             self.row,
@@ -465,7 +466,7 @@ class Lease:
             committed=max(committed, self.row.committed),
         )
 
-    def released(self, successor: str | None, committed: int) -> LeaseRow:
+    def released(self, successor: str | None, committed: Position) -> LeaseRow:
         """The row of a release.
 
         A released row keeps the in-sync list, since each listed member has every committed record

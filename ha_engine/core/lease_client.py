@@ -61,7 +61,11 @@ class LeaseClient:
             yield do.BindGroup(group_id)
 
     def request(
-        self, now: float, in_sync: tuple[Member, ...] | None, committed: int, authority_ends: float
+        self,
+        now: float,
+        in_sync: tuple[Member, ...] | None,
+        committed: Position,
+        authority_ends: float,
     ) -> do.Action:
         """The next request: a read if ``Lease.must_read`` says so, otherwise a renewal that lists
         ``in_sync`` and names the commit position ``committed``.
@@ -98,7 +102,9 @@ class LeaseClient:
                 self.lease.ask_at_once(now)
         return AnswerEffect.NOTHING
 
-    def release(self, now: float, successor: str | None, committed: int, reason: str) -> do.Action:
+    def release(
+        self, now: float, successor: str | None, committed: Position, reason: str
+    ) -> do.Action:
         assert self.lease.row is not None
         self._release_of = self.lease.row.epoch
         released = self.lease.released(successor, committed)
@@ -140,10 +146,11 @@ class LeaseClient:
         lease.ask_at_once(now)
         return None
 
-    def read_as_other(self, now: float, last: Position) -> Outcome | None:
+    def read_as_other(self, now: float, last: Position, announced: int) -> Outcome | None:
         """Decide what follows after a node that holds no epoch has read the row.
 
-        The node's journal ends at ``last``, and is new if it is empty (RULES.md#r6).
+        The node's journal ends at ``last``, and is new if it is empty (RULES.md#r6). ``announced``
+        is the commit position that the holder of the row's epoch has announced to this node, or 0.
         """
         row, lease = self.lease.row, self.lease
         if self.is_foreign(row):
@@ -155,8 +162,14 @@ class LeaseClient:
             # success of another write gives authority.
             lease.ask_at_once(now)
             return None
-        if lease.lacks_committed(last.sequence):
+        if lease.lacks_committed(last):
             return Wait(_went_back(row, last))
+        if announced > last.sequence:
+            # RULES.md#r8: the row may be as old as an outage of the database.
+            return Wait(
+                f"an active has committed all records up to {announced}, but the journal of this "
+                f"node ends at {last}; {HOW_TO_CHOOSE}"
+            )
         if lease.may_acquire(now):
             reason = "released" if row.holder is None else "not renewed for a ttl"
             return self._write(now, row, lease.acquired(self._advertise), reason)

@@ -93,7 +93,8 @@ class Peer:
         return self._acked_before.get(journal_id, 0)
 
     def disk_went_back(self, journal_id: str, last: int) -> None:
-        """Note that a journal which has acked later records ends at ``last`` (RULES.md#r8)."""
+        """Note that a journal which has acked later records has them up to ``last`` only
+        (RULES.md#r8)."""
         acked = max(self.acked_before(journal_id), self.acked_through_of(journal_id))
         self._acked_before[journal_id], self._acked_through[journal_id] = acked, last
 

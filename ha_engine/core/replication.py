@@ -82,17 +82,19 @@ class Replication:
         some of them (RULES.md#i6). A member with an empty journal restores a snapshot that is at
         ``begins`` or later, unless ``begins`` is the start of the journal.
 
-        If the journal has lost records that it had acked, its disk went back in time. The holder no
-        longer counts these acks (RULES.md#r8).
+        A journal that has acked a record in this epoch shares it with the holder. If the shared
+        part ends before that record, the journal's disk went back in time. The holder then no
+        longer counts these acks (RULES.md#r8). A link delivers in order, and a newer link silences
+        the older one, so no ProbeReply is older than an ack that was counted.
         """
         peer = self.peers.get(name)
         if peer is None or peer.stage is Stage.REPLICATE:
             return
-        last, acked = reply.last.sequence, peer.acked_through_of(reply.journal_id)
-        if last < acked:
-            peer.disk_went_back(reply.journal_id, last)
-            yield do.ReportDiskWentBack(name, acked, last)
         shared_end = common_end(journal.epochs, journal.last, reply.epochs, reply.last)
+        acked = peer.acked_through_of(reply.journal_id)
+        if shared_end.sequence < acked:
+            peer.disk_went_back(reply.journal_id, shared_end.sequence)
+            yield do.ReportDiskWentBack(name, acked, shared_end.sequence)
         follow = say.Follow(
             self.epoch,
             reply.journal_id,

@@ -180,7 +180,7 @@ class RoleMachine:
         if row is None or row.holder is None or self.lease.regressed:
             return
         listed = self.lease.member in row.in_sync and row.holder.node != self.identity.node
-        in_sync = listed and not self.lease.lacks_committed(self.journal.last.sequence)
+        in_sync = listed and not self.lease.lacks_committed(self.journal.last)
         role = Role.PASSIVE if in_sync else Role.JOINING
         if role is not self.role:
             self._become(role, f"its journal is {'' if in_sync else 'not '}in sync")
@@ -209,4 +209,6 @@ class RoleMachine:
         if not holds or lease_client.releasing or lease.is_doubtful(self.now, self.authority_ends):
             self.become_stopped("the node was asked to stop")
             return
-        self.perform(lease_client.release(self.now, None, self.journal.committed, "stopped"))
+        self.perform(
+            lease_client.release(self.now, None, self.journal.committed_position, "stopped")
+        )

@@ -394,7 +394,7 @@ class Term:
             yield Wait(f"{handover.to} could not take over")
             yield do.StartPublishing(self.epoch)
         elif self._is_level_with(successor) and lease.idle:
-            committed = self._journal.committed
+            committed = self._journal.committed_position
             yield self._lease_client.release(now, handover.to, committed, handover.reason)
 
     def _is_level_with(self, successor: Member) -> bool:

@@ -246,8 +246,9 @@ class Driver:
                 self._spawn(self._truncate_journal(ports, action), "truncate the journal")
             case do.ReportDifference(query, number):
                 log.error("a batch differs from the active's", query=query, batch=number)
-            case do.ReportDiskWentBack(peer, acked, last):
-                log.error("the disk of a peer went back in time", peer=peer, acked=acked, last=last)
+            case do.ReportDiskWentBack(peer, acked, shared_end):
+                what = {"peer": peer, "acked": acked, "shared_end": shared_end}
+                log.error("the disk of a peer went back in time", **what)
             case do.Exit(reason):
                 ports.exit(reason)
             case _:

@@ -40,7 +40,7 @@ from ha_engine.errors import DatabaseUnreachable, GroupUnknown, LeaseNotChanged
 from ha_engine.postgres.engine import place
 from ha_engine.postgres.schema import SCHEMA, lease, lease_history
 from ha_engine.postgres.session import Session
-from ha_engine.types import DatabaseIdentity, Holder, HolderChange, LeaseRow, Member
+from ha_engine.types import DatabaseIdentity, Holder, HolderChange, LeaseRow, Member, Position
 
 T = TypeVar("T")
 
@@ -360,7 +360,8 @@ def _columns(row: LeaseRow) -> dict[str, Any]:
         "paused": row.paused,
         "system_identifier": row.identity.system_identifier if row.identity else None,
         "timeline": row.identity.timeline if row.identity else None,
-        "committed": row.committed,
+        "committed_epoch": row.committed.epoch,
+        "committed_sequence": row.committed.sequence,
     }
 
 
@@ -377,7 +378,7 @@ def _lease_row(row: Row[Any]) -> LeaseRow:
         identity=DatabaseIdentity(row.system_identifier, row.timeline)
         if row.system_identifier
         else None,
-        committed=row.committed,
+        committed=Position(row.committed_epoch, row.committed_sequence),
     )
 
 

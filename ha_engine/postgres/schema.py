@@ -40,7 +40,8 @@ lease = Table(
     Column("paused", Boolean, nullable=False),
     Column("system_identifier", Text),
     Column("timeline", Text),
-    Column("committed", BigInteger, nullable=False),
+    Column("committed_epoch", BigInteger, nullable=False),
+    Column("committed_sequence", BigInteger, nullable=False),
     Column("expires_at", DateTime(timezone=True), nullable=False),
     Column("written_at", DateTime(timezone=True), nullable=False),
 )

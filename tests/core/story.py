@@ -340,8 +340,8 @@ def _tell_effect(action: do.Action) -> str:
             return f"truncates its journal after {after}{aside}: {reason}"
         case do.ReportDifference(query, number):
             return f"reports that batch {number} of {query} differs from the holder's"
-        case do.ReportDiskWentBack(peer, acked, last):
-            return f"reports that {peer} acked {acked}, but its journal ends at {last}"
+        case do.ReportDiskWentBack(peer, acked, shared_end):
+            return f"reports that {peer} acked {acked}, but has the records up to {shared_end}"
         case do.AnswerMark(mark):
             return f"answers {mark.query} with mark {mark.number} through {mark.through}"
         case do.TrimOutbox(query, through):

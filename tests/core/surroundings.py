@@ -161,6 +161,10 @@ class Disk:
     once_had: int = 0
     seen_by: set[Holder] = field(default_factory=set)
 
+    @property
+    def last(self) -> Position:
+        return self.records[-1].position if self.records else self.base.position
+
     def content(self, streams: frozenset[str], after: int, through: int) -> Content:
         """Return the events of a batch, named by the positions of their records."""
         return tuple(

@@ -219,8 +219,8 @@ class Installation:
         """Send ``count`` events with a producer id to whichever node is active."""
         urls = " ".join(f"--url http://{ADDRESSES[host.name]}:8080" for host in self.nodes)
         rows = "\n".join(json.dumps(self._event(number)) for number in range(count))
-        (self.a.tree / "root" / "events.ndjson").write_text(rows)
-        self.a.type(f"ha-engine publish departures /root/events.ndjson {urls} --deadline 600")
+        (self.a.tree / "srv" / "events.ndjson").write_text(rows)
+        self.a.type(f"ha-engine publish departures /srv/events.ndjson {urls} --deadline 600")
 
     def _event(self, number: int) -> dict[str, Any]:
         at = f"2013-01-01T06:{number // 60 % 60:02}:{number % 60:02}Z"

@@ -15,14 +15,14 @@ from ha_engine.node.ports import LeaseStore
 from ha_engine.postgres.engine import open_engine
 from ha_engine.postgres.lease_store import PostgresLeaseStore
 from ha_engine.postgres.upgrade import upgrade
-from ha_engine.types import Holder, HolderChange, LeaseRow, Member
+from ha_engine.types import Holder, HolderChange, LeaseRow, Member, Position
 from tests.core.surroundings import LeaseTable, TableStore
 
 A = Member("node-a", "journal-a")
 B = Member("node-b", "journal-b")
 BY_A, BY_B = Holder("node-a", "process-1"), Holder("node-b", "process-1")
 FIRST = LeaseRow("group-1", None, 0, 1, (A, B))
-HELD = replace(FIRST, holder=BY_A, epoch=1, advertise="http://a:8080", committed=98)
+HELD = replace(FIRST, holder=BY_A, epoch=1, advertise="http://a:8080", committed=Position(1, 98))
 WRITERS = 6
 
 

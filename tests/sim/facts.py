@@ -184,6 +184,11 @@ class Facts:
         newest = self.newest
         assert newest is not None
         self.require_everywhere(newest)
+        for member in newest.in_sync:
+            disk = self.group.nodes[member.node].disk
+            if disk.journal_id == member.journal_id and node.me in disk.seen_by:
+                # RULES.md#r8: this holder knows that the disk went back.
+                require(disk.durable >= sequence, "I3", f"{sequence} is not on {member.node}")
 
     def _give_up_behind(self, node: SimNode) -> None:
         """Note a forced failover: the committed records that the node lacks are given up."""
@@ -324,7 +329,7 @@ class Facts:
         match event, request:
             case on.PeerMessage(peer, say.ProbeReply(last=last)), _:
                 disk = self.group.nodes[peer].disk
-                if last.sequence < disk.once_had:
+                if disk.once_had and last == disk.last:
                     disk.seen_by.add(node.me)
             case on.PeerMessage(peer, say.Ack()), do.WriteLease(expected, wanted):
                 was = any(member.node == peer for member in expected.in_sync)

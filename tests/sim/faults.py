@@ -248,7 +248,7 @@ class Faults:
         if newest is None or node.disk.journal_id != image.journal_id:
             return False
         rows = [newest, *self.group.database.pending.values()]
-        proven = all(row.committed > len(image.records) for row in rows)
+        proven = all(row.committed > image.last for row in rows)
         return proven and all(self._another_has(node.node, row) for row in rows)
 
     def _another_has(self, name: str, row: LeaseRow) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import ha_engine.core
 from ha_engine.core import inputs as on
 from ha_engine.core import messages as say
-from ha_engine.types import Member, Role
+from ha_engine.types import Events, Member, Role, Submission
 from tests.core.surroundings import Disk
 from tests.core.truth import require
 from tests.sim.forcing import force
@@ -70,9 +70,8 @@ class Stage:
 
     def image_of(self, node: SimNode) -> Disk:
         """Copy a node's disk, and wait until the row proves that the copy lacks records."""
-        image, length = copy.deepcopy(node.disk), len(node.disk.records)
-        table = self.group.around.table
-        self.until(lambda: table.row is not None and table.row.committed > length)
+        image, table = copy.deepcopy(node.disk), self.group.around.table
+        self.until(lambda: table.row is not None and table.row.committed > image.last)
         return image
 
     def acked_by(self, node: SimNode) -> int:
@@ -201,6 +200,83 @@ def a_disk_goes_back_and_the_active_dies(stage: Stage) -> None:
     stage.wait(8)
     require(stage.b.truth.role is not Role.ACTIVE, "R8", "b promoted with an earlier image")
     stage.a.start()
+    stage.heal()
+
+
+def a_disk_with_a_longer_discarded_tail_comes_back(stage: Stage) -> None:
+    """RULES.md#r8. 1. a is cut off, and appends many records that are never committed; an image of
+    its disk is taken. 2. b takes over; a truncates these records and is in sync again. 3. b acks a
+    few events. Both die, and a returns with the image, which has more records than were ever
+    committed. a must not promote."""
+    group = stage.group
+    stage.isolate(stage.a)
+    stage.wait(0.5)
+    for number in range(1, 61):
+        events = Events("flights", 1, 0, (Submission("burst", number, "", 1),))
+        stage.a.feed(on.EventsOffered(events, b""))
+    stage.wait(1.0)
+    image, acks = copy.deepcopy(stage.a.disk), group.counters["acks"]
+    stage.until(stage.is_active(stage.b))
+    stage.reconnect(stage.a)
+    stage.until(lambda: len(stage.in_sync) == 2 and group.counters["acks"] > acks + 5)
+    stage.wait(1.3)
+    require(len(group.facts.committed) < len(image.records), "schedule", "the image is short")
+    group.restart_within = 60
+    stage.b.kill(query_process_dies=True)
+    stage.a.kill(query_process_dies=True)
+    stage.a.go_back_to(image)
+    stage.a.start()
+    stage.wait(8)
+    require(stage.a.truth.role is not Role.ACTIVE, "R8", "a promoted with an earlier image")
+    stage.b.start()
+    stage.heal()
+
+
+def a_disk_goes_back_during_an_outage_of_the_database(stage: Stage) -> None:
+    """RULES.md#r8. 1. a does not reach the database, so the row names an old commit position. 2. b
+    returns with an image from the time of the outage, and hears from a what is committed. 3. a dies
+    before b has caught up. b must not promote."""
+    group, table = stage.group, stage.group.around.table
+    group.database.unreachable.add("a")
+    stage.until(lambda: table.row is not None and stage.b.disk.last > table.row.committed)
+    stage.wait(1.0)
+    image = copy.deepcopy(stage.b.disk)
+    stage.until(lambda: stage.acked_by(stage.b) > len(image.records) + 20)
+    group.restart_within = 60
+    stage.b.kill(query_process_dies=True)
+    stage.b.go_back_to(image)
+    stage.b.fsync_max = 1.0
+    stage.b.start()
+    stage.until(lambda: stage.b.core.follower.highest_announced > stage.b.disk.last.sequence)
+    stage.a.kill(query_process_dies=True)
+    stage.wait(8)
+    require(stage.b.truth.role is not Role.ACTIVE, "R8", "b promoted with an earlier image")
+    group.database.unreachable.clear()
+    stage.a.start()
+    stage.heal()
+
+
+def a_disk_goes_back_before_the_active_has_its_records(stage: Stage) -> None:
+    """RULES.md#r8, RULES.md#i3. 1. The disk of a is slow, so b has acked records that are not
+    committed. 2. b returns with an earlier image, while a does not reach the database. 3. The
+    records become durable on a. a must not commit them by the acks of b's lost records."""
+    image = copy.deepcopy(stage.b.disk)
+    stage.until(lambda: stage.acked_by(stage.b) > len(image.records) + 20)
+    stage.a.fsync_max = 6.0
+    stage.until(lambda: stage.acked_by(stage.b) > stage.a.disk.durable + 2)
+    stage.group.database.unreachable.add("a")
+    stage.group.restart_within = 60
+    stage.b.kill(query_process_dies=True)
+    stage.b.go_back_to(image)
+    stage.b.fsync_max = 60.0
+    stage.b.start()
+    stage.until(lambda: stage.group.counters["disks reported as gone back"] > 0)
+    before = stage.a.disk.durable
+    stage.until(lambda: stage.a.disk.durable > before)
+    stage.wait(0.5)
+    stage.b.fsync_max = stage.a.fsync_max = 0.02
+    stage.group.database.unreachable.clear()
+    stage.until(lambda: len(stage.in_sync) == 2)
     stage.heal()
 
 
@@ -742,6 +818,9 @@ SCHEDULES: tuple[Callable[[Stage], None], ...] = (
     a_disk_goes_back_after_its_member_was_removed,
     a_disk_goes_back_while_the_row_lists_its_member,
     a_disk_goes_back_and_the_active_dies,
+    a_disk_with_a_longer_discarded_tail_comes_back,
+    a_disk_goes_back_during_an_outage_of_the_database,
+    a_disk_goes_back_before_the_active_has_its_records,
     both_disks_go_back,
     a_sole_member_past_safe_until_lists_another,
     a_row_regresses_to_one_with_a_removed_member,

@@ -11,8 +11,6 @@ down_revision = "0002"
 
 def upgrade() -> None:
     # RULES.md#r8: 0 is the position of a row that an earlier version of the engine wrote.
-    op.add_column(
-        "lease",
-        sa.Column("committed", sa.BigInteger, nullable=False, server_default="0"),
-        schema=context.config.attributes["schema"],
-    )
+    for name in ("committed_epoch", "committed_sequence"):
+        column = sa.Column(name, sa.BigInteger, nullable=False, server_default="0")
+        op.add_column("lease", column, schema=context.config.attributes["schema"])

@@ -8,6 +8,7 @@ and the outbox has the admitted batches. The authority says how long this node m
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ from enum import Enum
 from typing import Any, Protocol, TypeVar
 
 import structlog
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
 from tenacity.wait import wait_base
 
 from ha_engine.errors import Fenced, SinkRefused, SinkUnavailable
@@ -77,10 +78,14 @@ class AdmittedBatches(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The limit of one call of a sink, and the longest pause between two attempts, in seconds."""
+    """The limit of one call of a sink, and the longest pause between two attempts, in seconds.
+
+    ``jitter`` chooses each pause between two limits.
+    """
 
     call_timeout: float = 10.0
     backoff_max: float = 5.0
+    jitter: Callable[[float, float], float] = random.uniform
 
 
 class Delivery:
@@ -252,7 +257,7 @@ class Delivery:
     ) -> None:
         retrying = AsyncRetrying(
             retry=retry_if_exception_type((SinkUnavailable, SinkRefused)),
-            wait=_Pause(self._timing.backoff_max),
+            wait=_Pause(self._timing),
             before_sleep=self._failed,
             reraise=True,
         )
@@ -293,11 +298,12 @@ class _Pause(wait_base):
     Pauses after a refusal are longer, because only an operator can correct the cause.
     """
 
-    def __init__(self, longest: float) -> None:
-        self._unavailable = wait_random_exponential(multiplier=0.1, max=longest)
-        self._refused = wait_random_exponential(multiplier=1, max=REFUSED_SECONDS_MAX)
+    def __init__(self, timing: Timing) -> None:
+        self._jitter = timing.jitter
+        self._unavailable = wait_exponential(multiplier=0.1, max=timing.backoff_max)
+        self._refused = wait_exponential(multiplier=1, max=REFUSED_SECONDS_MAX)
 
     def __call__(self, retry_state: RetryCallState) -> float:
         error = retry_state.outcome.exception() if retry_state.outcome else None
         wait = self._refused if isinstance(error, SinkRefused) else self._unavailable
-        return float(wait(retry_state))
+        return self._jitter(0.0, float(wait(retry_state)))

@@ -7,7 +7,7 @@ task.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -59,25 +59,26 @@ class Publisher:
             )
             for (query, name), sink in sinks.items()
         }
-        self._running: set[asyncio.Task[None]] = set()
+        # In the order of their starts, so that a history can be repeated.
+        self._running: dict[asyncio.Task[None], QuerySink] = {}
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def start(self, epoch: int) -> None:
         """Claim every ledger under ``epoch``, and publish what each ledger lacks (RULES.md#r24)."""
         for key, delivery in self._deliveries.items():
-            name = f"publish {'/'.join(key)}"
-            before = {task for task in self._running if task.get_name() == name}
+            before = [task for task, of in self._running.items() if of == key]
             for task in before:
                 task.cancel()
+            name = f"publish {'/'.join(key)}"
             task = asyncio.create_task(self._deliver(delivery, epoch, before), name=name)
-            task.add_done_callback(partial(self._ended, key))
-            self._running.add(task)
+            self._running[task] = key
+            task.add_done_callback(self._ended)
 
     def stop(self) -> Coroutine[Any, Any, None]:
         """Cancel every task now; the returned coroutine waits until the tasks have ended."""
         for task in self._running:
             task.cancel()
-        return _all_over(set(self._running))
+        return _all_over(list(self._running))
 
     def admitted(self, query: str, number: int) -> None:
         """Wake the query's deliveries, because the outbox has admitted batch ``number``."""
@@ -98,13 +99,13 @@ class Publisher:
     # ------------------------------------------------------------------------------------------
 
     async def _deliver(
-        self, delivery: Delivery, epoch: int, before: set[asyncio.Task[None]]
+        self, delivery: Delivery, epoch: int, before: Sequence[asyncio.Task[None]]
     ) -> None:
         await _all_over(before)  # a connection never serves two epochs at once
         await delivery.run(epoch, partial(self._on_published, delivery.query, delivery.sink.name))
 
-    def _ended(self, key: QuerySink, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        key = self._running.pop(task)
         match None if task.cancelled() else task.exception():
             case None:
                 pass
@@ -116,6 +117,6 @@ class Publisher:
                     self.failed.set_exception(error)
 
 
-async def _all_over(tasks: set[asyncio.Task[None]]) -> None:
+async def _all_over(tasks: Sequence[asyncio.Task[None]]) -> None:
     if tasks:
         await asyncio.wait(tasks)

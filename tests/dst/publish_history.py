@@ -7,10 +7,10 @@ must be in the sink once and in order, whoever publishes it.
 
 from __future__ import annotations
 
-import random as global_random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 
 import pyarrow as pa
 
@@ -63,7 +63,7 @@ class Node:
             on_published=self._published,
             on_fenced=self._fenced,
             group_id=lambda: GROUP,
-            timing=Timing(call_timeout=2.0, backoff_max=0.5),
+            timing=Timing(2.0, backoff_max=0.5, jitter=self.history.pauses.uniform),
         )
 
     # -- the node ----------------------------------------------------------------------------------
@@ -193,22 +193,19 @@ class Node:
 class PublishHistory(History):
     def __init__(self, seed: int, root: Path) -> None:
         super().__init__(seed, root)
-        self.ledger = Ledger()
+        self.ledger, self.pauses = Ledger(), Random(seed)
         self.epoch = 0
         self.sink_is_down = False
         self.failure_rate = self.random.choice([0.0, 0.1, 0.3])
         self.nodes = [Node(self, name) for name in "ab"]
 
     def play(self) -> None:
-        state = global_random.getstate()
-        global_random.seed(self.seed)  # the pauses between attempts
         try:
             for _ in range(STEPS):
                 self._step()
                 self.wait(self.random.expovariate(4))
             self._heal()
         finally:
-            global_random.setstate(state)
             for node in self.nodes:
                 node.loop.kill()
                 node.loop.dispose()

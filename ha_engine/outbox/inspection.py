@@ -54,7 +54,8 @@ def _missing(place: Path) -> set[int]:
 
 
 def _damage(path: Path, digest_path: Path) -> list[str]:
-    """What is wrong with a batch. Raises FileNotFoundError if the batch is gone."""
+    """The damage of a batch, each defect as a sentence. Raises FileNotFoundError if the batch is
+    gone."""
     try:
         table = read_batch_file(path)
     except OutboxDamaged as error:

@@ -74,6 +74,18 @@ class Stage:
         self.until(lambda: table.row is not None and table.row.committed > image.last)
         return image
 
+    def return_alone(self, node: SimNode, image: Disk) -> None:
+        """Kill both nodes, and start ``node`` alone with an earlier image of its disk. It must not
+        promote."""
+        self.group.restart_within = 60
+        for one in (self.a, self.b):
+            one.kill(query_process_dies=True)
+        node.go_back_to(image)
+        node.start()
+        self.wait(8)
+        promoted = f"{node.node} promoted with an earlier image"
+        require(node.truth.role is not Role.ACTIVE, "R8", promoted)
+
     def acked_by(self, node: SimNode) -> int:
         """Return how far the active knows the node's journal to be durable."""
         member = Member(node.node, node.disk.journal_id)
@@ -191,14 +203,7 @@ def a_disk_goes_back_while_the_row_lists_its_member(stage: Stage) -> None:
 def a_disk_goes_back_and_the_active_dies(stage: Stage) -> None:
     """RULES.md#r8. 1. b acks records. 2. Both nodes die, and b returns with an earlier image of its
     disk. 3. The row lists b: b must not acquire the lease, since acked records would be lost."""
-    before = stage.image_of(stage.b)
-    stage.group.restart_within = 60
-    stage.a.kill(query_process_dies=True)
-    stage.b.kill(query_process_dies=True)
-    stage.b.go_back_to(before)
-    stage.b.start()
-    stage.wait(8)
-    require(stage.b.truth.role is not Role.ACTIVE, "R8", "b promoted with an earlier image")
+    stage.return_alone(stage.b, stage.image_of(stage.b))
     stage.a.start()
     stage.heal()
 
@@ -221,13 +226,7 @@ def a_disk_with_a_longer_discarded_tail_comes_back(stage: Stage) -> None:
     stage.until(lambda: len(stage.in_sync) == 2 and group.counters["acks"] > acks + 5)
     stage.wait(1.3)
     require(len(group.facts.committed) < len(image.records), "schedule", "the image is short")
-    group.restart_within = 60
-    stage.b.kill(query_process_dies=True)
-    stage.a.kill(query_process_dies=True)
-    stage.a.go_back_to(image)
-    stage.a.start()
-    stage.wait(8)
-    require(stage.a.truth.role is not Role.ACTIVE, "R8", "a promoted with an earlier image")
+    stage.return_alone(stage.a, image)
     stage.b.start()
     stage.heal()
 

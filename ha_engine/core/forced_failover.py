@@ -52,7 +52,7 @@ class Loss:
         if not self.in_sync and self.list_is_lost:
             return "the database has lost the in-sync list"
         if not self.in_sync:
-            return f"epoch {self.epoch} had no other node in sync, so no node has later records"
+            return f"the lease row of epoch {self.epoch} lists no other node as in sync"
         return f"all records committed in epoch {self.epoch} are on {' and '.join(self.in_sync)}"
 
 
@@ -97,7 +97,8 @@ class ForcedFailover:
             return "the lease row belongs to another group"
         if row.paused:
             return "failover is paused; run: ha-engine resume"
-        complete = not self._lease.lacks_committed(self._journal.last)
+        last, announced = self._journal.last, self._follower.announced_in(row.epoch)
+        complete = not self._lease.lacks_committed(last) and announced <= last.sequence
         if self._lease.member in row.in_sync and complete and not self._lease.regressed:
             return "this node is in sync, so it takes over by itself when the active is lost"
         return None

@@ -250,6 +250,8 @@ def a_disk_goes_back_during_an_outage_of_the_database(stage: Stage) -> None:
     stage.a.kill(query_process_dies=True)
     stage.wait(8)
     require(stage.b.truth.role is not Role.ACTIVE, "R8", "b promoted with an earlier image")
+    refusal = stage.b.core.why_no_forced_failover(("a",))
+    require(refusal is None, "R26", f"an operator cannot give up what a had: {refusal}")
     group.database.unreachable.clear()
     stage.a.start()
     stage.heal()

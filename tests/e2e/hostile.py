@@ -1,4 +1,4 @@
-"""Clients that misbehave: ``python -m tests.e2e.hostile ATTACK HOST:PORT``.
+"""Clients that misbehave: ``python -m tests.e2e.hostile ATTACK CLIENTS HOST:PORT``.
 
 The program prints ``attacking`` once the attack has its full strength, and goes on until its stdin
 ends.
@@ -205,31 +205,31 @@ def _own_connection(number: int) -> list[tuple[str, int]]:
     return [("grpc.use_local_subchannel_pool", 1), ("number", number)]
 
 
-ATTACKS: dict[str, tuple[Client, int]] = {
-    one.__name__: (one, count)
-    for one, count in (
-        (idle, 10_200),
-        (slow_headers, 1_000),
-        (slow_bodies, 500),
-        (slow_readers, 500),
-        (pipelining, 10),
-        (leaving, 20),
-        (endless_bodies, 10),
-        (gzip_bombs, 10),
-        (idle_http2, 2_000),
-        (half_open_streams, 100),
-        (endless_streams, 10),
-        (many_producers, 4),
+ATTACKS: dict[str, Client] = {
+    one.__name__: one
+    for one in (
+        idle,
+        slow_headers,
+        slow_bodies,
+        slow_readers,
+        pipelining,
+        leaving,
+        endless_bodies,
+        gzip_bombs,
+        idle_http2,
+        half_open_streams,
+        endless_streams,
+        many_producers,
     )
 }
-"""By name: what each client does, and the number of clients."""
+"""By name: what each client does."""
 
 
-async def _attack(name: str, address: str) -> None:
-    client, count = ATTACKS[name]
+async def _attack(name: str, clients: str, address: str) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    attacking = asyncio.create_task(_all(client, address, min(count, hard - FILES)))
+    count = min(int(clients), hard - FILES)
+    attacking = asyncio.create_task(_all(ATTACKS[name], address, count))
     parent = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
     await asyncio.wait((attacking, parent), return_when=asyncio.FIRST_COMPLETED)
     if attacking.done():

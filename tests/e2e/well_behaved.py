@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import selectors
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ import httpx
 import psutil
 
 from tests.e2e.node_under_test import NodeUnderTest
+from tests.waiting import wait_until
 
 PAUSE_SECONDS = 0.01
 
@@ -70,10 +72,10 @@ def seen(node: NodeUnderTest) -> Seen:
 
 
 @contextmanager
-def attack(name: str, address: str) -> Iterator[None]:
-    """Let the clients of ``tests.e2e.hostile`` misbehave."""
+def attack(name: str, clients: int, address: str, within: float) -> Iterator[None]:
+    """Let clients of ``tests.e2e.hostile`` misbehave, once all have begun."""
     attacking = subprocess.Popen(
-        [sys.executable, "-m", "tests.e2e.hostile", name, address],
+        [sys.executable, "-m", "tests.e2e.hostile", name, str(clients), address],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -81,6 +83,9 @@ def attack(name: str, address: str) -> Iterator[None]:
     assert attacking.stdin is not None
     assert attacking.stdout is not None
     try:
+        with selectors.DefaultSelector() as output:
+            output.register(attacking.stdout, selectors.EVENT_READ)
+            wait_until(lambda: output.select(timeout=0), within=within)
         assert attacking.stdout.readline() == "attacking\n"
         yield
     finally:

@@ -11,6 +11,7 @@ reboots and upgrades nodes through systemctl. It needs root, systemd-nspawn, deb
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import re
 import shlex
@@ -352,12 +353,17 @@ def base_tree(cache: Path) -> Path:
 
 def wheelhouse(cache: Path) -> Path:
     """Return a directory with the packages of constraints.txt, which pip verifies by their
-    hashes."""
-    wheels = cache / "wheels"
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", wheels]
-    run(*pip, "--require-hashes", "-r", ROOT / "constraints.txt", cwd=cache, within=3600)
-    # What pip needs to build the packages that have no wheel.
-    run(*pip, "setuptools", "wheel", cwd=cache, within=3600)
+    hashes. It is made once for each content of the file."""
+    constraints = ROOT / "constraints.txt"
+    wheels = cache / f"wheels-{hashlib.sha256(constraints.read_bytes()).hexdigest()[:12]}"
+    if not wheels.exists():
+        draft = wheels.with_suffix(".draft")
+        shutil.rmtree(draft, ignore_errors=True)
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", draft]
+        run(*pip, "--require-hashes", "-r", constraints, cwd=cache, within=3600)
+        # What pip needs to build the packages that have no wheel.
+        run(*pip, "setuptools", "wheel", cwd=cache, within=3600)
+        draft.rename(wheels)
     return wheels
 
 

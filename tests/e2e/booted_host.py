@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -77,9 +78,10 @@ class BootedHost:
         self.boot()
 
     def lose_power(self) -> None:
-        """End all processes at once. What they wrote is on the disk of this machine, since its
-        kernel lives."""
-        assert self._machine is not None
+        """End all processes at once, if the host has booted. What they wrote is on the disk of this
+        machine, since its kernel lives."""
+        if self._machine is None:
+            return
         if self._machine.poll() is None:
             self._machine.kill()
         self._lan.lose(self.name)
@@ -119,14 +121,26 @@ class BootedHost:
 
     def _first_process(self) -> int:
         """Return the pid of the host's systemd, once it exists."""
-        assert self._machine is not None
-        end = time.monotonic() + BOOT_SECONDS
-        while time.monotonic() < end and self._machine.poll() is None:
-            for child in psutil.Process(self._machine.pid).children():
-                if child.cmdline() and "systemd" in child.cmdline()[0]:
-                    return int(child.pid)
-            time.sleep(0.05)
-        raise AssertionError(f"{self.name} is not up: {self.console.read_text()[-2000:]}")
+        machine = self._machine
+        assert machine is not None
+        pids: list[int] = []
+
+        def exists() -> bool:
+            assert machine.poll() is None, f"{self.name} ended: {self.console.read_text()[-2000:]}"
+            pids.extend(_children_named(machine.pid, "systemd"))
+            return bool(pids)
+
+        wait_until(exists, within=BOOT_SECONDS)
+        return pids[0]
+
+
+def _children_named(pid: int, program: str) -> Iterator[int]:
+    """Yield the children that run ``program``, without those that end meanwhile."""
+    for child in psutil.Process(pid).children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            command = child.cmdline()
+            if command and Path(command[0]).name == program:
+                yield child.pid
 
 
 def _systemd_hierarchies() -> list[Path]:

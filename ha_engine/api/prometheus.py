@@ -19,8 +19,10 @@ from prometheus_client.core import (
     Metric,
 )
 
+from ha_engine.errors import Rejected
 from ha_engine.receive.gate import MemoryCounters
 from ha_engine.stats.latency import RecentLatency
+from ha_engine.web.closed import Closed
 
 _Definitions = Mapping[str, tuple[str, str]]
 """By metric: its place in the status, and its meaning."""
@@ -100,13 +102,6 @@ _NODE_COUNTERS = {
     "events_duplicate": (
         "duplicate_events",
         "Events in repeated requests, which the node does not store again.",
-    ),
-}
-_RECEIVE_REASONS = {
-    "requests_rejected": ("rejected_requests", "Refused requests."),
-    "connections_closed": (
-        "closed_connections",
-        "Connections and gRPC streams that the node closed because of their clients.",
     ),
 }
 _COUNTS = {
@@ -269,8 +264,7 @@ class NodeMetrics:
         for name, text in _COUNTS.items():
             yield self._counter(name, text, status["counts"][name])
         yield from self._snapshots(status["snapshot"])
-        for name, (key, text) in _RECEIVE_REASONS.items():
-            yield self._by_reason(name, text, status["receive"][key])
+        yield from self._reasons(status["receive"])
         yield self._role_changes(status["counts"]["role_changes"])
         yield from self._peers(status["peers"])
         yield from self._sources(status["sources"])
@@ -350,6 +344,15 @@ class NodeMetrics:
         yield from self._counters(("stream", "source"), _SOURCE_COUNTERS, labelled)
         yield from self._gauges(("stream", "source"), _SOURCE_GAUGES, labelled)
 
+    def _reasons(self, receive: dict[str, Any]) -> Iterator[Metric]:
+        """Yield the counters by reason. Prometheus sees no increase in the first value of a series,
+        so the series of each reason begins at 0."""
+        refused = dict.fromkeys(_refusals(), 0) | receive["rejected_requests"]
+        yield self._by_reason("requests_rejected", "Refused requests.", refused)
+        closed = dict.fromkeys(Closed, 0) | receive["closed_connections"]
+        text = "Connections and gRPC streams that the node closed because of their clients."
+        yield self._by_reason("connections_closed", text, closed)
+
     def _by_reason(self, name: str, text: str, reasons: dict[str, int]) -> CounterMetricFamily:
         labels = [*self._labels, "reason"]
         counter = CounterMetricFamily(f"ha_engine_{name}", text, labels=labels)
@@ -392,3 +395,9 @@ class NodeMetrics:
 
 def _number(value: float | None) -> float:
     return math.nan if value is None else value
+
+
+def _refusals(kind: type[Rejected] = Rejected) -> Iterator[str]:
+    for refusal in kind.__subclasses__():
+        yield refusal.__name__
+        yield from _refusals(refusal)

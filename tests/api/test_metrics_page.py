@@ -161,6 +161,18 @@ def test_metrics_show_the_pair(families: dict[str, Any]) -> None:
     assert value("ha_engine_source_state", stream="flights", source="drop") == 1
 
 
+def test_series_of_each_reason_begins_at_zero(families: dict[str, Any]) -> None:
+    """Else Prometheus sees no increase when a reason occurs for the first time."""
+
+    def counted(name: str) -> dict[str, float]:
+        return {sample.labels["reason"]: sample.value for sample in families[name].samples}
+
+    refusals = dict.fromkeys((kind.__name__ for kind in subclasses(Rejected)), 0)
+    assert counted("ha_engine_requests_rejected") == refusals | {"InvalidEvents": 1}
+    closed = dict.fromkeys(map(str, Closed), 0)
+    assert counted("ha_engine_connections_closed") == closed | {"unread": 1}
+
+
 def test_page_has_every_reason_of_a_refused_request() -> None:
     told = set(re.findall(r"^\| `(\w+)` \| .* \| [\d, ]+ \|$", PAGE.read_text(), re.MULTILINE))
     assert told == {kind.__name__ for kind in subclasses(Rejected)}

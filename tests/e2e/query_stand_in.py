@@ -65,6 +65,9 @@ class QueryStandIn:
         """Serve a query until the node has another query process, or none."""
         with contextlib.suppress(QueryProcessFailed):
             self._run_batches(run)
+        self._ended(run)
+
+    def _ended(self, run: pb.RunQuery) -> None:
         if self._running.get(run.query) is run:
             del self._running[run.query]
 
@@ -81,6 +84,8 @@ class QueryStandIn:
                 rows = self.rows(run, last, mark)
             except BatchFails as failure:
                 failed = pb.QueryFailed(number=mark.number, reason=str(failure))
+                # The node may repeat its command before it answers the report.
+                self._ended(run)
                 self._say(run.query, failed=failed)
                 return
             writer.put(mark.number, rows)

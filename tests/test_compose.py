@@ -27,6 +27,10 @@ def test_the_config_of_each_node_is_valid_and_names_the_other(name: str) -> None
     assert f"{address}:8080" in balancer.values()
 
 
+def test_the_config_of_the_database_job_is_valid() -> None:
+    load_config(COMPOSE / "ha-engine.yaml", SERVICES["db-init"]["environment"])
+
+
 def test_every_port_is_published_on_loopback_only() -> None:
     ports = [port for service in SERVICES.values() for port in service.get("ports", ())]
     assert ports

@@ -173,13 +173,15 @@ class Installation:
         _on_both(self, lambda host: self.install(host, 2))
         for host in (self.passive, self.active):
             if host is self.active:
-                self.b.type("ha-engine switchover --wait 120")
-                other = self.b if host is self.a else self.a
-                wait_until(lambda new=other: self.active_or_none() is new, within=PATIENCE)
+                self._take_over_from(host)
             host.type("systemctl stop ha-engine")
             host.type("ln -sfn /opt/ha-engine-2 /opt/ha-engine")
             host.type("systemctl start ha-engine")
             wait_until(self.is_whole, within=PATIENCE, every=0.5)
+
+    def _take_over_from(self, host: BootedHost) -> None:
+        host.type("ha-engine switchover --wait 120")
+        wait_until(lambda: self.active_or_none() not in (host, None), within=PATIENCE)
 
     # -- what one sees -----------------------------------------------------------------------------
 
@@ -345,7 +347,7 @@ def base_tree(cache: Path) -> Path:
         draft = tree.with_suffix(".draft")
         shutil.rmtree(draft, ignore_errors=True)
         included = f"--include={','.join(PACKAGES)}"
-        command = ["debootstrap", "--variant=minbase", included, RELEASE, draft]
+        command = ["debootstrap", "--variant=minbase", included, RELEASE, str(draft)]
         run(*command, cwd=cache, within=3600)
         draft.rename(tree)
     return tree
@@ -359,8 +361,8 @@ def wheelhouse(cache: Path) -> Path:
     if not wheels.exists():
         draft = wheels.with_suffix(".draft")
         shutil.rmtree(draft, ignore_errors=True)
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", draft]
-        run(*pip, "--require-hashes", "-r", constraints, cwd=cache, within=3600)
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(draft)]
+        run(*pip, "--require-hashes", "-r", str(constraints), cwd=cache, within=3600)
         # What pip needs to build the packages that have no wheel.
         run(*pip, "setuptools", "wheel", cwd=cache, within=3600)
         draft.rename(wheels)

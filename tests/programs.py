@@ -21,5 +21,6 @@ def needs(*programs: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(
         bool(missing) and os.environ.get(ALL) != "all",
         reason=f"needs {', '.join(missing)}; apt-get install "
-        "chromium-driver haproxy iproute2 nftables openssl pgbouncer prometheus systemd",
+        "chromium-driver debootstrap haproxy iproute2 nftables openssl pgbouncer prometheus "
+        "systemd systemd-container",
     )

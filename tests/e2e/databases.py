@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import make_url, text
 
 from ha_engine.postgres.embedded import EmbeddedPostgres
 from ha_engine.postgres.engine import open_engine
@@ -35,6 +35,22 @@ def rows(url: str, sql: str) -> list[tuple[Any, ...]]:
         if connection.execute(text("SELECT to_regclass(:name)"), {"name": table}).scalar() is None:
             return []
         return [tuple(row) for row in connection.execute(text(sql))]
+
+
+@contextmanager
+def refusing(server: EmbeddedPostgres, url: str) -> Iterator[None]:
+    """Let the database refuse all connections and end the present ones."""
+    name = make_url(url).database
+    administration = open_engine(server.url).execution_options(isolation_level="AUTOCOMMIT")
+    allow = f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS"
+    with administration.connect() as connection:
+        connection.execute(text(f"{allow} false"))
+        kick = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = :name"
+        connection.execute(text(kick), {"name": name})
+        try:
+            yield
+        finally:
+            connection.execute(text(f"{allow} true"))
 
 
 def server_on(address: str, data: Path, sockets: Path, port: int = 5432) -> list[str]:

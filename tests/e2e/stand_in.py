@@ -25,12 +25,13 @@ ROWS = pa.table({"id": pa.array([1], pa.int32()), "text": ["x"]})
 
 
 class NodeWithStandIn(NodeWithoutSpark):
-    """A node whose batches all are ROWS. ``failing`` is the reason why the next ones fail, or
-    empty."""
+    """A node whose batches all have the rows ``rows``. ``failing`` is the reason why the next ones
+    fail, or empty."""
 
     def __init__(self, *args: Any, **sections: Any) -> None:
         super().__init__(*args, **sections)
         self.failing = ""
+        self.rows = ROWS
         self.batches: dict[str, int] = {}
         """The last batch of each query, as a checkpoint would have it."""
 
@@ -61,7 +62,7 @@ class _ArtificialRows(QueryStandIn):
     def rows(self, run: pb.RunQuery, before: Mark, mark: Mark) -> pa.Table:
         if self._node.failing:
             raise BatchFails(self._node.failing)
-        return ROWS
+        return self._node.rows
 
     def batch_ended(self, run: pb.RunQuery, mark: Mark) -> None:
         self._node.batches[run.query] = mark.number

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import text
-from sqlalchemy.engine import make_url
 
 from ha_engine.postgres.embedded import EmbeddedPostgres
-from ha_engine.postgres.engine import open_engine
 from tests.browser import PROGRAMS, Browser, browsing
+from tests.e2e.databases import refusing
 from tests.e2e.node_under_test import NodeUnderTest
 from tests.e2e.pair import Pair, running_pair
 from tests.e2e.stand_in import NodeWithStandIn
@@ -163,22 +160,6 @@ def test_page_shows_the_reason_of_a_failed_query_as_text(
             node.failing = ""
             node.http.post("/v1/queries/copies/retry")
     shows(browser, "Protected")
-
-
-@contextmanager
-def refusing(server: EmbeddedPostgres, url: str) -> Iterator[None]:
-    """Let the database refuse all connections and end the present ones."""
-    name = make_url(url).database
-    administration = open_engine(server.url).execution_options(isolation_level="AUTOCOMMIT")
-    allow = f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS"
-    with administration.connect() as connection:
-        connection.execute(text(f"{allow} false"))
-        kick = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = :name"
-        connection.execute(text(kick), {"name": name})
-        try:
-            yield
-        finally:
-            connection.execute(text(f"{allow} true"))
 
 
 def test_page_shows_an_unreachable_database_and_the_active_continues(

@@ -7,94 +7,33 @@ import contextlib
 import re
 import socket
 import statistics
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.e2e.attacks import FULL, PATIENCE, QUICK, Attack, AttackedNode, attack
 from tests.e2e.node_under_test import NodeUnderTest, free_port, running
-from tests.e2e.well_behaved import WellBehaved, attack, seen
+from tests.e2e.well_behaved import WellBehaved, seen
 from tests.e2e.without_spark import APPLICATION, ROOM, NodeWithoutSpark
 from tests.sync.authority import Authority
 from tests.waiting import SLOW_HOST, wait_until
 
 pytestmark = [pytest.mark.slow]
 
-PATIENCE = 10
-"""An attack uses the CPU all the time, so that a wait lasts SLOW_HOST times as long at most."""
 ACKS = 50
 """The progress of the well-behaved producer that each attack must permit."""
 MEMORY_MAX = 250
 """The memory, in MiB, that an attack may cost. The limits of its connections and of all bodies
 together leave room for no more."""
-INGEST = ("idle_http2", "half_open_streams", "endless_streams", "many_producers")
-"""The attacks on the gRPC interface."""
-
-LASTING = {"keep_alive": "1h"}
-"""Idle connections stay open until there are too many of them, however long that takes."""
-
-
-@dataclass(frozen=True)
-class Attack:
-    """An attack of ``tests.e2e.hostile``, and the settings of the attacked node.
-
-    The node must soon count refusals with the reasons ``counted``.
-    """
-
-    name: str
-    clients: int
-    counted: Collection[str] = ()
-    http: dict[str, Any] = field(default_factory=dict)
-    max_streams: int = 150
-
-    def __str__(self) -> str:
-        return f"{self.name}-{self.clients}"
-
-
-QUICK = (
-    Attack("idle", 1_020, {"displaced"}, {**LASTING, "max_connections": 1_000}),
-    Attack("pipelining", 10, {"pipelined"}),
-    Attack("slow_readers", 50, {"unread"}),
-    Attack("half_open_streams", 10, {"streams"}, max_streams=15),
-)
-FULL = (
-    Attack("idle", 10_200, {"displaced"}, LASTING),
-    Attack("slow_headers", 1_000, {"late"}),
-    Attack("slow_bodies", 500, {"BodyTooSlow"}),
-    Attack("slow_readers", 500, {"unread"}),
-    Attack("leaving", 20, {"InvalidEvents"}),
-    # Even a slow host receives the largest body before the body is late.
-    Attack("endless_bodies", 10, {"PayloadTooLarge"}, {"max_body": "1MiB"}),
-    Attack("gzip_bombs", 10, {"PayloadTooLarge"}),
-    Attack("idle_http2", 2_000),
-    Attack("half_open_streams", 100, {"streams"}),
-    Attack("endless_streams", 10),
-    Attack("many_producers", 4),
-)
 NIGHTLY = pytest.mark.nightly(
     "four attacks run; test_connection and tests/receive limit connections, bodies and streams"
 )
 
 
 @pytest.fixture
-def ingest() -> str:
-    return f"127.0.0.1:{free_port()}"
-
-
-@pytest.fixture
-def node(
-    node_database: str, tmp_path: Path, ingest: str, against: Attack
-) -> Iterator[NodeUnderTest]:
-    node = NodeWithoutSpark(
-        tmp_path,
-        APPLICATION,
-        node_database,
-        **ROOM,
-        http={"keep_alive": "2s", **against.http},
-        ingest={"listen": ingest, "max_streams": against.max_streams},
-    )
+def node(node_database: str, tmp_path: Path, against: Attack) -> Iterator[AttackedNode]:
+    node = AttackedNode(tmp_path, node_database, against)
     with running(node):
         node.wait_active()
         yield node
@@ -112,12 +51,11 @@ def producer(node: NodeUnderTest) -> Iterator[WellBehaved]:
     "against", [*QUICK, *(pytest.param(one, marks=NIGHTLY) for one in FULL)], ids=str
 )
 def test_other_clients_and_the_lease_do_not_suffer(
-    node: NodeUnderTest, producer: WellBehaved, ingest: str, against: Attack
+    node: AttackedNode, producer: WellBehaved, against: Attack
 ) -> None:
     wait_until(lambda: len(producer.acks) >= ACKS, within=PATIENCE)
     before = seen(node)
-    address = ingest if against.name in INGEST else node.url.removeprefix("http://")
-    with attack(against.name, against.clients, address, within=PATIENCE):
+    with attack(node, against):
         first = len(producer.acks)
         wait_until(lambda: len(producer.acks) >= first + ACKS, within=PATIENCE)
         acks = producer.acks[first:]

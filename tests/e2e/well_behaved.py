@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import selectors
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +11,6 @@ import httpx
 import psutil
 
 from tests.e2e.node_under_test import NodeUnderTest
-from tests.waiting import wait_until
 
 PAUSE_SECONDS = 0.01
 
@@ -65,31 +59,13 @@ class Seen:
 
 
 def seen(node: NodeUnderTest) -> Seen:
-    assert node.process is not None
     status = node.status()
     assert status is not None
-    return Seen(psutil.Process(node.process.pid).memory_info().rss / (1 << 20), status)
+    return Seen(memory_of(node), status)
 
 
-@contextmanager
-def attack(name: str, clients: int, address: str, within: float) -> Iterator[None]:
-    """Let clients of ``tests.e2e.hostile`` misbehave, once all have begun."""
-    attacking = subprocess.Popen(
-        [sys.executable, "-m", "tests.e2e.hostile", name, str(clients), address],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert attacking.stdin is not None
-    assert attacking.stdout is not None
-    try:
-        with selectors.DefaultSelector() as output:
-            output.register(attacking.stdout, selectors.EVENT_READ)
-            wait_until(lambda: output.select(timeout=0), within=within)
-        assert attacking.stdout.readline() == "attacking\n"
-        yield
-    finally:
-        attacking.stdin.close()
-        attacking.stdout.close()
-        attacking.kill()
-        attacking.wait()
+def memory_of(node: NodeUnderTest) -> float:
+    """Return the resident memory of the node process, in MiB."""
+    assert node.process is not None
+    resident: int = psutil.Process(node.process.pid).memory_info().rss
+    return resident / (1 << 20)

@@ -9,6 +9,7 @@
 ``handshakes`` accepts connections with TLS, and limits the handshakes.
 ``requests`` reads request bodies up to a size limit, and checks them.
 ``bodies`` has the types of response bodies, against which mypy checks the code.
+``turns`` lets requests with events begin before others.
 ``openapi`` builds GET /openapi.json from the routes and the types of their bodies.
 ``shared`` shares one encoded answer between requests that arrive at about the same time.
 ``page`` serves the web page at ``/``.

@@ -22,6 +22,9 @@ ACCEPTED_MAX = 256
 """The number of new connections that wait to be accepted. The node accepts all of them before it
 can refuse the first, so it needs as many open files."""
 DATE_SECONDS = 1.0
+UNSENT_BYTES_MAX = 64 << 10
+"""The bytes of a connection's answers that the kernel keeps before it can send them. Otherwise a
+client that reads nothing gets megabytes of answers, and the node makes all of them."""
 
 
 class WebServer(uvicorn.Server):
@@ -49,6 +52,8 @@ class WebServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen on ``sockets``. With TLS, the server counts and limits the handshakes itself."""
+        for listener in sockets or ():  # a connection inherits the options of its listener
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES_MAX)
         context = self.config.ssl
         if context is None or sockets is None:
             await super().startup(sockets)

@@ -23,6 +23,7 @@ from ha_engine.api.prometheus import NodeMetrics
 from ha_engine.api.server import WebServer
 from ha_engine.api.status import Queues, Stages, status_of
 from ha_engine.api.status_body import Status
+from ha_engine.api.turns import Turns
 from ha_engine.config import Config
 from ha_engine.config.reload import Reloader
 from ha_engine.core import inputs as on
@@ -142,7 +143,9 @@ class Node:
         self.lease_admin = lease_store_of(config)
         self.served = self._served()
         page = WithPage(self.served, self.peers.urls)
-        self.web = WebServer(page, config.http, ConnectionPool(connections.http, self.closed))
+        self.web = WebServer(
+            Turns(page), config.http, ConnectionPool(connections.http, self.closed)
+        )
 
     def _local_service(self) -> LocalService:
         answers, admitted = LocalAnswers(self.core, self.journal), self.publisher.admitted

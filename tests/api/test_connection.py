@@ -21,7 +21,7 @@ from starlette.routing import Route
 from ha_engine.api import requests
 from ha_engine.api.connection import HEADERS_BYTES_MAX, PIPELINED_MAX, ConnectionPool
 from ha_engine.api.requests import read
-from ha_engine.api.server import WebServer
+from ha_engine.api.server import UNSENT_BYTES_MAX, WebServer
 from ha_engine.config import HttpConfig
 from tests.client.serving import running
 from tests.waiting import wait_until
@@ -221,6 +221,23 @@ def test_client_that_does_not_read_its_answers_loses_its_connection(
     wait_until(lambda: served.closed["unread"], within=20)
     with contextlib.suppress(ConnectionError):
         assert len(until_closed(connection)) < LARGE_BYTES
+
+
+def test_few_answers_are_made_for_a_client_that_reads_none() -> None:
+    made = list[None]()
+
+    async def make(request: Request) -> PlainTextResponse:
+        made.append(None)
+        return PlainTextResponse("a" * 2 * UNSENT_BYTES_MAX)
+
+    http, closed = HttpConfig.model_validate({"keep_alive": "1s"}), Counter[str]()
+    server = WebServer(Starlette(routes=[Route("/", make)]), http, ConnectionPool(1, closed))
+    with running(server, "http") as url, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect((urlsplit(url).hostname, urlsplit(url).port))
+        client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" * PIPELINED_MAX)
+        wait_until(lambda: closed["unread"], within=20)
+    assert len(made) <= PIPELINED_MAX / 2
 
 
 def test_client_that_leaves_during_pipelined_requests_is_no_error(

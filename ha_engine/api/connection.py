@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -56,7 +56,7 @@ class BoundedConnection(HttpToolsProtocol):
     def __init__(self, pool: ConnectionPool, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._pool = pool
-        self._running: RequestResponseCycle | None = None
+        self._unanswered: deque[RequestResponseCycle] = deque()
         self._unread: asyncio.TimerHandle | None = None
         self._awaits_headers, self._unparsed_bytes = True, 0
         self._has_begun = self._drops_requests = False
@@ -76,10 +76,10 @@ class BoundedConnection(HttpToolsProtocol):
         self._stop_waiting()
         self.resume_writing()
         self.pipeline.clear()
-        if self._running is not None:
+        for request in self._unanswered:
             # uvicorn tells only the request that arrived last, which may be a pipelined one.
-            self._running.disconnected = True
-            self._running.message_event.set()
+            request.disconnected = True
+            request.message_event.set()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -131,12 +131,14 @@ class BoundedConnection(HttpToolsProtocol):
             self._refuse_request("the request must have exactly one Host header")
             raise _Stop
         super().on_headers_complete()
+        self._unanswered.append(self.cycle)
 
     def on_message_complete(self) -> None:
         self._awaits_headers, self._unparsed_bytes, self._has_begun = True, 0, False
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
+        self._unanswered.popleft()
         super().on_response_complete()
         if self.cycle.response_complete:  # else a pipelined request is running already
             self._await_headers()
@@ -182,10 +184,6 @@ class BoundedConnection(HttpToolsProtocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._running = cycle
-        super()._start_asgi_task(cycle, app)
 
     def _refuse(self, counted: Closed, status: str, reason: str) -> None:
         self._pool.closed[counted] += 1

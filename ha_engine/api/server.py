@@ -41,6 +41,7 @@ class WebServer(uvicorn.Server):
                 loop="none",
                 http=partial(BoundedConnection, pool),  # type: ignore[arg-type]
                 lifespan="off",
+                ws="none",  # a WebSocket would escape the limits of BoundedConnection
                 log_config=None,
                 access_log=False,
                 timeout_keep_alive=int(http.keep_alive),

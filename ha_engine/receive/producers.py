@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 import pyarrow as pa
 
@@ -18,6 +20,8 @@ from ha_engine.errors import SequenceConflict, SequenceForgotten
 from ha_engine.types import Events, Position, Submission
 
 DIGEST_BYTES = 16
+ROWS_AT_ONCE = 8192
+"""A table of ten thousand producers has 640,000 rows, which need a gigabyte as Python objects."""
 PRODUCERS_SCHEMA = pa.schema(
     [
         pa.field("producer", pa.string(), nullable=False),
@@ -112,23 +116,39 @@ class ProducerTable:
     def to_table(self) -> pa.Table:
         """One row of ``PRODUCERS_SCHEMA`` for each remembered request, with the oldest producer
         first."""
-        rows = [
-            (name, producer.forgotten_through, sequence, *_columns(stored))
-            for name, producer in self._producers.items()
-            for sequence, stored in producer.remembered.items()
-        ]
-        columns = zip(*rows, strict=True) if rows else [()] * len(PRODUCERS_SCHEMA)
-        return pa.table(list(map(list, columns)), schema=PRODUCERS_SCHEMA)
+        rows = self._rows()
+        batches = []
+        while part := list(islice(rows, ROWS_AT_ONCE)):
+            columns = [list(column) for column in zip(*part, strict=True)]
+            batches.append(pa.record_batch(columns, schema=PRODUCERS_SCHEMA))
+        return pa.Table.from_batches(batches, schema=PRODUCERS_SCHEMA)
+
+    def _rows(self) -> Iterator[tuple[str, int, int, int, int, str, int]]:
+        for name, producer in self._producers.items():
+            for sequence, stored in producer.remembered.items():
+                position = stored.position
+                yield (
+                    name,
+                    producer.forgotten_through,
+                    sequence,
+                    position.epoch,
+                    position.sequence,
+                    stored.digest,
+                    stored.rows,
+                )
 
     def load_base(self, table: pa.Table) -> None:
         """Replace the producer table with ``table``, which ``to_table`` made from all earlier
         records."""
         self._producers.clear()
-        for row in table.to_pylist():
-            producer = self._producers.setdefault(row["producer"], _Producer())
-            producer.forgotten_through = row["forgotten_through"]
-            position = Position(row["epoch"], row["position"])
-            producer.remembered[row["sequence"]] = Stored(position, row["digest"], row["rows"])
+        for batch in table.to_batches(max_chunksize=ROWS_AT_ONCE):
+            columns = (batch[field.name].to_pylist() for field in PRODUCERS_SCHEMA)
+            for name, forgotten, sequence, epoch, position, digest, rows in zip(
+                *columns, strict=True
+            ):
+                producer = self._producers.setdefault(name, _Producer())
+                producer.forgotten_through = forgotten
+                producer.remembered[sequence] = Stored(Position(epoch, position), digest, rows)
 
     def _remember(self, name: str, sequence: int, stored: Stored) -> None:
         producer = self._producers.setdefault(name, _Producer())
@@ -146,11 +166,6 @@ class ProducerTable:
         once if stored."""
         full = len(producer.remembered) >= self._dedup_window
         return max(producer.forgotten_through, min(producer.remembered) if full else -1)
-
-
-def _columns(stored: Stored) -> tuple[int, int, str, int]:
-    position = stored.position
-    return position.epoch, position.sequence, stored.digest, stored.rows
 
 
 def require_same(submission: Submission, digest: str) -> None:

@@ -51,10 +51,11 @@ def encode(found: JournalBase) -> bytes:
     metadata = {_KEY: json.dumps(tree).encode()}
     sink = pa.BufferOutputStream()
     table = producers.replace_schema_metadata(metadata)
-    with pa.ipc.new_file(sink, table.schema) as writer:
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_file(sink, table.schema, options=options) as writer:
         writer.write_table(table)
-    content: bytes = sink.getvalue().to_pybytes()
-    return _digest(content) + content
+    content = memoryview(sink.getvalue())
+    return b"".join((_digest(content), content))
 
 
 def decode(encoded: bytes) -> JournalBase:
@@ -62,7 +63,7 @@ def decode(encoded: bytes) -> JournalBase:
 
     Raises ValueError if ``encoded`` is not a base file, or has an unknown version (RULES.md#r32).
     """
-    content = encoded[DIGEST_BYTES:]
+    content = memoryview(encoded)[DIGEST_BYTES:]
     if encoded[:DIGEST_BYTES] != _digest(content):
         raise ValueError("the file's content does not match its digest")
     try:
@@ -77,7 +78,7 @@ def decode(encoded: bytes) -> JournalBase:
         raise ValueError("it cannot be read") from error
 
 
-def _digest(content: bytes) -> bytes:
+def _digest(content: memoryview) -> bytes:
     return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
 
 

@@ -70,6 +70,16 @@ def test_base_file_survives_a_round_trip(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["base.arrow"]
 
 
+def test_base_file_of_long_producer_ids_is_small() -> None:
+    table = ProducerTable(20, 64)
+    for number in range(20 * 64):
+        digest = hashlib.blake2b(b"%d" % number, digest_size=16).hexdigest()
+        request = Submission(f"{number % 20:0128}", number, digest, 1)
+        table.apply(Position(1, number), Events("flights", 1, 0, (request,)))
+    rows = table.to_table()
+    assert len(base_file.encode(base_file.JournalBase(Base(), rows))) < rows.nbytes / 3
+
+
 @pytest.mark.parametrize("cut", [0, 10, 200, -1])
 def test_incomplete_base_file_is_refused(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "base.arrow"

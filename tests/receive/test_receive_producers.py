@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from ha_engine.errors import SequenceConflict, SequenceForgotten
-from ha_engine.receive.producers import ProducerTable, Stored, digest_of
+from ha_engine.receive.producers import ROWS_AT_ONCE, ProducerTable, Stored, digest_of
 from ha_engine.types import Events, Position, Submission
 
 KEPT, PRODUCERS = 3, 2
@@ -104,6 +104,16 @@ def test_producer_table_loaded_from_a_file_behaves_like_the_original(
     for number, record in enumerate(records[cut:], len(records[:cut]) + 1):
         standing.apply(Position(1, number), record)
     assert _answers(standing) == _answers(table_of(*records))
+
+
+def test_a_table_of_many_rows_is_loaded_whole() -> None:
+    whole = ProducerTable(2, ROWS_AT_ONCE)
+    for number in range(2 * ROWS_AT_ONCE + 3):
+        whole.apply(Position(1, number), events(submission("pq"[number % 2], number)))
+    loaded = ProducerTable(2, ROWS_AT_ONCE)
+    loaded.load_base(whole.to_table())
+    assert loaded.to_table() == whole.to_table()
+    assert len(whole.to_table()) == 2 * ROWS_AT_ONCE
 
 
 def _answers(table: ProducerTable) -> list[object]:

@@ -17,8 +17,10 @@ from ha_engine.journal.identity import JournalIdentity
 from ha_engine.node.build import hello_of
 from ha_engine.query.application import load_application
 from ha_engine.sync.codec import MalformedFrame
-from ha_engine.sync.dialling import Refused, read_hello
+from ha_engine.sync.dialling import read_hello
+from ha_engine.sync.grpc_transport import GrpcTransport
 from ha_engine.sync.hello import Hello, objection
+from ha_engine.sync.transport import Refused
 from ha_engine.sync.wire import WireBroken
 from ha_engine.system.file_lock import NODE_LOCK, holder_of
 
@@ -34,7 +36,7 @@ def event_sync(config: Config, peer: str, seconds: float = CONNECT_SECONDS) -> F
     """
     address = config.event_sync.peers[peer]
     try:
-        theirs = asyncio.run(read_hello(peer, config.event_sync, seconds))
+        theirs = asyncio.run(read_hello(peer, GrpcTransport(config.event_sync), seconds))
     except Refused as error:
         text, _, remedy = error.reason.partition("; ")
         return failed(text, remedy)

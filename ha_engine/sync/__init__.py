@@ -10,6 +10,8 @@
     tail.py         supplies the records to send, from memory or from the journal's files
     codec.py        messages to frames of proto/ha_engine/v1/sync.proto, and back
     wire.py         one gRPC stream, seen from either end
+    transport.py    the network between nodes, as the stage uses it
+    grpc_transport.py  the same over gRPC
     credentials.py  TLS certificates
 
 The node with the smaller id dials the node with the greater id. The sync stage only moves bytes,

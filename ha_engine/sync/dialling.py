@@ -4,25 +4,19 @@ dials. ``read_hello`` only looks at a peer."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Collection
 from itertools import cycle
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-import grpc
-from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
+from tenacity.wait import wait_base
 
-from ha_engine.config.event_sync import EventSyncConfig
 from ha_engine.errors import ConfigError
-from ha_engine.sync import credentials
 from ha_engine.sync.codec import MalformedFrame
 from ha_engine.sync.hello import Hello, from_sync_frame, objection, to_sync_frame
-from ha_engine.sync.wire import ClientWire, Wire, WireBroken, options
+from ha_engine.sync.transport import Refused, Transport
+from ha_engine.sync.wire import Wire, WireBroken
 from ha_engine.v1 import sync_pb2 as pb
-from ha_engine.v1 import sync_pb2_grpc as rpc
-
-if TYPE_CHECKING:
-    Stub = rpc.EventSyncAsyncStub
 
 GREETING_SECONDS = 5.0
 WAIT_SECONDS_MAX = 0.5
@@ -35,27 +29,6 @@ BRIEF_SECONDS = 1.0
 """A link that ended within this time counts as a failed attempt, so that two nodes do not redial
 nonstop."""
 _REASON_LENGTH_MAX = 500
-_DISTRUST = {
-    "Hostname Verification": "the node at {address} shows no certificate for {peer}; correct "
-    "event_sync.peers, or the names in its certificate",
-    "CERTIFICATE_VERIFY_FAILED": "the certificate at {address} has expired or is not signed by "
-    "event_sync.tls.ca; correct the certificate or the setting",
-    "WRONG_VERSION_NUMBER": "the node at {address} uses plain text, but this node uses TLS; set "
-    "event_sync.tls on both",
-}
-"""Parts of gRPC's errors about a peer's certificate, each with its meaning."""
-
-
-class Refused(Exception):
-    """One of the two nodes of a link refuses the other.
-
-    ``node`` is the name in the other node's Hello. If TLS failed before the Hello, ``node`` is the
-    peer's name in the config.
-    """
-
-    def __init__(self, node: str, reason: str) -> None:
-        self.node, self.reason = node, reason
-        super().__init__(reason)
 
 
 class NoLink(Exception):
@@ -118,26 +91,29 @@ class RunLink(Protocol):
 
 
 class Dialler:
-    """Dials one peer for as long as the node runs."""
+    """Dials one peer for as long as the node runs.
+
+    ``jitter`` chooses each pause between two limits, in seconds.
+    """
 
     def __init__(
         self,
         peer: str,
-        config: EventSyncConfig,
+        transport: Transport,
         run_link: RunLink,
         refused: Callable[[str], None],
         unreachable: Callable[[str], None],
+        jitter: Callable[[float, float], float],
     ) -> None:
-        self._peer, self._config = peer, config
+        self._peer, self._transport, self._pause = peer, transport, _Pause(jitter)
         self._run_link, self._refused, self._unreachable = run_link, refused, unreachable
         self._connect_seconds = cycle(CONNECT_SECONDS)
 
     async def run(self) -> None:
         """Dial the peer for ever: at once after a lost link, then with growing waits."""
-        waits = wait_random_exponential(multiplier=0.05, max=WAIT_SECONDS_MAX)
         while True:
             async for attempt in AsyncRetrying(
-                wait=waits, retry=retry_if_exception_type(NoLink), reraise=True
+                wait=self._pause, retry=retry_if_exception_type(NoLink), reraise=True
             ):
                 with attempt:
                     await self._attempt()
@@ -157,58 +133,26 @@ class Dialler:
 
     async def _dial(self) -> None:
         seconds = next(self._connect_seconds)
-        async with connected(self._peer, self._config, seconds) as wire:
+        async with self._transport.connect(self._peer, seconds) as wire:
             await self._run_link(wire, self._peer)
 
 
-async def read_hello(peer: str, config: EventSyncConfig, seconds: float) -> Hello:
+class _Pause(wait_base):
+    """Growing pauses with jitter between attempts."""
+
+    def __init__(self, jitter: Callable[[float, float], float]) -> None:
+        self._jitter = jitter
+        self._longest = wait_exponential(multiplier=0.05, max=WAIT_SECONDS_MAX)
+
+    def __call__(self, retry_state: RetryCallState) -> float:
+        return self._jitter(0.0, float(self._longest(retry_state)))
+
+
+async def read_hello(peer: str, transport: Transport, seconds: float) -> Hello:
     """Connect to ``peer`` within ``seconds``, and read its Hello.
 
     This function sends no Hello, so the peer opens no link and keeps its present link. Raises
     Refused, WireBroken, MalformedFrame, ConfigError, TimeoutError.
     """
-    async with connected(peer, config, seconds) as wire, asyncio.timeout(GREETING_SECONDS):
+    async with transport.connect(peer, seconds) as wire, asyncio.timeout(GREETING_SECONDS):
         return from_sync_frame((await _expect(wire, "hello")).hello)
-
-
-@asynccontextmanager
-async def connected(
-    peer: str, config: EventSyncConfig, seconds: float
-) -> AsyncIterator[ClientWire]:
-    """Connect to ``peer`` within ``seconds``. Raises Refused, WireBroken, ConfigError,
-    TimeoutError."""
-    async with _channel(peer, config) as channel:
-        stub: Stub = rpc.EventSyncStub(channel)
-        call = stub.Sync()  # type: ignore[call-arg]  # its frames are written, not iterated
-        try:
-            async with asyncio.timeout(seconds):
-                await call.wait_for_connection()
-        except grpc.aio.AioRpcError as error:
-            raise _meaning(peer, config.peers[peer], error.details() or "no answer") from error
-        try:
-            yield ClientWire(call, peer if config.tls.given else None)
-        finally:
-            call.cancel()
-
-
-def _meaning(peer: str, address: str, details: str) -> Refused | WireBroken:
-    for sign, meaning in _DISTRUST.items():
-        if sign in details:
-            return Refused(peer, meaning.format(address=address, peer=peer))
-    return WireBroken(details.rpartition("last error: ")[2])
-
-
-def _channel(peer: str, config: EventSyncConfig) -> grpc.aio.Channel:
-    address = config.peers[peer]
-    settings: list[tuple[str, int | str]] = [
-        *options(config.sync_timeout),
-        ("grpc.min_reconnect_backoff_ms", int(max(CONNECT_SECONDS) * 1000)),
-        ("grpc.enable_http_proxy", 0),
-    ]
-    trusted = credentials.for_channel(config.tls)
-    if trusted is None:
-        return grpc.aio.insecure_channel(address, settings)
-    # ``ssl_target_name_override`` makes gRPC look for the peer's id in the certificate, instead
-    # of the address's host name.
-    settings += [("grpc.ssl_target_name_override", peer)]
-    return grpc.aio.secure_channel(address, trusted, settings)

@@ -8,21 +8,21 @@ and which members are in sync.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import deque
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-import grpc
 import structlog
 
 from ha_engine.config.event_sync import EventSyncConfig
 from ha_engine.core import inputs as on
 from ha_engine.core.messages import Ack, Message
-from ha_engine.errors import AddressInUse, DiskFailed, JournalDamaged
-from ha_engine.sync import credentials
+from ha_engine.errors import DiskFailed, JournalDamaged
 from ha_engine.sync.codec import MalformedFrame, to_message, to_sync_frame
-from ha_engine.sync.dialling import Dialler, Refused, exchange_hellos
+from ha_engine.sync.dialling import Dialler, exchange_hellos
+from ha_engine.sync.grpc_transport import GrpcTransport
 from ha_engine.sync.hello import Hello, from_sync_frame, objection
 from ha_engine.sync.hello import to_sync_frame as hello_frame
 from ha_engine.sync.link import Link, Traffic
@@ -32,21 +32,13 @@ from ha_engine.sync.report import from_sync_frame as to_report
 from ha_engine.sync.report import to_sync_frame as report_frame
 from ha_engine.sync.stream import RecordStream
 from ha_engine.sync.tail import Tail, Trimmed, WrittenRecords
-from ha_engine.sync.wire import ServerWire, Wire, WireBroken, options
+from ha_engine.sync.transport import Refused, Transport
+from ha_engine.sync.wire import Wire, WireBroken
 from ha_engine.types import Position, Record
 from ha_engine.v1 import sync_pb2 as pb
-from ha_engine.v1 import sync_pb2_grpc as rpc
-
-if TYPE_CHECKING:
-    Context = grpc.aio.ServicerContext[Any, Any]
 
 log = structlog.get_logger(__name__)
 
-STRANGERS_MAX = 16
-"""gRPC streams beyond those of the peers, for nodes that have not yet exchanged Hellos."""
-CONNECTIONS_MAX = 128
-"""Connections to this node's port, each of which is an open file. A stranger's connection ends
-after the handshake, or as soon as it does not answer a ping."""
 PROCESSES_KEPT = 16
 
 
@@ -73,12 +65,24 @@ class Owner(Protocol):
         """Handle ``error``, after which the sync stage cannot continue."""
 
 
-class EventSync(rpc.EventSyncServicer):
+class EventSync:
     """The sync stage of a node process. Without peers an EventSync opens no links, and its calls
-    have no effect."""
+    have no effect.
 
-    def __init__(self, config: EventSyncConfig, journal: WrittenRecords, owner: Owner) -> None:
+    ``transport`` is gRPC by default. ``jitter`` chooses each pause between two attempts to dial.
+    """
+
+    def __init__(
+        self,
+        config: EventSyncConfig,
+        journal: WrittenRecords,
+        owner: Owner,
+        *,
+        transport: Transport | None = None,
+        jitter: Callable[[float, float], float] = random.uniform,
+    ) -> None:
         self._config, self._journal, self._owner = config, journal, owner
+        self._transport, self._jitter = transport or GrpcTransport(config), jitter
         self._tail = Tail(journal)
         self._links: dict[str, Link] = {}
         self._streams: dict[str, RecordStream] = {}
@@ -91,7 +95,6 @@ class EventSync(rpc.EventSyncServicer):
         self._reports: dict[str, tuple[float, Report]] = {}
         self._urls: dict[str, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._server: grpc.aio.Server | None = None
         self._stopping = False
         self.port = 0
 
@@ -102,15 +105,15 @@ class EventSync(rpc.EventSyncServicer):
         AddressInUse."""
         if not self._config.peers:
             return
-        credentials.require_usable(self._config.tls)
-        self._server = await self._listen()
+        self.port = await self._transport.listen(self._serve)
         self._spawn(self._report_on(), "reports")
         ours = self._owner.hello().node
         for peer in self._config.peers:
             if ours < peer:
                 refused = partial(self._refusals.note, peer)
                 unreachable = partial(self._note_unreachable, peer)
-                dialler = Dialler(peer, self._config, self._run_link, refused, unreachable)
+                reports = self._run_link, refused, unreachable
+                dialler = Dialler(peer, self._transport, *reports, self._jitter)
                 self._spawn(dialler.run(), f"dial {peer}")
 
     async def stop(self) -> None:
@@ -121,29 +124,7 @@ class EventSync(rpc.EventSyncServicer):
         for link in self._links.values():
             link.end("this node stops")
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._server is not None:
-            await self._server.stop(grace=0.2)
-
-    async def _listen(self) -> grpc.aio.Server:
-        streams = 2 * len(self._config.peers) + STRANGERS_MAX
-        bounds = ("grpc.max_allowed_incoming_connections", CONNECTIONS_MAX)
-        server = grpc.aio.server(
-            options=[*options(self._config.sync_timeout), bounds], maximum_concurrent_rpcs=streams
-        )
-        rpc.add_EventSyncServicer_to_server(self, server)
-        trusted, address = credentials.for_server(self._config.tls), self._config.listen
-        try:
-            if trusted is None:
-                self.port = server.add_insecure_port(address)
-            else:
-                self.port = server.add_secure_port(address, trusted)
-        except RuntimeError as error:
-            raise AddressInUse(
-                f"event_sync.listen: {address} is in use or not an address of this host; stop the "
-                "program that listens there, or choose another address"
-            ) from error
-        await server.start()
-        return server
+        await self._transport.stop()
 
     # -- requests of the core ----------------------------------------------------------------------
 
@@ -224,12 +205,10 @@ class EventSync(rpc.EventSyncServicer):
 
     # -- links -------------------------------------------------------------------------------------
 
-    async def Sync(  # type: ignore[override]  # noqa: N802
-        self, request_iterator: object, context: Context
-    ) -> None:
+    async def _serve(self, wire: Wire) -> None:
         """Serve a node that dialled this one: a peer with a smaller id, or an unknown node."""
         try:
-            await self._run_link(ServerWire(context, tls=self._config.tls.given), dialled=None)
+            await self._run_link(wire, dialled=None)
         except Refused as error:
             self._refusals.note(error.node, error.reason)
         except (WireBroken, MalformedFrame, TimeoutError):

@@ -12,7 +12,7 @@ import pytest
 from ha_engine.core import inputs as on
 from ha_engine.core.messages import Probe
 from ha_engine.sync.codec import records_frame, to_sync_frame
-from ha_engine.sync.event_sync import CONNECTIONS_MAX
+from ha_engine.sync.grpc_transport import CONNECTIONS_MAX
 from ha_engine.sync.hello import to_sync_frame as hello_frame
 from ha_engine.sync.wire import MESSAGE_BYTES_MAX
 from ha_engine.types import ORIGIN

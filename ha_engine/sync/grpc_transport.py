@@ -1,0 +1,127 @@
+"""The gRPC connections between nodes, with TLS and their limits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from ha_engine.config.event_sync import EventSyncConfig
+from ha_engine.errors import AddressInUse
+from ha_engine.sync import credentials
+from ha_engine.sync.transport import Refused, Serve
+from ha_engine.sync.wire import ClientWire, ServerWire, WireBroken, options
+from ha_engine.v1 import sync_pb2_grpc as rpc
+
+if TYPE_CHECKING:
+    Context = grpc.aio.ServicerContext[Any, Any]
+    Stub = rpc.EventSyncAsyncStub
+
+STRANGERS_MAX = 16
+"""gRPC streams beyond those of the peers, for nodes that have not yet exchanged Hellos."""
+CONNECTIONS_MAX = 128
+"""Connections to this node's port, each of which is an open file. A stranger's connection ends
+after the handshake, or as soon as it does not answer a ping."""
+RECONNECT_SECONDS_MIN = 4.0
+"""A channel makes no second attempt within the longest timeout of the dialler, which gives each
+attempt a channel of its own."""
+_DISTRUST = {
+    "Hostname Verification": "the node at {address} shows no certificate for {peer}; correct "
+    "event_sync.peers, or the names in its certificate",
+    "CERTIFICATE_VERIFY_FAILED": "the certificate at {address} has expired or is not signed by "
+    "event_sync.tls.ca; correct the certificate or the setting",
+    "WRONG_VERSION_NUMBER": "the node at {address} uses plain text, but this node uses TLS; set "
+    "event_sync.tls on both",
+}
+"""Parts of gRPC's errors about a peer's certificate, each with its meaning."""
+
+
+class GrpcTransport:
+    """The transport of a node process with the settings ``config``."""
+
+    def __init__(self, config: EventSyncConfig) -> None:
+        self._config = config
+        self._server: grpc.aio.Server | None = None
+
+    async def listen(self, serve: Serve) -> int:
+        """See Transport.listen."""
+        credentials.require_usable(self._config.tls)
+        streams = 2 * len(self._config.peers) + STRANGERS_MAX
+        bounds = ("grpc.max_allowed_incoming_connections", CONNECTIONS_MAX)
+        server = grpc.aio.server(
+            options=[*options(self._config.sync_timeout), bounds], maximum_concurrent_rpcs=streams
+        )
+        rpc.add_EventSyncServicer_to_server(_Servicer(serve, tls=self._config.tls.given), server)
+        trusted, address = credentials.for_server(self._config.tls), self._config.listen
+        try:
+            if trusted is None:
+                port = server.add_insecure_port(address)
+            else:
+                port = server.add_secure_port(address, trusted)
+        except RuntimeError as error:
+            raise AddressInUse(
+                f"event_sync.listen: {address} is in use or not an address of this host; stop the "
+                "program that listens there, or choose another address"
+            ) from error
+        await server.start()
+        self._server = server
+        return port
+
+    async def stop(self) -> None:
+        """See Transport.stop."""
+        if self._server is not None:
+            await self._server.stop(grace=0.2)
+
+    @asynccontextmanager
+    async def connect(self, peer: str, seconds: float) -> AsyncIterator[ClientWire]:
+        """See Transport.connect."""
+        async with _channel(peer, self._config) as channel:
+            stub: Stub = rpc.EventSyncStub(channel)
+            call = stub.Sync()  # type: ignore[call-arg]  # its frames are written, not iterated
+            try:
+                async with asyncio.timeout(seconds):
+                    await call.wait_for_connection()
+            except grpc.aio.AioRpcError as error:
+                raise _meaning(
+                    peer, self._config.peers[peer], error.details() or "no answer"
+                ) from error
+            try:
+                yield ClientWire(call, peer if self._config.tls.given else None)
+            finally:
+                call.cancel()
+
+
+class _Servicer(rpc.EventSyncServicer):
+    def __init__(self, serve: Serve, *, tls: bool) -> None:
+        self._serve, self._tls = serve, tls
+
+    async def Sync(  # type: ignore[override]  # noqa: N802
+        self, request_iterator: object, context: Context
+    ) -> None:
+        await self._serve(ServerWire(context, tls=self._tls))
+
+
+def _meaning(peer: str, address: str, details: str) -> Refused | WireBroken:
+    for sign, meaning in _DISTRUST.items():
+        if sign in details:
+            return Refused(peer, meaning.format(address=address, peer=peer))
+    return WireBroken(details.rpartition("last error: ")[2])
+
+
+def _channel(peer: str, config: EventSyncConfig) -> grpc.aio.Channel:
+    address = config.peers[peer]
+    settings: list[tuple[str, int | str]] = [
+        *options(config.sync_timeout),
+        ("grpc.min_reconnect_backoff_ms", int(RECONNECT_SECONDS_MIN * 1000)),
+        ("grpc.enable_http_proxy", 0),
+    ]
+    trusted = credentials.for_channel(config.tls)
+    if trusted is None:
+        return grpc.aio.insecure_channel(address, settings)
+    # ``ssl_target_name_override`` makes gRPC look for the peer's id in the certificate, instead
+    # of the address's host name.
+    settings += [("grpc.ssl_target_name_override", peer)]
+    return grpc.aio.secure_channel(address, trusted, settings)

@@ -108,23 +108,9 @@ class Ledger:
             .where(*self._ours(), ledger.epoch == epoch, ledger.batch == batch - 1)
             .values(batch=batch, published_at=func.clock_timestamp())
         ).rowcount
-        return True if updated == 1 else self._why_not(connection, epoch, batch)
-
-    def _why_not(self, connection: Connection, epoch: int, batch: int) -> bool:
-        found_epoch, found_batch = self._read(connection)
-        if found_epoch > epoch:
-            raise Fenced(found_epoch, self._key.sink)
-        if found_epoch < epoch:
-            raise SinkUnavailable(
-                f"the ledger of sink {self._key.sink} fell back to epoch {found_epoch}; "
-                "the node claims it again"
-            )
-        if found_batch < batch - 1:
-            raise SinkRefused(
-                f"the ledger of sink {self._key.sink} ends at batch {found_batch}, "
-                f"so batch {batch} would leave a gap; "
-                "check whether its database was restored to an older state"
-            )
+        if updated == 1:
+            return True
+        require_has(*self._read(connection), epoch, batch, self._key.sink)
         return False
 
     def _read(self, connection: Connection) -> tuple[int, int]:
@@ -152,3 +138,23 @@ class Ledger:
 
     def _identity(self) -> tuple[str, str, str]:
         return self._key.group, self._key.query, self._key.sink
+
+
+def require_has(found_epoch: int, found_batch: int, epoch: int, batch: int, sink: str) -> None:
+    """Return if a ledger row that could not advance to ``batch`` under ``epoch`` has that batch.
+
+    The row has the epoch ``found_epoch``, and ``found_batch`` as its last batch. Raises Fenced,
+    SinkUnavailable or SinkRefused, as ``Ledger.advance`` says.
+    """
+    if found_epoch > epoch:
+        raise Fenced(found_epoch, sink)
+    if found_epoch < epoch:
+        raise SinkUnavailable(
+            f"the ledger of sink {sink} fell back to epoch {found_epoch}; the node claims it again"
+        )
+    if found_batch < batch - 1:
+        raise SinkRefused(
+            f"the ledger of sink {sink} ends at batch {found_batch}, "
+            f"so batch {batch} would leave a gap; "
+            "check whether its database was restored to an older state"
+        )

@@ -43,7 +43,7 @@ test-slow: java $(CLASSES) ## Run the tests with a third of one core.
 sim: $(PROJECT) ## Play histories of faults over simulated nodes; SEEDS=100000 says how many.
 	$(BIN)/python -m tests.sim --seeds $(SEEDS) --workers 2 $(ARGS)
 
-dst: $(PROJECT) ## Play histories of faults over the real journal on a simulated disk; ARGS='--kind outbox' too.
+dst: $(PROJECT) ## Play histories of faults over the real journal on a simulated disk; ARGS='--kind pair' for two nodes.
 	$(BIN)/python -m tests.dst --seeds $(SEEDS) --workers 2 $(ARGS)
 
 diagram: $(PROJECT) ## Draw docs/diagrams.

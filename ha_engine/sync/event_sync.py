@@ -94,7 +94,8 @@ class EventSync:
         # For each peer with a link, the time of its last report, and the report.
         self._reports: dict[str, tuple[float, Report]] = {}
         self._urls: dict[str, str] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        # In the order of their starts, so that a history can be repeated.
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._stopping = False
         self.port = 0
 
@@ -333,5 +334,5 @@ class EventSync:
                 self._owner.fail(error)
 
         task = asyncio.get_running_loop().create_task(run(), name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)

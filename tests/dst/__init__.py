@@ -6,9 +6,10 @@ failure can be repeated.
 
     disk.py              a disk that fails and forgets
     loop.py              an event loop in virtual time, without threads
-    history.py           a history: processes on one disk, and their transcript
+    history.py           a history and its transcript; the processes on one disk
     journal_history.py   histories of one journal
     outbox_history.py    histories of one outbox
     publish_history.py   histories of two publishers and one sink
+    pair/                histories of two whole nodes
     kinds.py             the kinds of histories for ``python -m tests.dst``
 """

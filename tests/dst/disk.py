@@ -112,6 +112,7 @@ class SimulatedDisk:
     def __init__(self, root: Path, random: Random) -> None:
         self.root, self.random = root.resolve(), random
         self.root.mkdir(parents=True)
+        self.prefix, self._depth = len(str(self.root)) + 1, len(self.root.parts)
         self.reorders = self.full = False
         # Whether a lost write may lie before one that survived.
         self.has_holes = False
@@ -123,7 +124,7 @@ class SimulatedDisk:
 
     def directory(self, path: Path) -> Directory:
         node: Node = self._tree
-        for part in path.relative_to(self.root).parts:
+        for part in path.parts[self._depth :]:
             assert isinstance(node, Directory)
             node = node.entries[part]
         assert isinstance(node, Directory)
@@ -256,14 +257,15 @@ class SimulatedFiles:
 
     The process dies before its ``crash_in``-th change from now, the ``fail_in``-th change fails,
     and the ``hang_in``-th never returns. Where ``fails_on`` names changes, only those fail or hang.
-    The ``slow_in``-th change takes ``SLOW_SECONDS``, which ``take_delay`` returns later.
+    The ``slow_in``-th change takes ``SLOW_SECONDS``, and each fsync of a file ``sync_seconds``,
+    which ``take_delay`` returns later.
     """
 
     def __init__(self, disk: SimulatedDisk, died: Callable[[], None] = lambda: None) -> None:
         self.disk, self._died = disk, died
         self.dead = False
         self.crash_in = self.fail_in = self.hang_in = self.slow_in = 0
-        self._delay = 0.0
+        self._delay = self.sync_seconds = 0.0
         self.fails_on: frozenset[str] = frozenset()
         self.steps = 0
         self.trace: list[str] = []
@@ -273,7 +275,7 @@ class SimulatedFiles:
         if self.dead:
             raise Crashed
         self.steps += 1
-        self.trace.append(f"{action} {path.relative_to(self.disk.root)}")
+        self.trace.append(f"{action} {str(path)[self.disk.prefix :]}")
         if self.crash_in == 1:
             self.disk.counts[f"crashes before {action}"] += 1
             self.kill()
@@ -298,6 +300,9 @@ class SimulatedFiles:
 
     def plan_no_fault(self) -> None:
         self.crash_in = self.fail_in = self.hang_in = self.slow_in = 0
+
+    def be_slow(self) -> None:
+        self._delay += self.sync_seconds
 
     def take_delay(self) -> float:
         """How long the changes took since the last question."""
@@ -402,6 +407,7 @@ class SimulatedFile(File):
         self._sync("fdatasync")
 
     def _sync(self, action: str) -> None:
+        self._files.be_slow()
         try:
             self._files.step(action, self._path)
         except OSError:

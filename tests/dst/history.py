@@ -1,4 +1,4 @@
-"""A history that a seed makes: processes on one simulated disk, one life after the other."""
+"""A history that a seed makes, and its transcript."""
 
 from __future__ import annotations
 
@@ -25,34 +25,59 @@ class Refused(Exception):
 
 
 class History:
-    """A disk, the process that works on it at present, and the transcript of both."""
+    """What every history has: its seed, the virtual time, what it reached, and a transcript.
+
+    ``root`` is an empty directory of the host for the simulated disks.
+    """
 
     def __init__(self, seed: int, root: Path) -> None:
-        self.seed, self.random = seed, Random(seed)
-        self.disk = SimulatedDisk(root / "disk", self.random)
-        self.disk.reorders = self.random.random() < 0.2
-        self.counts: Counter[str] = self.disk.counts
+        self.seed, self.random, self.root = seed, Random(seed), root
+        self.counts: Counter[str] = Counter()
         self.agenda = Agenda()
         self.story: list[str] = []
         # An invariant that was found broken by a callback, whose caller catches exceptions.
         self._broken: Failed | None = None
-        self.failure: BaseException | None = None
-        self.start_process()
 
     def play(self) -> None:
         """Play the whole history. Raises Failed, or Refused."""
         raise NotImplementedError
 
+    def transcript(self) -> str:
+        return "\n".join(self.story)
+
     def tell(self, text: str) -> None:
-        self.story += [f"    {step}" for step in self.files.trace]
-        self.files.trace.clear()
-        self.story.append(text.replace(str(self.disk.root), ""))
+        self.story.append(text.replace(str(self.root), ""))
 
     def require(self, holds: bool, text: str) -> None:
         if not holds:
             self.tell(f"BROKEN: {text}")
-            self._broken = Failed("\n".join([f"seed {self.seed}", *self.story]))
+            self._broken = self._broken or self.failed()
             raise self._broken
+
+    def failed(self) -> Failed:
+        return Failed(f"seed {self.seed}\n{self.transcript()}")
+
+    def wait(self, seconds: float) -> None:
+        self.agenda.run_until(self.agenda.now + seconds)
+        if self._broken is not None:
+            raise self._broken
+
+
+class DiskHistory(History):
+    """A history of one disk, and of the processes that work on it one after the other."""
+
+    def __init__(self, seed: int, root: Path) -> None:
+        super().__init__(seed, root)
+        self.disk = SimulatedDisk(root / "disk", self.random)
+        self.disk.reorders = self.random.random() < 0.2
+        self.counts = self.disk.counts
+        self.failure: BaseException | None = None
+        self.start_process()
+
+    def tell(self, text: str) -> None:
+        self.story += [f"    {step}" for step in self.files.trace]
+        self.files.trace.clear()
+        super().tell(text)
 
     # -- one process -------------------------------------------------------------------------------
 
@@ -87,11 +112,6 @@ class History:
         """Whether the process has ended, or is about to."""
         return self.files.dead or self.failure is not None
 
-    def wait(self, seconds: float) -> None:
-        self.agenda.run_until(self.agenda.now + seconds)
-        if self._broken is not None:
-            raise self._broken
-
     def wait_for(self, done: Callable[[], bool]) -> None:
         """Wait until ``done``, or until the process ends; a hanging disk ends it after a while."""
         for _ in range(100):
@@ -112,7 +132,7 @@ def play(kind: type[History], seed: int) -> Counter[str]:
 
 def tell(kind: type[History], seed: int) -> str:
     """Play the history of ``seed``, and return its transcript. Raises Failed."""
-    return "\n".join(_played(kind, seed).story)
+    return _played(kind, seed).transcript()
 
 
 def _played(kind: type[History], seed: int) -> History:
@@ -129,7 +149,7 @@ def _played(kind: type[History], seed: int) -> History:
             raise
         except Exception as error:
             history.tell(f"{type(error).__name__}: {error}")
-            raise Failed("\n".join([f"seed {seed}", *history.story])) from error
+            raise history.failed() from error
         finally:
             logging.disable(logged)
         return history

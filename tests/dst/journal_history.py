@@ -21,7 +21,7 @@ from ha_engine.journal.writer import JournalWriter
 from ha_engine.node.data_dir import DataDirectory
 from ha_engine.types import Position, Record
 from tests.dst.disk import Crashed
-from tests.dst.history import History, Refused
+from tests.dst.history import DiskHistory, Refused
 from tests.dst.loop import Thread
 from tests.journal.samples import events, mark
 
@@ -69,7 +69,7 @@ class Life:
         self.data.close()
 
 
-class JournalHistory(History):
+class JournalHistory(DiskHistory):
     def __init__(self, seed: int, root: Path) -> None:
         super().__init__(seed, root)
         self.home = self.disk.root / "data"

@@ -5,10 +5,12 @@ from __future__ import annotations
 from tests.dst.history import History
 from tests.dst.journal_history import JournalHistory
 from tests.dst.outbox_history import OutboxHistory
+from tests.dst.pair.history import PairHistory
 from tests.dst.publish_history import PublishHistory
 
 KINDS: dict[str, type[History]] = {
     "journal": JournalHistory,
     "outbox": OutboxHistory,
     "publish": PublishHistory,
+    "pair": PairHistory,
 }

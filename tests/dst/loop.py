@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future
 from random import Random
 from typing import Any, TypeVar
@@ -23,6 +23,8 @@ T = TypeVar("T")
 Context = contextvars.Context | None
 Ended = Callable[[object, BaseException | None], None]
 PAUSE_MAX = 0.002
+TASKS_KEPT = 32
+"""The loop forgets tasks that are done only when it has many."""
 
 
 class _Pool:
@@ -45,8 +47,11 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self._ready: deque[asyncio.Handle] = deque()
         self._has_turn = False
         self._pools: dict[int, _Pool] = {}
-        self.dead = False
+        self.dead = self.paused = False
+        # What the threads of a paused process do as soon as it continues.
+        self._held: list[Callable[[], None]] = []
         self.tasks: list[asyncio.Task[Any]] = []
+        self._tasks_kept = TASKS_KEPT
         self.failures: list[BaseException] = []
 
     def kill(self) -> None:
@@ -54,12 +59,24 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self.dead = True
         self._ready.clear()
 
+    def pause(self) -> None:
+        """Stop the event loop and the threads, as SIGSTOP does."""
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+        held, self._held = self._held, []
+        for deed in held:
+            self._after_a_pause(deed)
+        if self._ready:
+            self._need_turn()
+
     def dispose(self) -> None:
         """Close what the dead process was doing, so that nothing warns of it."""
         for task in self.tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             try:
-                task.get_coro().close()  # type: ignore[union-attr]
+                task.get_coro().close()
             except BaseException:
                 pass  # a coroutine that awaits in its finally clause
         self.tasks.clear()
@@ -101,12 +118,14 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         pass  # ``due`` looks
 
     def _need_turn(self) -> None:
-        if not self._has_turn and not self.dead:
+        if not (self._has_turn or self.dead or self.paused):
             self._has_turn = True
             self._agenda.at(self._agenda.now, self._turn)
 
     def _turn(self) -> None:
         self._has_turn = False
+        if self.paused:
+            return
         asyncio._set_running_loop(self)
         try:
             for _ in range(len(self._ready)):
@@ -134,10 +153,13 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return asyncio.Future(loop=self)
 
     def create_task(  # type: ignore[override]
-        self, coro: Generator[Any, None, T], *, name: str | None = None, context: Context = None
+        self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: Context = None
     ) -> asyncio.Task[T]:
         task = asyncio.Task(coro, loop=self, name=name, context=context)
-        self.tasks = [*(one for one in self.tasks if not one.done()), task]
+        self.tasks.append(task)
+        if len(self.tasks) > 2 * self._tasks_kept:
+            self.tasks = [one for one in self.tasks if not one.done()]
+            self._tasks_kept = max(TASKS_KEPT, len(self.tasks))
         return task
 
     def run_in_executor(  # type: ignore[override]
@@ -194,8 +216,13 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self._after_a_pause(end, self._charged())
 
     def _after_a_pause(self, deed: Callable[[], None], least: float = 0.0) -> None:
-        pause = least + self._random.uniform(0, PAUSE_MAX)
-        self._agenda.after(pause, lambda: None if self.dead else deed())
+        def due() -> None:
+            if self.paused:
+                self._held.append(deed)
+            elif not self.dead:
+                deed()
+
+        self._agenda.after(least + self._random.uniform(0, PAUSE_MAX), due)
 
     def get_debug(self) -> bool:
         return False
@@ -218,9 +245,7 @@ class Thread(Executor):
     def __init__(self, loop: ProcessLoop) -> None:
         self._loop = loop
 
-    def submit(  # type: ignore[override]
-        self, fn: Callable[..., T], /, *args: Any, **kwargs: Any
-    ) -> Future[T]:
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         future: Future[Any] = Future()
 
         def ended(outcome: object, error: BaseException | None) -> None:

@@ -17,7 +17,7 @@ from ha_engine.outbox import Admission, Outbox
 from ha_engine.outbox.batch_file import digest_of_table, read_batch_file, write_batch_file
 from ha_engine.system.disk import disk
 from tests.dst.disk import Crashed
-from tests.dst.history import History, Refused
+from tests.dst.history import DiskHistory, Refused
 
 LIVES = 10
 QUERIES = ("delays", "storms")
@@ -35,7 +35,7 @@ class Model:
     rows: dict[int, pa.Table] = field(default_factory=dict)
 
 
-class OutboxHistory(History):
+class OutboxHistory(DiskHistory):
     def __init__(self, seed: int, root: Path) -> None:
         super().__init__(seed, root)
         self.directory = self.disk.root / "outbox"

@@ -44,7 +44,7 @@ class Node:
 
     def __init__(self, history: PublishHistory, node: str) -> None:
         self.history, self.node = history, node
-        self.directory = history.disk.root / node
+        self.directory = history.root / node
         self.outbox = Outbox.open(self.directory)
         self.loop = ProcessLoop(history.agenda, history.random, self._take_delay)
         self.epoch = self.admitted = 0
@@ -209,7 +209,6 @@ class PublishHistory(History):
             for node in self.nodes:
                 node.loop.kill()
                 node.loop.dispose()
-            self.end_process()
 
     def _step(self) -> None:
         node = self.random.choice(self.nodes)

@@ -20,13 +20,12 @@ def told(group: Group, lines: int | None = None) -> str:
     """Return the last ``lines`` of the history, or all of it."""
     sentences = []
     for when, who, what in group.transcript:
-        sentence = _sentence(what)
-        if sentence:
-            sentences.append(f"{when:8.3f}  {who:<9} {sentence}")
+        if text := sentence(what):
+            sentences.append(f"{when:8.3f}  {who:<9} {text}")
     return "\n".join(sentences[-lines:] if lines else sentences)
 
 
-def _sentence(what: object) -> str:
+def sentence(what: object) -> str:
     match what:
         case str():
             return what

@@ -1,0 +1,250 @@
+"""One history of two nodes: a seed's faults, then everything heals and all must be published."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from ha_engine.core import QueryState
+from ha_engine.core import inputs as on
+from ha_engine.publish import SinkState, SinkStatus
+from ha_engine.types import Member, Role
+from tests.dst.history import History
+from tests.dst.pair.database import Database
+from tests.dst.pair.faults import FAULT_SECONDS, Faults
+from tests.dst.pair.group import PLANS, TIMING
+from tests.dst.pair.host import Host
+from tests.dst.pair.judge import Judge
+from tests.dst.pair.network import Network
+from tests.dst.pair.producers import Producers
+from tests.sim.transcript import sentence
+
+HEALED_WITHIN = 60.0
+OPERATOR_AFTER = 4 * TIMING.ttl
+
+
+class PairHistory(History):
+    """``unpowered`` are the hosts without power."""
+
+    def __init__(self, seed: int, root: Path) -> None:
+        super().__init__(seed, root)
+        self.events: list[tuple[float, str, object]] = []
+        self._names: dict[str, str] = {}
+        self.unpowered: set[str] = set()
+        self.sinks = [(plan.name, sink) for plan in PLANS for sink in plan.sinks]
+        self.restart_within, self.batch_max = 2.0, 0.3
+        self.hosts: dict[str, Host] = {}
+        self.judge = Judge(self)
+        self.network, self.database = Network(self), Database(self)
+        self.hosts |= {name: Host(self, name, peer) for name, peer in ("ab", "ba")}
+        self.producers = Producers(self)
+        self.faults = Faults(self)
+
+    # -- the transcript ----------------------------------------------------------------------------
+
+    def note(self, who: str, what: object) -> None:
+        self.events.append((self.agenda.now, who, what))
+
+    def tell(self, text: str) -> None:
+        self.note("", text)
+
+    def name_journal(self, journal_id: str, host: str) -> None:
+        """Show a journal in the transcript by its host and a number."""
+        if journal_id not in self._names:
+            self._names[journal_id] = f"{host}-journal-{len(self._names)}"
+
+    def transcript(self) -> str:
+        lines = (
+            f"{when:8.3f}  {who:<9} {text}"
+            for when, who, what in self.events
+            if (text := sentence(what))
+        )
+        story = "\n".join(lines).replace(str(self.root), "")
+        for journal_id, name in self._names.items():
+            story = story.replace(journal_id, name)
+        return story
+
+    # -- the history -------------------------------------------------------------------------------
+
+    def play(self) -> None:
+        try:
+            for host in self.hosts.values():
+                self.agenda.after(self.random.uniform(0, 1), host.start)
+            self.faults.begin()
+            self.wait(self.random.uniform(0.6, 1.2) * FAULT_SECONDS)
+            self.faults.over = True
+            self._heal()
+        finally:
+            self._end()
+
+    def wait(self, seconds: float) -> None:
+        """Wait in steps, so that a broken rule ends the history soon."""
+        end = self.agenda.now + seconds
+        while self.agenda.now < end:
+            super().wait(min(0.5, end - self.agenda.now))
+
+    def _end(self) -> None:
+        for host in self.hosts.values():
+            for process in (host.process, host.spark):
+                if process is not None:
+                    process.dead = True
+                    process.loop.kill()
+                    with suppress(Exception):
+                        process.loop.dispose()
+            if host.process is not None:
+                host.process.close()
+
+    def holder(self) -> Host | None:
+        """The host of the living process that holds the lease."""
+        row = self.database.table.row
+        if row is None or row.holder is None:
+            return None
+        host = self.hosts[row.holder.node]
+        return host if host.process is not None and host.process.me == row.holder else None
+
+    # -- healing -----------------------------------------------------------------------------------
+
+    def _heal(self) -> None:
+        """End every fault; operators do what the documentation asks, and nothing more."""
+        self._end_faults()
+        began = self.agenda.now
+        while self.agenda.now < began + HEALED_WITHIN:
+            self.wait(0.5)
+            self._act_as_operator(self.agenda.now - began)
+            if self.agenda.now > began + 1.5:
+                self.producers.sending = False
+            if self._unsettled() is None:
+                break
+        reason = self._unsettled()
+        self.require(reason is None, f"liveness: not healed: {reason}")
+        self._require_events()
+        self._require_equal_journals()
+        self.counts["histories"] += 1
+
+    def _end_faults(self) -> None:
+        self.note("fault", "everything is healed")
+        network, database = self.network, self.database
+        network.delay_max, self.restart_within = 0.02, 0.5
+        network.unblock()
+        database.up = database.sinks_up = True
+        database.slow = database.loses_replies = database.late = database.sink_failures = 0.0
+        database.unreachable.clear()
+        database.pause(False)
+        self.producers.loses_acks = 0.0
+        for host in self.hosts.values():
+            host.be_full(False)
+            host.resume()
+            if host.process is not None:
+                host.process.files.plan_no_fault()
+                host.be_slow(0.0)
+            if host.name in self.unpowered:
+                host.get_power()
+
+    def _act_as_operator(self, seconds: float) -> None:
+        for host in self.hosts.values():
+            if host.refused is not None:
+                self.counts["reinits"] += 1
+                host.wipe()
+        for host in self.hosts.values():
+            lives = host.process.core.deployment.lives if host.process is not None else {}
+            for query, life in lives.items():
+                if life.state is QueryState.FAILED and host.process is not None:
+                    self.counts["queries given up"] += 1
+                    host.process.feed(on.RetryAsked(query))
+            if host.process is not None:
+                self._mend_sinks(host.process.publisher.status())
+        if self.judge.regressed and seconds > OPERATOR_AFTER:
+            self._repair_row()
+
+    def _mend_sinks(self, sinks: Iterable[SinkStatus]) -> None:
+        """Bring back the commits of a sink whose node says that they are lost."""
+        for status in sinks:
+            if status.state is SinkState.REFUSED:
+                self.counts["sinks restored"] += 1
+                self.database.ledgers[status.query, status.sink].bring_back()
+
+    def _repair_row(self) -> None:
+        """No node may rewrite a row of a lost branch (RULES.md#r5). Stop all nodes, then write the
+        newest row by hand, with a version above any that a node has read."""
+        self.counts["operator repairs"] += 1
+        newest, table = self.judge.newest, self.database.table
+        assert newest is not None
+        read = [newest.version, table.row.version if table.row else 0]
+        for host in self.hosts.values():
+            if host.process is not None:
+                read.append(host.process.core.lease.high_water.version)
+            host.kill(query_process_dies=True)
+        row = replace(
+            newest,
+            holder=None,
+            successor=None,
+            version=max(read) + 1,
+            identity=table.identity,
+            paused=False,
+        )
+        self.database.put(row)
+        self.judge.mended(row)
+
+    def _unsettled(self) -> str | None:
+        """The reason why the group is not settled, or None."""
+        row, processes = self.database.table.row, [host.process for host in self.hosts.values()]
+        cores = [process.core for process in processes if process is not None and process.serves]
+        active = [core.identity.node for core in cores if core.role is Role.ACTIVE]
+        if len(active) != 1 or row is None or row.holder is None or row.holder.node != active[0]:
+            return f"active: {active}"
+        members = {Member(core.identity.node, core.identity.journal_id) for core in cores}
+        if len(members) != 2 or members != set(row.in_sync):
+            return f"in sync: {row.in_sync}"
+        if not self.producers.all_acked:
+            return "producers wait for acks"
+        return next(self._unpublished(), None)
+
+    def _unpublished(self) -> Iterator[str]:
+        for plan in PLANS:
+            events = sum(len(self.producers.sent[stream]) for stream in plan.streams)
+            for sink in plan.sinks:
+                ledger = self.database.ledgers[plan.name, sink]
+                rows = sum(len(rows) for _, rows in ledger.batches.values())
+                if rows < events:
+                    yield f"{sink} has {rows} of {events} events of {plan.name}"
+                for host in self.hosts.values():
+                    assert host.process is not None
+                    if host.process.outbox.last_admitted(plan.name) < ledger.batch:
+                        yield f"{plan.name} is behind on {host.name}"
+
+    def _require_events(self) -> None:
+        """C1, C4, P2: each sink has each event once, in contiguous batches."""
+        for plan in PLANS:
+            sent = [n for stream in plan.streams for n in self.producers.sent[stream]]
+            for sink in plan.sinks:
+                batches = self.database.ledgers[plan.name, sink].batches
+                numbers = sorted(batches)
+                self.require(
+                    numbers == list(range(1, len(numbers) + 1)), f"P2: {sink} has {numbers}"
+                )
+                rows = [row for number in numbers for row in batches[number][1]]
+                found = sorted(n for n, _ in rows)
+                self.require(found == sorted(sent), f"C1: {sink} has other events of {plan.name}")
+                totals = [total for _, total in rows]
+                self.require(
+                    totals == list(range(1, len(rows) + 1)), f"P2: {sink} has other totals"
+                )
+                epochs = [batches[number][0] for number in numbers]
+                self.require(epochs == sorted(epochs), f"P3: {sink} has epochs {epochs}")
+
+    def _require_equal_journals(self) -> None:
+        """C8: the journals are equal up to the end of the shorter one."""
+        journals = [host.process.journal for host in self.hosts.values() if host.process]
+        first = max(journal.first for journal in journals)
+        last = min(journal.last.sequence for journal in journals)
+        contents = [
+            b"".join(
+                Path(one.path).read_bytes()[one.offset : one.offset + one.length]
+                for one in journal.locate(first, last)
+            )
+            for journal in journals
+        ]
+        self.require(contents[0] == contents[1], "C8: the journals differ")
+        self.counts["records compared"] += last - first + 1

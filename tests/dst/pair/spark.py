@@ -1,0 +1,282 @@
+"""One query process: it asks its node for marks, and makes the batches that Spark would make.
+
+A batch has one row for each event of its query's streams, with a running total. So a batch that
+lacks an event, has one twice, or continues a wrong state, has other rows on one of the nodes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from ha_engine.errors import DiskFailed
+from ha_engine.journal import read_extent
+from ha_engine.outbox.batch_file import digest_of_table, write_batch_file
+from ha_engine.system.disk import disk
+from ha_engine.system.files import make_directory
+from ha_engine.types import Events
+from ha_engine.v1 import local_pb2 as pb
+from tests.dst.disk import Crashed, SimulatedFiles
+from tests.dst.loop import ProcessLoop
+from tests.dst.pair.checkpoint import State, load, store
+from tests.dst.pair.group import PLANS, STREAMS
+
+if TYPE_CHECKING:
+    from tests.dst.pair.host import Host
+    from tests.dst.pair.process import NodeProcess
+
+AGAIN_SECONDS = 0.2
+SCHEMA = pa.schema([("n", pa.int64()), ("total", pa.int64())])
+Verdict = pb.AdmitBatchReply
+
+
+class Superseded(Exception):
+    """The node runs another query process."""
+
+
+class NodeGone(Exception):
+    """The node process has ended without an answer."""
+
+
+class QueryBroken(Exception):
+    """The query cannot continue."""
+
+
+class _Context:
+    """The part of a gRPC context that the node's service uses."""
+
+    async def abort(self, code: object, reason: str) -> None:
+        raise Superseded(reason)
+
+
+class QueryProcess:
+    """The query process ``incarnation`` on ``host``."""
+
+    def __init__(self, host: Host, incarnation: str) -> None:
+        self.host, self.incarnation = host, incarnation
+        self.files = SimulatedFiles(host.disk, self.kill)
+        self.loop = ProcessLoop(host.history.agenda, host.history.random, self.files.take_delay)
+        self._random = host.history.random
+        self._streams = {plan.name: plan.streams for plan in PLANS}
+        self._running: dict[str, tuple[pb.RunQuery, asyncio.Task[None]]] = {}
+        # In the order of the calls, so that a history can be repeated.
+        self._waiting: dict[asyncio.Future[Any], None] = {}
+        self.dead = False
+
+    # -- life --------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self.loop.call_soon(lambda: self.loop.create_task(self._watched(self._attend())))
+
+    def kill(self, reason: str = "killed") -> None:
+        if not self.dead:
+            self.dead = self.files.dead = True
+            self.loop.kill()
+            self.host.history.agenda.after(0.0, self.loop.dispose)
+            self.host.spark_died(self, reason)
+
+    def node_died(self) -> None:
+        for waiting in self._waiting:
+            self.loop.call_soon(_fail, waiting, NodeGone())
+
+    async def _watched(self, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except (Superseded, Crashed) as error:
+            self.kill(type(error).__name__)
+        except DiskFailed as error:
+            self.kill(f"its disk failed: {error}")
+        except Exception as error:
+            self.host.history.require(False, f"the query process fails: {error!r}")
+
+    # -- calls of the node -------------------------------------------------------------------------
+
+    async def _call(self, method: str, request: Any) -> Any:
+        """Call the node until one of its processes answers. Raises Superseded, QueryBroken."""
+        while True:
+            process = self.host.process
+            if process is not None and process.serves:
+                try:
+                    return await self._ask(process, method, request)
+                except NodeGone:
+                    pass
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _ask(self, process: NodeProcess, method: str, request: Any) -> Any:
+        answer, agenda = self.loop.create_future(), self.host.history.agenda
+        self._waiting[answer] = None
+        service = getattr(process.local, method)
+
+        def answered(outcome: Any) -> None:
+            agenda.after(self._way(), lambda: self._settle(answer, outcome))
+
+        process.serve(lambda: service(request, _Context()), answered)
+        try:
+            return await answer
+        finally:
+            self._waiting.pop(answer, None)
+
+    def _settle(self, future: asyncio.Future[Any], outcome: Any) -> None:
+        self.loop.call_soon(_settle, future, outcome)
+
+    def _way(self) -> float:
+        return self._random.uniform(0.0001, 0.002)
+
+    async def _attend(self) -> None:
+        while True:
+            process = self.host.process
+            if process is not None and process.serves:
+                await self._take_commands(process)
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _take_commands(self, process: NodeProcess) -> None:
+        over, agenda = self.loop.create_future(), self.host.history.agenda
+        self._waiting[over] = None
+
+        async def attend() -> None:
+            request = pb.AttendRequest(incarnation=self.incarnation)
+            async for command in process.local.Attend(request, _Context()):  # type: ignore[arg-type]
+                agenda.after(self._way(), lambda run=command.run: obey(run))  # type: ignore[misc]
+
+        def obey(run: pb.RunQuery) -> None:
+            if not process.dead:
+                self.loop.call_soon(self._obey, run)
+
+        process.serve(attend, lambda outcome: self._settle(over, outcome))
+        try:
+            await over
+        except NodeGone:
+            pass
+        finally:
+            self._waiting.pop(over, None)
+
+    # -- queries -----------------------------------------------------------------------------------
+
+    def _obey(self, run: pb.RunQuery) -> None:
+        """Run a query. A restarted node repeats its command."""
+        running = self._running.get(run.query)
+        if running is not None:
+            if running[0] == run and not running[1].done():
+                return
+            running[1].cancel()
+        task = self.loop.create_task(self._watched(self._serve(run)))
+        self._running[run.query] = run, task
+
+    async def _serve(self, run: pb.RunQuery) -> None:
+        try:
+            await self._run_batches(run)
+        except QueryBroken as error:
+            await self._report_failure(run.query, str(error))
+
+    async def _report_failure(self, query: str, reason: str) -> None:
+        self._running.pop(query, None)
+        failed = pb.QueryFailed(number=0, reason=reason, by_host=True)
+        await self._call(
+            "ReportQuery",
+            pb.ReportQueryRequest(incarnation=self.incarnation, query=query, failed=failed),
+        )
+
+    async def _run_batches(self, run: pb.RunQuery) -> None:
+        place, states = self.host.checkpoint(run.query), self._open(run)
+        while True:
+            number, through, total = states[-1]
+            mark = await self._next_mark(run.query, number)
+            await asyncio.sleep(self._random.uniform(0.005, self.host.history.batch_max))
+            rows = await self._rows(run.query, mark, through)
+            table = pa.table([rows, range(total + 1, total + 1 + len(rows))], schema=SCHEMA)
+            self.host.history.judge.computed(self.host.name, run.query, mark.number, table)
+            await self._put(run.query, mark.number, table)
+            states.append((mark.number, mark.sequence, total + len(rows)))
+            store(place, run.lineage, states, self.files)
+
+    def _open(self, run: pb.RunQuery) -> list[State]:
+        place = self.host.checkpoint(run.query)
+        pending = self.host.home / "outbox" / run.query / "pending"
+        with disk(place):
+            make_directory(place, files=self.files)
+            make_directory(pending, files=self.files)
+            for left in pending.glob("*.arrow"):
+                self.files.unlink(left, missing_ok=True)
+        lineage, states = load(place)
+        if lineage == run.lineage:
+            return states
+        if run.must_resume:
+            raise QueryBroken("its state is lost")
+        return [(run.initial_mark, run.initial_sequence, 0)]
+
+    async def _next_mark(self, query: str, after: int) -> pb.AwaitMarkReply:
+        request = pb.AwaitMarkRequest(incarnation=self.incarnation, query=query, after=after)
+        while (reply := await self._call("AwaitMark", request)).pending:
+            pass
+        if reply.number != after + 1:
+            raise QueryBroken(f"got mark {reply.number} after {after}")
+        return reply  # type: ignore[no-any-return]
+
+    async def _rows(self, query: str, mark: pb.AwaitMarkReply, after: int) -> list[int]:
+        request = pb.LocateRequest(
+            incarnation=self.incarnation,
+            query=query,
+            number=mark.number,
+            first_sequence=after + 1,
+            last_sequence=mark.sequence,
+        )
+        reply = await self._call("Locate", request)
+        found: list[int] = []
+        for extent in () if reply.skipped else reply.extents:
+            for record in read_extent(extent):
+                body = record.body
+                if isinstance(body, Events) and body.stream in self._streams[query]:
+                    schema = STREAMS[body.stream]
+                    batch = pa.ipc.read_record_batch(pa.py_buffer(record.payload), schema)
+                    found += batch.column(0).to_pylist()
+        return found
+
+    async def _put(self, query: str, number: int, table: pa.Table) -> None:
+        outbox = self.host.home / "outbox"
+        name = f"{query}/pending/{number}.{self.incarnation}.arrow"
+        written = write_batch_file(
+            outbox / name, table, query=query, number=number, files=self.files
+        )
+        request = pb.AdmitBatchRequest(
+            incarnation=self.incarnation,
+            query=query,
+            number=number,
+            file=name,
+            rows=written.rows,
+            bytes=written.bytes,
+        )
+        verdict = (await self._call("AdmitBatch", request)).verdict
+        digest = digest_of_table(table)
+        if verdict == Verdict.NEED_DIGEST:
+            request.digest = digest
+            verdict = (await self._call("AdmitBatch", request)).verdict
+        if verdict == Verdict.ADMITTED:
+            report = pb.ReportDigestRequest(
+                incarnation=self.incarnation, query=query, number=number, digest=digest
+            )
+            await self._call("ReportDigest", report)
+        elif verdict == Verdict.DONE:
+            self.host.history.counts["batches made again"] += 1
+            with disk(outbox):
+                self.files.unlink(written.path, missing_ok=True)
+        else:
+            self.host.history.require(False, f"{query} {number} differs from what was admitted")
+
+
+def _settle(future: asyncio.Future[Any], outcome: Any) -> None:
+    if future.done():
+        return
+    if isinstance(outcome, Superseded):
+        future.set_exception(outcome)
+    elif isinstance(outcome, Exception):
+        future.set_exception(QueryBroken(str(outcome)))
+    else:
+        future.set_result(outcome)
+
+
+def _fail(future: asyncio.Future[Any], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)

@@ -35,14 +35,14 @@ class JournalIdentity:
     epochs: tuple[Position, ...] = ()
 
 
-def load(directory: Path) -> JournalIdentity | None:
+def load(directory: Path, files: Files = OS_FILES) -> JournalIdentity | None:
     """Load the identity file in ``directory``, or return None if there is no such file.
 
     Raises JournalDamaged, UnknownJournalVersion, OSError.
     """
     path = directory / FILE_NAME
     try:
-        tree = json_file.load(path)
+        tree = json_file.load(path, files)
         version = tree["version"]
         if version == VERSION:
             return _from_tree(tree)

@@ -74,9 +74,9 @@ class Journal:
         JournalDamaged with file and offset, ForeignJournal, UnknownJournalVersion, DiskFailed.
         """
         try:
-            identity = read_identity(directory, group) or _create(directory, group, files)
+            identity = read_identity(directory, group, files) or _create(directory, group, files)
             settle(segment_paths(directory)[-1], files)
-            found = list(look(directory, identity))
+            found = list(look(directory, identity, files=files))
             _mend(found[-1], identity, files)
             files.fsync_directory(directory)
             journal = cls(directory, identity, found, segment_size, files)
@@ -183,7 +183,7 @@ class Journal:
         Without ``payloads``, each record has an empty payload. Raises JournalDamaged, DiskFailed.
         """
         extents = self.locate(first, self.last.sequence if last is None else last)
-        return _read(extents, payloads)
+        return _read(extents, payloads, self._files)
 
     def locate(self, first: int, last: int) -> list[Extent]:
         """The bytes of the records ``first`` to ``last``, one extent for each segment."""
@@ -367,9 +367,10 @@ def _mend(tail: Found, identity: JournalIdentity, files: Files) -> None:
         truncate_file(tail.path, tail.outline.end, files)
 
 
-def _read(extents: list[Extent], payloads: bool) -> Iterator[Record]:
+def _read(extents: list[Extent], payloads: bool, files: Files) -> Iterator[Record]:
     for extent in extents:
-        yield from read_records(Path(extent.path), extent.offset, extent.length, payloads=payloads)
+        path = Path(extent.path)
+        yield from read_records(path, extent.offset, extent.length, payloads=payloads, files=files)
 
 
 def _disk_failed(action: str, directory: Path, error: OSError) -> DiskFailed:

@@ -24,6 +24,7 @@ from ha_engine.journal.reading import (
 from ha_engine.journal.record import BadFrame, NewerVersion
 from ha_engine.journal.segment import segment_path, segment_paths
 from ha_engine.journal.tail import describe_torn, is_torn_file_header
+from ha_engine.system.files import OS_FILES, Files
 from ha_engine.types import Position
 
 
@@ -43,14 +44,16 @@ class Found:
     headless: bool = False
 
 
-def read_identity(directory: Path, group: str | None = None) -> JournalIdentity | None:
+def read_identity(
+    directory: Path, group: str | None = None, files: Files = OS_FILES
+) -> JournalIdentity | None:
     """The identity of the journal in ``directory``, or None if no journal was ever completely
     created there.
 
     Raises ForeignJournal when the journal is not of ``group``, JournalDamaged when files are
     missing, UnknownJournalVersion, OSError.
     """
-    identity, paths = identities.load(directory), segment_paths(directory)
+    identity, paths = identities.load(directory, files), segment_paths(directory)
     if identity is None:
         if paths and not _is_unfinished(directory, paths):
             raise JournalDamaged(str(directory / identities.FILE_NAME), 0, "the file is missing")
@@ -65,14 +68,20 @@ def read_identity(directory: Path, group: str | None = None) -> JournalIdentity 
     return identity
 
 
-def look(directory: Path, identity: JournalIdentity, *, payloads: bool = True) -> Iterator[Found]:
+def look(
+    directory: Path,
+    identity: JournalIdentity,
+    *,
+    payloads: bool = True,
+    files: Files = OS_FILES,
+) -> Iterator[Found]:
     """Yield the segments, oldest first, each verified by itself and against the segment before it.
 
     Raises JournalDamaged with file and offset, UnknownJournalVersion, DiskFailed, OSError.
     """
     paths, last = segment_paths(directory), None
     for path in paths:
-        found = _look_at(path, identity, last, path == paths[-1], payloads)
+        found = _look_at(path, identity, last, path == paths[-1], payloads, files)
         yield found
         last = found.outline.last
 
@@ -90,32 +99,37 @@ def _is_unfinished(directory: Path, paths: list[Path]) -> bool:
 
 
 def _look_at(
-    path: Path, identity: JournalIdentity, last: Position | None, is_tail: bool, payloads: bool
+    path: Path,
+    identity: JournalIdentity,
+    last: Position | None,
+    is_tail: bool,
+    payloads: bool,
+    files: Files,
 ) -> Found:
     first = int(path.stem)
     if last is None:
         before = epochs_before(identity, first)
         last = Position(before[-1].epoch if before else 0, first - 1)
     try:
-        header = read_file_header(path)
+        header = read_file_header(path, files)
     except BadFrame as error:
-        if not is_tail or isinstance(error, NewerVersion) or not is_torn_file_header(path):
+        if not is_tail or isinstance(error, NewerVersion) or not is_torn_file_header(path, files):
             raise damage(path, 0, error) from error
         _check_follows(path, first, last)
         torn = f"{path} ended inside its file header"
         outline = Outline(SparseIndex(first), last)
         return Found(path, identity.journal_id, first, outline, torn, headless=True)
     _check_place(path, header, identity, last)
-    outline = scan(path, first, last.epoch, payloads=payloads)
-    return Found(path, header.journal_id, first, outline, _torn(path, outline, is_tail))
+    outline = scan(path, first, last.epoch, payloads=payloads, files=files)
+    return Found(path, header.journal_id, first, outline, _torn(path, outline, is_tail, files))
 
 
-def _torn(path: Path, outline: Outline, is_tail: bool) -> str | None:
+def _torn(path: Path, outline: Outline, is_tail: bool, files: Files) -> str | None:
     if outline.bad is None:
         return None
     if not is_tail:
         raise damage(path, outline.end, outline.bad) from outline.bad
-    return describe_torn(path, outline.end, outline.last.sequence + 1, outline.bad)
+    return describe_torn(path, outline.end, outline.last.sequence + 1, outline.bad, files)
 
 
 def _check_place(path: Path, header: FileHeader, identity: JournalIdentity, last: Position) -> None:

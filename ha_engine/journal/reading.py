@@ -6,6 +6,7 @@ modules of the engine.
 
 from __future__ import annotations
 
+import io
 import struct
 from array import array
 from bisect import bisect_right
@@ -28,6 +29,7 @@ from ha_engine.journal.record import (
     to_record,
     verified,
 )
+from ha_engine.system.files import OS_FILES, Files
 from ha_engine.types import ORIGIN, Body, Events, Extent, Position, Record
 
 FILE_MAGIC = b"\xf5HAJSEG\n"
@@ -85,21 +87,29 @@ class Outline:
     bad: BadFrame | None = None
 
 
-def read_extent(extent: Extent, *, stream: str | None = None) -> Iterator[Record]:
+def read_extent(
+    extent: Extent, *, stream: str | None = None, files: Files = OS_FILES
+) -> Iterator[Record]:
     """Every record of ``extent``; with ``stream``, only the records with events of that stream.
 
     Raises JournalDamaged with file and offset, UnknownJournalVersion, DiskFailed.
     """
-    return read_records(Path(extent.path), extent.offset, extent.length, stream=stream)
+    return read_records(Path(extent.path), extent.offset, extent.length, stream=stream, files=files)
 
 
 def read_records(
-    path: Path, offset: int, length: int, *, stream: str | None = None, payloads: bool = True
+    path: Path,
+    offset: int,
+    length: int,
+    *,
+    stream: str | None = None,
+    payloads: bool = True,
+    files: Files = OS_FILES,
 ) -> Iterator[Record]:
     """Like read_extent; without ``payloads``, payloads are skipped, and each record has an empty
     payload."""
     end = offset + length
-    with open_segment(path, length) as file:
+    with open_segment(path, length, files) as file:
         file.seek(offset)
         while offset < end:
             try:
@@ -114,7 +124,7 @@ def read_records(
             offset += header.frame_length
 
 
-def read_frames(extent: Extent, bytes_max: int) -> list[Frame]:
+def read_frames(extent: Extent, bytes_max: int, files: Files = OS_FILES) -> list[Frame]:
     """The first frames of ``extent``, verified but not decoded, so that they can be sent unchanged.
 
     The result has at least one frame, but otherwise at most ``bytes_max`` bytes. This function
@@ -122,7 +132,7 @@ def read_frames(extent: Extent, bytes_max: int) -> list[Frame]:
     """
     frames: list[Frame] = []
     path, offset, rest = Path(extent.path), extent.offset, min(extent.length, bytes_max)
-    with open_segment(path, rest) as file:
+    with open_segment(path, rest, files) as file:
         file.seek(offset)
         while rest > 0:
             try:
@@ -145,7 +155,9 @@ def read_header(file: BinaryIO, bytes_max: int) -> Header:
     return _whole(file.read(min(HEADER_BYTES, bytes_max)), bytes_max)
 
 
-def scan(path: Path, first: int, epoch: int, *, payloads: bool = True) -> Outline:
+def scan(
+    path: Path, first: int, epoch: int, *, payloads: bool = True, files: Files = OS_FILES
+) -> Outline:
     """Verify a segment whose first record is ``first`` and follows a record of ``epoch``.
 
     Without ``payloads``, the checksums of payloads are not verified. The scan stops at the first
@@ -154,7 +166,7 @@ def scan(path: Path, first: int, epoch: int, *, payloads: bool = True) -> Outlin
     """
     outline = Outline(SparseIndex(first), Position(epoch, first - 1))
     size = path.stat().st_size
-    with open_segment(path, size) as file:
+    with open_segment(path, size, files) as file:
         file.seek(FILE_HEADER_BYTES)
         while outline.end < size:
             try:
@@ -169,11 +181,11 @@ def scan(path: Path, first: int, epoch: int, *, payloads: bool = True) -> Outlin
     return outline
 
 
-def offset_of(path: Path, sequence: int, start: tuple[int, int]) -> int:
+def offset_of(path: Path, sequence: int, start: tuple[int, int], files: Files = OS_FILES) -> int:
     """The offset of record ``sequence``. The search reads the headers of all records from
     ``start``, which is an earlier sequence and its offset."""
     at, offset = start
-    with open_segment(path, INDEX_EVERY_BYTES) as file:
+    with open_segment(path, INDEX_EVERY_BYTES, files) as file:
         while at < sequence:
             file.seek(offset)
             try:
@@ -184,10 +196,11 @@ def offset_of(path: Path, sequence: int, start: tuple[int, int]) -> int:
     return offset
 
 
-def open_segment(path: Path, length: int) -> BinaryIO:
+def open_segment(path: Path, length: int, files: Files) -> BinaryIO:
     """A buffered reader for about ``length`` bytes. Raises JournalDamaged, DiskFailed."""
     try:
-        return open(path, "rb", buffering=max(4096, min(length, BUFFER_BYTES_MAX)))
+        buffer_bytes = max(4096, min(length, BUFFER_BYTES_MAX))
+        return io.BufferedReader(files.reader(path), buffer_bytes)
     except FileNotFoundError as error:
         raise JournalDamaged(str(path), 0, "the segment file is missing") from error
     except OSError as error:
@@ -215,13 +228,13 @@ def encode_file_header(journal_id: str, first: int) -> bytes:
     return _FILE_START.pack(FILE_MAGIC, crc32c(rest)) + rest
 
 
-def read_file_header(path: Path) -> FileHeader:
+def read_file_header(path: Path, files: Files = OS_FILES) -> FileHeader:
     """Read and verify the file header of a segment.
 
     Raises BadFrame when the header is truncated or damaged, NewerVersion, JournalDamaged,
     DiskFailed.
     """
-    with open_segment(path, FILE_HEADER_BYTES) as file:
+    with open_segment(path, FILE_HEADER_BYTES, files) as file:
         raw = file.read(FILE_HEADER_BYTES)
     if len(raw) < FILE_HEADER_BYTES:
         raise BadFrame("the file header is truncated")

@@ -119,7 +119,7 @@ class Segment:
         last, size = self._end
         if sequence > last:
             return size
-        return offset_of(self.path, sequence, self._index.at_or_before(sequence))
+        return offset_of(self.path, sequence, self._index.at_or_before(sequence), self._files)
 
     def _writable(self) -> File:
         assert self._file is not None, f"{self.path} is not open for appending"

@@ -24,11 +24,11 @@ def path_of(directory: Path, first: Position, last: Position) -> Path:
 
 def set_aside(path: Path, extents: Iterable[Extent], files: Files = OS_FILES) -> None:
     """Copy the bytes of ``extents`` durably into a file at ``path``. Raises OSError."""
-    replace_file(path, (part for extent in extents for part in _parts(extent)), files)
+    replace_file(path, (part for extent in extents for part in _parts(extent, files)), files)
 
 
-def _parts(extent: Extent) -> Iterator[bytes]:
-    with open(extent.path, "rb") as segment:
+def _parts(extent: Extent, files: Files) -> Iterator[bytes]:
+    with files.reader(Path(extent.path)) as segment:
         segment.seek(extent.offset)
         left = extent.length
         while left > 0:

@@ -14,19 +14,22 @@ from google_crc32c import value as crc32c
 
 from ha_engine.journal.reading import FILE_HEADER_BYTES, damage
 from ha_engine.journal.record import HEADER_BYTES, MAGIC, BadFrame, Header, decode_header
+from ha_engine.system.files import OS_FILES, Files, read_file
 
 SECTOR_BYTES = 512
 
 
-def describe_torn(path: Path, offset: int, expected: int, bad: BadFrame) -> str:
+def describe_torn(
+    path: Path, offset: int, expected: int, bad: BadFrame, files: Files = OS_FILES
+) -> str:
     """Describe the torn tail at ``offset``, where record ``expected`` should start.
 
     Raises JournalDamaged when the bytes at ``offset`` are no torn tail. A damaged last record that
     contains a whole sector of zeros counts as torn, because the file does not show the difference.
     """
-    with path.open("rb") as file:
+    with files.reader(path) as file:
         file.seek(offset)
-        rest = file.read()
+        rest = file.readall()
     if not rest.rstrip(b"\0"):
         return f"{path} ended with {len(rest)} zero bytes after record {expected - 1}"
     if _record_follows(rest, expected) or not _is_truncated(rest, offset):
@@ -34,9 +37,9 @@ def describe_torn(path: Path, offset: int, expected: int, bad: BadFrame) -> str:
     return f"{path} ended with {len(rest)} bytes of the torn record {expected} ({bad})"
 
 
-def is_torn_file_header(path: Path) -> bool:
+def is_torn_file_header(path: Path, files: Files = OS_FILES) -> bool:
     """Whether the segment file has only zeros after the bytes of its file header."""
-    return len(path.read_bytes().rstrip(b"\0")) <= FILE_HEADER_BYTES
+    return len(read_file(path, files).rstrip(b"\0")) <= FILE_HEADER_BYTES
 
 
 def _is_truncated(rest: bytes, offset: int) -> bool:

@@ -46,7 +46,7 @@ class DataDirectory:
     # -- high water --------------------------------------------------------------------------------
 
     def high_water(self) -> HighWater:
-        return kept_high_water(self.path)
+        return kept_high_water(self.path, self._files)
 
     def keep(self, high_water: HighWater) -> None:
         """Write ``high_water`` durably. Blocks for two calls of fsync. Raises DiskFailed."""

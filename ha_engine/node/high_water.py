@@ -16,11 +16,11 @@ from ha_engine.types import DatabaseIdentity
 FILE_NAME = "high_water.json"
 
 
-def kept_high_water(path: Path) -> HighWater:
+def kept_high_water(path: Path, files: Files = OS_FILES) -> HighWater:
     """Read the high water from the data directory ``path``. A new directory gives the lowest high
     water. Raises DiskFailed."""
     try:
-        return _from_tree(json_file.load(path / FILE_NAME))
+        return _from_tree(json_file.load(path / FILE_NAME, files))
     except FileNotFoundError:
         return HighWater()
     except (ValueError, KeyError, TypeError):

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -70,10 +72,14 @@ def write_batch_file(
         ) from error
 
 
-def read_batch_file(path: Path) -> pa.Table:
+def read_batch_file(path: Path, files: Files = OS_FILES) -> pa.Table:
     """The rows of a batch file, memory-mapped. Raises OutboxDamaged."""
     try:
-        with pa.memory_map(str(path)) as file, pa.ipc.open_file(_checked(file)) as reader:
+        length = _verified_length(path, files)
+        with (
+            pa.memory_map(str(path)) as file,
+            pa.ipc.open_file(file.read_buffer(length)) as reader,
+        ):
             return reader.read_all().replace_schema_metadata(None)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise OutboxDamaged(
@@ -82,30 +88,37 @@ def read_batch_file(path: Path) -> pa.Table:
         ) from error
 
 
-def _checked(file: pa.MemoryMappedFile) -> pa.Buffer:
-    """The IPC file without the trailer. Raises ValueError if its CRC32C is wrong."""
-    length = file.size() - _TRAILER.size
-    if length < 0:
-        raise ValueError("it is too short")
-    whole = file.read_buffer()
-    if whole[whole.size - len(_IPC_END) :].to_pybytes() == _IPC_END:
-        return whole
-    magic, wanted = _TRAILER.unpack(whole[length:].to_pybytes())
-    if magic != _MAGIC or _sum_of(whole[:length]) != wanted:
-        raise ValueError("its checksum is wrong")
-    return whole[:length]
+def _verified_length(path: Path, files: Files) -> int:
+    """The length of the IPC file without the trailer. Raises ValueError if its CRC32C is wrong.
+
+    An ordinary read of a bad sector raises OSError. A read of mapped memory would end the process.
+    """
+    with io.BufferedReader(files.reader(path)) as file:
+        size = file.seek(0, os.SEEK_END)
+        length = size - _TRAILER.size
+        if length < 0:
+            raise ValueError("it is too short")
+        file.seek(size - len(_IPC_END))
+        if file.read() == _IPC_END:
+            return size
+        file.seek(length)
+        magic, wanted = _TRAILER.unpack(file.read())
+        if magic != _MAGIC or _sum_of(file, length) != wanted:
+            raise ValueError("its checksum is wrong")
+        return length
 
 
-def _sum_of(content: pa.Buffer) -> int:
+def _sum_of(file: BinaryIO, length: int) -> int:
     found = 0
-    for begin in range(0, content.size, _PIECE_BYTES):
-        found = extend(found, content[begin : begin + _PIECE_BYTES].to_pybytes())
+    file.seek(0)
+    for begin in range(0, length, _PIECE_BYTES):
+        found = extend(found, file.read(min(_PIECE_BYTES, length - begin)))
     return found
 
 
-def digest_of_file(path: Path) -> str:
+def digest_of_file(path: Path, files: Files = OS_FILES) -> str:
     """The digest of an admitted batch whose writer died before it reported the digest."""
-    return digest_of_table(read_batch_file(path))
+    return digest_of_table(read_batch_file(path, files))
 
 
 def digest_of_table(table: pa.Table) -> str:

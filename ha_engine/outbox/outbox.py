@@ -191,7 +191,7 @@ class Outbox:
             return Admission.NEED_DIGEST
         else:
             if known is None and admitted is not None:
-                known = digest_of_file(admitted.path)
+                known = digest_of_file(admitted.path, self._files)
                 query_outbox.keep_digest(attempt.number, known)
             admission = Admission.DONE if known == attempt.digest else Admission.MISMATCH
         with disk(self._directory):

@@ -13,7 +13,7 @@ from pathlib import Path
 from ha_engine.errors import OutboxDamaged
 from ha_engine.outbox.batch_file import read_batch_file
 from ha_engine.system.disk import disk
-from ha_engine.system.files import CREATE, OS_FILES, Files, write_all
+from ha_engine.system.files import CREATE, OS_FILES, Files, read_file, write_all
 
 DIGESTS_KEPT = 1024
 """Number of trimmed batches whose digests are kept, to judge a late second attempt."""
@@ -62,7 +62,7 @@ class QueryOutbox:
             query_outbox._make_durable()
             query_outbox._sweep(living)
             for number, path in batch_paths(place):
-                query_outbox._put(number, _batch_at(path))
+                query_outbox._put(number, _batch_at(path, files))
             query_outbox.digests = dict(query_outbox._whole_digests())
             query_outbox.trimmed_through = max(
                 (number for number, _ in _numbered(place, _LEFT)), default=0
@@ -182,15 +182,15 @@ class QueryOutbox:
         A deleted digest is computed again when it is needed.
         """
         for number, path in _numbered(self._place, _DIGEST):
-            if (digest := read_digest(path)) is not None:
+            if (digest := read_digest(path, self._files)) is not None:
                 yield number, digest
             else:
                 self._files.unlink(path)
 
 
-def _batch_at(path: Path) -> OutboxBatch:
+def _batch_at(path: Path, files: Files) -> OutboxBatch:
     """The batch in a file, which is read whole to prove that it is undamaged."""
-    return OutboxBatch(path, read_batch_file(path).num_rows, path.stat().st_size)
+    return OutboxBatch(path, read_batch_file(path, files).num_rows, path.stat().st_size)
 
 
 def batch_paths(place: Path) -> list[tuple[int, Path]]:
@@ -198,9 +198,9 @@ def batch_paths(place: Path) -> list[tuple[int, Path]]:
     return _numbered(place, _BATCH)
 
 
-def read_digest(path: Path) -> str | None:
+def read_digest(path: Path, files: Files = OS_FILES) -> str | None:
     """The content of a digest file, or None if a power loss left the file incomplete."""
-    text = path.read_bytes().decode("ascii", "replace").strip()
+    text = read_file(path, files).decode("ascii", "replace").strip()
     return text if _DIGEST_TEXT.fullmatch(text) else None
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from ha_engine.errors import JournalDamaged
-from ha_engine.system.files import OS_FILES, Files, replace_file
+from ha_engine.system.files import OS_FILES, Files, read_file, replace_file
 from ha_engine.types import Base, Mark, Position, QueryBase, QueryVersion
 
 NAME = "base.arrow"
@@ -90,10 +90,10 @@ def store(path: Path, encoded: bytes, files: Files = OS_FILES) -> None:
     replace_file(path, [encoded], files)
 
 
-def load(path: Path) -> JournalBase | None:
+def load(path: Path, files: Files = OS_FILES) -> JournalBase | None:
     """Load the base file, or return None if the file does not exist. Raises JournalDamaged."""
     try:
-        return decode(path.read_bytes())
+        return decode(read_file(path, files))
     except FileNotFoundError:
         return None
     except ValueError as error:

@@ -1,9 +1,9 @@
-"""Change files and directories, each method by one system call.
+"""Read and change files, each method by one system call.
 
 The data of a node must survive a crash and a loss of power between any two changes, so the order of
-the changes matters. The journal, the outbox and the small files beside them therefore change the
-disk only by an object with the methods of ``Files``. A test gives them an object that also fails,
-or that forgets what was not synced. Reads change nothing, so they use the ordinary functions.
+the changes matters. The journal, the outbox and the small files beside them therefore use the disk
+only by an object with the methods of ``Files``. A test gives them an object that also fails, that
+forgets what was not synced, or that returns other bytes than were written.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ class File(io.FileIO):
 
 
 class Files(Protocol):
-    """The changes of files and directories. Each method may raise OSError."""
+    """Files and directories. Each method may raise OSError, and so may a read of ``reader``."""
 
+    def reader(self, path: Path) -> io.FileIO: ...
     def open(self, path: Path, flags: int) -> File: ...
     def rename(self, old: Path, new: Path) -> None: ...
     def unlink(self, path: Path, *, missing_ok: bool = False) -> None: ...
@@ -52,6 +53,9 @@ class Files(Protocol):
 
 class OsFiles:
     """The files of the operating system; only their owner may read them."""
+
+    def reader(self, path: Path) -> io.FileIO:
+        return io.FileIO(path)
 
     def open(self, path: Path, flags: int) -> File:
         return File(os.open(path, flags | os.O_CLOEXEC, 0o600), "wb")
@@ -73,6 +77,12 @@ class OsFiles:
 
 
 OS_FILES = OsFiles()
+
+
+def read_file(path: Path, files: Files = OS_FILES) -> bytes:
+    """The whole content of the file ``path``. Raises OSError."""
+    with files.reader(path) as file:
+        return file.readall()
 
 
 def write_all(file: File, data: bytes) -> None:

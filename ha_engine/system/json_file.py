@@ -11,7 +11,7 @@ from typing import Any
 
 from google_crc32c import value as crc32c
 
-from ha_engine.system.files import OS_FILES, Files, replace_file
+from ha_engine.system.files import OS_FILES, Files, read_file, replace_file
 
 _CHECKSUM = "crc32c"
 
@@ -23,12 +23,12 @@ def store(path: Path, tree: dict[str, Any], files: Files = OS_FILES) -> None:
     replace_file(path, [content.encode()], files)
 
 
-def load(path: Path) -> dict[str, Any]:
+def load(path: Path, files: Files = OS_FILES) -> dict[str, Any]:
     """Load the file ``path``, which may be of a version without checksums.
 
     Raises ValueError if the file is damaged. Raises OSError.
     """
-    tree = json.loads(path.read_bytes())
+    tree = json.loads(read_file(path, files))
     if not isinstance(tree, dict):
         raise ValueError("the file has no fields")
     stored = tree.pop(_CHECKSUM, None)

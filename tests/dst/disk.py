@@ -12,6 +12,7 @@ ext4 and XFS. With ``reorders``, a later change may survive and an earlier one b
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 from collections import Counter
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 from errno import EIO, ENOSPC
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from ha_engine.system.files import OS_FILES, File, OsFiles
 
@@ -258,13 +260,14 @@ class SimulatedFiles:
     The process dies before its ``crash_in``-th change from now, the ``fail_in``-th change fails,
     and the ``hang_in``-th never returns. Where ``fails_on`` names changes, only those fail or hang.
     The ``slow_in``-th change takes ``SLOW_SECONDS``, and each fsync of a file ``sync_seconds``,
-    which ``take_delay`` returns later.
+    which ``take_delay`` returns later. The ``unreadable_in``-th read fails, and the
+    ``misread_in``-th returns one flipped bit.
     """
 
     def __init__(self, disk: SimulatedDisk, died: Callable[[], None] = lambda: None) -> None:
         self.disk, self._died = disk, died
         self.dead = False
-        self.crash_in = self.fail_in = self.hang_in = self.slow_in = 0
+        self.plan_no_fault()
         self._delay = self.sync_seconds = 0.0
         self.fails_on: frozenset[str] = frozenset()
         self.steps = 0
@@ -293,13 +296,41 @@ class SimulatedFiles:
         self.hang_in = max(0, self.hang_in - 1)
         if self.fail_in == 1:
             self.fail_in = 0
+            self.fired.add("failed")
             self.trace.append("  fails")
             self.disk.counts[f"failures of {action}"] += 1
             raise OSError(EIO, os.strerror(EIO), str(path))
         self.fail_in = max(0, self.fail_in - 1)
 
+    def read(self, data: bytes, path: Path) -> bytes:
+        """Return what a read of ``data`` gives."""
+        if self.dead:
+            raise Crashed
+        if not data:
+            return data
+        if self.unreadable_in == 1:
+            self.unreadable_in = 0
+            self._note_read("unreadable", path)
+            raise OSError(EIO, os.strerror(EIO), str(path))
+        self.unreadable_in = max(0, self.unreadable_in - 1)
+        if self.misread_in == 1:
+            self._note_read("misread", path)
+            place = self.disk.random.randrange(len(data))
+            bit = 1 << self.disk.random.randrange(8)
+            data = data[:place] + bytes([data[place] ^ bit]) + data[place + 1 :]
+        self.misread_in = max(0, self.misread_in - 1)
+        return data
+
+    def _note_read(self, what: str, path: Path) -> None:
+        self.trace.append(f"  {what}: {path.relative_to(self.disk.root)}")
+        self.disk.counts[f"{what}: {path.suffix}"] += 1
+        self.fired.add(what)
+
     def plan_no_fault(self) -> None:
         self.crash_in = self.fail_in = self.hang_in = self.slow_in = 0
+        self.unreadable_in = self.misread_in = 0
+        # The kinds of faults that happened since then: "failed", "unreadable" and "misread".
+        self.fired = set[str]()
 
     def be_slow(self) -> None:
         self._delay += self.sync_seconds
@@ -316,6 +347,13 @@ class SimulatedFiles:
             self._died()
 
     # -- Files -------------------------------------------------------------------------------------
+
+    def reader(self, path: Path) -> io.FileIO:
+        if self.dead:
+            raise Crashed
+        file = SimulatedReader(path)
+        file.begin(self, path)
+        return file
 
     def open(self, path: Path, flags: int) -> File:
         self.step("open", path)
@@ -367,8 +405,30 @@ class SimulatedFiles:
 
     def _need_space(self, path: Path) -> None:
         if self.disk.full:
-            self.disk.counts["writes to a full disk"] += 1
-            raise OSError(ENOSPC, os.strerror(ENOSPC), str(path))
+            raise self.no_space(path)
+
+    def no_space(self, path: Path) -> OSError:
+        self.disk.counts["writes to a full disk"] += 1
+        self.fired.add("failed")
+        return OSError(ENOSPC, os.strerror(ENOSPC), str(path))
+
+
+class SimulatedReader(io.FileIO):
+    """A file that is open for reading by a process of the simulation."""
+
+    def begin(self, files: SimulatedFiles, path: Path) -> None:
+        self._files, self._path = files, path
+
+    def read(self, size: int | None = -1) -> bytes:
+        return self._files.read(super().read(size), self._path)
+
+    def readall(self) -> bytes:
+        return self.read()
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
 
 class SimulatedFile(File):
@@ -386,8 +446,7 @@ class SimulatedFile(File):
         if disk.full:
             data = data[: disk.random.randrange(len(data))]
             if not data:
-                disk.counts["writes to a full disk"] += 1
-                raise OSError(ENOSPC, os.strerror(ENOSPC))
+                raise self._files.no_space(self._path)
         offset = os.fstat(self.fileno()).st_size if self._appends else self.tell()
         written = super().writev([data])
         self._content.pending.append((offset, data))

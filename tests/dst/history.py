@@ -102,10 +102,18 @@ class DiskHistory(History):
             files.slow_in = random.randint(1, steps)
         self.disk.full = self.disk.full or random.random() < likelihood / 5
 
+    def plan_a_misread(self, likelihood: float, reads: int) -> None:
+        """Perhaps let one of the next reads fail, or return a flipped bit."""
+        if self.random.random() < likelihood:
+            self.files.unreadable_in = self.random.randint(1, reads)
+        elif self.random.random() < likelihood:
+            self.files.misread_in = self.random.randint(1, reads)
+
     @property
     def faulty(self) -> bool:
-        """Whether a change of the disk may fail now."""
-        return bool(self.files.fail_in or self.disk.full)
+        """Whether a change of the disk, or a read, may fail now."""
+        files = self.files
+        return bool(files.fail_in or files.unreadable_in or files.misread_in or self.disk.full)
 
     @property
     def over(self) -> bool:

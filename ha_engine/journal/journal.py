@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
-from ha_engine.errors import DiskFailed, ForeignJournal
+from ha_engine.errors import DiskFailed, ForeignJournal, JournalDamaged
 from ha_engine.journal import identity as identities
 from ha_engine.journal import set_aside as given_up
 from ha_engine.journal.identity import JournalIdentity
@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 class Journal:
     """An open journal; ``Journal.open`` returns one.
 
-    After a DiskFailed the journal refuses every further call. The state of the disk after a failed
-    fsync is unknown, and a second fsync may report success for lost pages.
+    After a change that failed, the journal refuses every further call with DiskFailed. The state of
+    the disk after a failed fsync is unknown, and a second fsync may report success for lost pages.
     """
 
     def __init__(
@@ -229,7 +229,7 @@ class Journal:
             self._tail.sync()
 
     def truncate_after(self, sequence: int) -> None:
-        """Remove every record after ``sequence``, durably. Raises DiskFailed."""
+        """Remove every record after ``sequence``, durably. Raises DiskFailed, JournalDamaged."""
         if not self.first - 1 <= sequence <= self.last.sequence:
             raise AssertionError(
                 f"cannot truncate after {sequence}: the journal has {self.first} to {self.last}"
@@ -249,7 +249,7 @@ class Journal:
 
         Returns the file that keeps the removed records. Before the truncation the journal gets a
         new id, because nothing that the lease row says about the old id is true any more
-        (RULES.md#r8). Raises DiskFailed.
+        (RULES.md#r8). Raises DiskFailed, JournalDamaged.
         """
         path = self.set_aside_after(sequence, self._directory)
         self.retire()
@@ -257,7 +257,10 @@ class Journal:
         return path
 
     def set_aside_after(self, sequence: int, directory: Path) -> Path:
-        """Copy the records after ``sequence`` to a file in ``directory``. Raises DiskFailed."""
+        """Copy the records after ``sequence`` to a file in ``directory``.
+
+        Raises DiskFailed, JournalDamaged.
+        """
         first = next(iter(self.read(sequence + 1, sequence + 1, payloads=False))).position
         path = given_up.path_of(directory, first, self._last)
         with self._fatal("set aside"):
@@ -328,6 +331,10 @@ class Journal:
             failed = _disk_failed(action, self._directory, error)
             self._failure = str(failed)
             raise failed from error
+        except (DiskFailed, JournalDamaged) as error:
+            # A read failed in the middle of the change.
+            self._failure = str(error)
+            raise
 
     def _refuse_after_failure(self) -> None:
         if self._failure is not None:

@@ -192,6 +192,8 @@ def offset_of(path: Path, sequence: int, start: tuple[int, int], files: Files = 
                 offset += decode_header(file.read(HEADER_BYTES)).frame_length
             except BadFrame as error:
                 raise damage(path, offset, error) from error
+            except OSError as error:
+                raise _unreadable(path, error) from error
             at += 1
     return offset
 

@@ -8,9 +8,9 @@ A file has the frames of the given-up records exactly as they were in the journa
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from errno import EIO
 from pathlib import Path
 
+from ha_engine.journal.reading import read_frames
 from ha_engine.system.files import OS_FILES, Files, replace_file
 from ha_engine.types import Extent, Position
 
@@ -23,17 +23,19 @@ def path_of(directory: Path, first: Position, last: Position) -> Path:
 
 
 def set_aside(path: Path, extents: Iterable[Extent], files: Files = OS_FILES) -> None:
-    """Copy the bytes of ``extents`` durably into a file at ``path``. Raises OSError."""
+    """Copy the bytes of ``extents`` durably into a file at ``path``.
+
+    Raises JournalDamaged, DiskFailed, OSError.
+    """
     replace_file(path, (part for extent in extents for part in _parts(extent, files)), files)
 
 
 def _parts(extent: Extent, files: Files) -> Iterator[bytes]:
-    with files.reader(Path(extent.path)) as segment:
-        segment.seek(extent.offset)
-        left = extent.length
-        while left > 0:
-            piece = segment.read(min(left, COPY_BYTES))
-            if not piece:
-                raise OSError(EIO, "the segment is shorter than its records", extent.path)
-            yield piece
-            left -= len(piece)
+    """The bytes of an extent, verified, because the caller removes the records afterwards."""
+    while extent.length:
+        frames = read_frames(extent, COPY_BYTES, files)
+        for frame in frames:
+            yield frame.head
+            yield frame.payload
+        done = sum(frame.length for frame in frames)
+        extent = Extent(extent.path, extent.offset + done, extent.length - done)

@@ -14,7 +14,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ha_engine.errors import Backpressure, DiskFailed
+from ha_engine.errors import Backpressure, DiskFailed, JournalDamaged
 from ha_engine.journal.journal import Journal, check_follows
 from ha_engine.journal.record import Frame, to_frame
 from ha_engine.system.stuck_watch import STUCK_SECONDS, StuckWatch
@@ -111,9 +111,9 @@ class JournalWriter:
         before all that are appended later.
 
         The journal's methods truncate_after, trim_before, give_up_after and bind_group need an
-        exclusive call. The future raises an exception of ``call``, and a DiskFailed also ends the
-        writer. A call with ``copies`` takes longer the more data it copies, so it never
-        counts as stuck.
+        exclusive call. The future raises an exception of ``call``; a DiskFailed or JournalDamaged
+        also ends the writer. A call with ``copies`` takes longer the more data it copies, so it
+        never counts as stuck.
         """
         self._refuse_when_done()
         outcome: asyncio.Future[T] = self._loop.create_future()
@@ -191,7 +191,7 @@ class JournalWriter:
                 exclusive.outcome.set_result(done.result())
             else:
                 exclusive.outcome.set_exception(error)
-        if isinstance(error, DiskFailed):
+        if isinstance(error, DiskFailed | JournalDamaged):
             self._fail(error)
         elif not any(isinstance(work, _Exclusive) for work in self._queue):
             self._last = self._queue[-1].position if self._queue else self._journal.last  # type: ignore[union-attr]

@@ -23,6 +23,10 @@ def kept_high_water(path: Path, files: Files = OS_FILES) -> HighWater:
         return _from_tree(json_file.load(path / FILE_NAME, files))
     except FileNotFoundError:
         return HighWater()
+    except OSError as error:
+        raise DiskFailed(
+            f"{path / FILE_NAME} cannot be read: {error.strerror}; check the disk"
+        ) from error
     except (ValueError, KeyError, TypeError):
         raise DiskFailed(
             f"{path / FILE_NAME} is damaged; run ha-engine reinit for this node and delete the file"

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from ha_engine.errors import JournalDamaged
+from ha_engine.errors import DiskFailed, JournalDamaged
 from ha_engine.system.files import OS_FILES, Files, read_file, replace_file
 from ha_engine.types import Base, Mark, Position, QueryBase, QueryVersion
 
@@ -91,11 +91,16 @@ def store(path: Path, encoded: bytes, files: Files = OS_FILES) -> None:
 
 
 def load(path: Path, files: Files = OS_FILES) -> JournalBase | None:
-    """Load the base file, or return None if the file does not exist. Raises JournalDamaged."""
+    """Load the base file, or return None if the file does not exist.
+
+    Raises JournalDamaged, DiskFailed.
+    """
     try:
         return decode(read_file(path, files))
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise DiskFailed(f"{path} cannot be read: {error.strerror}; check the disk") from error
     except ValueError as error:
         raise JournalDamaged(str(path), 0, str(error)) from error
 

@@ -16,11 +16,26 @@ from pathlib import Path
 from ha_engine.core import HighWater
 from ha_engine.errors import DiskFailed, ForeignJournal, JournalDamaged, UnknownJournalVersion
 from ha_engine.journal import Journal, read_extent
-from ha_engine.journal.reading import read_records
+from ha_engine.journal.inspection import newest_records, oldest_records, survey
+from ha_engine.journal.reading import read_frames, read_records
+from ha_engine.journal.record import decode
 from ha_engine.journal.writer import JournalWriter
 from ha_engine.node.data_dir import DataDirectory
-from ha_engine.types import Position, Record
-from tests.dst.disk import Crashed
+from ha_engine.types import (
+    Application,
+    Body,
+    EpochStart,
+    Events,
+    Extent,
+    Mark,
+    Position,
+    Published,
+    Pulled,
+    QueryVersion,
+    Record,
+    Skip,
+)
+from tests.dst.disk import Crashed, SimulatedFiles
 from tests.dst.history import DiskHistory, Refused
 from tests.dst.loop import Thread
 from tests.journal.samples import events, mark
@@ -28,6 +43,13 @@ from tests.journal.samples import events, mark
 GROUP, GROUP_ID = "test", "7c0e"
 LIVES = 12
 REFUSALS = (JournalDamaged, UnknownJournalVersion, ForeignJournal)
+BODIES: tuple[Body, ...] = (
+    Published("delays", "table", 7),
+    EpochStart("node-é", "process", forced=True),
+    Application("ab" * 16, (QueryVersion("delays", "cd" * 16, Mark("delays", 4, 9), reset=True),)),
+    Skip("delays", 5, "an operator", 'a "poisoned" row'),
+    Events("storms", 2, 7, pulled=(Pulled("drop", '{"file":"é"}', 2, 1),)),
+)
 
 
 @dataclass
@@ -80,6 +102,7 @@ class JournalHistory(DiskHistory):
     def play(self) -> None:
         for _ in range(LIVES):
             self.plan_a_fault(0.25, 14)
+            self.plan_a_misread(0.15, 60)
             if (life := self._open()) is not None:
                 self.files.plan_no_fault()
                 self._live(life)
@@ -89,6 +112,7 @@ class JournalHistory(DiskHistory):
             self.start_process()
         life = self._open()
         assert life is not None
+        self._survey(life)
         life.close()
         self.end_process()
 
@@ -110,6 +134,7 @@ class JournalHistory(DiskHistory):
     def _open(self) -> Life | None:
         self.files.hang_in = 0
         faulty = self.faulty
+        journal: Journal | None = None
         try:
             data = DataDirectory(self.home, "process", self.files)
         except (Crashed, DiskFailed) as error:
@@ -117,19 +142,20 @@ class JournalHistory(DiskHistory):
             return None
         try:
             kept, journal = data.high_water().epoch, self._journal()
-        except (Crashed, DiskFailed) as error:
+            self._check(journal)
+        except (Crashed, DiskFailed, *REFUSALS) as error:
             data.close()
-            self._note_no_start(error, faulty)
-            return None
-        except REFUSALS as error:
-            data.close()
+            if journal is not None:
+                journal.close()
+            if isinstance(error, Crashed | DiskFailed) or "misread" in self.files.fired:
+                self._note_no_start(error, faulty)
+                return None
             # A record that never became durable may be damaged before one that survived. Nothing
             # distinguishes it from a durable record that was damaged later.
             self.require(self.disk.has_holes, f"the journal is refused: {error}")
             self.counts["refusals of holes"] += 1
             raise Refused(str(error)) from error
         self.disk.has_holes = False
-        self._check(journal)
         model = self.model
         self.require(model.kept <= kept <= model.keeping, f"the high water is {kept}")
         model.kept = model.keeping = kept
@@ -143,7 +169,7 @@ class JournalHistory(DiskHistory):
         if isinstance(error, Crashed):
             self.tell("dies at its start")
         else:
-            self.require(faulty, f"the journal is not opened: {error}")
+            self.require(faulty or self.files.fired, f"the journal is not opened: {error}")
             self.tell(f"fails at its start: {error}")
 
     def _check(self, journal: Journal) -> None:
@@ -168,11 +194,23 @@ class JournalHistory(DiskHistory):
         lost = [record for record in model.giving_up if record.position.sequence > last]
         if lost:
             self.require(journal.journal_id != model.former_id, "cut under its former id")
-            kept = [_frames(path) for path in (self.home / "journal").glob("*.frames")]
+            kept = [_frames(path) for path in sorted((self.home / "journal").glob("*.frames"))]
             self.require(model.giving_up in kept, "records were given up but not set aside")
             self.counts["records set aside"] += len(lost)
         elif model.journal_id is not None and not model.giving_up:
             self.require(journal.journal_id == model.journal_id, "another journal id")
+
+    def _survey(self, life: Life) -> None:
+        """Inspect the journal like the command that shows it, while the node has it open."""
+        journal, model = life.journal, self.model
+        report = survey(self.home / "journal")
+        self.require(report.damage is None and report.torn is None, f"found {report}")
+        expected = model.records[journal.first - 1 :]
+        self.require(report.records == len(expected), f"{report.records} records are shown")
+        self.require(report.epochs == journal.epochs, f"epochs {report.epochs} are shown")
+        bare = [replace(record, payload=b"") for record in expected]
+        self.require(oldest_records(report, 5) == bare[:5], "other oldest records are shown")
+        self.require(newest_records(report, 5) == bare[-5:], "other newest records are shown")
 
     # -- one life ----------------------------------------------------------------------------------
 
@@ -183,6 +221,7 @@ class JournalHistory(DiskHistory):
             )
         )
         self.plan_a_fault(0.4, 40)
+        self.plan_a_misread(0.2, 40)
         deeds = {
             self._append: 12,
             self._trim: 3,
@@ -249,6 +288,8 @@ class JournalHistory(DiskHistory):
             epoch += random.random() < 0.05
             size = random.choice([0, 20, 100, 400, 1100])
             one = events(sequence, epoch=epoch, size=size) if size else mark(sequence, epoch=epoch)
+            if random.random() < 0.2:
+                one = replace(one, body=random.choice(BODIES))
             fresh.append(replace(one, committed=random.randrange(sequence)))
         records += fresh
         self.tell(f"append {fresh[0].position} to {fresh[-1].position}")
@@ -286,9 +327,18 @@ class JournalHistory(DiskHistory):
         else:
             done = self._exclusive(writer, lambda: journal.truncate_after(after))
         self.wait_for(done.done)
-        if not self.over:
-            self.require(journal.last.sequence == after, "cut elsewhere")
+        if self.over:
+            return
+        if (error := done.exception()) is not None:
+            self._require_cause(error)
+            self.wait_for(lambda: self.over)
+            return
+        self.require(journal.last.sequence == after, "cut elsewhere")
+        try:
             self._check(journal)
+        except (DiskFailed, JournalDamaged) as error:
+            self._require_cause(error)
+            self.files.kill()
 
     def _read(self, life: Life, writer: JournalWriter) -> None:
         journal, last = life.journal, life.journal.last.sequence
@@ -296,12 +346,14 @@ class JournalHistory(DiskHistory):
             return
         first = self.random.randint(journal.first, last)
         until = self.random.randint(first, last)
+        records = self.model.records[first - 1 : until]
+        way = self.random.choice([_extents, _stream, _without_payloads, _frame_by_frame])
         try:
-            extents = journal.locate(first, until)
-        except DiskFailed:
-            return  # the writer's thread has failed, and the loop is about to learn of it
-        found = [one for extent in extents for one in read_extent(extent)]
-        self.require(found == self.model.records[first - 1 : until], f"read {first} to {until}")
+            found, expected = way(journal, records, self.files)
+        except (DiskFailed, JournalDamaged) as error:
+            self._require_cause(error)
+            return
+        self.require(found == expected, f"read {first} to {until}")
 
     def _keep(self, life: Life, writer: JournalWriter) -> None:
         """Keep a high water, in another thread than the journal's."""
@@ -319,6 +371,16 @@ class JournalHistory(DiskHistory):
 
     def _keep_image(self, life: Life, writer: JournalWriter) -> None:
         self.images.append((self.disk.image(), self.model.copy()))
+
+    def _require_cause(self, error: BaseException) -> None:
+        """Require a fault of the disk that explains the error of a read or a change.
+
+        The writer's thread may have failed, and the loop be about to learn of it.
+        """
+        damaged = isinstance(error, JournalDamaged)
+        wanted = {"misread"} if damaged else {"failed", "unreadable"}
+        self.require(bool(self.files.fired & wanted), f"not read: {error}")
+        self.tell(f"not read: {error}")
 
     def _exclusive(
         self, writer: JournalWriter, call: Callable[[], object]
@@ -349,6 +411,48 @@ class JournalHistory(DiskHistory):
             self.tell(f"refused: {error}")
         self.disk.go_back(image)
         self.model = model
+
+
+def _extents(
+    journal: Journal, records: list[Record], files: SimulatedFiles
+) -> tuple[list[Record], list[Record]]:
+    extents = _located(journal, records)
+    return [one for extent in extents for one in read_extent(extent, files=files)], records
+
+
+def _stream(
+    journal: Journal, records: list[Record], files: SimulatedFiles
+) -> tuple[list[Record], list[Record]]:
+    extents, stream = _located(journal, records), "flights"
+    found = [one for extent in extents for one in read_extent(extent, stream=stream, files=files)]
+    of_stream = lambda body: isinstance(body, Events) and body.stream == stream  # noqa: E731
+    return found, [record for record in records if of_stream(record.body)]
+
+
+def _without_payloads(
+    journal: Journal, records: list[Record], files: SimulatedFiles
+) -> tuple[list[Record], list[Record]]:
+    first, last = records[0].position.sequence, records[-1].position.sequence
+    found = list(journal.read(first, last, payloads=False))
+    return found, [replace(record, payload=b"") for record in records]
+
+
+def _frame_by_frame(
+    journal: Journal, records: list[Record], files: SimulatedFiles
+) -> tuple[list[Record], list[Record]]:
+    """Read some frames at a time, like the stream to a peer."""
+    found = list[Record]()
+    for extent in _located(journal, records):
+        while extent.length:
+            frames = read_frames(extent, 700, files)
+            found += [decode(frame.head + frame.payload) for frame in frames]
+            done = sum(frame.length for frame in frames)
+            extent = Extent(extent.path, extent.offset + done, extent.length - done)
+    return found, records
+
+
+def _located(journal: Journal, records: list[Record]) -> list[Extent]:
+    return journal.locate(records[0].position.sequence, records[-1].position.sequence)
 
 
 def _frames(path: Path) -> list[Record]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ha_engine.errors import OutboxDamaged
 from ha_engine.outbox.batch_file import DIGEST_BYTES, digest_of_table, read_batch_file
-from ha_engine.outbox.query_outbox import batch_paths, read_digest
+from ha_engine.outbox.query_outbox import DROPPED, batch_paths, read_digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,8 @@ def survey(directory: Path, on_batch: Callable[[int], None] = lambda _: None) ->
     ``on_batch`` is called with the number of batches that are verified. Raises OSError.
     """
     batches, size, damage = 0, 0, list[str]()
-    for place in sorted(path for path in directory.iterdir() if path.is_dir()):
+    places = (path for path in directory.iterdir() if path.is_dir())
+    for place in sorted(path for path in places if not path.name.startswith(DROPPED)):
         damage += _gaps(place)
         for number, path in batch_paths(place):
             # A running node may trim the batch meanwhile.

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ha_engine.errors import OutboxDamaged
 from ha_engine.outbox.batch_file import digest_of_file
-from ha_engine.outbox.query_outbox import OutboxBatch, QueryOutbox
+from ha_engine.outbox.query_outbox import DROPPED, OutboxBatch, QueryOutbox
 from ha_engine.system.disk import disk
 from ha_engine.system.files import OS_FILES, Files, make_directory
 
@@ -63,6 +63,8 @@ class Outbox:
         outbox = cls(directory.resolve(), files)
         with disk(directory):
             make_directory(outbox._directory, files=files)
+            for dropped in sorted(outbox._directory.glob(f"{DROPPED}*")):
+                files.rmtree(dropped)
         for place in sorted(outbox._directory.iterdir()):
             if place.is_dir():
                 outbox._by_query[place.name] = QueryOutbox.open(place, living, files)

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from google_crc32c import value as crc32c
+
 from ha_engine.errors import OutboxDamaged
 from ha_engine.outbox.batch_file import read_batch_file
 from ha_engine.system.disk import disk
@@ -20,7 +22,9 @@ DIGESTS_KEPT = 1024
 
 _BATCH, _DIGEST = re.compile(r"(\d+)\.arrow"), re.compile(r"(\d+)\.digest")
 _LEFT = re.compile(r"(\d+)\.left")
-_DIGEST_TEXT = re.compile(r"[0-9a-f]{32,}|uncompared")
+_DIGEST_TEXT = re.compile(r"([0-9a-f]{32,}|uncompared)(?: ([0-9a-f]{8}))?")
+DROPPED = ".dropped-"
+"""Prefix of the directory of a query whose deletion has begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +119,7 @@ class QueryOutbox:
             # file.
             unfinished = path.with_suffix(".digest-unfinished")
             with self._files.open(unfinished, CREATE) as file:
-                write_all(file, digest.encode())
+                write_all(file, f"{digest} {crc32c(digest.encode()):08x}".encode())
             self._files.rename(unfinished, path)
         self.digests[number] = digest
 
@@ -142,11 +146,13 @@ class QueryOutbox:
         self.require_no_gap()
 
     def remove(self) -> None:
-        """Delete the whole directory."""
+        """Delete the whole directory. A crash leaves all of the batches or none."""
         with disk(self._place):
             if self._place.exists():
-                self._files.rmtree(self._place)
+                dropped = self._place.with_name(f"{DROPPED}{self._place.name}")
+                self._files.rename(self._place, dropped)
                 self._files.fsync_directory(self._place.parent)
+                self._files.rmtree(dropped)
 
     def _put(self, number: int, batch: OutboxBatch) -> None:
         self.batches[number] = batch
@@ -177,7 +183,7 @@ class QueryOutbox:
                 self._files.unlink(path, missing_ok=True)
 
     def _whole_digests(self) -> Iterator[tuple[int, str]]:
-        """Yield the complete digests. Delete a digest file that a power loss left empty.
+        """Yield the complete digests. Delete a digest file that is damaged or empty.
 
         A deleted digest is computed again when it is needed.
         """
@@ -199,9 +205,16 @@ def batch_paths(place: Path) -> list[tuple[int, Path]]:
 
 
 def read_digest(path: Path, files: Files = OS_FILES) -> str | None:
-    """The content of a digest file, or None if a power loss left the file incomplete."""
+    """The digest in a digest file, or None if the file is damaged, or was lost in a power loss.
+
+    A file of an earlier version has no CRC32C after the digest.
+    """
     text = read_file(path, files).decode("ascii", "replace").strip()
-    return text if _DIGEST_TEXT.fullmatch(text) else None
+    if (match := _DIGEST_TEXT.fullmatch(text)) is None:
+        return None
+    digest, checksum = match.groups()
+    is_whole = checksum is None or int(checksum, 16) == crc32c(digest.encode())
+    return digest if is_whole else None
 
 
 def trimmed_file(place: Path, through: int) -> Path:

@@ -15,11 +15,13 @@ import pyarrow as pa
 from ha_engine.errors import DiskFailed, OutboxDamaged
 from ha_engine.outbox import Admission, Outbox
 from ha_engine.outbox.batch_file import digest_of_table, read_batch_file, write_batch_file
+from ha_engine.outbox.inspection import survey
 from ha_engine.system.disk import disk
 from tests.dst.disk import Crashed
 from tests.dst.history import DiskHistory, Refused
 
 LIVES = 10
+MISREAD = {"misread", "unreadable"}
 QUERIES = ("delays", "storms")
 
 
@@ -31,6 +33,8 @@ class Model:
     admitted: int = 0
     begun: int = 0
     trimmed: int = 0
+    # A drop of the query may be incomplete.
+    dropping: bool = False
     # What Spark computes for each batch, also after it lost the batch.
     rows: dict[int, pa.Table] = field(default_factory=dict)
 
@@ -44,12 +48,14 @@ class OutboxHistory(DiskHistory):
     def play(self) -> None:
         for life in range(LIVES):
             self.plan_a_fault(0.2, 10)
+            self.plan_a_misread(0.1, 20)
             self.files.hang_in = 0
             faulty = self.faulty
             try:
                 outbox = self._open()
                 self.files.plan_no_fault()
                 self.plan_a_fault(0.5, 40)
+                self.plan_a_misread(0.2, 10)
                 self.files.hang_in = 0
                 faulty = self.faulty
                 for _ in range(self.random.randint(1, 20)):
@@ -59,12 +65,17 @@ class OutboxHistory(DiskHistory):
             except DiskFailed as error:
                 self.require(faulty, f"the disk did not fail: {error}")
                 self.tell(f"fails: {error}")
+            except OutboxDamaged as error:
+                self.require(bool(self.files.fired & MISREAD), f"not read: {error}")
+                self.tell(f"not read: {error}")
             self.end_process()
             if self.random.random() < 0.5:
                 self.tell("power is lost")
                 self.disk.lose_power()
             self.start_process()
-        self._flip(self._open())
+        outbox = self._open()
+        self._survey(outbox)
+        self._flip(outbox)
 
     # -- what an outbox must have ------------------------------------------------------------------
 
@@ -76,6 +87,8 @@ class OutboxHistory(DiskHistory):
             for query in QUERIES:
                 self._check(outbox, query)
         except OutboxDamaged as error:
+            if self.files.fired & MISREAD:
+                raise
             self.require(self.disk.has_holes, f"the outbox is refused: {error}")
             raise Refused(str(error)) from error
         self.disk.has_holes = False
@@ -87,6 +100,10 @@ class OutboxHistory(DiskHistory):
         floor = outbox.trimmed_through(query) if first is None else first - 1
         outbox.set_outbox_floor(query, floor)
         last = outbox.last_admitted(query)
+        if model.dropping and last == 0:
+            self.models[query] = Model()
+            return
+        model.dropping = False
         self.require(floor <= model.trimmed, f"{query}: batch {floor} is gone")
         reached = last >= model.admitted or model.admitted == model.trimmed
         self.require(reached, f"{query}: batch {model.admitted} was admitted, {last} is the last")
@@ -100,16 +117,29 @@ class OutboxHistory(DiskHistory):
         batch, rows = outbox.batch(query, number), self.models[query].rows[number]
         self.require(batch is not None, f"{query}: batch {number} is missing")
         assert batch is not None
-        self.require(read_batch_file(batch.path).equals(rows), f"{query}: {number} has other rows")
+        found = read_batch_file(batch.path, self.files)
+        self.require(found.equals(rows), f"{query}: {number} has other rows")
         digest = outbox.digest(query, number)
         self.require(digest in (None, digest_of_table(rows)), f"{query}: {number} has {digest}")
+
+    def _survey(self, outbox: Outbox) -> None:
+        """Inspect the outbox like the command that shows it, while the node has it open."""
+        report, backlogs = survey(self.directory), [outbox.backlog(query) for query in QUERIES]
+        self.require(report.damage == (), f"found {report.damage}")
+        found = (report.batches, report.bytes)
+        self.require(found == tuple(map(sum, zip(*backlogs, strict=True))), f"{found} are shown")
 
     # -- deeds -------------------------------------------------------------------------------------
 
     def _deed(self, outbox: Outbox, incarnation: str) -> None:
         query = self.random.choice(QUERIES)
-        deeds: list[Callable[[Outbox, str, str], None]] = [self._admit, self._repeat, self._trim]
-        (deed,) = self.random.choices(deeds, [6, 2, 2])
+        deeds: list[Callable[[Outbox, str, str], None]] = [
+            self._admit,
+            self._repeat,
+            self._trim,
+            self._drop,
+        ]
+        (deed,) = self.random.choices(deeds, [24, 8, 8, 1])
         deed(outbox, query, incarnation)
 
     def _admit(self, outbox: Outbox, query: str, incarnation: str) -> None:
@@ -150,6 +180,15 @@ class OutboxHistory(DiskHistory):
         self.tell(f"{query}: trim through {through}")
         outbox.trim(query, through)
         self.counts["trims"] += 1
+
+    def _drop(self, outbox: Outbox, query: str, incarnation: str) -> None:
+        """The query begins with empty state, or its records were given up."""
+        model = self.models[query]
+        model.dropping = True
+        self.tell(f"{query}: drop")
+        outbox.drop(query)
+        self.counts["drops"] += 1
+        self.models[query] = Model()
 
     def _write(self, query: str, number: int, rows: pa.Table, incarnation: str) -> str:
         pending = self.directory / query / "pending"

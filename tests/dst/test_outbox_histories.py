@@ -21,6 +21,10 @@ REACHED_AT_LEAST = {
     "crashes before rename": 20,
     "crashes before unlink": 25,
     "writes to a full disk": 40,
+    "drops": 35,
+    "unreadable: .arrow": 40,
+    "misread: .arrow": 40,
+    "misread: .digest": 2,
 }
 """About half of what these seeds reach at present."""
 

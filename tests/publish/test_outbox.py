@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ha_engine.errors import OutboxDamaged
 from ha_engine.outbox import Admission, Outbox
 from ha_engine.outbox.batch_file import digest_of_table, read_batch_file, write_batch_file
-from ha_engine.outbox.query_outbox import DIGESTS_KEPT
+from ha_engine.outbox.query_outbox import DIGESTS_KEPT, read_digest
 from tests.dst.disk import Crashed, SimulatedDisk, SimulatedFiles
 
 QUERY = "delays"
@@ -131,7 +131,7 @@ def test_digest_file_emptied_by_a_loss_of_power_is_computed_again(
     assert not sidecar.exists()
     assert _admit(reopened, tmp_path, 1) is Admission.NEED_DIGEST
     assert _admit(reopened, tmp_path, 1, digest=digest_of_table(_rows(1))) is Admission.DONE
-    assert sidecar.read_text() == digest_of_table(_rows(1))
+    assert read_digest(sidecar) == digest_of_table(_rows(1))
 
 
 def test_digests_of_trimmed_batches_are_kept_for_a_bounded_time(tmp_path: Path) -> None:

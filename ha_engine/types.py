@@ -258,6 +258,14 @@ class Revision:
 
 
 @dataclass(frozen=True, slots=True)
+class Collected:
+    """How many revisions and chunks a cleanup removed."""
+
+    revisions: int
+    chunks: int
+
+
+@dataclass(frozen=True, slots=True)
 class History:
     """The positions of a journal from ``begins`` to ``ends``, or to its end if ``ends`` is None.
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
 
@@ -38,7 +37,7 @@ from ha_engine.postgres import chunk_rows
 from ha_engine.postgres.engine import database_error, sqlstate
 from ha_engine.postgres.schema import SCHEMA, lease, revision
 from ha_engine.postgres.session import Session
-from ha_engine.types import Chunk, Holder, Position, Revision
+from ha_engine.types import Chunk, Collected, Holder, Position, Revision
 
 T = TypeVar("T")
 
@@ -59,14 +58,6 @@ _LISTED = (
 )
 """All columns but the manifest, which may be large: each node often lists the revisions."""
 _BROKEN_REFERENCE = "23503"
-
-
-@dataclass(frozen=True, slots=True)
-class Collected:
-    """How many revisions and chunks a cleanup removed."""
-
-    revisions: int
-    chunks: int
 
 
 class _ReferenceBroken(Exception):

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ha_engine.errors import CheckpointIncomplete
+from ha_engine.system.files import OS_FILES, Files, make_directory
 
 _VERSIONED = re.compile(r"(\d+)\.(delta|changelog|snapshot|zip)")
 _WHOLE = ("snapshot", "zip")
@@ -39,7 +40,11 @@ def last_finished(checkpoint: Path) -> int | None:
 
 
 def copy_as_of(
-    checkpoint: Path, batch: int, target: Path, stored: Container[str] = frozenset()
+    checkpoint: Path,
+    batch: int,
+    target: Path,
+    stored: Container[str] = frozenset(),
+    files: Files = OS_FILES,
 ) -> None:
     """Copy the files that Spark needs to continue after its batch ``batch`` to the new ``target``.
 
@@ -51,8 +56,8 @@ def copy_as_of(
     try:
         for path in list(files_as_of(checkpoint, batch, stored)):
             copy = target / path.relative_to(checkpoint)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            _link(path, copy)
+            make_directory(copy.parent, files=files, durable=False)
+            _link(path, copy, files)
     except FileNotFoundError as error:
         raise CheckpointIncomplete(f"{error.filename} was deleted before it was copied") from error
 
@@ -153,9 +158,9 @@ def _near(number: int, batch: int) -> bool:
     return batch - 1 <= number <= batch
 
 
-def _link(path: Path, copy: Path) -> None:
+def _link(path: Path, copy: Path, files: Files) -> None:
     try:
-        os.link(path, copy)
+        files.link(path, copy)
     except FileNotFoundError:
         raise
     except OSError:

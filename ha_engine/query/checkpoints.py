@@ -10,7 +10,6 @@ boot counts as complete only if it was marked clean.
 
 from __future__ import annotations
 
-import os
 import shutil
 import threading
 import uuid
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from ha_engine.errors import QueryProcessFailed
 from ha_engine.system.disk import disk
+from ha_engine.system.files import OS_FILES, Files, replace_file
 from ha_engine.system.fsync import boot_id
 
 STAMP_FILE = "ha_engine.stamp"
@@ -71,7 +71,9 @@ def is_whole(root: Path, query: str, lineage: str, *, boot: str | None = None) -
     return found.boot in (boot or boot_id(), _text(root / query / CLEAN_FILE).strip())
 
 
-def carry_on(root: Path, query: str, earlier: Sequence[str], lineage: str) -> None:
+def carry_on(
+    root: Path, query: str, earlier: Sequence[str], lineage: str, files: Files = OS_FILES
+) -> None:
     """Change the lineage of a checkpoint from one of ``earlier`` to ``lineage``.
 
     The boot in the stamp remains, so the checkpoint is as complete as before. Raises DiskFailed.
@@ -79,17 +81,17 @@ def carry_on(root: Path, query: str, earlier: Sequence[str], lineage: str) -> No
     found = _Stamp.read(root / query)
     if found is not None and found.lineage in earlier:
         with disk(root):
-            _write_durably(root / query / STAMP_FILE, str(_Stamp(lineage, found.boot)))
-            _fsync(root / query)
+            stamp = str(_Stamp(lineage, found.boot))
+            replace_file(root / query / STAMP_FILE, [stamp.encode()], files)
 
 
-def stamp_restored(checkpoint: Path, lineage: str) -> None:
+def stamp_restored(checkpoint: Path, lineage: str, files: Files = OS_FILES) -> None:
     """Stamp a restored checkpoint as complete for ``lineage``, before Spark opens it.
 
     Raises DiskFailed.
     """
     with disk(checkpoint.parent):
-        _stamp(checkpoint, _Stamp(lineage, boot_id()))
+        _stamp(checkpoint, _Stamp(lineage, boot_id()), files)
 
 
 def mark_clean(root: Path, *, boot: str | None = None) -> None:
@@ -101,11 +103,11 @@ def mark_clean(root: Path, *, boot: str | None = None) -> None:
     """
     this_boot = boot or boot_id()
     with disk(root):
-        os.sync()
+        OS_FILES.sync(root)
         for stamp in root.glob(f"*/{STAMP_FILE}"):
             found = None if _ASIDE in stamp.parent.name else _Stamp.read(stamp.parent)
             if found is not None and found.boot == this_boot:
-                _write_durably(stamp.with_name(CLEAN_FILE), this_boot)
+                replace_file(stamp.with_name(CLEAN_FILE), [this_boot.encode()])
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,30 +152,14 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _stamp(directory: Path, wanted: _Stamp) -> None:
+def _stamp(directory: Path, wanted: _Stamp, files: Files = OS_FILES) -> None:
     """Write the stamp before Spark writes, since a checkpoint in use must not count as clean."""
     if _Stamp.read(directory) != wanted:
-        _write_durably(directory / STAMP_FILE, str(wanted))
-        _fsync(directory.parent)
+        replace_file(directory / STAMP_FILE, [str(wanted).encode()], files)
+        files.fsync_directory(directory.parent)
     if (directory / CLEAN_FILE).exists():
-        (directory / CLEAN_FILE).unlink()
-        _fsync(directory)
-
-
-def _write_durably(path: Path, text: str) -> None:
-    fresh = path.with_name(f"{path.name}.new")
-    fresh.write_text(text, encoding="utf-8")
-    _fsync(fresh)
-    os.replace(fresh, path)
-    _fsync(path.parent)
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        files.unlink(directory / CLEAN_FILE)
+        files.fsync_directory(directory)
 
 
 def _set_aside(directory: Path) -> None:

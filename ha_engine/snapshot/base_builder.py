@@ -12,6 +12,7 @@ from ha_engine.receive.offsets import OffsetTable
 from ha_engine.receive.producers import ProducerTable
 from ha_engine.snapshot import base_file
 from ha_engine.snapshot.base_file import JournalBase
+from ha_engine.system.files import OS_FILES, Files
 from ha_engine.types import Base, Events, Mark, Record, SnapshotPlace
 
 
@@ -27,6 +28,7 @@ class BaseBuilder:
     journal: Journal
     deployment: Callable[[], Deployment]
     producers: Callable[[], ProducerTable]
+    files: Files = OS_FILES
 
     def through(self, sequence: int) -> bytes:
         """The content of the base file that replaces the records up to ``sequence``."""
@@ -61,7 +63,7 @@ class BaseBuilder:
     def _fold(self, sequence: int) -> JournalBase:
         journal, producers = JournalState(self.deployment()), self.producers()
         offsets = OffsetTable()
-        if found := base_file.load(self.path):
+        if found := base_file.load(self.path, self.files):
             journal.load_base(found.base)
             producers.load_base(found.producers)
             offsets.load_base(found.offsets)

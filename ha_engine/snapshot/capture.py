@@ -5,8 +5,8 @@ Each linked file has the relative path that a restored file has in a node's data
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from ha_engine.outbox.batch_file import read_batch_file
 from ha_engine.query.checkpoint_files import copy_as_of, last_finished
 from ha_engine.query.offsets import mark_of_batch
 from ha_engine.snapshot.files import Names
+from ha_engine.system.files import CREATE, OS_FILES, Files, make_directory, write_all
 from ha_engine.types import SnapshotPlace
 
 _ATTEMPTS, _PAUSE_SECONDS = 5, 0.2
@@ -35,6 +36,7 @@ class Capture:
     checkpoints: Path
     home: Path
     outbox: Outbox
+    disk: Files = OS_FILES
 
     def files(self, place: SnapshotPlace, names: Names) -> dict[str, Path]:
         """Link the snapshot's files and return the links by name. ``clear`` deletes the links.
@@ -52,13 +54,14 @@ class Capture:
     def add(self, name: str, content: bytes) -> Path:
         """Write a file that is part of the snapshot but not of the node's data. Raises OSError."""
         path = self._staged_here / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        make_directory(path.parent, files=self.disk, durable=False)
+        with self.disk.open(path, CREATE) as file:
+            write_all(file, content)
         return path
 
     def clear(self) -> None:
         for staged in (self._staged_checkpoints, self._staged_here):
-            shutil.rmtree(staged, ignore_errors=True)
+            self._delete(staged)
 
     @property
     def _staged_checkpoints(self) -> Path:
@@ -73,9 +76,9 @@ class Capture:
         checkpoint, target = self.checkpoints / query, self._staged_checkpoints / query
 
         def link() -> None:
-            shutil.rmtree(target, ignore_errors=True)
+            self._delete(target)
             batch = _batch_of_mark(checkpoint, number)
-            copy_as_of(checkpoint, batch, target, _Stored(checkpoint, names))
+            copy_as_of(checkpoint, batch, target, _Stored(checkpoint, names), self.disk)
 
         Retrying(
             retry=retry_if_exception_type(CheckpointIncomplete),
@@ -98,15 +101,21 @@ class Capture:
                 break
             name = f"outbox/{query}/{batch}.arrow"
             staged = self._staged_here / name
-            staged.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(staged.parent, files=self.disk, durable=False)
             try:
-                staged.hardlink_to(kept.path)
+                self.disk.link(kept.path, staged)
             except FileNotFoundError:
                 break
-            read_batch_file(staged)  # raises if the batch is damaged
+            read_batch_file(staged, self.disk)  # raises if the batch is damaged
             found[name], left = staged, batch - 1
         name = f"outbox/{query}/{left}.left"
         return found | {name: self.add(name, b"")}
+
+    def _delete(self, staged: Path) -> None:
+        # What a failure leaves here takes space, and the next snapshot deletes it.
+        with suppress(OSError):
+            if staged.exists():
+                self.disk.rmtree(staged)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,14 @@ with equal content are at equal offsets. Content-defined chunking would not find
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 
 from ha_engine.errors import ChunkDamaged
+from ha_engine.system.files import OS_FILES, Files
 from ha_engine.types import Chunk
 
 CHUNK_BYTES = 1 << 20
@@ -24,9 +26,9 @@ def digest_of(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
 
 
-def split(path: Path) -> Iterator[bytes]:
+def split(path: Path, files: Files = OS_FILES) -> Iterator[bytes]:
     """The pieces of a file in order; an empty file has no pieces. Raises OSError."""
-    with path.open("rb") as file:
+    with io.BufferedReader(files.reader(path)) as file:
         while content := file.read(CHUNK_BYTES):
             yield content
 

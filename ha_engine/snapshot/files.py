@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar
 from ha_engine.errors import ChunkDamaged, DatabaseUnreachable, SnapshotDamaged
 from ha_engine.snapshot.chunks import digest_of, pack, split, unpack
 from ha_engine.snapshot.manifest import StoredFile
+from ha_engine.system.files import CREATE_NEW, OS_FILES, Files, make_directory, write_all
 from ha_engine.types import Chunk
 
 T = TypeVar("T")
@@ -62,16 +63,21 @@ class Names:
     The method ``stored`` drops the files that no caller of ``of`` asked for since its last call.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, files: Files = OS_FILES) -> None:
+        self._files = files
         self._known: dict[_Identity, tuple[bytes, ...]] = {}
         self._used: dict[_Identity, tuple[bytes, ...]] = {}
 
     def of(self, path: Path) -> tuple[bytes, ...]:
         """The digests of the chunks of a file. Raises OSError."""
         identity = _Identity.of(path)
-        names = self._known.get(identity) or tuple(map(digest_of, split(path)))
+        names = self._known.get(identity) or tuple(map(digest_of, self.pieces(path)))
         self._used[identity] = names
         return names
+
+    def pieces(self, path: Path) -> Iterator[bytes]:
+        """The contents of the chunks of a file. Raises OSError."""
+        return split(path, self._files)
 
     def knows(self, path: Path) -> bool:
         return _Identity.of(path) in self._known
@@ -97,7 +103,7 @@ def upload(
     # if every draft fails, the database never has more chunks than two drafts have stored.
     with suppress(DatabaseUnreachable):  # a slow database may still take the new chunks
         store.collect()
-    new, chunks = 0, _chunks_of(described, files, missing, progress)
+    new, chunks = 0, _chunks_of(described, files, missing, names, progress)
     for added, _ in in_portions(chunks, partial(store.add, draft), progress):
         new += sum(chunk.size for chunk in added)
     return described, new
@@ -115,6 +121,7 @@ def _chunks_of(
     described: Iterable[StoredFile],
     files: Mapping[str, Path],
     missing: set[bytes],
+    names: Names,
     progress: Progress,
 ) -> Iterator[Chunk]:
     """Yield each missing chunk once, and remove its digest from the set ``missing``."""
@@ -122,7 +129,7 @@ def _chunks_of(
         if missing.isdisjoint(file.chunks):
             progress(file.size)
             continue
-        for content in split(files[file.path]):
+        for content in names.pieces(files[file.path]):
             if (digest := digest_of(content)) in missing:
                 missing.remove(digest)
                 yield pack(content)
@@ -154,20 +161,23 @@ def in_portions(
 
 
 def download(
-    store: ChunkReader, files: Iterable[StoredFile], target: Path, progress: Progress
+    store: ChunkReader,
+    wanted: Sequence[StoredFile],
+    target: Path,
+    progress: Progress,
+    files: Files = OS_FILES,
 ) -> None:
-    """Download ``files`` into the directory ``target``, and verify each chunk.
+    """Download the files ``wanted`` into the directory ``target``, and verify each chunk.
 
     Raises ChunkDamaged, SnapshotDamaged, DatabaseUnreachable, OSError.
     """
-    wanted = list(files)
     pieces = _contents(store, (digest for file in wanted for digest in file.chunks), progress)
     for file in wanted:
         path = target / file.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("xb") as opened:
+        make_directory(path.parent, files=files, durable=False)
+        with files.open(path, CREATE_NEW) as opened:
             for content in islice(pieces, len(file.chunks)):
-                opened.write(content)
+                write_all(opened, content)
                 progress(len(content))
         if path.stat().st_size != file.size:
             raise SnapshotDamaged(f"{file.path} has {path.stat().st_size} bytes, not {file.size}")

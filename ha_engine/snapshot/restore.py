@@ -9,12 +9,11 @@ either the old state or the new state.
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 
@@ -27,15 +26,14 @@ from ha_engine.errors import (
 )
 from ha_engine.journal import Journal
 from ha_engine.journal.set_aside import SUFFIX as GIVEN_UP_SUFFIX
-from ha_engine.postgres.snapshot_store import SnapshotStore
 from ha_engine.query.checkpoints import stamp_restored
 from ha_engine.snapshot import base_file, restored
 from ha_engine.snapshot.files import Progress, download
 from ha_engine.snapshot.manifest import Manifest
 from ha_engine.snapshot.pinning import pinned
-from ha_engine.snapshot.verification import distrust_damaged, manifest_of
+from ha_engine.snapshot.verification import RevisionReader, distrust_damaged, manifest_of
 from ha_engine.stats.counters import Restored, SnapshotCounters, Transfer
-from ha_engine.system.files import OS_FILES, Files
+from ha_engine.system.files import OS_FILES, Files, make_directory, read_file
 from ha_engine.types import History, Revision
 
 log = structlog.get_logger(__name__)
@@ -44,6 +42,12 @@ CHECKPOINTS, OUTBOX, JOURNAL = "checkpoints", "outbox", "journal"
 _COMING, WHOLE = ".restoring", ".restored"
 
 Bring = Callable[[Revision, Manifest, Progress], None]
+
+
+class RevisionSource(RevisionReader, Protocol):
+    """The methods of ``postgres.snapshot_store`` that a restore uses."""
+
+    def revisions(self) -> list[Revision]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +82,14 @@ class Restoring:
     reason why this node cannot continue a revision's state under any application, or None.
     """
 
-    store: SnapshotStore
+    store: RevisionSource
     places: Places
     group: str
     application: str
     objection: Callable[[Manifest], str | None]
     transfer: Transfer = field(default_factory=Transfer)
     counts: SnapshotCounters = field(default_factory=SnapshotCounters)
+    files: Files = OS_FILES
 
     def restore(
         self, history: History | None, keep: Callable[[Path], None] = lambda _: None
@@ -105,10 +110,12 @@ class Restoring:
             seconds = round(time.monotonic() - began, 3)
             place, size = str(revision.position), manifest.size
             restored_snapshot = Restored(revision.id, place, size, seconds, tuple(skipped))
-            restored.store(self.places.coming / JOURNAL, restored_snapshot)
+            restored.store(self.places.coming / JOURNAL, restored_snapshot, self.files)
             keep(self.places.coming / JOURNAL)
-            os.sync()
-            self.places.coming.rename(self.places.whole)
+            for root in (self.places.staged_checkpoints, self.places.coming):
+                if root.exists():
+                    self.files.sync(root)
+            self.files.rename(self.places.coming, self.places.whole)
 
         return self._newest(history, bring, skipped)
 
@@ -169,7 +176,7 @@ class Restoring:
         progress = pinned(self.store, revision.id, self.transfer.advance)
         manifest = self._manifest(revision)
         try:
-            _clear(self.places)
+            _clear(self.places, self.files)
             bring(revision, manifest, progress)
         except ChunkDamaged:
             # Check all chunks now, because each attempt to restore stops at one damaged chunk.
@@ -220,12 +227,12 @@ class Restoring:
         name = f"{CHECKPOINTS}/{query}"
         files = [file for file in manifest.files if file.path.startswith(f"{name}/")]
         self.transfer.begin(sum(file.size for file in files))
-        download(self.store, files, self.places.staged_checkpoints, progress)
+        download(self.store, files, self.places.staged_checkpoints, progress, self.files)
         fresh = self.places.staged_checkpoints / name
-        stamp_restored(fresh, lineage)
-        os.sync()
-        _replace(fresh, self.places.checkpoints / query, OS_FILES)
-        shutil.rmtree(self.places.staged_checkpoints)
+        stamp_restored(fresh, lineage, self.files)
+        self.files.sync(self.places.staged_checkpoints)
+        _replace(fresh, self.places.checkpoints / query, self.files)
+        self.files.rmtree(self.places.staged_checkpoints)
 
     def _download(self, manifest: Manifest, progress: Progress) -> None:
         """Download the files of ``manifest``.
@@ -236,8 +243,8 @@ class Restoring:
         mine = [file for file in manifest.files if file.path.startswith(f"{CHECKPOINTS}/")]
         rest = [file for file in manifest.files if file not in mine]
         staged = self.places.staged_checkpoints
-        download(self.store, mine, staged, progress)
-        download(self.store, rest, self.places.coming, progress)
+        download(self.store, mine, staged, progress, self.files)
+        download(self.store, rest, self.places.coming, progress, self.files)
 
     def _make_journal(self, manifest: Manifest) -> None:
         """Create the new journal, which begins after the base of the snapshot.
@@ -247,7 +254,7 @@ class Restoring:
         """
         coming = self.places.coming
         try:
-            base = base_file.decode((coming / base_file.NAME).read_bytes()).base
+            base = base_file.decode(read_file(coming / base_file.NAME, self.files)).base
         except ValueError as error:
             raise SnapshotDamaged(
                 f"the base of the snapshot's journal cannot be read: {error}"
@@ -258,15 +265,16 @@ class Restoring:
             group=self.group,
             group_id=manifest.group_id,
             epochs=base.epochs,
+            files=self.files,
         )
-        (coming / base_file.NAME).rename(coming / JOURNAL / base_file.NAME)
-        (coming / OUTBOX).mkdir(exist_ok=True)
+        self.files.rename(coming / base_file.NAME, coming / JOURNAL / base_file.NAME)
+        make_directory(coming / OUTBOX, files=self.files, durable=False)
         for one in manifest.queries:
             checkpoint = self.places.staged_checkpoints / CHECKPOINTS / one.query
-            stamp_restored(checkpoint, f"{journal_id}:{one.lineage}")
+            stamp_restored(checkpoint, f"{journal_id}:{one.lineage}", self.files)
 
 
-def _clear(places: Places, files: Files = OS_FILES) -> None:
+def _clear(places: Places, files: Files) -> None:
     """Delete the files that an incomplete restore has downloaded."""
     for place in (places.coming, places.staged_checkpoints):
         if place.exists():

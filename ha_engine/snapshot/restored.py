@@ -11,13 +11,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ha_engine.stats.counters import Restored
+from ha_engine.system.files import OS_FILES, Files, replace_file
 
 FILE_NAME = "restored.json"
 
 
-def store(directory: Path, restored: Restored) -> None:
+def store(directory: Path, restored: Restored, files: Files = OS_FILES) -> None:
     """Write the note about a restore. Raises OSError."""
-    (directory / FILE_NAME).write_text(json.dumps(asdict(restored)), encoding="utf-8")
+    replace_file(directory / FILE_NAME, [json.dumps(asdict(restored)).encode()], files)
 
 
 def load(directory: Path) -> Restored | None:

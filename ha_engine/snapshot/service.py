@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import structlog
 
@@ -27,16 +27,15 @@ from ha_engine.errors import (
 )
 from ha_engine.journal import Journal
 from ha_engine.journal.writer import JournalWriter
-from ha_engine.postgres.snapshot_store import SnapshotStore
 from ha_engine.query.checkpoints import carry_on, is_whole
 from ha_engine.snapshot import base_file, restored
 from ha_engine.snapshot.base_builder import BaseBuilder
 from ha_engine.snapshot.capture import Capture
-from ha_engine.snapshot.files import Names, upload
+from ha_engine.snapshot.files import ChunkWriter, Names, upload
 from ha_engine.snapshot.manifest import CapturedQuery, Manifest, encode
-from ha_engine.snapshot.restore import JOURNAL, Restoring
+from ha_engine.snapshot.restore import JOURNAL, Restoring, RevisionSource
 from ha_engine.stats.counters import Transfer
-from ha_engine.types import History, Holder, Position, Revision, SnapshotPlace
+from ha_engine.types import Collected, History, Holder, Position, Revision, SnapshotPlace
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -60,6 +59,27 @@ class Facts:
     queries: tuple[CapturedQuery, ...]
 
 
+class RevisionStore(RevisionSource, ChunkWriter, Protocol):
+    """The methods of ``postgres.snapshot_store`` that the snapshot service uses."""
+
+    def begin(self, taken_by: str) -> int: ...
+    def complete(
+        self,
+        draft: int,
+        position: Position,
+        last_mark: Position,
+        manifest: bytes,
+        manifest_digest: bytes,
+        *,
+        chunks: int,
+        bytes_total: int,
+        bytes_new: int,
+    ) -> None: ...
+    def show(self, draft: int, holder: Holder, epoch: int) -> bool: ...
+    def forget(self, keep: int) -> Collected: ...
+    def close(self) -> None: ...
+
+
 class SnapshotService:
     """Implements the driver's port ``Snapshots``.
 
@@ -69,7 +89,7 @@ class SnapshotService:
 
     def __init__(
         self,
-        store: SnapshotStore,
+        store: RevisionStore,
         capture: Capture,
         base_builder: BaseBuilder,
         writer: JournalWriter,
@@ -81,7 +101,8 @@ class SnapshotService:
         self._store, self._capture, self._folding = store, capture, base_builder
         self._restoring = restoring
         self._writer, self._me, self._facts, self.keep = writer, me, facts, keep
-        self._names, self.transfer, self.upload = Names(), restoring.transfer, Transfer()
+        self._names = Names(restoring.files)
+        self.transfer, self.upload = restoring.transfer, Transfer()
         self.restored = restored.load(restoring.places.home / JOURNAL)
         self.counts = restoring.counts
         self.revisions: list[Revision] = []
@@ -164,7 +185,8 @@ class SnapshotService:
         SnapshotDamaged, DatabaseUnreachable, DiskFailed.
         """
         root, query, lineage = self._restoring.places.checkpoints, run.query, run.lineage
-        await asyncio.to_thread(carry_on, root, query, run.earlier, lineage)
+        files = self._restoring.files
+        await asyncio.to_thread(carry_on, root, query, run.earlier, lineage, files)
         if await asyncio.to_thread(is_whole, root, query, lineage):
             return None
 
@@ -269,7 +291,7 @@ class SnapshotService:
     def _store_base(self, position: Position) -> None:
         path = self._folding.path
         try:
-            base_file.store(path, self._folding.through(position.sequence))
+            base_file.store(path, self._folding.through(position.sequence), self._restoring.files)
         except OSError as error:
             raise DiskFailed(f"{path} cannot be written: {error.strerror}") from error
 

@@ -15,9 +15,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from ha_engine.system.fsync import fsync_directory
+from ha_engine.system.fsync import fsync_directory, sync_file_system
 
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+CREATE_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 APPEND = os.O_WRONLY | os.O_APPEND
 
 
@@ -45,10 +46,12 @@ class Files(Protocol):
     def reader(self, path: Path) -> io.FileIO: ...
     def open(self, path: Path, flags: int) -> File: ...
     def rename(self, old: Path, new: Path) -> None: ...
+    def link(self, old: Path, new: Path) -> None: ...
     def unlink(self, path: Path, *, missing_ok: bool = False) -> None: ...
     def mkdir(self, path: Path, mode: int) -> None: ...
     def rmtree(self, path: Path) -> None: ...
     def fsync_directory(self, path: Path) -> None: ...
+    def sync(self, path: Path) -> None: ...
 
 
 class OsFiles:
@@ -63,6 +66,9 @@ class OsFiles:
     def rename(self, old: Path, new: Path) -> None:
         os.replace(old, new)
 
+    def link(self, old: Path, new: Path) -> None:
+        os.link(old, new)
+
     def unlink(self, path: Path, *, missing_ok: bool = False) -> None:
         path.unlink(missing_ok=missing_ok)
 
@@ -74,6 +80,9 @@ class OsFiles:
 
     def fsync_directory(self, path: Path) -> None:
         fsync_directory(path)
+
+    def sync(self, path: Path) -> None:
+        sync_file_system(path)
 
 
 OS_FILES = OsFiles()
@@ -107,9 +116,12 @@ def replace_file(path: Path, content: Iterable[bytes], files: Files = OS_FILES) 
     files.fsync_directory(path.parent)
 
 
-def make_directory(path: Path, mode: int = 0o700, files: Files = OS_FILES) -> None:
-    """Make the directory ``path`` and its missing parents, durably. Raises OSError."""
+def make_directory(
+    path: Path, mode: int = 0o700, files: Files = OS_FILES, *, durable: bool = True
+) -> None:
+    """Make the directory ``path`` and its missing parents, by default durably. Raises OSError."""
     missing = [one for one in (path, *path.parents) if not one.exists()]
     for one in reversed(missing):
         files.mkdir(one, mode)
-        files.fsync_directory(one.parent)
+        if durable:
+            files.fsync_directory(one.parent)

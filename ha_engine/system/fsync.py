@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import uuid
 from pathlib import Path
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def boot_id() -> str:
@@ -17,6 +20,20 @@ def fsync_directory(directory: Path) -> None:
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_file_system(path: Path) -> None:
+    """Make everything on the file system of ``path`` durable. Raises OSError.
+
+    ``os.sync`` returns no error, even if the data of a file is lost.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        if _LIBC.syncfs(descriptor):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(path))
     finally:
         os.close(descriptor)
 

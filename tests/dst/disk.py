@@ -153,6 +153,17 @@ class SimulatedDisk:
         for change in synced:
             _carry_out(change)
 
+    def settle_all(self) -> None:
+        for content in _contents(self._tree, set()):
+            content.settle()
+        for change in self._changes:
+            _carry_out(change)
+        self._changes = []
+
+    def lose_all_writes(self) -> None:
+        for content in _contents(self._tree, set()):
+            self.lose_writes(content)
+
     def evict(self, path: Path, content: Content) -> None:
         """Let the next read return what the disk has, where a failed fsync lost a part."""
         if not content.pending:
@@ -375,6 +386,12 @@ class SimulatedFiles:
         node = self.disk.directory(old.parent).entries[old.name]
         self.disk.change((old, None), (new, node))
 
+    def link(self, old: Path, new: Path) -> None:
+        self.step("link", new)
+        self._need_space(new)
+        OS_FILES.link(old, new)
+        self.disk.change((new, self.disk.content(old)))
+
     def unlink(self, path: Path, *, missing_ok: bool = False) -> None:
         self.step("unlink", path)
         if missing_ok and not path.exists():
@@ -402,6 +419,14 @@ class SimulatedFiles:
     def fsync_directory(self, path: Path) -> None:
         self.step("fsync", path)
         self.disk.settle_entries(path)
+
+    def sync(self, path: Path) -> None:
+        try:
+            self.step("sync", path)
+        except OSError:
+            self.disk.lose_all_writes()
+            raise
+        self.disk.settle_all()
 
     def _need_space(self, path: Path) -> None:
         if self.disk.full:

@@ -11,5 +11,7 @@ failure can be repeated.
     outbox_history.py    histories of one outbox
     publish_history.py   histories of two publishers and one sink
     pair/                histories of two whole nodes
+    snapshot_history.py  histories of one node's snapshots
+    revisions.py         the store of these snapshots, in memory
     kinds.py             the kinds of histories for ``python -m tests.dst``
 """

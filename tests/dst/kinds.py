@@ -7,10 +7,12 @@ from tests.dst.journal_history import JournalHistory
 from tests.dst.outbox_history import OutboxHistory
 from tests.dst.pair.history import PairHistory
 from tests.dst.publish_history import PublishHistory
+from tests.dst.snapshot_history import SnapshotHistory
 
 KINDS: dict[str, type[History]] = {
     "journal": JournalHistory,
     "outbox": OutboxHistory,
     "publish": PublishHistory,
     "pair": PairHistory,
+    "snapshot": SnapshotHistory,
 }

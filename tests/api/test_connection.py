@@ -64,14 +64,14 @@ class Served:
         self._open.close()
 
 
-@pytest.fixture
-def served() -> Iterator[Served]:
+@contextlib.contextmanager
+def serving(keep_alive: float) -> Iterator[Served]:
     routes = [
         Route("/", length, methods=["POST"]),
         Route("/large", large),
         Route("/operator", operator, methods=["POST"]),
     ]
-    http = HttpConfig.model_validate({"keep_alive": f"{KEEP_ALIVE_SECONDS}s"})
+    http = HttpConfig.model_validate({"keep_alive": f"{keep_alive}s"})
     closed = Counter[str]()
     with running(
         WebServer(Starlette(routes=routes), http, ConnectionPool(CONNECTIONS_MAX, closed)), "http"
@@ -79,6 +79,19 @@ def served() -> Iterator[Served]:
         served = Served(url, closed)
         yield served
         served.leave()
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    with serving(KEEP_ALIVE_SECONDS) as served:
+        yield served
+
+
+@pytest.fixture
+def patient() -> Iterator[Served]:
+    """Return a server whose connections may wait for long, also on a slow host."""
+    with serving(3600) as served:
+        yield served
 
 
 @pytest.fixture
@@ -184,30 +197,32 @@ def test_body_may_take_longer_and_be_larger_than_headers(connection: socket.sock
     assert [answers.count(b"%d bytes" % size) for size in (2 * size, 3, 4)] == [1, 1, 1]
 
 
-def test_new_connection_takes_the_place_of_the_longest_idle_one(served: Served) -> None:
-    idle = [served.connect() for _ in range(CONNECTIONS_MAX)]
-    idle[0].sendall(POST % 1 + b"1")
-    receive(idle[0], b"1 bytes")  # now this connection waits less long than the others
-    another = served.connect()
+def test_new_connection_takes_the_place_of_the_longest_idle_one(patient: Served) -> None:
+    idle = [patient.connect() for _ in range(CONNECTIONS_MAX)]
+    # In the end the first connection waits less long than the others.
+    for one in (*idle, idle[0]):
+        one.sendall(POST % 1 + b"1")
+        receive(one, b"1 bytes")
+    another = patient.connect()
     another.sendall(POST % 2 + b"22")
     receive(another, b"2 bytes")
     assert until_closed(idle[1]) == b""
     idle[0].sendall(POST % 3 + b"333")
     receive(idle[0], b"3 bytes")
-    assert served.closed == {"displaced": 1}
+    assert patient.closed == {"displaced": 1}
 
 
-def test_new_connection_is_refused_while_all_others_are_busy(served: Served) -> None:
-    busy = [served.connect() for _ in range(CONNECTIONS_MAX)]
+def test_new_connection_is_refused_while_all_others_are_busy(patient: Served) -> None:
+    busy = [patient.connect() for _ in range(CONNECTIONS_MAX)]
     for each in busy:
         each.sendall(
             b"Expect: 100-continue\r\nContent-Length".join((POST % 5).split(b"Content-Length"))
         )
         assert each.recv(1000).startswith(b"HTTP/1.1 100 ")
-    headers, _, body = until_closed(served.connect()).partition(b"\r\n\r\n")
+    headers, _, body = until_closed(patient.connect()).partition(b"\r\n\r\n")
     assert headers.startswith(b"HTTP/1.1 503 ")
     assert json.loads(body) == {"error": "too many connections are open"}
-    assert served.closed == {"too_many": 1}
+    assert patient.closed == {"too_many": 1}
     busy[0].sendall(b"12345")
     receive(busy[0], b"5 bytes")
 

@@ -31,6 +31,17 @@ def test_the_config_of_the_database_job_is_valid() -> None:
     load_config(COMPOSE / "ha-engine.yaml", SERVICES["db-init"]["environment"])
 
 
+def test_each_service_whose_health_another_awaits_has_a_check() -> None:
+    awaited = {
+        name
+        for service in SERVICES.values()
+        for name, wanted in service.get("depends_on", {}).items()
+        if wanted["condition"] == "service_healthy"
+    }
+    assert awaited == {"postgres", "node-a"}
+    assert all(SERVICES[name]["healthcheck"]["test"] for name in awaited)
+
+
 def test_every_port_is_published_on_loopback_only() -> None:
     ports = [port for service in SERVICES.values() for port in service.get("ports", ())]
     assert ports

@@ -41,8 +41,8 @@ Row = tuple[int, int]
 class Ledger:
     """The ledger row of one sink, with the epoch and the rows of each batch in the sink.
 
-    ``commits`` are the ledger rows that were committed, the newest last. ``lost`` is the content
-    before the last loss of commits.
+    ``commits`` are the ledger rows that were committed, the newest last. ``lost`` is the
+    longest content before a loss of commits.
     """
 
     epoch: int = 0
@@ -56,9 +56,11 @@ class Ledger:
         self.commits.append((self.epoch, self.batch, self.exists))
 
     def lose(self, count: int) -> None:
-        """Lose the last commits. An operator can bring them back."""
-        self.lost = self.epoch, self.batch, dict(self.batches)
-        del self.commits[max(1, len(self.commits) - count) :]
+        """Lose the last commits, but not the creation of the ledger row. An operator can bring them
+        back."""
+        if self.lost is None or self.lost[1] < self.batch:
+            self.lost = self.epoch, self.batch, dict(self.batches)
+        del self.commits[max(2, len(self.commits) - count) :]
         self.epoch, self.batch, self.exists = self.commits[-1]
         for number in [one for one in self.batches if one > self.batch]:
             del self.batches[number]

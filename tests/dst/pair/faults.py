@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from ha_engine.core import inputs as on
 from ha_engine.journal.segment import segment_paths
-from ha_engine.types import LeaseRow, Member
 
 if TYPE_CHECKING:
     from tests.dst.pair.history import PairHistory
@@ -51,7 +50,6 @@ class Faults:
         ]
         self.kinds = self.random.sample(kinds, self.random.randint(2, 7))
         self.gap = self.random.uniform(0.5, 2.5)
-        self._flaws()
 
     def _flaws(self) -> None:
         """Set flaws that last for the whole history."""
@@ -63,9 +61,11 @@ class Faults:
         database.sink_failures = 0.15 if chance() < 0.4 else 0.0
         network.delay_max = 0.3 if chance() < 0.2 else 0.02
         for host in history.hosts.values():
-            host.disk.reorders = chance() < 0.15
+            host.disk.reorders = chance() < 0.1
+            host.start_faults = 0.2 if chance() < 0.3 else 0.0
 
     def begin(self) -> None:
+        self._flaws()
         self._after(2.5, 5, self._next)
 
     def _next(self) -> None:
@@ -168,7 +168,7 @@ class Faults:
 
     def disk_fault(self) -> None:
         kind = self.random.choice(["crash", "fail", "hang", "slow"])
-        self._someone().plan_a_fault(kind, self.random.randint(1, 40))
+        self._someone().plan_a_fault(kind, self.random.randint(1, 15))
 
     def slow_disk(self) -> None:
         host = self._someone()
@@ -183,19 +183,19 @@ class Faults:
     def lose_power(self) -> None:
         host = self._someone()
         host.lose_power()
-        self._after(0.2, 4, host.get_power)
+        self._after(0.2, 9, host.get_power)
 
     def wipe(self) -> None:
         """Replace the disk of a host, if another has everything."""
         host = self._someone()
-        if self._another_has(host):
+        if self.history.judge.another_has(host):
             host.kill(query_process_dies=True)
             host.wipe()
 
     def flip(self) -> None:
         """Change a bit of an old segment, which no start may take for a torn tail."""
         host = self._someone()
-        if not self._another_has(host):
+        if not self.history.judge.another_has(host):
             return
         host.lose_power()
         segments = segment_paths(host.home / "journal")[:-1]
@@ -215,11 +215,10 @@ class Faults:
         image, journal_id, last = host.disk.image(), disk.journal_id, disk.at(disk.durable)
 
         def put_back() -> None:
-            rows = self._rows()
-            proven = bool(rows) and all(row.committed > last for row in rows)
+            proven = all(row.committed > last for row in self.history.judge.rows())
             same = self.history.judge.disks[host.name].journal_id == journal_id
             loses = self.fail_over in self.kinds
-            if proven and same and not loses and self._another_has(host):
+            if proven and same and not loses and self.history.judge.another_has(host):
                 host.lose_power()
                 host.disk.go_back(image)
                 self.history.judge.disks[host.name].may_be_shorter = True
@@ -232,7 +231,7 @@ class Faults:
         """Start a host on a copy of the other's disk, until an operator sees it."""
         host = self._someone()
         other = self.history.hosts[host.peer]
-        if not self._another_has(host) or other.process is None:
+        if not self.history.judge.another_has(host) or other.process is None:
             return
         host.kill(query_process_dies=True)
         host.wipe()
@@ -246,14 +245,3 @@ class Faults:
 
         host.copied = True
         self._after(2, 6, reinit)
-
-    def _rows(self) -> list[LeaseRow]:
-        newest = self.history.judge.newest
-        return [] if newest is None else [newest, *self.history.database.pending]
-
-    def _another_has(self, host: Host) -> bool:
-        """Whether every row that may be in force lists the other host's present journal."""
-        disk, rows = self.history.judge.disks.get(host.peer), self._rows()
-        if disk is None or not rows or disk.once_had or disk.may_refuse or disk.may_be_shorter:
-            return False
-        return all(Member(host.peer, disk.journal_id) in row.in_sync for row in rows)

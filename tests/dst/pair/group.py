@@ -26,7 +26,7 @@ STREAMS = {name: pa.schema([("n", pa.int64())]) for name in ("flights", "weather
 RECEIVE = ReceiveConfig()
 STUCK_SECONDS = 6.0
 SEGMENT_BYTES = 2500
-SNAPSHOT_INTERVAL = 3.0
+SNAPSHOT_INTERVAL = 1.5
 LOOK_SECONDS = 5.0
 
 

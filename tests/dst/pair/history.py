@@ -11,7 +11,7 @@ from ha_engine.core import QueryState
 from ha_engine.core import inputs as on
 from ha_engine.publish import SinkState, SinkStatus
 from ha_engine.types import Member, Role
-from tests.dst.history import History
+from tests.dst.history import History, Refused
 from tests.dst.pair.database import Database
 from tests.dst.pair.faults import FAULT_SECONDS, Faults
 from tests.dst.pair.group import PLANS, TIMING
@@ -72,12 +72,16 @@ class PairHistory(History):
         try:
             for host in self.hosts.values():
                 self.agenda.after(self.random.uniform(0, 1), host.start)
-            self.faults.begin()
-            self.wait(self.random.uniform(0.6, 1.2) * FAULT_SECONDS)
-            self.faults.over = True
+            self.trouble()
             self._heal()
         finally:
             self._end()
+
+    def trouble(self) -> None:
+        """Let faults happen."""
+        self.faults.begin()
+        self.wait(self.random.uniform(0.6, 1.2) * FAULT_SECONDS)
+        self.faults.over = True
 
     def wait(self, seconds: float) -> None:
         """Wait in steps, so that a broken rule ends the history soon."""
@@ -136,6 +140,7 @@ class PairHistory(History):
         for host in self.hosts.values():
             host.be_full(False)
             host.resume()
+            host.start_faults = 0.0
             if host.process is not None:
                 host.process.files.plan_no_fault()
                 host.be_slow(0.0)
@@ -144,9 +149,8 @@ class PairHistory(History):
 
     def _act_as_operator(self, seconds: float) -> None:
         for host in self.hosts.values():
-            if host.refused is not None:
-                self.counts["reinits"] += 1
-                host.wipe()
+            if host.refused is not None and seconds > OPERATOR_AFTER:
+                self._give_up(host)
         for host in self.hosts.values():
             lives = host.process.core.deployment.lives if host.process is not None else {}
             for query, life in lives.items():
@@ -157,6 +161,14 @@ class PairHistory(History):
                 self._mend_sinks(host.process.publisher.status())
         if self.judge.regressed and seconds > OPERATOR_AFTER:
             self._repair_row()
+
+    def _give_up(self, host: Host) -> None:
+        """End a history in which the only journal with all records cannot be read.
+
+        A disk that reorders writes may leave a hole before records that were never durable.
+        """
+        self.require(host.disk.has_holes, f"{host.name} refuses its data: {host.refused}")
+        raise Refused(f"{host.name} has the only journal: {host.refused}")
 
     def _mend_sinks(self, sinks: Iterable[SinkStatus]) -> None:
         """Bring back the commits of a sink whose node says that they are lost."""

@@ -62,6 +62,8 @@ class Host:
         self._unreleased: str | None = None
         # A fault of the disk may have ended the process.
         self.faulty = False
+        # How often the disk fails during a start.
+        self.start_faults = 0.0
         self.refused: str | None = None
         # Whether the disk is a copy of the other host's.
         self.copied = False
@@ -81,21 +83,26 @@ class Host:
         self._processes += 1
         earlier, self._unreleased = self._unreleased, None
         process = NodeProcess(self, f"{self.name}{self._processes}", earlier)
+        fails = self.random.random() < self.start_faults
+        self.faulty = fails or self.disk.full
+        if fails:
+            kind = self.random.choice(["crash_in", "fail_in"])
+            setattr(process.files, kind, self.random.randint(1, 20))
         self.history.note(self.name, f"starts process {process.name}")
         try:
             process.start()
         except Crashed:
             self._not_started(process, "it died")
         except DiskFailed as error:
-            self.history.require(self.faulty or self.disk.full, f"not started: {error}")
+            self.history.require(self.faulty, f"not started: {error}")
             self._not_started(process, str(error))
         except REFUSALS as error:
             self._not_started(process, str(error))
             self.refused = str(error)
             self.history.judge.refuses(self, error)
+            self.history.agenda.after(self.random.uniform(0.5, 3), self.reinit)
         else:
             self.process, self.refused = process, None
-            self.faulty = False
 
     def _not_started(self, process: NodeProcess, reason: str) -> None:
         process.dead = True
@@ -118,7 +125,7 @@ class Host:
             crashed = isinstance(failure, Crashed | DiskFailed)
             self.history.require(crashed, f"{process.name} failed: {failure!r}")
         expected = error is None or isinstance(error, JournalReplaced)
-        expected = expected or (isinstance(error, DiskFailed) and (self.faulty or self.disk.full))
+        expected = expected or (isinstance(error, DiskFailed) and self.faulty)
         self.history.require(expected, f"{process.name} ended: {error!r}")
         self.history.judge.ended(process)
         self.history.network.died(process, silently=self.name in self.history.unpowered)
@@ -231,8 +238,15 @@ class Host:
 
     def be_full(self, full: bool) -> None:
         self.disk.full = full
+        self.faulty = self.faulty or full
         if self.process is not None:
             self.process.feed(on.HeadroomChanged(not full))
+
+    def reinit(self) -> None:
+        """Begin with an empty disk, as an operator decides who knows that another host has all."""
+        if self.process is None and self.refused and self.history.judge.another_has(self):
+            self.history.counts["reinits"] += 1
+            self.wipe()
 
     def wipe(self) -> None:
         """Replace the disk by an empty one, as an operator does with reinit."""

@@ -267,3 +267,16 @@ class Judge:
         known = self.batches.get((query, number))
         self.require(rows == known, "P2", f"{query} {number} is published as {rows}")
         self.history.counts["batches published"] += 1
+
+    # -- what faults may destroy -------------------------------------------------------------------
+
+    def rows(self) -> list[LeaseRow]:
+        """Every lease row that may be in force."""
+        return [] if self.newest is None else [self.newest, *self.history.database.pending]
+
+    def another_has(self, host: Host) -> bool:
+        """Whether the other host has every acked record, by each row that may be in force."""
+        disk, rows = self.disks.get(host.peer), self.rows()
+        if disk is None or not rows or disk.once_had or disk.may_refuse or disk.may_be_shorter:
+            return False
+        return all(Member(host.peer, disk.journal_id) in row.in_sync for row in rows)

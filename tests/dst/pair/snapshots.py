@@ -75,14 +75,12 @@ class NodeSnapshots:
         return tuple((one.position, one.last_mark) for one in reversed(visible))
 
     async def restore(self, restore: do.Restore) -> Revision:
-        return await self._in_thread(lambda: self._call(lambda: self._restore(restore)))
+        return await self._in_thread(lambda: self._restore(restore))
 
     async def bring_state(
         self, run: do.RunQuery, history: History, admitted: int
     ) -> Revision | None:
-        return await self._in_thread(
-            lambda: self._call(lambda: self._bring_state(run, history, admitted))
-        )
+        return await self._in_thread(lambda: self._bring_state(run, history, admitted))
 
     async def trim(self, position: Position) -> None:
         journal, path = self._builder.journal, self._builder.path
@@ -128,7 +126,7 @@ class NodeSnapshots:
         return SavedQuery(lineage.rpartition(":")[2], state, batches)
 
     def _usable(self, history: History) -> Iterator[Snapshot]:
-        for one in reversed(self._database.visible):
+        for one in reversed(self._call(lambda: self._database.visible)):
             if history.has_all(one.position, one.last_mark):
                 yield one
 

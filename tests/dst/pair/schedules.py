@@ -1,0 +1,50 @@
+"""Histories with a story in place of random faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.dst.pair.history import PairHistory
+
+STEP_SECONDS, STEPS_MAX = 0.1, 300
+
+
+class Schedule(PairHistory):
+    def wait_until(self, reached: Callable[[], bool], what: str) -> None:
+        for _ in range(STEPS_MAX):
+            if reached():
+                return
+            self.wait(STEP_SECONDS)
+        self.require(False, f"the schedule does not reach: {what}")
+
+
+class RejoinWithoutDatabase(Schedule):
+    """A member with an empty disk loses the database before the active tells it to restore.
+
+    1. The member reads a lease row that does not list it. 2. Its next read has no answer. 3. The
+    active names a snapshot to restore. The row may list the member by now, so it must not replace
+    its journal before it reads the row again (RULES.md#r8).
+    """
+
+    def trouble(self) -> None:
+        row = lambda: self.database.table.row  # noqa: E731
+        self.wait_until(lambda: row() is not None and len(row().in_sync) == 2, "both are in sync")  # type: ignore[union-attr]
+        self.wait_until(lambda: self.counts["snapshots"] >= 2, "two snapshots")
+        holder = self.holder()
+        assert holder is not None
+        member = self.hosts[holder.peer]
+        member.kill(query_process_dies=True)
+        member.wipe()
+        self.network.block("a", "b")
+        self.network.block("b", "a")
+        self.wait_until(lambda: self._has_read(member.name), "the member has read the row")
+        self.database.unreachable.add(member.name)
+        self.wait(2.0)
+        self.network.unblock()
+        self.wait(3.0)
+        self.require(self.counts["restores"] == 0, "the member restores without a current row")
+
+    def _has_read(self, name: str) -> bool:
+        process = self.hosts[name].process
+        row = None if process is None else self.judge.read.get(process.name)
+        return row is not None and name not in [member.node for member in row.in_sync]

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,11 @@ from ha_engine.journal.writer import JournalWriter
 from ha_engine.outbox import Outbox
 from ha_engine.outbox.batch_file import read_batch_file, write_batch_file
 from ha_engine.query.checkpoints import CLEAN_FILE, STAMP_FILE, is_whole, stamp_restored
+from ha_engine.receive.offsets import OffsetTable
 from ha_engine.receive.producers import ProducerTable
 from ha_engine.snapshot import base_file
 from ha_engine.snapshot.base_builder import BaseBuilder
+from ha_engine.snapshot.base_file import JournalBase
 from ha_engine.snapshot.capture import Capture
 from ha_engine.snapshot.manifest import CapturedQuery, Manifest
 from ha_engine.snapshot.restore import Places, Restoring, finish
@@ -70,6 +73,7 @@ from tests.dst.revisions import Revisions
 GROUP, GROUP_ID, QUERY, SINK, LINEAGE = "test", "7c0e", "delays", "board", 2
 ME = Holder("node-a", "process")
 LIVES, KEPT = 10, 2
+UNCHANGED, CHANGED = "app", "changed app"
 
 
 @dataclass
@@ -149,6 +153,8 @@ class SnapshotHistory(DiskHistory):
         self.coming: list[Coming] = []
         self.given_up: list[list[Record]] = []
         self.boots, self.journal_id, self.healed = 0, "", False
+        self.application = UNCHANGED
+        self.just_restored: SnapshotPlace | None = None
 
     def play(self) -> None:
         for _ in range(LIVES):
@@ -215,7 +221,7 @@ class SnapshotHistory(DiskHistory):
         self.counts["restores finished"] += 1
 
     def _begin_from(self, coming: Coming) -> None:
-        place = coming.place
+        place = self.just_restored = coming.place
         if coming.given_up:
             self.given_up.append(list(coming.given_up))
             self.counts["records set aside"] += len(coming.given_up)
@@ -237,6 +243,7 @@ class SnapshotHistory(DiskHistory):
         found = list(journal.read(journal.first))
         self.require(found == self.group.records[journal.first - 1 : last], "other records")
         self.durable, self.journal_id = last, journal.journal_id
+        self.require(journal.epochs == _epochs(self.group.records[:last]), "other epochs")
         self._check_base(journal)
         self._check_outbox(outbox)
         kept = [_frames(path) for path in sorted((self.home / "journal").glob("*.frames"))]
@@ -247,23 +254,18 @@ class SnapshotHistory(DiskHistory):
         found = base_file.load(self.home / "journal" / base_file.NAME, self.files)
         begins = found.base.position.sequence if found else 0
         self.require(journal.first <= begins + 1, f"records before {journal.first} are lost")
-        whole, partly = JournalState(_deployment()), JournalState(_deployment())
-        producers = ProducerTable(10, 8)
-        if found:
-            partly.load_base(found.base)
-            producers.load_base(found.producers)
-        everything = ProducerTable(10, 8)
-        for record in self.group.records[: self.durable]:
-            whole.replay(record)
-            if isinstance(record.body, Events):
-                everything.apply(record.position, record.body)
-        for record in self.group.records[begins : self.durable]:
-            partly.replay(record)
-            if isinstance(record.body, Events):
-                producers.apply(record.position, record.body)
-        equal = whole.as_base().position == partly.as_base().position
-        self.require(equal, f"base and journal give {partly.as_base()}, not {whole.as_base()}")
-        self.require(producers.to_table() == everything.to_table(), "other producers")
+        records = self.group.records[: self.durable]
+        whole, partly = _replayed(None, records), _replayed(found, records[begins:])
+        self.require(partly == whole, f"base and journal give {partly}, not {whole}")
+        if self.just_restored is not None:
+            (number,) = [number for _, number in self.just_restored.batches]
+            mark = Mark(QUERY, number, self.just_restored.position.sequence)
+            assert found is not None
+            (query,) = found.base.queries
+            self.require(query.last == mark, f"the base ends with {query.last}, not {mark}")
+            self.require(query.version == _version(), f"the base has {query.version}")
+            self.require(found.base.application == UNCHANGED, "another application in the base")
+            self.just_restored = None
 
     def _check_outbox(self, outbox: Outbox) -> None:
         first, trimmed = outbox.first(QUERY), outbox.trimmed_through(QUERY)
@@ -288,14 +290,20 @@ class SnapshotHistory(DiskHistory):
 
         def service() -> SnapshotService:
             path, home, files = self.home / "journal" / base_file.NAME, self.home, self.files
-            builder = BaseBuilder(path, journal, _deployment, lambda: ProducerTable(10, 8), files)
+            deployment = partial(_deployment, self.application)
+            builder = BaseBuilder(path, journal, deployment, lambda: ProducerTable(10, 8), files)
             capture = Capture(self.places.checkpoints, home, outbox, files)
             restoring = Restoring(
-                self.store, self.places, GROUP, "app", _objection, files=self.files
+                self.store, self.places, GROUP, self.application, _objection, files=self.files
             )
             return SnapshotService(
                 self.store, capture, builder, node_writer, ME, _facts, restoring, KEPT
             )
+
+        # An operator may start the node with another application. The group still runs the former
+        # one, as long as no record of the change is committed.
+        changed = not self.healed and self.random.random() < 0.15
+        self.application = CHANGED if changed else UNCHANGED
 
         self.store.before_call = self._perhaps_die
         node_writer = self.loop.run(writer)
@@ -361,7 +369,7 @@ class SnapshotHistory(DiskHistory):
         if not group.records or random.random() < 0.2:
             bodies.append(EpochStart("node-a", "process"))
         if not group.records:
-            bodies.append(Application("app", (_version(),)))
+            bodies.append(Application(UNCHANGED, (_version(),)))
         number = len(group.ends) + 1
         for _ in range(random.randint(1, 3)):
             pulled = Pulled("drop", f"file {len(group.records)}", 1, 0)
@@ -557,7 +565,8 @@ class SnapshotHistory(DiskHistory):
     def _restore(self, node: Node) -> None:
         """Restore a snapshot in place of all data; perhaps the group gave up records."""
         group, given_up = self.group, None
-        if self.random.random() < 0.3 and self.durable == len(group.records) > 1:
+        may_give_up = not self.healed and self.durable == len(group.records) > 1
+        if may_give_up and self.random.random() < 0.3:
             given_up = group.position(self.random.randint(1, len(group.records) - 1))
         positions = replace(self._positions(), ends=given_up)
         restore = do.Restore(positions, "a test", given_up)
@@ -606,6 +615,9 @@ class SnapshotHistory(DiskHistory):
         match error:
             case DatabaseUnreachable():
                 pass
+            case SnapshotDamaged() if "under the application" in str(error):
+                self.require(self.application == CHANGED, f"unfit: {error}")
+                self.counts["restores refused for the application"] += 1
             case SnapshotDamaged():
                 self.require(not expected or bool(self.files.fired), f"refused, but {expected}")
             case _:
@@ -615,6 +627,11 @@ class SnapshotHistory(DiskHistory):
 
     def _expected(self, positions: Positions) -> list[Position]:
         """The positions of the revisions that can be restored, newest first."""
+        if self.application == CHANGED:
+            return []
+        return self._sound(positions)
+
+    def _sound(self, positions: Positions) -> list[Position]:
         rows = [self.store.rows[n] for n in self.store.visible if not self.store.is_damaged(n)]
         found = [(row.position, row.last_mark) for row in rows]
         return [one for one, mark in found if one and mark and positions.has_all(one, mark)]
@@ -660,25 +677,26 @@ class SnapshotHistory(DiskHistory):
         self.store.before_call = lambda: None
         self._mend_checkpoint(node)
         self._grow(node)
-        taken = self.counts["snapshots"]
-        self._take(node)
-        while self.counts["snapshots"] == taken:
-            self._take(node)
-        self._restore(node)
+        for _ in range(20):
+            # A refused restore names the damaged chunks, and the next snapshot replaces them.
+            if not self.files.dead:
+                self._take(node)
+                self._restore(node)
+        self.require(self.files.dead, "no snapshot can be restored any more")
         node.journal.close()
         self.end_process()
         self.start_process()
         node = self._start()
         assert node is not None
-        self._require_state(self.admitted)
+        lineage = f"{node.journal.journal_id}:{LINEAGE}"
+        self.require(is_whole(self.places.checkpoints, QUERY, lineage), "the state is not whole")
+        found = self._require_state(self.admitted)
+        self.require(found == self.admitted, f"the state is after batch {found}")
         node.journal.close()
         self.end_process()
 
     def _positions(self) -> Positions:
-        epochs: dict[int, Position] = {}
-        for record in self.group.records:
-            epochs.setdefault(record.position.epoch, record.position)
-        return Positions(Position(0, 0), tuple(epochs.values()))
+        return Positions(Position(0, 0), _epochs(self.group.records))
 
     def _call(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> asyncio.Future[Any] | None:
         """Wait for a call of the service; None if the process dies meanwhile."""
@@ -688,18 +706,51 @@ class SnapshotHistory(DiskHistory):
         return None if self.files.dead or not done.done() else done
 
 
+def _replayed(
+    found: JournalBase | None, records: list[Record]
+) -> tuple[object, pa.Table, Sequence[object]]:
+    """What a start makes of a base and of the records after it.
+
+    The state of the query is left out, because a base of a snapshot is ahead of its position.
+    """
+    journal, producers, offsets = (
+        JournalState(_deployment(UNCHANGED)),
+        ProducerTable(10, 8),
+        OffsetTable(),
+    )
+    if found:
+        journal.load_base(found.base)
+        producers.load_base(found.producers)
+        offsets.load_base(found.offsets)
+    for record in records:
+        journal.replay(record)
+        if isinstance(record.body, Events):
+            producers.apply(record.position, record.body)
+            offsets.apply(record.body)
+    base = replace(journal.as_base(), queries=())
+    return base, producers.to_table(), offsets.to_rows()
+
+
+def _epochs(records: list[Record]) -> tuple[Position, ...]:
+    first: dict[int, Position] = {}
+    for record in records:
+        first.setdefault(record.position.epoch, record.position)
+    return tuple(first.values())
+
+
 def _version() -> QueryVersion:
     return QueryVersion(QUERY, "v1", Mark(QUERY, 0, 0))
 
 
-def _deployment() -> Deployment:
-    plan = QueryPlan(QUERY, "v1", frozenset({"flights"}), (SINK,))
-    return Deployment("app", (plan,), LIMITS, RestartPolicy())
+def _deployment(application: str) -> Deployment:
+    digest = "v1" if application == UNCHANGED else "v2"
+    plan = QueryPlan(QUERY, digest, frozenset({"flights"}), (SINK,))
+    return Deployment(application, (plan,), LIMITS, RestartPolicy())
 
 
 def _facts(place: SnapshotPlace) -> Facts:
     queries = tuple(CapturedQuery(query, number, LINEAGE, "") for query, number in place.batches)
-    return Facts(GROUP_ID, "app", {}, queries)
+    return Facts(GROUP_ID, UNCHANGED, {}, queries)
 
 
 def _objection(manifest: Manifest) -> None:

@@ -16,6 +16,7 @@ REACHED_AT_LEAST = {
     "snapshots that failed": 50,
     "restores finished": 15,
     "restores refused": 70,
+    "restores refused for the application": 1,
     "records set aside": 1,
     "states brought": 20,
     "trims": 20,

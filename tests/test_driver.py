@@ -6,15 +6,19 @@ import asyncio
 import math
 import selectors
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
-from ha_engine.core import HighWater
+import pytest
+
+from ha_engine.core import Deployment, HighWater, JournalState, RestartPolicy
 from ha_engine.core import actions as do
 from ha_engine.core import inputs as on
+from ha_engine.errors import DiskFailed, NotActive
 from ha_engine.node.alarm import SLEEP_SECONDS_MIN
 from ha_engine.node.driver import Driver
-from ha_engine.types import DatabaseIdentity, Holder, LeaseRow, Role
+from ha_engine.types import DatabaseIdentity, Events, Holder, LeaseRow, Position, Record, Role
+from tests.core.world import LIMITS
 from tests.waiting import async_wait_until
 
 INPUT = on.LeaseChanged()
@@ -187,3 +191,114 @@ async def test_disk_that_hangs_before_an_acquisition_ends_the_node() -> None:
     disk.continues.set()
     await async_wait_until(lambda: disk.asked == ["create"] and not driver.disk_is_late)
     driver.close()
+
+
+class ActingCore(WakingCore):
+    """A core whose next step returns ``acts``."""
+
+    receiving = holds_epoch = True
+    reason, epoch = "a reason", 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.acts: list[do.Action] = []
+        self.journal = JournalState(Deployment("app", (), LIMITS, RestartPolicy()))
+
+    def step(self, now: float, event: on.Input) -> list[Any]:
+        super().step(now, event)
+        acts, self.acts = self.acts, []
+        return acts
+
+
+class Recorder:
+    """The ports of a driver, which record the calls; the disk fails."""
+
+    def __init__(self) -> None:
+        self.appender = self.peers = self.receivers = self.storage = self
+        self.replayed: list[Record] = []
+
+    def append(self, records: Sequence[Record]) -> None: ...
+    def appended(self, records: Sequence[Record]) -> None: ...
+
+    def replay(self, record: Record) -> None:
+        self.replayed.append(record)
+
+    def trim_outbox(self, query: str, through: int) -> None:
+        raise DiskFailed("the disk is gone")
+
+
+@pytest.fixture
+async def acting() -> AsyncIterator[tuple[ActingCore, Driver, Recorder]]:
+    core, ports = ActingCore(), Recorder()
+    driver = Driver(core, asyncio.get_running_loop().time, 0.5)  # type: ignore[arg-type]
+    driver.connect(ports)  # type: ignore[arg-type]
+    yield core, driver, ports
+    driver.close()
+
+
+Acting = tuple[ActingCore, Driver, Recorder]
+
+
+def act(acting: Acting, *acts: do.Action) -> None:
+    core, driver, _ = acting
+    core.acts = [*acts]
+    driver.handle(INPUT)
+
+
+async def test_call_waits_for_the_commit_of_its_own_record(acting: Acting) -> None:
+    _, driver, _ = acting
+    third, fifth = (asyncio.create_task(driver.committed(n)) for n in (3, 5))
+    await async_wait_until(lambda: driver.acks_waiting == 2)
+    act(acting, do.Commit(3))
+    await third
+    assert not fifth.done()
+    act(acting, do.Commit(5))
+    await fifth
+
+
+async def test_passive_answers_only_for_a_committed_record(acting: Acting) -> None:
+    core, driver, _ = acting
+    core.holds_epoch, core.journal.committed = False, 7
+    await driver.committed(7)
+    with pytest.raises(NotActive, match="a reason"):
+        await driver.committed(8)
+
+
+async def test_demotion_refuses_the_calls_that_wait(acting: Acting) -> None:
+    _, driver, _ = acting
+    waiting = asyncio.create_task(driver.committed(3))
+    await async_wait_until(lambda: driver.acks_waiting == 1)
+    act(acting, do.ChangeRole(Role.DEMOTING, 1, "the lease is lost"))
+    with pytest.raises(NotActive, match="the lease is lost"):
+        await waiting
+
+
+async def test_ended_driver_refuses_calls_and_steps_no_core(acting: Acting) -> None:
+    core, driver, _ = acting
+    waiting = asyncio.create_task(driver.committed(3))
+    await async_wait_until(lambda: driver.acks_waiting == 1)
+    driver.fail(DiskFailed("the disk is gone"))
+    with pytest.raises(NotActive, match="the disk is gone"):
+        await waiting
+    with pytest.raises(NotActive):
+        driver.offer(Events("flights", 1, 0), b"")
+    driver.handle(INPUT)
+    assert core.other == 0
+    with pytest.raises(DiskFailed):
+        await driver.ended
+
+
+async def test_failed_change_of_a_small_file_ends_the_node(acting: Acting) -> None:
+    _, driver, _ = acting
+    act(acting, do.TrimOutbox("delays", 3))
+    with pytest.raises(DiskFailed, match="the disk is gone"):
+        await asyncio.wait_for(driver.ended, 20)
+
+
+async def test_gate_replays_only_the_records_of_another_node(acting: Acting) -> None:
+    core, _, ports = acting
+    mine, theirs = (Record(Position(1, n), 0, Events("flights", 1, 0)) for n in (1, 2))
+    act(acting, do.AppendRecords((mine,)))
+    core.holds_epoch = False
+    act(acting, do.AppendRecords((theirs,)))
+    assert ports.replayed == [theirs]

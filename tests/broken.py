@@ -1,4 +1,4 @@
-"""Run tests against a broken engine: one process imports all libraries, and forks for each run.
+"""Test a broken engine: one process imports all libraries, and forks for each run.
 
 A fork has the libraries but no module of the engine, so it imports the engine with its mutation.
 """
@@ -72,10 +72,17 @@ class BrokenRuns:
 
     def run(self, mutation: Mutation, tests: Path) -> Run:
         """Run pytest over ``tests`` with the mutation in the engine; return the result."""
+        return self._ask(mutation, ["tests", str(tests)])
+
+    def play(self, mutation: Mutation, kind: str, seeds: int) -> Run:
+        """Play the first ``seeds`` histories of a kind of ``tests.dst`` until one fails."""
+        return self._ask(mutation, ["histories", kind, str(seeds)])
+
+    def _ask(self, mutation: Mutation, what: list[str]) -> Run:
         asking, answers = self._process.stdin, self._process.stdout
         assert asking is not None
         assert answers is not None
-        asking.write(json.dumps([asdict(mutation), str(tests)]) + "\n")
+        asking.write(json.dumps([asdict(mutation), what]) + "\n")
         asking.flush()
         return Run(**json.loads(answers.readline()))
 
@@ -84,16 +91,16 @@ def _serve() -> None:
     for name in LIBRARIES:
         import_module(name)
     for line in sys.stdin:
-        mutation, tests = json.loads(line)
+        mutation, what = json.loads(line)
         with tempfile.TemporaryFile() as output:
-            code = _forked(Mutation(**mutation), tests, output)
+            code = _forked(Mutation(**mutation), what, output)
             output.seek(0)
             words = output.read().decode(errors="replace")
         sys.stdout.write(json.dumps(asdict(Run(code, words))) + "\n")
         sys.stdout.flush()
 
 
-def _forked(mutation: Mutation, tests: str, output: IO[bytes]) -> int:
+def _forked(mutation: Mutation, what: list[str], output: IO[bytes]) -> int:
     pid = os.fork()
     if pid:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -104,13 +111,35 @@ def _forked(mutation: Mutation, tests: str, output: IO[bytes]) -> int:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
         break_imports(mutation)
-        code = pytest.main([*OPTIONS, tests])
+        code = _code_of(what)
     except BaseException as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _code_of(what: list[str]) -> int:
+    match what:
+        case ["tests", tests]:
+            return pytest.main([*OPTIONS, tests])
+        case ["histories", kind, seeds]:
+            return _code_of_histories(kind, int(seeds))
+        case _:
+            raise ValueError(what)
+
+
+def _code_of_histories(kind: str, seeds: int) -> int:
+    # These modules import the engine, so they are imported with the mutation.
+    history, kinds = import_module("tests.dst.history"), import_module("tests.dst.kinds")
+    for seed in range(1, seeds + 1):
+        try:
+            history.play(kinds.KINDS[kind], seed)
+        except history.Failed as failed:
+            sys.stdout.write(f"{failed}\nhistory {seed} fails\n")
+            return pytest.ExitCode.TESTS_FAILED
+    return pytest.ExitCode.OK
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from tests.core.world import LIMITS
 from tests.waiting import async_wait_until
 
 INPUT = on.LeaseChanged()
+WITHIN = 10.0
 
 
 class SleepingSelector(selectors.DefaultSelector):
@@ -250,18 +251,18 @@ async def test_call_waits_for_the_commit_of_its_own_record(acting: Acting) -> No
     third, fifth = (asyncio.create_task(driver.committed(n)) for n in (3, 5))
     await async_wait_until(lambda: driver.acks_waiting == 2)
     act(acting, do.Commit(3))
-    await third
+    await asyncio.wait_for(third, WITHIN)
     assert not fifth.done()
     act(acting, do.Commit(5))
-    await fifth
+    await asyncio.wait_for(fifth, WITHIN)
 
 
 async def test_passive_answers_only_for_a_committed_record(acting: Acting) -> None:
     core, driver, _ = acting
     core.holds_epoch, core.journal.committed = False, 7
-    await driver.committed(7)
+    await asyncio.wait_for(driver.committed(7), WITHIN)
     with pytest.raises(NotActive, match="a reason"):
-        await driver.committed(8)
+        await asyncio.wait_for(driver.committed(8), WITHIN)
 
 
 async def test_demotion_refuses_the_calls_that_wait(acting: Acting) -> None:
@@ -270,7 +271,7 @@ async def test_demotion_refuses_the_calls_that_wait(acting: Acting) -> None:
     await async_wait_until(lambda: driver.acks_waiting == 1)
     act(acting, do.ChangeRole(Role.DEMOTING, 1, "the lease is lost"))
     with pytest.raises(NotActive, match="the lease is lost"):
-        await waiting
+        await asyncio.wait_for(waiting, WITHIN)
 
 
 async def test_ended_driver_refuses_calls_and_steps_no_core(acting: Acting) -> None:
@@ -279,7 +280,7 @@ async def test_ended_driver_refuses_calls_and_steps_no_core(acting: Acting) -> N
     await async_wait_until(lambda: driver.acks_waiting == 1)
     driver.fail(DiskFailed("the disk is gone"))
     with pytest.raises(NotActive, match="the disk is gone"):
-        await waiting
+        await asyncio.wait_for(waiting, WITHIN)
     with pytest.raises(NotActive):
         driver.offer(Events("flights", 1, 0), b"")
     driver.handle(INPUT)
@@ -292,7 +293,7 @@ async def test_failed_change_of_a_small_file_ends_the_node(acting: Acting) -> No
     _, driver, _ = acting
     act(acting, do.TrimOutbox("delays", 3))
     with pytest.raises(DiskFailed, match="the disk is gone"):
-        await asyncio.wait_for(driver.ended, 20)
+        await asyncio.wait_for(driver.ended, WITHIN)
 
 
 async def test_gate_replays_only_the_records_of_another_node(acting: Acting) -> None:

@@ -48,6 +48,8 @@ class Node:
         self.outbox = Outbox.open(self.directory)
         self.loop = ProcessLoop(history.agenda, history.random, self._take_delay)
         self.epoch = self.admitted = 0
+        # The last batch that the publisher reported under this epoch.
+        self.reported = -1
         self.authority_ends = 0.0
         self.busy_until = 0.0
         # The epoch under which the last call of the sink succeeded; None if that is not known.
@@ -70,7 +72,7 @@ class Node:
 
     def start(self, epoch: int) -> None:
         self.history.tell(f"{self.node} publishes under epoch {epoch}")
-        self.epoch = epoch
+        self.epoch, self.reported = epoch, -1
         self.loop.run(lambda: self.publisher.start(epoch))
 
     def stop(self) -> None:
@@ -101,6 +103,7 @@ class Node:
     def _published(self, query: str, sink: str, batch: int) -> None:
         reached = self.history.ledger.batch
         self.history.require(batch <= reached, f"{batch} is reported, the ledger has {reached}")
+        self.reported = batch
 
     def _fenced(self, epoch: int) -> None:
         self.history.tell(f"{self.node} is fenced by epoch {epoch}")
@@ -246,6 +249,7 @@ class PublishHistory(History):
         self.wait(120)
         done = self.ledger.batch
         self.require(done == node.admitted, f"{done} of {node.admitted} batches are published")
+        self.require(node.reported == done, f"{node.reported} of {done} batches are reported")
         self.require(self.ledger.rows == [rows_of(n + 1) for n in range(done)], "other rows")
         for one in self.nodes:
             self.require(not one.publisher.failed.done(), f"{one.node} failed")

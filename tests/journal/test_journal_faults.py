@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ha_engine.errors import DiskFailed
+from ha_engine.errors import DiskFailed, JournalDamaged
 from ha_engine.journal import Journal
+from ha_engine.journal.reading import FILE_HEADER_BYTES
 from tests.journal.appender import SEGMENT_SIZE
-from tests.journal.samples import events, opened
+from tests.journal.samples import events, flip, opened
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,3 +76,18 @@ def test_failed_fsync_is_never_retried(tmp_path: Path) -> None:
     ):
         with pytest.raises(DiskFailed, match="could not be synced"):
             attempt()
+
+
+def test_journal_with_a_damaged_record_refuses_all_after_a_failed_truncation(
+    tmp_path: Path,
+) -> None:
+    """The truncation reads the headers of the records, to find where the file must end."""
+    journal = opened(tmp_path / "journal")
+    journal.append([events(n) for n in range(1, 9)])
+    journal.sync()
+    flip(next((tmp_path / "journal").glob("*.journal")), FILE_HEADER_BYTES + 20)
+    with pytest.raises(JournalDamaged):
+        journal.truncate_after(5)
+    with pytest.raises(DiskFailed, match="damaged"):
+        journal.append([events(9)])
+    journal.close()

@@ -119,8 +119,18 @@ def test_second_attempt_of_a_trimmed_batch_is_compared_by_digest(tmp_path: Path)
     assert _admit(reopened, tmp_path, 1, digest=digest_of_table(_rows(1))) is Admission.DONE
 
 
-@pytest.mark.parametrize("left", [b"", b"\0" * 32, b"3f2a"])
-def test_digest_file_emptied_by_a_loss_of_power_is_computed_again(
+def test_outbox_without_batches_remembers_the_last_one(tmp_path: Path) -> None:
+    outbox = Outbox.open(tmp_path)
+    for number in (1, 2):
+        _admit(outbox, tmp_path, number)
+    outbox.trim(QUERY, 2)
+    reopened = Outbox.open(tmp_path)
+    assert (reopened.first(QUERY), reopened.last_admitted(QUERY)) == (None, 2)
+    assert _admit(reopened, tmp_path, 3) is Admission.ADMITTED
+
+
+@pytest.mark.parametrize("left", [b"", b"\0" * 32, b"3f2a", b"ab" * 16 + b" 00000000"])
+def test_damaged_digest_file_is_computed_again(
     tmp_path: Path, left: bytes
 ) -> None:
     outbox = _open(tmp_path)

@@ -130,9 +130,7 @@ def test_outbox_without_batches_remembers_the_last_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", [b"", b"\0" * 32, b"3f2a", b"ab" * 16 + b" 00000000"])
-def test_damaged_digest_file_is_computed_again(
-    tmp_path: Path, left: bytes
-) -> None:
+def test_damaged_digest_file_is_computed_again(tmp_path: Path, left: bytes) -> None:
     outbox = _open(tmp_path)
     _admit(outbox, tmp_path, 1, digest=digest_of_table(_rows(1)))
     sidecar = tmp_path / QUERY / "1.digest"
